@@ -1,0 +1,29 @@
+"""`horologe-edge`: frontend, selector and controller in one process; messages between them skip the socket."""
+
+from horologe_common.service import Service
+from horologe_controller.core import Controller
+from horologe_controller.settings import Settings as ControllerSettings
+from horologe_frontend.core import Frontend
+from horologe_frontend.digest import digest
+from horologe_frontend.door import http_door
+from horologe_frontend.http_settings import HttpSettings
+from horologe_frontend.settings import Settings as FrontendSettings
+from horologe_selector.core import Selector
+from horologe_selector.settings import Settings as SelectorSettings
+
+
+def main() -> None:
+    service = Service("edge")
+    settings = service.settings(FrontendSettings, "frontend")
+    links = service.links(settings.name, settings.clients)
+    frontend = Frontend(links.address("frontend", settings.name), settings, digest)
+    selector_settings = service.settings(SelectorSettings, "selector")
+    selector = Selector(links.address("selector", selector_settings.name), selector_settings)
+    controller_settings = service.settings(ControllerSettings, "controller")
+    controller = Controller(links.address("controller", controller_settings.name), controller_settings, links.host)
+    door = http_door(frontend, service.settings(HttpSettings, "http"))
+    service.run([frontend, selector, controller], links, client_core=frontend.address, start=[door])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Measured times: rolling estimates and histograms with fixed buckets."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import deque
+from typing import TYPE_CHECKING
+
+from horologe_common.clock import s
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+WINDOW = 10
+"""Clockwork section 5.3: the last ten measurements of each action."""
+AGE_NS = s(2)
+"""A measurement older than this says nothing about now: one stall must not refuse a model for ever."""
+
+
+class Rolling:
+    """The last `window` measurements, none older than `age_ns`, and a high quantile of them.
+
+    By default the second largest of ten (p90): one stalled action among ten does not move the estimate.
+    """
+
+    def __init__(self, window: int = WINDOW, age_ns: int = AGE_NS, quantile: float = 0.9) -> None:
+        self._samples: deque[tuple[int, int]] = deque(maxlen=window)
+        self._age_ns = age_ns
+        self._quantile = quantile
+        self._high: int | None = None
+
+    def observe(self, now_ns: int, value: int) -> None:
+        self._samples.append((now_ns, value))
+        self._high = None
+
+    def high(self, now_ns: int) -> int | None:
+        """The high quantile, or None without a recent measurement."""
+        samples = self._samples
+        while samples and samples[0][0] < now_ns - self._age_ns:
+            samples.popleft()
+            self._high = None
+        if not samples:
+            return None
+        if self._high is None:
+            ordered = sorted(value for _, value in samples)
+            self._high = ordered[math.ceil(self._quantile * len(ordered)) - 1]
+        return self._high
+
+
+class Estimate:
+    """Predicted durations of one model on one share, by batch size: recent measurements over the profile's seed."""
+
+    def __init__(self, seed_ns: Mapping[int, int]) -> None:
+        self._seed_ns = dict(seed_ns)
+        self._measured = {size: Rolling() for size in seed_ns}
+        self._slowdown = Rolling(window=2 * WINDOW, quantile=0.5)
+
+    def observe(self, now_ns: int, size: int, took_ns: int) -> None:
+        if size in self._measured:
+            self._measured[size].observe(now_ns, took_ns)
+            self._slowdown.observe(now_ns, 1000 * took_ns // max(1, self._seed_ns[size]))
+
+    def predict(self, now_ns: int, size: int) -> int:
+        """Duration of a batch of `size`. Sizes not run lately are the profile, times how far others are off theirs."""
+        if (measured := self._measured[size].high(now_ns)) is not None:
+            return measured
+        return self._seed_ns[size] * max(1000, self._slowdown.high(now_ns) or 1000) // 1000
+
+
+BUCKETS_NS = (
+    *(round(step * 10**exponent) for exponent in range(4, 10) for step in (1, 1.5, 2, 3, 5, 7)),
+    s(10),
+)
+"""10 us to 10 s, six a decade."""
+
+
+class Histogram:
+    """Counts by bucket, a sum, and quantiles good to a bucket."""
+
+    def __init__(self, bounds: Sequence[int] = BUCKETS_NS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0
+        self.sum = 0
+
+    def observe(self, value: int) -> None:
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.total += 1
+        self.sum += value
+
+    def quantile(self, q: float) -> int:
+        """Upper bound of the bucket that holds quantile `q`; 0 when empty."""
+        wanted, seen = q * self.total, 0
+        for count, bound in zip(self.counts, (*self.bounds, self.bounds[-1]), strict=True):
+            seen += count
+            if seen and seen >= wanted:
+                return bound
+        return 0

@@ -1,0 +1,145 @@
+"""Every metric by name, the plain counters that cores keep, and their export to Prometheus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from horologe_common.latency import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+
+class Metric(NamedTuple):
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+MODEL = ("model", "version")
+
+METRICS: dict[str, Metric] = {
+    "nv_inference_request_success": Metric("counter", "Requests answered OK", MODEL),
+    "nv_inference_request_failure": Metric("counter", "Requests not answered OK, by reason", (*MODEL, "reason")),
+    "nv_inference_count": Metric("counter", "Rows executed", MODEL),
+    "nv_inference_exec_count": Metric("counter", "Batches executed", MODEL),
+    "nv_inference_request_duration_us": Metric("counter", "Cumulative time from arrival to answer", MODEL),
+    "nv_inference_queue_duration_us": Metric("counter", "Cumulative time from arrival to execution", MODEL),
+    "nv_inference_compute_infer_duration_us": Metric("counter", "Cumulative execution time of batches", MODEL),
+    "nv_inference_pending_request_count": Metric("gauge", "Requests waiting for execution", MODEL),
+    "nv_cache_num_hits_per_model": Metric("counter", "Prediction cache hits", MODEL),
+    "nv_cache_num_misses_per_model": Metric("counter", "Prediction cache misses", MODEL),
+    "horologe_request_seconds": Metric("histogram", "Arrival to answer at the frontend", MODEL),
+    "horologe_slack_seconds": Metric("histogram", "Deadline less answer time, of requests answered in time", MODEL),
+    "horologe_refused": Metric("counter", "Requests refused by the controller, by reason", (*MODEL, "reason")),
+    "horologe_batch_rows": Metric("histogram", "Rows in a batch", MODEL),
+    "horologe_prediction_error_seconds": Metric("histogram", "Actual less expected duration", ("action", "side")),
+    "horologe_start_error_seconds": Metric(
+        "histogram", "EXEC begin less the latest of window start, end of the EXEC before it and arrival of its inputs"
+    ),
+    "horologe_actions": Metric("counter", "Finished actions", ("action", "status")),
+    "horologe_pages_free": Metric("gauge", "Free 16 MiB pages", ("worker", "share")),
+    "horologe_staged_bytes": Metric("gauge", "Tensors held for workers"),
+    "horologe_messages_dropped": Metric("counter", "Messages without a route: stale incarnations, clients that left"),
+    "horologe_core_faults": Metric("counter", "Exceptions in a core, each with a log line"),
+}  # fmt: skip
+
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Stats:
+    """Counters, gauges and histograms of one core: plain numbers by (name, label values)."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, ...], float] = {}
+        self.histograms: dict[tuple[str, ...], Histogram] = {}
+
+    def count(self, name: str, *labels: str, by: float = 1) -> None:
+        key = (name, *labels)
+        self.values[key] = self.values.get(key, 0) + by
+
+    def set(self, name: str, *labels: str, to: float) -> None:
+        self.values[name, *labels] = to
+
+    def observe(self, name: str, *labels: str, value: int) -> None:
+        key = (name, *labels)
+        histogram = self.histograms.get(key)
+        if histogram is None:
+            histogram = self.histograms[key] = Histogram(ROWS) if name.endswith("_rows") else Histogram()
+        histogram.observe(value)
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where Prometheus scrapes."""
+
+    bind: str = "127.0.0.1:8002"
+    """host:port of /metrics and /health; empty: none."""
+
+
+def families(stats: Iterable[Stats]) -> Iterable[Any]:
+    """The stats of a process as Prometheus metric families."""
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
+
+    kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+    found: dict[str, Any] = {}
+    for source in stats:
+        for (name, *labels), value in list(source.values.items()):
+            metric = METRICS[name]
+            if name not in found:
+                found[name] = kinds[metric.kind](name, metric.help, labels=metric.labels)
+            found[name].add_metric(labels, value)
+        for (name, *labels), histogram in list(source.histograms.items()):
+            metric = METRICS[name]
+            if name not in found:
+                found[name] = HistogramMetricFamily(name, metric.help, labels=metric.labels)
+            found[name].add_metric(labels, *_cumulative(name, histogram))
+    return found.values()
+
+
+def _cumulative(name: str, histogram: Histogram) -> tuple[Sequence[tuple[str, float]], float]:
+    scale = 1e9 if name.endswith("_seconds") else 1
+    buckets, seen = [], 0
+    for bound, count in zip((*histogram.bounds, None), histogram.counts, strict=True):
+        seen += count
+        buckets.append(("+Inf" if bound is None else repr(bound / scale), float(seen)))
+    return buckets, histogram.sum / scale
+
+
+def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], live: Callable[[], bool]) -> Any:
+    """Serve /metrics and /health from a thread of its own; returns the server (`shutdown()` ends it), None if off."""
+    if not settings.bind:
+        return None
+    import threading
+    from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import make_wsgi_app
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            """Scrapes are not news."""
+
+    class Collector:
+        def collect(self) -> Iterable[Any]:
+            return families(stats())
+
+    registry = CollectorRegistry()
+    registry.register(Collector())
+    metrics = make_wsgi_app(registry)
+
+    def app(environ: Any, start: Any) -> Any:
+        if environ["PATH_INFO"] == "/health":
+            start("200 OK" if live() else "503 Service Unavailable", [("Content-Type", "text/plain")])
+            return [b""]
+        return metrics(environ, start)
+
+    host, _, port = settings.bind.rpartition(":")
+    server = make_server(host, int(port), app, handler_class=Quiet)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server

@@ -1,0 +1,114 @@
+"""What a model is: its signature, its sizes, its measured times."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from horologe_common.status import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PAGE_BYTES = 16 << 20
+"""Clockwork section 5.2: weights are held in 16 MiB pages."""
+
+DTYPES: dict[str, np.dtype[np.generic]] = {
+    "BOOL": np.dtype("?"),
+    "UINT8": np.dtype("u1"), "UINT16": np.dtype("<u2"), "UINT32": np.dtype("<u4"), "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("i1"), "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"), "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8"),
+}  # fmt: skip
+"""Open Inference Protocol datatype -> numpy dtype, little-endian."""
+
+DATATYPES: dict[np.dtype[np.generic], str] = {dtype: name for name, dtype in DTYPES.items()}
+
+
+MAX_DIMS = 32
+"""numpy's bound before version 2."""
+MAX_DIM = 1 << 40
+
+
+class TensorSpec(msgspec.Struct, array_like=True, frozen=True):
+    """A tensor of a model's signature. `shape` includes the batch dimension; -1 is a variable one."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class ModelSpec(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A model version as every service sees it. `batched`: dimension 0 of every tensor counts rows."""
+
+    name: str
+    version: str
+    runtime: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    batch_sizes: tuple[int, ...] = (1,)
+    batched: bool = True
+    slo_ns: int = 0
+    weights_bytes: int = 0
+    content_hash: str = ""
+    cache: bool = False
+    cache_ttl_ns: int = 0
+
+    @property
+    def key(self) -> str:
+        """`name/version`: how every message behind the selector names the model."""
+        return f"{self.name}/{self.version}"
+
+    @property
+    def pages(self) -> int:
+        return max(1, math.ceil(self.weights_bytes / PAGE_BYTES))
+
+    @property
+    def max_batch(self) -> int:
+        return self.batch_sizes[-1]
+
+    def compiled(self, rows: int) -> int:
+        """The smallest compiled batch size that holds `rows`; batches are padded up to it."""
+        for size in self.batch_sizes:
+            if size >= rows:
+                return size
+        raise InvalidInput(f"model {self.name}: {rows} rows, at most {self.max_batch}")
+
+
+class Profile(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Measured times of one model on one kind of device: `exec_ns[batch size]`, `load_ns`."""
+
+    exec_ns: dict[int, int]
+    load_ns: int
+
+
+def nbytes(datatype: str, shape: Sequence[int]) -> int:
+    """Size of a fixed-width tensor. Raises `InvalidInput` for an unknown datatype or a negative dimension."""
+    dtype = DTYPES.get(datatype)
+    if dtype is None:
+        raise InvalidInput(f"datatype: got {datatype!r}, wanted one of {', '.join(DTYPES)}")
+    return count(shape) * dtype.itemsize
+
+
+def count(shape: Sequence[int]) -> int:
+    """Elements of a tensor of this shape. Raises `InvalidInput` for one that no array can have."""
+    if len(shape) > MAX_DIMS:
+        raise InvalidInput(f"shape: got {len(shape)} dimensions, at most {MAX_DIMS}")
+    elements = 1
+    for dim in shape:  # a loop: on the path of every tensor, three times as fast as any() and prod()
+        if not 0 <= dim <= MAX_DIM:
+            raise InvalidInput(f"shape: got {list(shape)}, wanted no negative dimension and none over {MAX_DIM}")
+        elements *= dim
+    return elements
+
+
+def check_tensor(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
+    """Raise `InvalidInput`, naming field, got and wanted, unless the tensor fits the signature."""
+    if datatype != spec.datatype:
+        raise InvalidInput(f"input {spec.name!r}: datatype: got {datatype}, wanted {spec.datatype}")
+    if len(shape) != len(spec.shape) or any(
+        want not in (-1, got) or got < 0 for got, want in zip(shape, spec.shape, strict=True)
+    ):
+        raise InvalidInput(f"input {spec.name!r}: shape: got {list(shape)}, wanted {list(spec.shape)}")

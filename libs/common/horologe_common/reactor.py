@@ -1,0 +1,270 @@
+"""The only loop over sockets and the real clock. It drives cores; it decides nothing.
+
+A turn: take everything that has arrived, hand it to the cores, tick each core that got something or whose time has
+come, pass on what they put out (to cores of this process without a socket) until all is quiet, then send one packet
+to each peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import zmq
+
+from horologe_common.clock import monotonic_ns, s
+from horologe_common.core import Buffer, Core, Joined, Out
+from horologe_common.log import logger
+from horologe_common.wire import Letter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from horologe_common.links import Arrival, Links, Route
+
+log = logger("reactor")
+
+SWITCH_INTERVAL_S = 0.0002
+"""Between threads of one interpreter: a busy one delayed a lane by 5.1 ms at the default, 0.28 ms at this."""
+ROUNDS_A_TURN = 64
+COLLECT_IDLE_NS = s(2)
+DRAIN_POLL_S = 0.01
+
+
+class Tap(Protocol):
+    """Sees what the cores see (recorder.py)."""
+
+    def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None: ...
+
+    def ticked(self, now_ns: int, core: Core) -> None: ...
+
+
+@runtime_checkable
+class Drains(Protocol):
+    """A core that has something to finish before it stops."""
+
+    def drain(self) -> None:
+        """Take nothing new from now on."""
+
+    def drained(self) -> bool:
+        """Whether nothing is in flight."""
+
+
+class Reactor:
+    """Hosts cores of one process. `start` are coroutines run beside the loop (an HTTP server), cancelled at the end."""
+
+    def __init__(
+        self, cores: Sequence[Core], links: Links, start: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+    ) -> None:
+        self.cores = {core.address: core for core in cores}
+        self.links = links
+        self.start = start
+        self.tap: Tap | None = None
+        self.drain_ns = s(5)
+        self.turns = 0
+        self.faults = 0
+        self._attached: dict[str, Callable[[Any, Sequence[Buffer]], None]] = {}
+        self._posted: deque[Arrival] = deque()
+        self._scheduled = False
+        self._signalled = False
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns: int | None = None
+        self._last_turn_ns = 0
+        self._failed: BaseException | None = None
+
+    def attach(self, address: str, deliver: Callable[[Any, Sequence[Buffer]], None]) -> None:
+        """Give everything cores put out for `address` to `deliver`, on the loop's thread."""
+        self._attached[address] = deliver
+
+    def post(self, sender: str, to: str, message: Any, buffers: Sequence[Buffer] = ()) -> None:
+        """Hand a hosted core a message in the next turn. From the loop's thread."""
+        self._posted.append((to, sender, message, buffers))
+        self._schedule()
+
+    def post_threadsafe(self, sender: str, to: str, message: Any, buffers: Sequence[Buffer] = ()) -> None:
+        """`post`, from any thread."""
+        self._posted.append((to, sender, message, buffers))
+        if not self._signalled:
+            self._signalled = True
+            self.loop.call_soon_threadsafe(self._turn)
+
+    def run(self) -> None:
+        """Run until SIGTERM or SIGINT, then stop. Uses uvloop where it is installed."""
+        try:
+            import uvloop
+        except ImportError:
+            asyncio.run(self.serve())
+        else:
+            uvloop.run(self.serve())
+
+    async def serve(self) -> None:
+        """The body of `run`, for a loop that runs already."""
+        self.loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.loop.add_signal_handler(number, self._stopped.set)
+        self.links.on_socket = self._watch
+        for sock in self.links.sockets():
+            self._watch(sock)
+        for core in self.cores.values():
+            for other in self.cores:
+                if other != core.address:
+                    self._posted.append((core.address, other, Joined(other, self.links.host), ()))
+        tasks = [asyncio.ensure_future(begin()) for begin in self.start]
+        for task in tasks:
+            task.add_done_callback(self._ended)
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._schedule()
+        try:
+            await self._until_stopped()
+            await self._drain()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._turn()
+            self._closed = True
+            for sock in self.links.sockets():
+                self.loop.remove_reader(int(sock.getsockopt(zmq.FD)))
+            self.links.close()
+        if self._failed:
+            raise self._failed
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    async def _until_stopped(self) -> None:
+        """Wait for a signal, collecting garbage when nothing goes on."""
+        while not self._stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), 1)
+            if monotonic_ns() - self._last_turn_ns > COLLECT_IDLE_NS:
+                gc.collect()
+
+    async def _drain(self) -> None:
+        """Take nothing new and finish what is in flight: for `drain_ns`, or until told to stop a second time."""
+        self._stopped.clear()
+        cores = [core for core in self.cores.values() if isinstance(core, Drains)]
+        for core in cores:
+            core.drain()
+        self._schedule()
+        until_ns = monotonic_ns() + self.drain_ns
+        while not all(core.drained() for core in cores) and monotonic_ns() < until_ns and not self._stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), DRAIN_POLL_S)
+        log.info("drained" if all(core.drained() for core in cores) else "aborted")
+
+    def _ended(self, task: asyncio.Future[None]) -> None:
+        """A side task that fails takes the process down, loudly."""
+        if not task.cancelled() and task.exception():
+            self._failed = task.exception()
+            self.drain_ns = 0
+            self._stopped.set()
+
+    def _watch(self, sock: zmq.Socket[bytes]) -> None:
+        self.loop.add_reader(int(sock.getsockopt(zmq.FD)), self._schedule)
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = self._signalled = False
+        if self._closed:
+            return
+        self.turns += 1
+        inbox = [self._posted.popleft() for _ in range(len(self._posted))]
+        more = self.links.receive(inbox)
+        now_ns = self._last_turn_ns = monotonic_ns()
+        letters: dict[Route, dict[tuple[str, str], tuple[list[Any], list[Buffer]]]] = {}
+        due: dict[str, Core] = {
+            core.address: core
+            for core in self.cores.values()
+            if (at_ns := core.wakeup_ns()) is not None and at_ns <= now_ns
+        }
+        for _ in range(ROUNDS_A_TURN):
+            if not inbox and not due:
+                break
+            inbox = self._round(inbox, due, letters)
+            due = {}
+        self._posted.extend(inbox)
+        for route, by_core in letters.items():
+            self.links.send(
+                route,
+                [Letter(to, sender, messages) for (to, sender), (messages, _) in by_core.items()],
+                [buffer for _, buffers in by_core.values() for buffer in buffers],
+            )
+        if more or self._posted or not self.links.idle():
+            self._schedule()
+        self._arm()
+
+    def _round(self, inbox: list[Arrival], due: dict[str, Core], letters: dict[Any, Any]) -> list[Arrival]:
+        """Hand over `inbox`, tick, and sort what comes out: returned is what is for cores of this process."""
+        now_ns = monotonic_ns()
+        for to, sender, message, buffers in inbox:
+            if (core := self.cores.get(to)) is None:
+                self.links.dropped += 1
+                continue
+            if self.tap:
+                self.tap.handled(now_ns, core, sender, message, buffers)
+            due[to] = core
+            try:
+                core.handle(now_ns, sender, message, buffers)
+            except Exception:
+                self._fault(core, message)
+        local: list[Arrival] = []
+        for core in due.values():
+            if self.tap:
+                self.tap.ticked(now_ns, core)
+            try:
+                core.tick(now_ns)
+            except Exception:
+                self._fault(core, None)
+            outs, core.out = core.out, []
+            for out in outs:
+                self._pass_on(core.address, out, local, letters)
+        return local
+
+    def _fault(self, core: Core, message: Any) -> None:
+        """A bug in a core must not silence the others, nor go unseen."""
+        self.faults += 1
+        log.exception("core fault", core=core.address, message=type(message).__name__)
+
+    def _pass_on(self, sender: str, out: Out, local: list[Arrival], letters: dict[Any, Any]) -> None:
+        to, message, buffers = out
+        if to in self.cores:
+            local.append((to, sender, message, buffers))
+        elif deliver := self._attached.get(to):
+            deliver(message, buffers)
+        elif route := self.links.route(to):
+            messages, parts = letters.setdefault(route, {}).setdefault((to, sender), ([], []))
+            messages.append(message)
+            parts.extend(buffers)
+        else:
+            self.links.dropped += 1
+
+    def _arm(self) -> None:
+        """One timer, at the earliest time any core asks for."""
+        at_ns = min((at for core in self.cores.values() if (at := core.wakeup_ns()) is not None), default=None)
+        if at_ns == self._timer_ns and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ns = at_ns
+        if at_ns is not None:
+            self._timer = self.loop.call_later(max(0, at_ns - monotonic_ns()) / 1e9, self._timeout)
+
+    def _timeout(self) -> None:
+        self._timer = None
+        self._turn()

@@ -1,0 +1,83 @@
+"""One frozen struct of settings per service, read once: file, then environment, then flags.
+
+Fields called `*_ns` also take durations ("5ms"), `*_bytes` sizes ("16MiB"). Unknown names are errors.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from horologe_common.status import HorologeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+DURATIONS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "min": 60_000_000_000}
+SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+class SettingsError(HorologeError):
+    """A setting is unknown or cannot be read; the message names it, what came and what was wanted."""
+
+
+def load(
+    kind: type[S], section: str, file: str | Path | None, env: Mapping[str, str], flags: Mapping[str, Any] | None = None
+) -> S:
+    """Settings of `section`: table `[section]` of the TOML `file`, `HOROLOGE_SECTION_FIELD` in `env`, then `flags`."""
+    values: dict[str, Any] = {}
+    if file:
+        values |= _table(Path(file), section)
+    names = {field.name: field for field in msgspec.structs.fields(kind)}
+    prefix = f"HOROLOGE_{section.upper()}_"
+    values |= {key[len(prefix) :].lower(): value for key, value in env.items() if key.startswith(prefix)}
+    values |= {key: value for key, value in (flags or {}).items() if value is not None}
+    for key, value in values.items():
+        if key not in names:
+            raise SettingsError(f"setting {section}.{key}: unknown; known are {', '.join(names)}")
+        values[key] = _parse(f"{section}.{key}", key, value, names[key].type)
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"settings of {section}: {error}") from error
+
+
+def _table(path: Path, section: str) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text()).get(section, {})
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"settings file {path}: {error}") from error
+    if not isinstance(table, dict):
+        raise SettingsError(f"settings file {path}: {section}: got {type(table).__name__}, wanted a table")
+    return table
+
+
+def _parse(where: str, key: str, value: Any, kind: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if key.endswith("_ns"):
+        return quantity(where, value, DURATIONS)
+    if key.endswith("_bytes"):
+        return quantity(where, value, SIZES)
+    if "tuple" in str(kind):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def quantity(where: str, text: str, units: Mapping[str, int]) -> int:
+    """`"5ms"` -> 5_000_000. Raises `SettingsError` naming `where` for a number without a known unit."""
+    number = text.strip()
+    for unit in sorted(units, key=len, reverse=True):
+        if number.endswith(unit):
+            try:
+                return round(float(number[: -len(unit)]) * units[unit])
+            except (ValueError, OverflowError):  # no number, nan, inf
+                break
+    if number == "0":
+        return 0
+    raise SettingsError(f"setting {where}: got {text!r}, wanted a number with one of {', '.join(units)}")

@@ -1,0 +1,412 @@
+"""Every message that crosses a socket. Append-only: fields are added at the end, with defaults; tags never change.
+
+A packet is a multipart message `[header][body]...`. The header is a msgpack array of letters; a letter is
+`[to, sender, [message...]]`, so that everything one turn has for a peer travels in one packet. Tensor bytes
+follow as body frames in the order in which the messages name them (frames.py). Budgets are remaining
+nanoseconds; `*_ns` times of actions are in the worker's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from horologe_common.models import ModelSpec, Profile
+from horologe_common.status import HorologeError, InvalidInput, Status, TooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROTOCOL = 1
+HEADER_LIMIT = 64 << 10
+"""From a client: a header this long is refused undecoded (decoding 2 MB of header took 115 ms)."""
+PEER_HEADER_LIMIT = 16 << 20
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Base of all: encoded as `[tag, field, ...]`."""
+
+
+class Tensor(Message, frozen=True):
+    """Header of one tensor; its `nbytes` bytes (little-endian, row-major) follow in the body."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+# client - frontend
+
+
+class Predict(Message, frozen=True, tag=1):
+    """Run `model` on `inputs`. `budget_ns` 0: the model's own SLO, or best effort where it has none."""
+
+    id: int
+    model: str
+    version: str
+    budget_ns: int
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[str, ...] = ()
+
+
+class Answer(Message, frozen=True, tag=2):
+    """The one answer to a Predict (to a client) or a Query (to a frontend)."""
+
+    id: int
+    status: int
+    outputs: tuple[Tensor, ...] = ()
+    reason: str = ""
+    retry_after_ns: int = 0
+    model: str = ""
+    version: str = ""
+    queue_ns: int = 0
+    exec_ns: int = 0
+    batch_size: int = 0
+    cached: bool = False
+
+
+class Cancel(Message, frozen=True, tag=3):
+    """Forget these requests; nobody waits for their answers. The same message on every link."""
+
+    ids: tuple[int, ...]
+
+
+class ModelInfo(Message, frozen=True, tag=4):
+    """Ask for the models; `model` empty: all of them."""
+
+    id: int
+    model: str = ""
+
+
+class ModelState(Message, frozen=True):
+    """A model version in the repository. `state` is READY, LOADING or UNAVAILABLE (then with a reason)."""
+
+    spec: ModelSpec
+    state: str = "READY"
+    reason: str = ""
+
+
+class Models(Message, frozen=True, tag=5):
+    """Answer to ModelInfo and Admit; with id 0, the controller's announcement of a changed catalogue."""
+
+    id: int
+    models: tuple[ModelState, ...]
+    status: int = Status.OK
+    reason: str = ""
+
+
+class Admit(Message, frozen=True, tag=6):
+    """Repository load (`admitted`) or unload of a model. Residency on devices stays the controller's business."""
+
+    id: int
+    model: str
+    version: str
+    admitted: bool
+
+
+class Describe(Message, frozen=True, tag=7):
+    """Ask for the state of the cluster."""
+
+    id: int
+
+
+class ShareState(Message, frozen=True):
+    """What the controller believes of one share of a device."""
+
+    worker: str
+    share: int
+    device: str
+    pages_total: int
+    pages_free: int
+    resident: tuple[str, ...]
+    actions_pending: int
+    free_at_ns: int
+    """Relative to now."""
+
+
+class Description(Message, frozen=True, tag=8):
+    id: int
+    shares: tuple[ShareState, ...]
+    scheduler: str
+    requests_pending: int
+
+
+# links: the handshake of every connection, and the directory workers follow
+
+
+class Hello(Message, frozen=True, tag=10):
+    """First message of whoever connects, and again after every reconnect."""
+
+    protocol: int
+    addresses: tuple[str, ...]
+    host: str = ""
+    endpoint: str = ""
+    """Where holders may be connected to, if this process is one."""
+    capabilities: tuple[str, ...] = ()
+
+
+class Welcome(Message, frozen=True, tag=11):
+    protocol: int
+    addresses: tuple[str, ...]
+    host: str = ""
+    capabilities: tuple[str, ...] = ()
+
+
+class Directory(Message, frozen=True, tag=12):
+    """Endpoints of all holders; whoever hosts a worker connects to those it does not know yet."""
+
+    endpoints: tuple[str, ...]
+
+
+class Rejected(Message, frozen=True, tag=13):
+    """The handshake or the packet could not be accepted; the sender says no more than this."""
+
+    status: int
+    reason: str = ""
+
+
+# frontend - selector
+
+
+class Query(Message, frozen=True, tag=20):
+    """A validated request. Its inputs are staged at the sender under `id`; `input_hash` only if caching is on."""
+
+    id: int
+    model: str
+    budget_ns: int
+    rows: int
+    input_hash: bytes = b""
+    best_effort: bool = False
+
+
+class Release(Message, frozen=True, tag=21):
+    """The staged inputs under these ids are not needed any more."""
+
+    ids: tuple[int, ...]
+
+
+# selector (profiler) - controller
+
+
+class Submit(Message, frozen=True, tag=30):
+    """One piece of work on `model` (a key `name/version`); its inputs are staged at `holder` under `input_id`."""
+
+    id: int
+    model: str
+    budget_ns: int
+    rows: int
+    holder: str
+    input_id: int
+    best_effort: bool = False
+
+
+class Outcome(Message, frozen=True, tag=31):
+    """The end of a Submit that brings no outputs: refused, late, lost, failed."""
+
+    id: int
+    status: int
+    reason: str = ""
+    retry_after_ns: int = 0
+
+
+# controller - holder - worker - selector
+
+
+class Dispatch(Message, frozen=True, tag=40):
+    """Ship these staged inputs to the worker that will run `action_id`."""
+
+    action_id: int
+    worker: str
+    input_ids: tuple[int, ...]
+
+
+class Shipped(Message, frozen=True):
+    input_id: int
+    inputs: tuple[Tensor, ...]
+
+
+class Ship(Message, frozen=True, tag=41):
+    """Inputs of some rows of an action. An id the holder no longer has is simply absent."""
+
+    action_id: int
+    holder: str
+    items: tuple[Shipped, ...]
+    missing: tuple[int, ...] = ()
+
+
+class RowStatus(Message, frozen=True):
+    """`rows` consecutive rows of the outputs belong to submit `id`; none if `status` is not OK."""
+
+    id: int
+    rows: int
+    status: int = Status.OK
+    reason: str = ""
+
+
+class Outputs(Message, frozen=True, tag=42):
+    """Outputs of the rows of one action that belong to one submitter, concatenated along dimension 0."""
+
+    action_id: int
+    items: tuple[RowStatus, ...]
+    outputs: tuple[Tensor, ...]
+    model: str = ""
+    batch_size: int = 0
+    begin_ns: int = 0
+    end_ns: int = 0
+
+
+# controller - worker
+
+
+class Row(Message, frozen=True):
+    """`rows` rows of a batch: input `input_id` at holder `parties[holder]`, for `parties[submitter]`'s submit."""
+
+    holder: int
+    input_id: int
+    submitter: int
+    submit_id: int
+    rows: int
+
+
+class Infer(Message, frozen=True, tag=50):
+    """Run a batch inside the window [earliest_ns, latest_ns] (of EXEC's begin). `batch_size`: the compiled size."""
+
+    action_id: int
+    share: int
+    model: str
+    batch_size: int
+    rows: tuple[Row, ...]
+    parties: tuple[str, ...]
+    earliest_ns: int
+    latest_ns: int
+    expected_ns: int
+
+
+class Load(Message, frozen=True, tag=51):
+    """Copy the model's weights into pages. `expected_ns` is the predicted duration."""
+
+    action_id: int
+    share: int
+    model: str
+    earliest_ns: int
+    latest_ns: int
+    expected_ns: int
+
+
+class Unload(Message, frozen=True, tag=52):
+    """Free the model's pages. Always succeeds (Clockwork section 5.2)."""
+
+    action_id: int
+    share: int
+    model: str
+
+
+class Result(Message, frozen=True, tag=53):
+    """What happened to an action. `ready_ns`: when its last input had arrived; `rows`: only those not OK."""
+
+    action_id: int
+    status: int
+    begin_ns: int
+    end_ns: int
+    device_ns: int = 0
+    ready_ns: int = 0
+    rows: tuple[RowStatus, ...] = ()
+    reason: str = ""
+
+
+class Ping(Message, frozen=True, tag=54):
+    sent_ns: int
+
+
+class Pong(Message, frozen=True, tag=55):
+    """`sent_ns` is the Ping's; `peer_ns` the worker's clock when it answered."""
+
+    sent_ns: int
+    peer_ns: int
+
+
+class Share(Message, frozen=True):
+    """A share of a device that a worker owns; a whole device is one share. `resident`: model keys in its pages."""
+
+    share: int
+    device: str
+    pages_total: int
+    resident: tuple[str, ...] = ()
+
+
+class ModelReport(Message, frozen=True):
+    """A model as a worker found it in its repository; `profile` None when it cannot be served, with the reason."""
+
+    spec: ModelSpec
+    profile: Profile | None
+    reason: str = ""
+
+
+class Register(Message, frozen=True, tag=56):
+    """A worker's first message to a controller incarnation, and again when what it can serve has changed."""
+
+    shares: tuple[Share, ...]
+    models: tuple[ModelReport, ...]
+    running: tuple[int, ...] = ()
+    """Ids of actions accepted and not finished, from whichever controller."""
+
+
+class Scan(Message, frozen=True, tag=57):
+    """Read the model again from the repository and Register what was found."""
+
+    model: str
+
+
+class Drain(Message, frozen=True, tag=58):
+    """Finish what is in flight, take nothing new."""
+
+
+AnyMessage: TypeAlias = (
+    Predict | Answer | Cancel | ModelInfo | Models | Admit | Describe | Description
+    | Hello | Welcome | Directory | Rejected
+    | Query | Release | Submit | Outcome | Dispatch | Ship | Outputs
+    | Infer | Load | Unload | Result | Ping | Pong | Register | Scan | Drain
+)  # fmt: skip
+
+
+class Letter(Message, frozen=True):
+    """Messages of one turn from one core to another."""
+
+    to: str
+    sender: str
+    messages: list[AnyMessage]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Letter])
+
+
+def encode(letters: list[Letter]) -> bytes:
+    return _encoder.encode(letters)
+
+
+def decode(header: bytes | memoryview, limit: int = PEER_HEADER_LIMIT) -> list[Letter]:
+    """Letters of a packet. Raises `TooLarge` over `limit` bytes and `InvalidInput` for anything not of this form."""
+    if len(header) > limit:
+        raise TooLarge(f"header: got {len(header)} bytes, at most {limit}")
+    try:
+        return _decoder.decode(header)
+    except (msgspec.MsgspecError, HorologeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"header: {error}") from error
+
+
+def tensors(message: AnyMessage) -> tuple[Tensor, ...]:
+    """Headers of the tensors whose bytes follow this message, in order."""
+    headers = _TENSORS.get(type(message))
+    return headers(message) if headers else ()
+
+
+_TENSORS: dict[type, Callable[[Any], tuple[Tensor, ...]]] = {
+    Predict: attrgetter("inputs"),
+    Answer: attrgetter("outputs"),
+    Outputs: attrgetter("outputs"),
+    Ship: lambda ship: tuple(tensor for item in ship.items for tensor in item.inputs),
+}

@@ -1,0 +1,369 @@
+"""The controller: every request is queued, planned onto a worker inside a window, or refused; tensors never pass it.
+
+Submit -> queue -> (tick) plan -> Infer to the worker and Dispatch to the holder; Result -> the mirror, the estimates.
+`_finish` is the only place that removes a request, and it answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from horologe_common.core import Deadlines, Gone, Joined, Out, role
+from horologe_common.metrics import Stats
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Admit,
+    Cancel,
+    Describe,
+    Description,
+    Dispatch,
+    Infer,
+    Load,
+    Outcome,
+    Ping,
+    Pong,
+    Register,
+    Result,
+    Row,
+    ShareState,
+    Submit,
+    Unload,
+)
+
+from horologe_controller.cluster import LOAD_SIZE, Action, Cluster, Worker
+from horologe_controller.queues import Request
+from horologe_controller.repository import Repository
+from horologe_controller.schedulers import SCHEDULERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core import Buffer
+
+    from horologe_controller.cluster import Lane, Share
+    from horologe_controller.scheduler import Batch, Refusal
+    from horologe_controller.settings import Settings
+
+ATTEMPTS = 3
+"""A request is planned this often at most: after losing a worker twice, something about it may be the reason."""
+UNQUEUED = 0
+
+
+class Controller:
+    """Core of the controller."""
+
+    def __init__(self, address: str, settings: Settings, host: str = "") -> None:
+        self.address = address
+        self.settings = settings
+        self.host = host
+        self.out: list[Out] = []
+        self.cluster = Cluster(settings.return_quantile_window)
+        self.scheduler = SCHEDULERS[settings.scheduler](settings)
+        self.repository = Repository(self.cluster)
+        self.stats = Stats()
+        self._arrived: list[tuple[str, Submit, int]] = []
+        self._requests: dict[int, Request] = {}
+        self._by_submit: dict[tuple[str, int], int] = {}
+        self._actions: dict[int, Action] = {}
+        self._expiry = Deadlines()
+        self._peers: dict[str, str] = {}
+        self._last_id = 0
+        self._ping_ns = 0
+        self._wake_ns: int | None = None
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """One message from a submitter, a worker, a frontend (on behalf of a client) or the loop."""
+        match message:
+            case Submit():
+                self._arrived.append((sender, message, now_ns))
+            case Result():
+                self._result(now_ns, sender, message)
+            case Cancel():
+                for submit_id in message.ids:
+                    self._cancel(now_ns, sender, submit_id)
+            case Register():
+                self._register(now_ns, sender, message)
+            case Pong():
+                if worker := self.cluster.workers.get(sender):
+                    worker.clock.observe(message.sent_ns, message.peer_ns, now_ns)
+            case Admit():
+                self.out.extend(self.repository.admit(sender, message))
+                self._announce()
+            case Describe():
+                self._describe(now_ns, sender, message)
+            case Joined():
+                self._joined(message)
+            case Gone():
+                self._gone(now_ns, message.address)
+
+    def tick(self, now_ns: int) -> None:
+        """Take in what has arrived, plan, and send what the plan says."""
+        for sender, submit, arrival_ns in self._arrived:
+            self._submit(now_ns, sender, submit, arrival_ns)
+        self._arrived.clear()
+        for request_id in self._expiry.due(now_ns):
+            if request := self._requests.get(request_id):
+                self._forget(request)
+                self._finish(request, Status.LOST, "its worker was not heard of in time")
+        self._give_up_on_silent_workers(now_ns)
+        plan = self.scheduler.plan(now_ns, self.cluster)
+        for refusal in plan.refuse:
+            self._refuse(refusal)
+        for share, model in plan.unload:
+            self._unload(share, model)
+        for share, model in plan.load:
+            self._load(now_ns, share, model)
+        for batch in plan.start:
+            self._start(now_ns, batch)
+        if self.cluster.workers and now_ns >= self._ping_ns:
+            self._ping_ns = now_ns + self.settings.ping_ns
+            self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
+        self._wake_ns = plan.wake_ns
+
+    def wakeup_ns(self) -> int | None:
+        ping_ns = self._ping_ns if self.cluster.workers else None
+        return min((at for at in (self._wake_ns, self._expiry.next_ns(), ping_ns) if at is not None), default=None)
+
+    def pending(self) -> int:
+        return len(self._requests)
+
+    def check(self) -> None:
+        """Pages add up; every request is queued or in exactly one pending action."""
+        self.cluster.check()
+        self.scheduler.check()
+        placed = [request.id for action in self._actions.values() for request in action.requests]
+        placed = [request_id for request_id in placed if request_id in self._requests]
+        assert len(placed) == len(set(placed))
+        assert len(self._requests) == len(self._by_submit) == len(placed) + len(self.scheduler)
+
+    def _submit(self, now_ns: int, sender: str, submit: Submit, arrival_ns: int) -> None:
+        if (sender, submit.id) in self._by_submit or sender not in self._peers:
+            return
+        spec = self.cluster.specs.get(submit.model)
+        if spec is None or submit.rows > spec.max_batch or submit.rows < 1:
+            status, reason = Status.UNKNOWN_MODEL, f"model {submit.model!r}: not served now"
+            if spec is not None:
+                status, reason = Status.INVALID_INPUT, f"rows: got {submit.rows}, wanted 1 to {spec.max_batch}"
+            self.out.append(Out(sender, Outcome(submit.id, int(status), reason)))
+            return
+        self._last_id += 1
+        end_ns = arrival_ns + submit.budget_ns
+        deadline_ns = end_ns - self.settings.margin_ns - (self.cluster.returns.high(now_ns) or 0)
+        request = Request(
+            self._last_id, sender, submit.id, spec, submit.rows, submit.holder, submit.input_id, arrival_ns,
+            deadline_ns, submit.best_effort,
+        )  # fmt: skip
+        self._requests[request.id] = request
+        self._by_submit[sender, submit.id] = request.id
+        self._expiry.arm(request.id, end_ns)
+        self._enqueue(now_ns, request)
+
+    def _enqueue(self, now_ns: int, request: Request) -> None:
+        """Queue a new request or one whose action came to nothing."""
+        request.action_id = UNQUEUED
+        request.attempts += 1
+        if request.attempts > ATTEMPTS:
+            self._finish(request, Status.LOST, f"{ATTEMPTS} attempts failed")
+        elif len(self.scheduler) >= self.settings.max_queued:
+            self._finish(request, Status.REFUSED, f"{self.settings.max_queued} requests are queued already")
+        elif refusal := self.scheduler.add(now_ns, request, self.cluster):
+            self._refuse(refusal)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        spec = refusal.request.spec
+        self.stats.count("horologe_refused", spec.name, spec.version, refusal.reason)
+        self._finish(refusal.request, Status.REFUSED, refusal.reason, max(0, refusal.retry_after_ns))
+
+    def _finish(self, request: Request, status: Status, reason: str = "", retry_after_ns: int = 0) -> None:
+        """The one end of a request. OK is silent: the worker's outputs are the answer."""
+        del self._requests[request.id]
+        del self._by_submit[request.submitter, request.submit_id]
+        self._expiry.cancel(request.id)
+        if status not in (Status.OK, Status.CANCELLED):
+            self.out.append(Out(request.submitter, Outcome(request.submit_id, int(status), reason, retry_after_ns)))
+
+    def _forget(self, request: Request) -> None:
+        """Take a request out of the queue; its action, if it has one, goes on without it."""
+        if request.queued:
+            self.scheduler.remove(request)
+
+    def _cancel(self, now_ns: int, sender: str, submit_id: int) -> None:
+        if request := self._requests.get(self._by_submit.get((sender, submit_id), 0)):
+            self._forget(request)
+            self._finish(request, Status.CANCELLED)
+        self._arrived = [one for one in self._arrived if (one[0], one[1].id) != (sender, submit_id)]
+
+    def _start(self, now_ns: int, batch: Batch) -> None:
+        """INFER to the worker, and to each holder whose inputs it needs: ship them there."""
+        share = batch.share
+        action = self._act("infer", share, batch.model, batch.batch_size, batch.requests, batch.start_ns,
+                           batch.expected_ns)  # fmt: skip
+        share.touch(batch.model)
+        parties: dict[str, int] = {}
+        rows = []
+        by_holder: dict[str, list[int]] = {}
+        for request in batch.requests:
+            request.action_id = action.id
+            holder = parties.setdefault(request.holder, len(parties))
+            submitter = parties.setdefault(request.submitter, len(parties))
+            rows.append(Row(holder, request.input_id, submitter, request.submit_id, request.rows))
+            by_holder.setdefault(request.holder, []).append(request.input_id)
+        offset_ns = self.cluster.workers[share.worker].offset_ns()
+        self.out.append(Out(share.worker, Infer(
+            action.id, share.number, batch.model, batch.batch_size, tuple(rows), tuple(parties),
+            now_ns + offset_ns, batch.latest_ns + offset_ns, batch.expected_ns,
+        )))  # fmt: skip
+        for holder_address, input_ids in by_holder.items():
+            self.out.append(Out(holder_address, Dispatch(action.id, share.worker, tuple(input_ids))))
+
+    def _load(self, now_ns: int, share: Share, model: str) -> None:
+        share.hold(model, self.cluster.specs[model].pages, loading=True)
+        expected_ns = share.predict(now_ns, model, LOAD_SIZE)
+        action = self._act("load", share, model, LOAD_SIZE, [], share.load.free_at(now_ns), expected_ns)
+        earliest_ns = now_ns + self.cluster.workers[share.worker].offset_ns()
+        latest_ns = earliest_ns + (action.end_ns - now_ns) + self.settings.action_grace_ns
+        self.out.append(Out(share.worker, Load(action.id, share.number, model, earliest_ns, latest_ns, expected_ns)))
+
+    def _unload(self, share: Share, model: str) -> None:
+        share.unload(model)
+        self._last_id += 1
+        self.out.append(Out(share.worker, Unload(self._last_id, share.number, model)))
+
+    def _act(
+        self, kind: Any, share: Share, model: str, size: int, requests: list[Request], start_ns: int, expected_ns: int
+    ) -> Action:  # fmt: skip
+        self._last_id += 1
+        action = Action(
+            self._last_id, kind, share, model, size, requests, start_ns, start_ns + expected_ns, expected_ns
+        )
+        self._actions[action.id] = action
+        _lane(action).pending[action.id] = action
+        return action
+
+    def _result(self, now_ns: int, sender: str, result: Result) -> None:
+        """An action has ended: the mirror learns of it, failed rows are planned again or answered."""
+        action = self._actions.get(result.action_id)
+        if action is None or action.share.worker != sender:
+            return
+        del self._actions[action.id]
+        _lane(action).pending.pop(action.id, None)
+        took_ns = result.end_ns - result.begin_ns
+        self._count(action, result, took_ns)
+        if result.status == Status.OK:
+            action.share.estimates[action.model].observe(now_ns, action.batch_size, took_ns)
+            self.scheduler.observe(now_ns, action, took_ns)
+        if action.kind == "load":
+            action.share.loaded(action.model, ok=result.status == Status.OK)
+            if result.status == Status.FAILED:
+                self._load_failed(now_ns, action, result)
+            return
+        if result.status == Status.OK:
+            end_ns = result.end_ns - self.cluster.workers[sender].offset_ns()
+            self.cluster.returns.observe(now_ns, max(0, now_ns - end_ns))
+        self._settle(now_ns, action, result)
+
+    def _settle(self, now_ns: int, action: Action, result: Result) -> None:
+        """Each row of an INFER to its end, or back to the queue."""
+        failed = {row.id: row for row in result.rows}
+        for request in action.requests:
+            if request.id not in self._requests or request.action_id != action.id:
+                continue
+            row = failed.get(request.submit_id)
+            status = row.status if row else result.status
+            if status in (Status.OK, Status.FAILED):  # both are told by the worker's Outputs
+                self._finish(request, Status.OK)
+            else:
+                self._enqueue(now_ns, request)
+
+    def _load_failed(self, now_ns: int, action: Action, result: Result) -> None:
+        """A model that cannot be loaded is withdrawn from that share, with the reason."""
+        share = action.share
+        self.cluster.withdraw(share, action.model)
+        self.repository.failed(share.worker, action.model, result.reason)
+        self._announce()
+        for request in [one for one in self._requests.values() if one.queued and one.spec.key == action.model]:
+            if self.cluster.best_exec_ns(now_ns, action.model, request.spec.batch_sizes[0]) is None:
+                self._forget(request)
+                self._finish(request, Status.FAILED, f"model could not be loaded: {result.reason}")
+
+    def _count(self, action: Action, result: Result, took_ns: int) -> None:
+        stats = self.stats
+        stats.count("horologe_actions", action.kind, Status(result.status).name)
+        if result.status != Status.OK:
+            return
+        error_ns = took_ns - action.expected_ns
+        side = "over" if error_ns <= 0 else "under"
+        stats.observe("horologe_prediction_error_seconds", action.kind, side, value=abs(error_ns))
+        if action.kind == "infer":
+            labels = action.requests[0].spec.name, action.requests[0].spec.version
+            rows = sum(request.rows for request in action.requests)
+            stats.count("nv_inference_exec_count", *labels)
+            stats.count("nv_inference_count", *labels, by=rows)
+            stats.count("nv_inference_compute_infer_duration_us", *labels, by=took_ns // 1000)
+            stats.observe("horologe_batch_rows", *labels, value=rows)
+
+    def _register(self, now_ns: int, sender: str, message: Register) -> None:
+        if (worker := self.cluster.workers.get(sender)) is None:
+            return
+        self.cluster.register(worker, message)
+        self.repository.scanned(sender)
+        self.out.extend(self.repository.refresh())
+        self._announce()
+
+    def _joined(self, message: Joined) -> None:
+        self._peers[message.address] = message.host
+        if role(message.address) == "worker":
+            self.cluster.workers[message.address] = Worker(message.address, message.host == self.host)
+        elif role(message.address) in ("frontend", "selector", "profiler"):
+            self.out.append(Out(message.address, self.repository.models()))
+
+    def _announce(self) -> None:
+        models = self.repository.models()
+        for address in self._peers:
+            if role(address) in ("frontend", "selector", "profiler"):
+                self.out.append(Out(address, models))
+
+    def _gone(self, now_ns: int, address: str) -> None:
+        """A dead worker's requests are planned again; a dead submitter's are dropped."""
+        self._peers.pop(address, None)
+        if worker := self.cluster.workers.pop(address, None):
+            for action in [one for one in self._actions.values() if one.share.worker == address]:
+                self._abandon(now_ns, action)
+            for share in worker.shares.values():
+                share.exec.pending.clear()
+            self.out.extend(self.repository.refresh())
+            self._announce()
+            return
+        for submitter, submit_id in [key for key in self._by_submit if key[0] == address]:
+            self._cancel(now_ns, submitter, submit_id)
+
+    def _abandon(self, now_ns: int, action: Action) -> None:
+        """Nothing will be heard of this action: plan its requests again."""
+        del self._actions[action.id]
+        for request in action.requests:
+            if request.id in self._requests and request.action_id == action.id:
+                self._enqueue(now_ns, request)
+
+    def _give_up_on_silent_workers(self, now_ns: int) -> None:
+        """An action long overdue: its share is not planned for (its lane stays busy); its requests go elsewhere."""
+        for worker in self.cluster.workers.values():
+            for share in worker.shares.values():
+                if share.exec.overdue(now_ns, self.settings.action_grace_ns):
+                    for action in share.exec.pending.values():
+                        for request in action.requests:
+                            if request.id in self._requests and request.action_id == action.id:
+                                self._enqueue(now_ns, request)
+
+    def _describe(self, now_ns: int, sender: str, message: Describe) -> None:
+        shares = tuple(
+            ShareState(
+                share.worker, share.number, share.device, share.pages_total, share.pages_free, tuple(share.resident),
+                len(share.exec.pending) + len(share.load.pending), share.exec.free_at(now_ns) - now_ns,
+            )
+            for share in self.cluster.shares()
+        )  # fmt: skip
+        self.out.append(Out(sender, Description(message.id, shares, self.settings.scheduler, len(self._requests))))
+
+
+def _lane(action: Action) -> Lane:
+    return action.share.exec if action.kind == "infer" else action.share.load

@@ -1,0 +1,100 @@
+"""Which models are admitted, from what the workers report and what operators asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_common.core import Out
+from horologe_common.status import Status
+from horologe_common.wire import Admit, Models, ModelState, Scan
+
+if TYPE_CHECKING:
+    from horologe_common.models import ModelSpec
+
+    from horologe_controller.cluster import Cluster
+
+
+class Repository:
+    """The catalogue. Keeps `cluster.specs` to the models that are admitted and that some worker serves."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._withdrawn: dict[str, bool] = {}
+        self._scans: list[tuple[str, Admit, dict[str, bool]]] = []
+        self._states: dict[str, ModelState] = {}
+
+    def models(self) -> Models:
+        return Models(0, tuple(self._states.values()))
+
+    def admit(self, sender: str, message: Admit) -> list[Out]:
+        """Load: have every worker read the model again, answer when all have; unload: withdraw it at once."""
+        if message.admitted:
+            for key in self._keys(message):
+                self._withdrawn.pop(key, None)
+            waiting = dict.fromkeys(self._cluster.workers, True)
+            self._scans.append((sender, message, waiting))
+            scans = [Out(worker, Scan(message.model)) for worker in waiting]
+            return [*scans, *self.refresh()]
+        keys = self._keys(message)
+        self._withdrawn |= dict.fromkeys(keys, True)
+        outs = self.refresh()
+        if not keys:
+            return [*outs, Out(sender, _unknown(message))]
+        return [*outs, Out(sender, Models(message.id, tuple(self._states[key] for key in keys)))]
+
+    def scanned(self, worker: str) -> None:
+        """A worker has reported (again)."""
+        for _, _, waiting in self._scans:
+            waiting.pop(worker, None)
+
+    def failed(self, worker: str, key: str, reason: str) -> None:
+        """A worker could not load the model."""
+        spec, _, _ = self._cluster.workers[worker].models[key]
+        self._cluster.workers[worker].models[key] = (spec, None, reason)
+        self.refresh()
+
+    def refresh(self) -> list[Out]:
+        """Recompute from the workers; answers to loads that all of them have dealt with."""
+        found: dict[str, ModelState] = {}
+        for worker in self._cluster.workers.values():
+            for key, (spec, profile, reason) in worker.models.items():
+                if profile is not None or key not in found:
+                    found[key] = ModelState(spec, "READY" if profile is not None else "UNAVAILABLE", reason)
+        for key, state in found.items():
+            if key in self._withdrawn:
+                found[key] = ModelState(state.spec, "UNAVAILABLE", "unloaded")
+        for key, state in self._states.items():
+            if key not in found:  # its workers are away; requests wait for them while their deadlines allow
+                state_now = "UNAVAILABLE" if key in self._withdrawn else "LOADING"
+                found[key] = ModelState(state.spec, state_now, "no worker serves it now")
+        self._states = dict(sorted(found.items()))
+        self._cluster.specs = {key: state.spec for key, state in self._states.items() if state.state != "UNAVAILABLE"}
+        return self._answers()
+
+    def _answers(self) -> list[Out]:
+        outs = []
+        for scan in list(self._scans):
+            sender, message, waiting = scan
+            if any(worker in self._cluster.workers for worker in waiting):
+                continue
+            self._scans.remove(scan)
+            states = tuple(self._states[key] for key in self._keys(message))
+            bad = next((state for state in states if state.state != "READY"), None)
+            if not states:
+                outs.append(Out(sender, _unknown(message)))
+            elif bad:
+                outs.append(Out(sender, Models(message.id, states, int(Status.FAILED), bad.reason)))
+            else:
+                outs.append(Out(sender, Models(message.id, states)))
+        return outs
+
+    def _keys(self, message: Admit) -> list[str]:
+        return [key for key, state in self._states.items() if _is(message, state.spec)]
+
+
+def _is(message: Admit, spec: ModelSpec) -> bool:
+    return spec.name == message.model and message.version in ("", spec.version)
+
+
+def _unknown(message: Admit) -> Models:
+    return Models(message.id, (), int(Status.UNKNOWN_MODEL), f"model {message.model!r}: not in any worker's repository")

@@ -1,0 +1,64 @@
+"""The interface of a scheduler: what to start, load, unload and refuse, given the queue and the cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from horologe_controller.cluster import Action, Cluster, Share
+    from horologe_controller.queues import Request
+
+
+class Batch(msgspec.Struct):
+    """Requests of one model to run together on one share. `latest_ns`: the last start that makes every deadline."""
+
+    share: Share
+    model: str
+    batch_size: int
+    requests: list[Request]
+    start_ns: int
+    latest_ns: int
+    expected_ns: int
+
+
+class Refusal(msgspec.Struct):
+    request: Request
+    reason: str
+    retry_after_ns: int = 0
+
+
+class Plan(msgspec.Struct):
+    """Decisions, to be carried out in this order: refuse, unload, load, start."""
+
+    start: list[Batch]
+    load: list[tuple[Share, str]]
+    unload: list[tuple[Share, str]]
+    refuse: list[Refusal]
+    wake_ns: int | None
+
+
+class Scheduler(Protocol):
+    """A policy. Deterministic: no clock, no randomness, no iteration over sets."""
+
+    def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
+        """Queue a request, or refuse it at once."""
+
+    def remove(self, request: Request) -> None:
+        """Forget a queued request (cancelled)."""
+
+    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
+        """Decide. What the plan starts and refuses is not queued any more; the cluster mirror is not changed."""
+
+    def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
+        """An action has ended after `took_ns`."""
+
+    def __len__(self) -> int:
+        """Requests queued."""
+
+    def demand_ns(self, now_ns: int, cluster: Cluster) -> dict[str, int]:
+        """Queued execution time per model key."""
+
+    def check(self) -> None:
+        """Assert the laws of its queues."""

@@ -1,0 +1,154 @@
+"""Earliest deadline first: the request with the least time left goes next, with as many of its model as still fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_controller.placement import loads
+from horologe_controller.queues import Backlog, ModelQueue
+from horologe_controller.scheduler import Batch, Plan, Refusal
+
+if TYPE_CHECKING:
+    from horologe_controller.cluster import Action, Cluster, Share
+    from horologe_controller.queues import Request
+    from horologe_controller.settings import Settings
+
+
+class Edf:
+    """Also what the other schedulers build on: queueing, refusal, loading and the look-ahead; `_pick` is the policy."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.backlog = Backlog()
+
+    def __len__(self) -> int:
+        return len(self.backlog)
+
+    def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
+        """Queue, unless what is ahead of it already takes too long (or nothing can run it at all)."""
+        spec = request.spec
+        exec_ns = cluster.best_exec_ns(now_ns, spec.key, spec.compiled(request.rows))
+        if exec_ns is None:
+            return Refusal(request, "no worker can serve this model")
+        if not request.best_effort:
+            start_ns = self._start_ns(now_ns, request, cluster)
+            if start_ns + exec_ns > request.deadline_ns:
+                late_ns = start_ns + exec_ns - request.deadline_ns
+                return Refusal(request, "the work ahead of it takes past its deadline", late_ns)
+        self.backlog.add(request, exec_ns)
+        return None
+
+    def remove(self, request: Request) -> None:
+        self.backlog.remove(request)
+
+    def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
+        """Nothing to learn here: the cluster keeps the estimates."""
+
+    def check(self) -> None:
+        self.backlog.check()
+
+    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
+        plan = Plan([], [], [], self._refusals(now_ns, cluster), None)
+        plan.load, plan.unload = loads(
+            now_ns, self.demand_ns(now_ns, cluster), cluster, self.settings.lookahead_ns, self.settings.preload
+        )
+        doomed = {(id(share), model): True for share, model in plan.unload}
+        wakes = [self.backlog.next_overdue_ns()]
+        for share in cluster.shares():
+            if share.exec.overdue(now_ns, self.settings.action_grace_ns):
+                continue
+            self._fill(now_ns, share, doomed, plan)
+            if self.backlog.queues or self.backlog.best_effort:
+                wakes.append(max(now_ns + 1, share.exec.free_at(now_ns) - self.settings.lookahead_ns))
+        plan.wake_ns = min((at for at in wakes if at is not None and at > now_ns), default=None)
+        return plan
+
+    def demand_ns(self, now_ns: int, cluster: Cluster) -> dict[str, int]:
+        """Queued execution time per model, at the efficiency of full batches."""
+        demand: dict[str, int] = {}
+        for queues in (self.backlog.queues, self.backlog.best_effort):
+            for model, queue in queues.items():
+                demand[model] = demand.get(model, 0) + queue.rows * self._row_ns(now_ns, queue, cluster)
+        return demand
+
+    def _row_ns(self, now_ns: int, queue: ModelQueue, cluster: Cluster) -> int:
+        """Execution time per row in a batch as large as the queue allows."""
+        spec = queue.spec
+        size = spec.compiled(min(queue.rows, spec.max_batch)) if queue.rows else spec.batch_sizes[0]
+        exec_ns = cluster.best_exec_ns(now_ns, spec.key, size) or 0
+        return exec_ns // min(size, max(1, queue.rows))
+
+    def _start_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+        """When the request could start if all with an earlier deadline went first, spread over all shares."""
+        shares = [share for share in cluster.shares() if request.spec.key in share.estimates]
+        if not shares:  # its workers may come back in time
+            return now_ns
+        ahead_ns = sum(
+            queue.rows_before(request.deadline_ns) * self._row_ns(now_ns, queue, cluster)
+            for queue in self.backlog.queues.values()
+        )
+        free_ns = sum(share.exec.free_at(now_ns) - now_ns for share in shares)
+        return now_ns + (ahead_ns + free_ns) // len(shares)
+
+    def _refusals(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
+        """Those that not even a batch of their own, started now, would finish in time."""
+        refused = []
+        for request in self.backlog.overdue(now_ns):
+            spec = request.spec
+            exec_ns = cluster.best_exec_ns(now_ns, spec.key, spec.compiled(request.rows))
+            if exec_ns is not None and now_ns + exec_ns <= request.deadline_ns:
+                self.backlog.again(request, request.deadline_ns - exec_ns)
+                continue
+            self.backlog.remove(request)
+            late_ns = now_ns + (exec_ns or 0) - request.deadline_ns
+            refused.append(Refusal(request, "its turn did not come in time", late_ns))
+        return refused
+
+    def _fill(self, now_ns: int, share: Share, doomed: dict[tuple[int, str], bool], plan: Plan) -> None:
+        """Batches for one share until it has work for the look-ahead."""
+        free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
+        while in_flight < self.settings.in_flight and free_ns < now_ns + self.settings.lookahead_ns:
+            ready = {model: True for model in share.resident if (id(share), model) not in doomed}
+            batch = self._pick(now_ns, free_ns, share, ready) or self._pick_best_effort(now_ns, free_ns, share, ready)
+            if batch is None:
+                return
+            for request in batch.requests:
+                self.backlog.remove(request)
+            plan.start.append(batch)
+            free_ns += batch.expected_ns
+            in_flight += 1
+
+    def _pick(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, bool]) -> Batch | None:
+        """The earliest deadline, with the largest batch that its request and all others in it survive."""
+        queues = sorted(
+            (queue for model, queue in self.backlog.queues.items() if model in ready),
+            key=lambda queue: queue.first().deadline_ns,
+        )
+        for queue in queues:
+            for size in reversed(self._sizes(queue)):
+                expected_ns = share.predict(now_ns, queue.spec.key, size)
+                end_ns = free_ns + expected_ns
+                if end_ns <= queue.first().deadline_ns:
+                    return self._batch(share, queue.batch(size, end_ns), free_ns, expected_ns)
+        return None
+
+    def _pick_best_effort(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, bool]) -> Batch | None:
+        """What deadline traffic leaves: the oldest best-effort request with as many of its model as there are."""
+        for model, queue in self.backlog.best_effort.items():
+            if model in ready:
+                size = max(self._sizes(queue))
+                requests = queue.batch(size, 0)
+                expected_ns = share.predict(now_ns, model, queue.spec.compiled(sum(one.rows for one in requests)))
+                return self._batch(share, requests, free_ns, expected_ns)
+        return None
+
+    def _sizes(self, queue: ModelQueue) -> list[int]:
+        """Batch sizes that the queue can fill, and that hold its first request."""
+        smallest = queue.spec.compiled(queue.first().rows)
+        return [size for size in queue.spec.batch_sizes if smallest <= size <= max(queue.rows, smallest)]
+
+    def _batch(self, share: Share, requests: list[Request], free_ns: int, expected_ns: int) -> Batch:
+        spec = requests[0].spec
+        size = spec.compiled(sum(request.rows for request in requests))
+        latest_ns = min(request.deadline_ns for request in requests) - expected_ns
+        return Batch(share, spec.key, size, requests, free_ns, latest_ns, expected_ns)

@@ -1,0 +1,31 @@
+"""Settings of the controller."""
+
+import msgspec
+from horologe_common.clock import ms, s
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How actions are planned."""
+
+    name: str = "0"
+    """There is one controller."""
+    scheduler: str = "clockwork"
+    """clockwork or edf."""
+    lookahead_ns: int = ms(5)
+    """Each lane of each share is given work for this long (Clockwork appendix B)."""
+    in_flight: int = 2
+    """INFERs outstanding per share at most: with actions shorter than a message's way, more would only be smaller."""
+    margin_ns: int = ms(1)
+    """The way back to the client, added to what is measured of it."""
+    return_quantile_window: int = 200
+    """Results over which the way back is measured."""
+    action_grace_ns: int = ms(250)
+    """After the predicted end of an action plus this, its share is not planned for until it is heard of."""
+    ping_ns: int = ms(250)
+    """Between pings of a worker (clock offset)."""
+    max_queued: int = 50_000
+    """Requests waiting for execution; one more is refused."""
+    preload: bool = True
+    """Load admitted models into free pages before they are asked for."""
+    best_effort_ns: int = s(30)
+    """When a request without a deadline is given up."""

@@ -1,0 +1,85 @@
+"""The models as the controller last announced them, and what fits their signatures."""
+
+# RECONSTRUCTED from its uses in core.py after an accidental overwrite (see NOTICE-catalogue.md in the working notes):
+# to be replaced by the original.
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from horologe_common.models import check_tensor
+from horologe_common.status import InvalidInput, UnknownModel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.models import ModelSpec
+    from horologe_common.wire import ModelState, Predict
+
+
+class Catalogue:
+    """Model versions by name. `ready`: the controller has announced itself."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self._by_name: dict[str, list[ModelState]] = {}
+
+    def replace(self, models: Sequence[ModelState]) -> None:
+        """Take over an announcement, which is always complete."""
+        self.ready = True
+        self._by_name = {}
+        for state in sorted(models, key=lambda state: _natural(state.spec.version)):
+            self._by_name.setdefault(state.spec.name, []).append(state)
+
+    def states(self, name: str = "") -> tuple[ModelState, ...]:
+        """All versions of a model, oldest first; without a name, of all models."""
+        if name:
+            return tuple(self._by_name.get(name, ()))
+        return tuple(state for states in self._by_name.values() for state in states)
+
+    def labels(self, name: str, version: str) -> tuple[str, str]:
+        """Metric labels of a request that was not accepted: bounded by the catalogue, whatever the client sent."""
+        try:
+            spec = self.find(name, version)
+        except UnknownModel:
+            return ("", "")
+        return (spec.name, spec.version)
+
+    def find(self, name: str, version: str = "") -> ModelSpec:
+        """That version; without one, the newest that is READY, else one LOADING. Raises `UnknownModel`.
+
+        A request for a model whose workers are restarting waits for them while its deadline allows.
+        """
+        states = [state for state in reversed(self._by_name.get(name, ())) if version in ("", state.spec.version)]
+        for wanted in ("READY", "LOADING"):
+            for state in states:
+                if state.state == wanted:
+                    return state.spec
+        raise UnknownModel(f"model: got {name!r}{f' version {version!r}' if version else ''}, which is not served")
+
+    def check_inputs(self, spec: ModelSpec, predict: Predict) -> int:
+        """Number of rows. Raises `InvalidInput` unless inputs and outputs fit the signature."""
+        given = {tensor.name: tensor for tensor in predict.inputs}
+        wanted = {tensor.name: tensor for tensor in spec.inputs}
+        if len(given) != len(predict.inputs) or given.keys() != wanted.keys():
+            names = [tensor.name for tensor in predict.inputs]
+            raise InvalidInput(f"inputs: got {names}, wanted {list(wanted)}")
+        for name, tensor in given.items():
+            check_tensor(wanted[name], tensor.datatype, tensor.shape)
+        known = [tensor.name for tensor in spec.outputs]
+        for name in predict.outputs:
+            if name not in known:
+                raise InvalidInput(f"outputs: got {name!r}, wanted some of {known}")
+        if not spec.batched:
+            return 1
+        rows = {tensor.shape[0] for tensor in predict.inputs}
+        if len(rows) != 1 or not 1 <= min(rows) <= spec.max_batch:
+            raise InvalidInput(f"inputs: got {sorted(rows)} rows, wanted 1 to {spec.max_batch}, the same for all")
+        return rows.pop()
+
+
+def _natural(version: str) -> tuple[tuple[int, int, str], ...]:
+    """Numbers inside a version compare as numbers."""
+    parts = re.findall(r"\d+|\D+", version)
+    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)

@@ -1,0 +1,317 @@
+"""The frontend: takes requests, keeps their tensors until a worker is named, and gives each exactly one answer.
+
+Predict -> validate, stage, arm the deadline -> Query to the selector; Dispatch -> ship to the worker;
+Answer, or the deadline plus a grace -> `_finish`, the only place that removes a request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from horologe_common.clock import NEVER_NS, ms
+from horologe_common.core import Deadlines, Gone, Joined, Out, role
+from horologe_common.metrics import Stats
+from horologe_common.staging import Staging
+from horologe_common.status import HorologeError, InvalidInput, Refused, Status, TooLarge
+from horologe_common.wire import (
+    Admit,
+    Answer,
+    Cancel,
+    Describe,
+    Description,
+    Dispatch,
+    ModelInfo,
+    Models,
+    Predict,
+    Query,
+    Release,
+)
+
+from horologe_frontend.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from horologe_common.core import Buffer
+    from horologe_common.models import ModelSpec
+
+    from horologe_frontend.settings import Settings
+
+
+class Request(msgspec.Struct):
+    """An open request of a client. `selector` is where it was asked, `worker` where its inputs went."""
+
+    id: int
+    client: str
+    client_id: int
+    spec: ModelSpec
+    arrival_ns: int
+    deadline_ns: int
+    query: Query
+    outputs: tuple[str, ...]
+    selector: str = ""
+    worker: str = ""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A question passed on to the controller."""
+
+    client: str
+    client_id: int
+    message: Any
+
+
+class Frontend:
+    """Core of the frontend. `digest` hashes a request's bytes for the prediction cache."""
+
+    def __init__(self, address: str, settings: Settings, digest: Callable[[bytes, Sequence[Buffer]], bytes]) -> None:
+        self.address = address
+        self.settings = settings
+        self.out: list[Out] = []
+        self.catalogue = Catalogue()
+        self.staging = Staging(address, settings.staging_bytes)
+        self.stats = Stats()
+        self._digest = digest
+        self._requests: dict[int, Request] = {}
+        self._by_client: dict[str, dict[int, int]] = {}
+        self._lingering: dict[int, str] = {}
+        self._asks: dict[int, Ask] = {}
+        self._deadlines = Deadlines()
+        self._selector = self._controller = ""
+        self._workers: dict[str, bool] = {}
+        self._last_id = 0
+        self.draining = False
+
+    def drain(self) -> None:
+        """Refuse what comes from now on."""
+        self.draining = True
+
+    def drained(self) -> bool:
+        return not self._requests
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """One message from a client, the selector, the controller or the loop."""
+        match message:
+            case Predict():
+                self._predict(now_ns, sender, message, buffers)
+            case Cancel():
+                self._cancelled(now_ns, sender, message)
+            case ModelInfo():
+                self.out.append(Out(sender, Models(message.id, self.catalogue.states(message.model))))
+            case Admit() | Describe():
+                self._ask(now_ns, sender, message)
+            case Gone():
+                self._gone(now_ns, message.address)
+            case _ if not sender.startswith(("client/", "http/")):
+                self._from_peer(now_ns, sender, message, buffers)
+
+    def _from_peer(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """What clients may not say."""
+        match message:
+            case Answer():
+                self._answered(now_ns, sender, message, buffers)
+            case Dispatch():
+                self._ship(message)
+            case Release():
+                for input_id in message.ids:
+                    self._lingering.pop(input_id, None)
+                    self.staging.release(input_id)
+            case Models() if message.id == 0:
+                self.catalogue.replace(message.models)
+            case Models() | Description():
+                self._told(message)
+            case Joined():
+                self._joined(now_ns, message.address)
+
+    def tick(self, now_ns: int) -> None:
+        """Answer what nobody else has answered by its deadline plus the grace."""
+        for key in self._deadlines.due(now_ns):
+            if key in self._asks:
+                self._told(_unanswered(key, self._asks[key].message))
+            elif request := self._requests.get(key):
+                late = request.worker in self._workers
+                reason = "not finished by the deadline" if late else "nothing heard of it by the deadline"
+                self._give_up(now_ns, request, Status.LATE if late else Status.LOST, reason)
+
+    def wakeup_ns(self) -> int | None:
+        return self._deadlines.next_ns()
+
+    def ready(self) -> bool:
+        """Whether requests can be served: everything behind is reachable, and it is not draining."""
+        return bool(self._selector and self._controller and self.catalogue.ready) and not self.draining
+
+    def pending(self) -> int:
+        return len(self._requests)
+
+    def check(self) -> None:
+        """Every staged input belongs to an open request or to a query the selector has not released."""
+        self.staging.check()
+        assert all(key in self._requests or key in self._lingering for key in self.staging.ids())
+        assert len(self._requests) == sum(map(len, self._by_client.values()))
+
+    def _predict(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> None:
+        try:
+            request = self._admit(now_ns, client, message, buffers)
+        except HorologeError as error:
+            name, version = message.model, message.version
+            self.stats.count("nv_inference_request_failure", *self.catalogue.labels(name, version), error.status.name)
+            self.out.append(Out(client, Answer(message.id, int(error.status), (), error.reason, error.retry_after_ns)))
+            return
+        self._requests[request.id] = request
+        self._by_client.setdefault(client, {})[message.id] = request.id
+        self._deadlines.arm(request.id, request.deadline_ns + self.settings.grace_ns)
+        self._query(now_ns, request)
+
+    def _admit(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
+        """A request, its inputs staged. Raises what a client did wrong, or Refused."""
+        if message.id in self._by_client.get(client, ()):
+            raise InvalidInput(f"id: got {message.id}, which is still open")
+        if self.draining:
+            raise Refused("draining", retry_after_ns=ms(1000))
+        if len(self._requests) >= self.settings.max_pending:
+            raise Refused(f"{self.settings.max_pending} requests are open already", retry_after_ns=ms(100))
+        size = sum(map(len, buffers))
+        if size > self.settings.max_request_bytes:
+            raise TooLarge(f"inputs: got {size} bytes, at most {self.settings.max_request_bytes}")
+        spec = self.catalogue.find(message.model, message.version)
+        rows = self.catalogue.check_inputs(spec, message)
+        self._last_id += 1
+        if not self.staging.hold(self._last_id, message.inputs, buffers):
+            raise Refused("staging is full", retry_after_ns=ms(100))
+        budget_ns = self._budget(message.budget_ns, spec)
+        digest = self._digest(repr(message.inputs).encode(), buffers) if spec.cache else b""
+        best_effort = budget_ns == 0
+        deadline_ns = now_ns + (budget_ns or self.settings.best_effort_ns)
+        query = Query(self._last_id, spec.key, deadline_ns - now_ns, rows, digest, best_effort)
+        return Request(self._last_id, client, message.id, spec, now_ns, deadline_ns, query, message.outputs)
+
+    def _budget(self, asked_ns: int, spec: ModelSpec) -> int:
+        """The client's deadline, else the model's, else 0: best effort."""
+        return min(max(0, asked_ns), NEVER_NS >> 1) or spec.slo_ns
+
+    def _query(self, now_ns: int, request: Request) -> None:
+        """Ask the selector; without one, `_joined` will."""
+        request.selector, request.worker = self._selector, ""
+        if self._selector:
+            budget_ns = request.deadline_ns - now_ns
+            query = request.query
+            if budget_ns != query.budget_ns:
+                query = Query(query.id, query.model, budget_ns, query.rows, query.input_hash, query.best_effort)
+            self.out.append(Out(self._selector, query))
+
+    def _answered(self, now_ns: int, selector: str, message: Answer, buffers: Sequence[Buffer]) -> None:
+        request = self._requests.get(message.id)
+        if request is None or request.selector != selector:
+            return
+        if message.status == Status.OK and now_ns > request.deadline_ns:
+            message = msgspec.structs.replace(message, status=int(Status.LATE), reason="finished after the deadline")
+        if request.outputs:
+            message, buffers = _only(message, buffers, request.outputs)
+        self._finish(now_ns, request, message, buffers)
+        self.staging.release(request.id)
+
+    def _finish(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
+        """The one end of a request: remove it, count it, answer its client."""
+        del self._requests[request.id]
+        open_ids = self._by_client[request.client]
+        del open_ids[request.client_id]
+        if not open_ids:
+            del self._by_client[request.client]
+        self._deadlines.cancel(request.id)
+        self._count(now_ns, request, answer)
+        if answer.status != Status.CANCELLED:
+            self.out.append(Out(request.client, _addressed(answer, request.client_id), buffers))
+
+    def _count(self, now_ns: int, request: Request, answer: Answer) -> None:
+        stats, labels = self.stats, (request.spec.name, request.spec.version)
+        took_ns = now_ns - request.arrival_ns
+        stats.observe("horologe_request_seconds", *labels, value=took_ns)
+        if answer.status != Status.OK:
+            stats.count("nv_inference_request_failure", *labels, Status(answer.status).name)
+            return
+        stats.count("nv_inference_request_success", *labels)
+        stats.count("nv_inference_request_duration_us", *labels, by=took_ns // 1000)
+        stats.count("nv_inference_queue_duration_us", *labels, by=answer.queue_ns // 1000)
+        stats.observe("horologe_slack_seconds", *labels, value=request.deadline_ns - now_ns)
+
+    def _give_up(self, now_ns: int, request: Request, status: Status, reason: str) -> None:
+        """End a request that the selector still works on: its inputs stay until released."""
+        self._finish(now_ns, request, Answer(request.id, int(status), (), reason))
+        if request.selector and request.selector == self._selector:
+            self._lingering[request.id] = request.selector
+            self.out.append(Out(request.selector, Cancel((request.id,))))
+        else:
+            self.staging.release(request.id)
+
+    def _cancelled(self, now_ns: int, client: str, message: Cancel) -> None:
+        for client_id in message.ids:
+            if key := self._by_client.get(client, {}).get(client_id):
+                self._give_up(now_ns, self._requests[key], Status.CANCELLED, "cancelled by the client")
+
+    def _ship(self, dispatch: Dispatch) -> None:
+        for input_id in dispatch.input_ids:
+            if request := self._requests.get(input_id):
+                request.worker = dispatch.worker
+        self.out.append(self.staging.ship(dispatch))
+
+    def _ask(self, now_ns: int, client: str, message: Admit | Describe) -> None:
+        self._last_id += 1
+        self._asks[self._last_id] = Ask(client, message.id, message)
+        if self._controller:
+            self._deadlines.arm(self._last_id, now_ns + self.settings.ask_ns)
+            self.out.append(Out(self._controller, msgspec.structs.replace(message, id=self._last_id)))
+        else:
+            self._told(_unanswered(self._last_id, message))
+
+    def _told(self, message: Models | Description) -> None:
+        if ask := self._asks.pop(message.id, None):
+            self._deadlines.cancel(message.id)
+            self.out.append(Out(ask.client, msgspec.structs.replace(message, id=ask.client_id)))
+
+    def _joined(self, now_ns: int, address: str) -> None:
+        match role(address):
+            case "selector":
+                self._selector = address
+                for request in self._requests.values():
+                    if request.selector != address:
+                        self._query(now_ns, request)
+            case "controller":
+                self._controller = address
+            case "worker":
+                self._workers[address] = True
+
+    def _gone(self, now_ns: int, address: str) -> None:
+        match role(address):
+            case "selector":
+                self._selector = "" if address == self._selector else self._selector
+                for key in [key for key, selector in self._lingering.items() if selector == address]:
+                    del self._lingering[key]
+                    self.staging.release(key)
+            case "controller":
+                self._controller = "" if address == self._controller else self._controller
+            case "worker":
+                self._workers.pop(address, None)
+            case _:
+                self._cancelled(now_ns, address, Cancel(tuple(self._by_client.get(address, ()))))
+
+
+def _addressed(answer: Answer, client_id: int) -> Answer:
+    return Answer(
+        client_id, answer.status, answer.outputs, answer.reason, answer.retry_after_ns, answer.model, answer.version,
+        answer.queue_ns, answer.exec_ns, answer.batch_size, answer.cached,
+    )  # fmt: skip
+
+
+def _only(answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]) -> tuple[Answer, Sequence[Buffer]]:
+    """The answer with the outputs asked for, in the order asked."""
+    at = {tensor.name: index for index, tensor in enumerate(answer.outputs)}
+    order = [at[name] for name in wanted if name in at]
+    outputs = tuple(answer.outputs[index] for index in order)
+    return msgspec.structs.replace(answer, outputs=outputs), [buffers[index] for index in order]
+
+
+def _unanswered(key: int, message: Admit | Describe) -> Models | Description:
+    if isinstance(message, Admit):
+        return Models(key, (), int(Status.LOST), "the controller did not answer")
+    return Description(key, (), "", 0)

@@ -1,0 +1,25 @@
+"""Settings of the frontend."""
+
+import msgspec
+from horologe_common.clock import ms, s
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What clients may ask of a frontend."""
+
+    name: str = "0"
+    """Number of this frontend among several."""
+    clients: tuple[str, ...] = ("tcp://127.0.0.1:8003",)
+    """ZeroMQ endpoints for clients."""
+    grace_ns: int = ms(50)
+    """How long after its deadline a request may still be answered, as LATE with data; then without."""
+    best_effort_ns: int = s(30)
+    """When a request without any deadline is answered at the latest."""
+    max_pending: int = 20_000
+    """Requests open at once; one more is refused."""
+    max_request_bytes: int = 64 << 20
+    """Tensor bytes of one request; more is TOO_LARGE."""
+    staging_bytes: int = 1 << 30
+    """Tensor bytes held in all; a request beyond is refused."""
+    ask_ns: int = s(60)
+    """How long repository load and cluster state may take."""

@@ -1,0 +1,94 @@
+"""The prediction cache: (model, content, inputs) -> outputs, bounded in bytes, CLOCK eviction (Clipper section 4.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core import Buffer
+    from horologe_common.wire import Tensor
+
+ENTRY_BYTES = 500
+"""What an entry costs beside its tensors: objects, dictionary slot, ring slot (measured with tracemalloc: 430)."""
+
+
+class Entry(msgspec.Struct):
+    key: bytes
+    outputs: tuple[Tensor, ...]
+    buffers: list[bytes]
+    expires_ns: int
+    size: int
+    referenced: bool = False
+
+
+class Cache:
+    """Request/fetch without blocking: `fetch` looks, `store` fills. Law: `used_bytes` is the sum of sizes, bounded."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._at: dict[bytes, int] = {}
+        self._ring: list[Entry | None] = []
+        self._free: list[int] = []
+        self._hand = 0
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def fetch(self, now_ns: int, key: bytes) -> Entry | None:
+        slot = self._at.get(key)
+        entry = None if slot is None else self._ring[slot]
+        if entry is None or slot is None:
+            return None
+        if now_ns >= entry.expires_ns:
+            self._drop(slot, entry)
+            return None
+        entry.referenced = True
+        return entry
+
+    def store(
+        self, now_ns: int, key: bytes, outputs: tuple[Tensor, ...], buffers: Sequence[Buffer], ttl_ns: int
+    ) -> None:
+        """Keep a copy of the outputs, evicting what was not used lately. Too large ones are not kept."""
+        size = sum(map(len, buffers)) + len(key) + ENTRY_BYTES
+        if size > self.limit_bytes:
+            return
+        if (slot := self._at.get(key)) is not None and (old := self._ring[slot]) is not None:
+            self._drop(slot, old)
+        while self.used_bytes + size > self.limit_bytes:
+            self._evict()
+        entry = Entry(key, outputs, [bytes(buffer) for buffer in buffers], now_ns + ttl_ns, size)
+        if self._free:
+            slot = self._free.pop()
+            self._ring[slot] = entry
+        else:
+            slot = len(self._ring)
+            self._ring.append(entry)
+        self._at[key] = slot
+        self.used_bytes += size
+
+    def _evict(self) -> None:
+        """Advance the hand to the first entry not referenced since it last came by."""
+        while True:
+            self._hand = (self._hand + 1) % len(self._ring)
+            if (entry := self._ring[self._hand]) is None:
+                continue
+            if not entry.referenced:
+                self._drop(self._hand, entry)
+                return
+            entry.referenced = False
+
+    def _drop(self, slot: int, entry: Entry) -> None:
+        self._ring[slot] = None
+        self._free.append(slot)
+        del self._at[entry.key]
+        self.used_bytes -= entry.size
+
+    def check(self) -> None:
+        entries = [entry for entry in self._ring if entry is not None]
+        assert self.used_bytes == sum(entry.size for entry in entries) <= self.limit_bytes
+        assert len(entries) == len(self._at) == len(self._ring) - len(self._free)

@@ -1,0 +1,17 @@
+"""Settings of the selector."""
+
+import msgspec
+from horologe_common.clock import ms, s
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Caching, and how long to remember."""
+
+    name: str = "0"
+    """Number of this selector among several."""
+    cache_bytes: int = 64 << 20
+    """Prediction cache, keys and bookkeeping included."""
+    cache_ttl_ns: int = s(60)
+    """How long a cached prediction is served, unless its model says otherwise."""
+    grace_ns: int = ms(50)
+    """The frontend's: a query is forgotten two of these after its deadline."""

@@ -1,0 +1,319 @@
+"""Reactors talk over real sockets: handshake, routes, coming and going, garbage, keys."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+from horologe_common.core import Gone, Joined, Out
+from horologe_common.keys import is_loopback, load_keys, make_keys
+from horologe_common.links import Links, LinkSettings
+from horologe_common.reactor import Reactor
+from horologe_common.settings import SettingsError
+from horologe_common.wire import (
+    PROTOCOL,
+    AnyMessage,
+    Directory,
+    Hello,
+    Letter,
+    Ping,
+    Pong,
+    Predict,
+    Rejected,
+    Tensor,
+    Welcome,
+    decode,
+    encode,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from horologe_common.core import Buffer
+
+
+class Probe:
+    """A core that keeps what it hears, and answers pings."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.out: list[Out] = []
+        self.heard: list[tuple[str, Any]] = []
+        self.news = threading.Condition()
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        with self.news:
+            self.heard.append((sender, message))
+            self.news.notify_all()
+        if isinstance(message, Ping):
+            self.out.append(Out(sender, Pong(message.sent_ns, now_ns)))
+        if isinstance(message, Predict) and message.model == "fault":
+            raise RuntimeError("asked for")
+
+    def tick(self, now_ns: int) -> None:
+        """Nothing to decide."""
+
+    def wakeup_ns(self) -> int | None:
+        return None
+
+    def wait_for(self, kind: type[Any], count: int = 1) -> list[Any]:
+        """Messages of a kind, once there are so many."""
+
+        def found() -> list[Any]:
+            return [message for _, message in self.heard if isinstance(message, kind)]
+
+        with self.news:
+            assert self.news.wait_for(lambda: len(found()) >= count, 10), self.heard
+        return found()
+
+
+class Running:
+    """A reactor in a thread."""
+
+    def __init__(self, role: str, settings: LinkSettings, clients: tuple[str, ...] = (), follows: bool = False) -> None:
+        self.links = Links(f"{role}/0", "host", settings, clients)
+        self.core = Probe(self.links.address(role, "0"))
+        self.reactor = Reactor([self.core], self.links)
+        self.links.open([self.core.address], self.core.address if clients else "", follows)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        asyncio.get_running_loop().call_soon(self._started.set)
+        await self.reactor.serve()
+
+    def stop(self) -> None:
+        if not self._thread.is_alive():
+            return
+        self._started.wait(10)
+        self.reactor.loop.call_soon_threadsafe(self.reactor.stop)
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+    def say(self, to: str, message: AnyMessage) -> None:
+        """Have the core put out a message."""
+        self.core.out.append(Out(to, message))
+        self.reactor.post_threadsafe("test", self.core.address, None)
+
+
+@pytest.fixture(autouse=True)
+def no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads cannot take signals, and these tests stop their reactors themselves."""
+    monkeypatch.setattr("asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler", lambda *_: None)
+
+
+@pytest.fixture
+def start() -> Iterator[Any]:
+    running: list[Running] = []
+
+    def begin(role: str, *, clients: tuple[str, ...] = (), follows: bool = False, **link: Any) -> Running:
+        running.append(Running(role, LinkSettings(**link), clients, follows))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.stop()
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Any]:
+    """A raw DEALER at `endpoint`, with keys if given."""
+    context = zmq.Context()
+    sockets = []
+
+    def connect(endpoint: str, keys: Path | None = None) -> zmq.Socket[bytes]:
+        sock = context.socket(zmq.DEALER)
+        sock.setsockopt(zmq.LINGER, 0)
+        sock.setsockopt(zmq.RCVTIMEO, 5000)
+        if keys:
+            sock.curve_serverkey = load_keys(keys / "service" / "service.key_secret")[0]
+            sock.curve_publickey, sock.curve_secretkey = load_keys(keys / "clients" / "client.key_secret")
+        sock.connect(endpoint)
+        sockets.append(sock)
+        return sock
+
+    yield connect
+    for sock in sockets:
+        sock.close()
+    context.term()
+
+
+def packet(*messages: AnyMessage) -> bytes:
+    return encode([Letter("", "", list(messages))])
+
+
+def reply(sock: zmq.Socket[bytes]) -> Any:
+    return decode(sock.recv_multipart()[0])[0].messages[0]
+
+
+def test_both_ends_of_a_link_learn_of_each_other_and_of_its_end(start: Any, tmp_path: Path) -> None:
+    left = start("controller", bind=(f"ipc://{tmp_path}/c",))
+    right = start("worker", connect=(f"ipc://{tmp_path}/c",))
+    assert left.core.wait_for(Joined)[0] == Joined(right.core.address, "host")
+    assert right.core.wait_for(Joined)[0] == Joined(left.core.address, "host")
+    left.say(right.core.address, Ping(5))
+    assert left.core.wait_for(Pong)[0].sent_ns == 5
+    right.stop()
+    assert left.core.wait_for(Gone) == [Gone(right.core.address)]
+
+
+def test_a_restarted_process_is_a_new_one_and_nothing_reaches_the_old(start: Any, tmp_path: Path) -> None:
+    right = start("worker", connect=(f"ipc://{tmp_path}/c",))
+    left = start("controller", bind=(f"ipc://{tmp_path}/c",))
+    right.core.wait_for(Joined)
+    left.stop()
+    right.core.wait_for(Gone)
+    again = start("controller", bind=(f"ipc://{tmp_path}/c",))
+    joined = right.core.wait_for(Joined, 2)
+    assert [one.address for one in joined] == [left.core.address, again.core.address]
+    right.say(left.core.address, Ping(1))
+    right.say(again.core.address, Ping(2))
+    assert [ping.sent_ns for ping in again.core.wait_for(Ping)] == [2]
+    assert right.links.dropped == 1
+
+
+def test_workers_find_the_holders_through_the_directory(start: Any, tmp_path: Path) -> None:
+    controller = start("controller", bind=(f"ipc://{tmp_path}/c",))
+    worker = start("worker", connect=(f"ipc://{tmp_path}/c",), follows=True)
+    worker.core.wait_for(Joined)
+    frontend = start("frontend", bind=(f"ipc://{tmp_path}/f",), connect=(f"ipc://{tmp_path}/c",))
+    assert frontend.core.address in [joined.address for joined in worker.core.wait_for(Joined, 2)]
+    assert controller.core.wait_for(Joined, 2)
+
+
+def test_a_fault_in_a_core_is_logged_and_survived(start: Any, client: Any, tmp_path: Path) -> None:
+    frontend = start("frontend", clients=(f"ipc://{tmp_path}/clients",))
+    sock = client(f"ipc://{tmp_path}/clients")
+    sock.send(packet(Predict(1, "fault", "", 0, ()), Ping(3)))
+    assert reply(sock).sent_ns == 3
+    assert frontend.reactor.faults == 1
+
+
+def test_clients_shake_hands_and_their_end_is_noticed(start: Any, client: Any, tmp_path: Path) -> None:
+    frontend = start("frontend", clients=(f"ipc://{tmp_path}/clients",))
+    sock = client(f"ipc://{tmp_path}/clients")
+    sock.send(packet(Hello(PROTOCOL, ())))
+    assert isinstance(reply(sock), Welcome)
+    sock.send(packet(Predict(1, "m", "", 0, ())))
+    frontend.core.wait_for(Predict)
+    (address,) = {sender for sender, message in frontend.core.heard if isinstance(message, Predict)}
+    sock.close()
+    assert frontend.core.wait_for(Gone) == [Gone(address)]
+
+
+def test_another_protocol_version_is_a_clear_error(start: Any, client: Any, tmp_path: Path) -> None:
+    start("frontend", clients=(f"ipc://{tmp_path}/clients",))
+    sock = client(f"ipc://{tmp_path}/clients")
+    sock.send(packet(Hello(PROTOCOL + 1, ())))
+    rejected = reply(sock)
+    assert isinstance(rejected, Rejected)
+    assert f"got version {PROTOCOL + 1}, wanted {PROTOCOL}" in rejected.reason
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"\xc1garbage"],
+        [bytes(100_000)],
+        [packet(Predict(1, "m", "", 0, (Tensor("x", "FP32", (1, 4), 16),)))],
+        [packet(Predict(1, "m", "", 0, (Tensor("x", "FP32", (1, 4), 16),))), bytes(15)],
+        [packet(Predict(1, "m", "", 0, (Tensor("x", "FP32", (1, 4), 8),))), bytes(8)],
+        [packet(Predict(1, "m", "", 0, ())), b"unannounced"],
+    ],
+)
+def test_packets_that_lie_are_rejected_with_a_reason(start: Any, client: Any, tmp_path: Path, frames: Any) -> None:
+    frontend = start("frontend", clients=(f"ipc://{tmp_path}/clients",))
+    sock = client(f"ipc://{tmp_path}/clients")
+    sock.send_multipart(frames)
+    rejected = reply(sock)
+    assert isinstance(rejected, Rejected)
+    assert "got" in rejected.reason or "header" in rejected.reason
+    sock.send(packet(Ping(1)))
+    assert isinstance(reply(sock), Pong)
+    assert not any(isinstance(message, Predict) for _, message in frontend.core.heard)
+
+
+def test_random_bytes_on_every_socket_do_no_harm(start: Any, client: Any, tmp_path: Path) -> None:
+    frontend = start("frontend", clients=(f"ipc://{tmp_path}/clients",), bind=(f"ipc://{tmp_path}/peers",))
+    public, internal = client(f"ipc://{tmp_path}/clients"), client(f"ipc://{tmp_path}/peers")
+
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(st.binary(max_size=200), min_size=1, max_size=4))
+    def attack(frames: list[bytes]) -> None:
+        public.send_multipart(frames)
+        internal.send_multipart(frames)
+
+    attack()
+    public.send(packet(Ping(77)))
+    while not isinstance(pong := reply(public), Pong):
+        pass
+    assert pong.sent_ns == 77
+    assert frontend.reactor.faults == 0
+
+
+def test_with_keys_only_their_holders_get_in(start: Any, client: Any, tmp_path: Path) -> None:
+    keys, strangers = tmp_path / "keys", tmp_path / "strangers"
+    make_keys(keys)
+    make_keys(strangers)
+    endpoints = {"bind": ("tcp://127.0.0.1:*",), "keys": str(keys)}
+    frontend = start("frontend", clients=(f"ipc://{tmp_path}/clients",), **endpoints)
+    start("worker", connect=(f"ipc://{tmp_path}/nobody",), keys=str(keys))
+    sock = client(f"ipc://{tmp_path}/clients", keys)
+    sock.send(packet(Hello(PROTOCOL, ())))
+    assert isinstance(reply(sock), Welcome)
+    for intruder in (client(f"ipc://{tmp_path}/clients"), client(f"ipc://{tmp_path}/clients", strangers)):
+        intruder.setsockopt(zmq.RCVTIMEO, 300)
+        intruder.send(packet(Hello(PROTOCOL, ())))
+        with pytest.raises(zmq.Again):
+            intruder.recv()
+    assert frontend.core.heard == []
+
+
+def test_a_clients_key_does_not_open_the_internal_socket(start: Any, client: Any, tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys")
+    start("controller", bind=(f"ipc://{tmp_path}/c",), keys=str(tmp_path / "keys"))
+    sock = client(f"ipc://{tmp_path}/c", tmp_path / "keys")
+    sock.setsockopt(zmq.RCVTIMEO, 300)
+    sock.send(packet(Hello(PROTOCOL, ("worker/9#1",))))
+    with pytest.raises(zmq.Again):
+        sock.recv()
+
+
+def test_open_tcp_beyond_loopback_needs_keys_or_an_explicit_switch() -> None:
+    with pytest.raises(SettingsError, match="horologe keys"):
+        Links("frontend/0", "host", LinkSettings(bind=("tcp://0.0.0.0:1",))).open([])
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ("ipc:///tmp/x", True),
+        ("tcp://127.0.0.1:5", True),
+        ("tcp://localhost:5", True),
+        ("tcp://[::1]:5", True),
+        ("tcp://0.0.0.0:5", False),
+        ("tcp://*:5", False),
+        ("tcp://example:5", False),
+    ],
+)
+def test_what_is_loopback(endpoint: str, expected: bool) -> None:
+    assert is_loopback(endpoint) is expected
+
+
+def test_the_directory_is_only_believed_from_those_one_connected_to(start: Any, client: Any, tmp_path: Path) -> None:
+    worker = start("worker", bind=(f"ipc://{tmp_path}/w",), follows=True)
+    sock = client(f"ipc://{tmp_path}/w")
+    sock.send(packet(Directory((f"ipc://{tmp_path}/evil",)), Hello(PROTOCOL, ())))
+    assert isinstance(reply(sock), Welcome)
+    assert f"ipc://{tmp_path}/evil" not in worker.links._dealers

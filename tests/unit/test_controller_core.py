@@ -1,0 +1,283 @@
+"""The controller: windows, refusals before work, planning again, one end per request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import a_report, a_spec, sent
+from horologe_common.clock import ms
+from horologe_common.core import Gone, Joined
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Admit,
+    Cancel,
+    Describe,
+    Description,
+    Dispatch,
+    Infer,
+    Load,
+    Models,
+    Outcome,
+    Ping,
+    Pong,
+    Register,
+    Result,
+    RowStatus,
+    Scan,
+    Share,
+    Submit,
+    Unload,
+)
+from horologe_controller.core import Controller
+from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.settings import Settings
+
+FRONTEND, SELECTOR, WORKER = "frontend/0#1", "selector/0#1", "worker/0#1"
+
+
+@pytest.fixture(params=SCHEDULERS)
+def scheduler(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def a_controller(scheduler: str = "edf", reports: Any = None, pages: int = 64, **settings: Any) -> Controller:
+    """One worker with one share whose models are all loaded."""
+    controller = Controller("controller/0#1", Settings(scheduler=scheduler, margin_ns=0, **settings), "host")
+    for address in (FRONTEND, SELECTOR):
+        controller.handle(0, address, Joined(address, "host"), ())
+    join(controller, WORKER, reports, pages)
+    for _ in range(len(reports or [1])):
+        for load in sent(controller, Load, WORKER):
+            controller.handle(0, WORKER, Result(load.action_id, Status.OK, 0, ms(5)), ())
+            controller.tick(0)
+    return controller
+
+
+def join(controller: Controller, worker: str, reports: Any = None, pages: int = 64, now_ns: int = 0) -> None:
+    controller.handle(now_ns, worker, Joined(worker, "host"), ())
+    controller.handle(now_ns, worker, Register((Share(0, "cpu", pages),), tuple(reports or [a_report()])), ())
+    controller.tick(now_ns)
+
+
+def submit(controller: Controller, *numbers: int, now_ns: int = 0, budget_ms: float = 100, **fields: Any) -> None:
+    for number in numbers:
+        message = Submit(number, fields.get("model", "sum/1"), ms(budget_ms), fields.get("rows", 1), FRONTEND, number)
+        controller.handle(now_ns, SELECTOR, message, ())
+    controller.tick(now_ns)
+    controller.check()
+
+
+def finish(controller: Controller, infer: Infer, now_ns: int, status: Status = Status.OK, rows: Any = ()) -> None:
+    begin_ns = now_ns - infer.expected_ns
+    controller.handle(now_ns, WORKER, Result(infer.action_id, status, begin_ns, now_ns, rows=rows), ())
+    controller.tick(now_ns)
+    controller.check()
+
+
+def test_a_request_becomes_an_infer_with_a_window_and_a_dispatch(scheduler: str) -> None:
+    controller = a_controller(scheduler)
+    submit(controller, 1, now_ns=ms(20))
+    (infer,) = sent(controller, Infer, WORKER)
+    (dispatch,) = sent(controller, Dispatch, FRONTEND)
+    assert (infer.model, infer.batch_size, infer.expected_ns) == ("sum/1", 1, ms(2))
+    assert (infer.earliest_ns, infer.latest_ns) == (ms(20), ms(20) + ms(100) - ms(2))
+    assert (dispatch.action_id, dispatch.worker, dispatch.input_ids) == (infer.action_id, WORKER, (1,))
+    finish(controller, infer, ms(23))
+    assert controller.pending() == 0
+    assert not sent(controller, Outcome)
+
+
+def test_requests_that_wait_are_batched(scheduler: str) -> None:
+    controller = a_controller(scheduler, in_flight=1)
+    submit(controller, *range(1, 18))
+    (first,) = sent(controller, Infer)
+    submit(controller, *range(18, 22), now_ns=ms(1))
+    finish(controller, first, ms(3))
+    sizes = [len(first.rows)] + [len(infer.rows) for infer in sent(controller, Infer)]
+    assert sizes == [16, 4]
+
+
+def test_what_cannot_be_done_in_time_is_refused_at_once_with_the_time_missing(scheduler: str) -> None:
+    controller = a_controller(scheduler)
+    submit(controller, 1, budget_ms=1)
+    (outcome,) = sent(controller, Outcome, SELECTOR)
+    assert (outcome.id, outcome.status, outcome.retry_after_ns) == (1, Status.REFUSED, ms(1))
+    assert outcome.reason
+    assert not sent(controller, Infer)
+
+
+def test_under_overload_the_excess_is_refused_on_arrival(scheduler: str) -> None:
+    controller = a_controller(scheduler, reports=[a_report(exec_ms=10, per_row_ms=10)])
+    submit(controller, *range(1, 41))
+    refused = sent(controller, Outcome)
+    assert {outcome.status for outcome in refused} == {Status.REFUSED}
+    assert 28 <= len(refused) <= 32
+    assert controller.pending() == 40 - len(refused)
+
+
+def test_unknown_models_and_too_many_rows_are_answered() -> None:
+    controller = a_controller()
+    submit(controller, 1, model="nope/1")
+    submit(controller, 2, rows=17)
+    assert [one.status for one in sent(controller, Outcome)] == [Status.UNKNOWN_MODEL, Status.INVALID_INPUT]
+
+
+def test_load_comes_before_infer_and_lru_goes_first(scheduler: str) -> None:
+    reports = [a_report(a_spec(name)) for name in ("a", "b", "c")]
+    controller = a_controller(scheduler, reports, pages=2)
+    submit(controller, 1, model="a/1")
+    finish(controller, sent(controller, Infer)[0], ms(10))
+    submit(controller, 2, model="c/1", now_ns=ms(20))
+    assert not sent(controller, Infer)
+    assert [unload.model for unload in sent(controller, Unload)] == ["b/1"]
+    (load,) = sent(controller, Load)
+    assert load.model == "c/1"
+    controller.handle(ms(26), WORKER, Result(load.action_id, Status.OK, ms(20), ms(26)), ())
+    controller.tick(ms(26))
+    assert [infer.model for infer in sent(controller, Infer)] == ["c/1"]
+    controller.check()
+
+
+@pytest.mark.parametrize("status", [Status.TOO_LATE, Status.MISSING_INPUT])
+def test_what_was_not_run_is_planned_again(status: Status) -> None:
+    controller = a_controller()
+    submit(controller, 1, 2)
+    (infer,) = sent(controller, Infer)
+    rows = (RowStatus(1, 0, status),) if status == Status.MISSING_INPUT else ()
+    finish(controller, infer, ms(5), Status.OK if rows else status, rows)
+    again = [row.submit_id for infer in sent(controller, Infer) for row in infer.rows]
+    assert again == ([1] if rows else [1, 2])
+    assert not sent(controller, Outcome)
+
+
+def test_a_request_is_not_planned_for_ever() -> None:
+    controller = a_controller()
+    submit(controller, 1)
+    for attempt in range(3):
+        (infer,) = sent(controller, Infer)
+        finish(controller, infer, ms(5 + attempt), Status.MISSING_INPUT)
+    assert sent(controller, Outcome)[0].status == Status.LOST
+    assert controller.pending() == 0
+
+
+def test_the_requests_of_a_dead_worker_go_to_another() -> None:
+    controller = a_controller()
+    submit(controller, 1)
+    (infer,) = sent(controller, Infer)
+    join(controller, "worker/1#1", now_ns=ms(1))
+    for load in sent(controller, Load, "worker/1"):
+        controller.handle(ms(2), "worker/1#1", Result(load.action_id, Status.OK, ms(1), ms(2)), ())
+    controller.handle(ms(3), WORKER, Gone(WORKER), ())
+    controller.tick(ms(3))
+    (again,) = sent(controller, Infer, "worker/1#1")
+    assert again.rows == infer.rows
+    assert sent(controller, Dispatch, FRONTEND)[-1].worker == "worker/1#1"
+    controller.check()
+
+
+def test_without_workers_requests_wait_until_they_cannot() -> None:
+    controller = a_controller()
+    controller.handle(0, WORKER, Gone(WORKER), ())
+    states = sent(controller, Models, FRONTEND)[-1].models
+    assert [state.state for state in states] == ["LOADING"]
+    submit(controller, 1, budget_ms=50)
+    assert not sent(controller, Outcome)
+    wake_ns = controller.wakeup_ns()
+    assert wake_ns is not None
+    assert ms(47) <= wake_ns <= ms(50)
+    controller.tick(wake_ns)
+    assert sent(controller, Outcome)[0].status == Status.REFUSED
+
+
+def test_a_silent_worker_costs_its_requests_no_more_than_their_deadline() -> None:
+    controller = a_controller()
+    submit(controller, 1, budget_ms=50)
+    sent(controller, Infer)
+    controller.tick(ms(50))
+    assert sent(controller, Outcome)[0].status == Status.LOST
+    assert controller.pending() == 0
+
+
+def test_cancelled_requests_leave_the_queue() -> None:
+    controller = a_controller(in_flight=1)
+    submit(controller, 1)
+    submit(controller, 2, 3)
+    (infer,) = sent(controller, Infer)
+    controller.handle(1, SELECTOR, Cancel((1, 2)), ())
+    finish(controller, infer, ms(3))
+    assert [row.submit_id for row in sent(controller, Infer)[0].rows] == [3]
+    assert not sent(controller, Outcome)
+
+
+def test_a_dead_selectors_requests_are_dropped() -> None:
+    controller = a_controller()
+    submit(controller, 1, 2, 3)
+    controller.handle(1, SELECTOR, Gone(SELECTOR), ())
+    assert controller.pending() == 0
+    controller.check()
+
+
+def test_a_result_of_an_unknown_action_changes_nothing() -> None:
+    controller = a_controller()
+    controller.handle(1, WORKER, Result(999, Status.OK, 0, 1), ())
+    controller.handle(1, "worker/9#9", Result(1, Status.OK, 0, 1), ())
+    controller.check()
+
+
+def test_estimates_follow_the_measurements() -> None:
+    controller = a_controller(in_flight=1)
+    for number in range(1, 12):
+        now_ns = number * ms(200)
+        submit(controller, number, now_ns=now_ns)
+        (infer,) = sent(controller, Infer)
+        controller.handle(now_ns + ms(9), WORKER, Result(infer.action_id, Status.OK, now_ns, now_ns + ms(8)), ())
+        controller.tick(now_ns + ms(9))
+    submit(controller, 50, now_ns=ms(2300))
+    assert sent(controller, Infer)[0].expected_ns == ms(8)
+
+
+def test_unload_withdraws_and_load_asks_every_worker_to_look_again() -> None:
+    controller = a_controller()
+    controller.handle(0, FRONTEND, Admit(5, "sum", "", False), ())
+    controller.tick(0)
+    answers = [models for models in sent(controller, Models, FRONTEND) if models.id == 5]
+    assert [state.state for state in answers[0].models] == ["UNAVAILABLE"]
+    controller.handle(0, FRONTEND, Admit(6, "sum", "", True), ())
+    assert sent(controller, Scan, WORKER)[0].model == "sum"
+    controller.handle(0, WORKER, Register((Share(0, "cpu", 64),), (a_report(),)), ())
+    answers = [models for models in sent(controller, Models, FRONTEND) if models.id == 6]
+    assert [state.state for state in answers[0].models] == ["READY"]
+
+
+def test_a_model_that_does_not_load_is_withdrawn_with_its_reason() -> None:
+    controller = a_controller(reports=[a_report(), a_report(a_spec("bad"))], preload=False)
+    submit(controller, 1, model="bad/1")
+    (load,) = sent(controller, Load, WORKER)
+    controller.handle(1, WORKER, Result(load.action_id, Status.FAILED, 0, 1, reason="corrupt file"), ())
+    controller.tick(1)
+    (outcome,) = sent(controller, Outcome)
+    assert outcome.status == Status.FAILED
+    assert "corrupt file" in outcome.reason
+    controller.check()
+
+
+def test_windows_are_in_the_workers_clock() -> None:
+    controller = Controller("controller/0#1", Settings(scheduler="edf", margin_ns=0), "host")
+    controller.handle(0, FRONTEND, Joined(FRONTEND, "host"), ())
+    controller.handle(0, SELECTOR, Joined(SELECTOR, "host"), ())
+    controller.handle(0, WORKER, Joined(WORKER, "elsewhere"), ())
+    controller.handle(0, WORKER, Register((Share(0, "cpu", 4, ("sum/1",)),), (a_report(),)), ())
+    controller.tick(0)
+    (ping,) = sent(controller, Ping, WORKER)
+    controller.handle(ms(2), WORKER, Pong(ping.sent_ns, ms(5001)), ())
+    submit(controller, 1, now_ns=ms(10))
+    (infer,) = sent(controller, Infer)
+    assert infer.earliest_ns == ms(10) + ms(5000)
+
+
+def test_the_cluster_can_be_described() -> None:
+    controller = a_controller()
+    controller.handle(0, FRONTEND, Describe(9), ())
+    (description,) = sent(controller, Description, FRONTEND)
+    assert description.shares[0].resident == ("sum/1",)

@@ -1,0 +1,276 @@
+"""The frontend's promises: validation before anything else, and exactly one answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
+from horologe_common.clock import ms
+from horologe_common.core import Gone, Joined
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Admit,
+    Answer,
+    Cancel,
+    Describe,
+    Description,
+    Dispatch,
+    ModelInfo,
+    Models,
+    Predict,
+    Query,
+    Release,
+    Ship,
+    Tensor,
+)
+from horologe_frontend.core import Frontend
+from horologe_frontend.settings import Settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+CLIENT, SELECTOR, CONTROLLER, WORKER = "client/aa", "selector/0#1", "controller/0#1", "worker/0#1"
+
+
+def digest(header: bytes, buffers: Any) -> bytes:
+    return header + b"".join(map(bytes, buffers))
+
+
+def a_frontend(spec: Any = None, **settings: Any) -> Frontend:
+    """Connected to everything, one model known."""
+    frontend = Frontend("frontend/0#1", Settings(**settings), digest)
+    for address in (SELECTOR, CONTROLLER, WORKER):
+        frontend.handle(0, address, Joined(address), ())
+    frontend.handle(0, CONTROLLER, Models(0, (a_state(spec),)), ())
+    return frontend
+
+
+def ask(frontend: Frontend, predict: Predict, now_ns: int = 0, buffers: Any = None) -> None:
+    rows = predict.inputs[0].shape[0] if predict.inputs else 0
+    frontend.handle(now_ns, CLIENT, predict, [some_bytes(rows)] if buffers is None else buffers)
+    frontend.tick(now_ns)
+
+
+def test_a_valid_request_is_staged_and_asked_of_the_selector() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(7, rows=3))
+    (query,) = sent(frontend, Query, SELECTOR)
+    assert (query.model, query.rows, query.budget_ns, query.best_effort) == ("sum/1", 3, ms(100), False)
+    assert query.id in frontend.staging
+    frontend.check()
+
+
+def test_ok_answer_goes_to_the_client_under_its_own_id() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(7))
+    (query,) = sent(frontend, Query)
+    frontend.handle(ms(10), SELECTOR, Answer(query.id, 0, (a_tensor(width=1, name="y"),)), [b"1234"])
+    (answer,) = sent(frontend, Answer, CLIENT)
+    assert (answer.id, answer.status) == (7, Status.OK)
+    assert len(frontend.staging) == frontend.pending() == 0
+
+
+@pytest.mark.parametrize(
+    ("predict", "status", "words"),
+    [
+        (a_predict(model="nope"), Status.UNKNOWN_MODEL, ["model", "nope"]),
+        (Predict(1, "sum", "9", 0, (a_tensor(),)), Status.UNKNOWN_MODEL, ["version", "9"]),
+        (Predict(1, "sum", "", 0, (a_tensor(name="z"),)), Status.INVALID_INPUT, ["'z'", "'x'"]),
+        (Predict(1, "sum", "", 0, ()), Status.INVALID_INPUT, ["[]", "'x'"]),
+        (Predict(1, "sum", "", 0, (a_tensor(width=5),)), Status.INVALID_INPUT, ["[1, 5]", "[-1, 4]"]),
+        (Predict(1, "sum", "", 0, (Tensor("x", "INT8", (1, 4), 4),)), Status.INVALID_INPUT, ["INT8", "FP32"]),
+        (Predict(1, "sum", "", 0, (a_tensor(rows=17),)), Status.INVALID_INPUT, ["17", "16"]),
+        (Predict(1, "sum", "", 0, (a_tensor(rows=0),)), Status.INVALID_INPUT, ["0", "1 to 16"]),
+        (a_predict(outputs=("nope",)), Status.INVALID_INPUT, ["nope", "y"]),
+    ],
+)
+def test_bad_requests_name_what_came_and_what_was_wanted(predict: Predict, status: Status, words: list[str]) -> None:
+    frontend = a_frontend()
+    ask(frontend, predict)
+    (answer,) = sent(frontend, Answer, CLIENT)
+    assert answer.status == status
+    assert all(word in answer.reason for word in words), answer.reason
+    assert not sent(frontend, Query)
+    frontend.check()
+
+
+def test_too_many_bytes_are_too_large() -> None:
+    frontend = a_frontend(max_request_bytes=15)
+    ask(frontend, a_predict())
+    assert sent(frontend, Answer)[0].status == Status.TOO_LARGE
+
+
+@pytest.mark.parametrize("settings", [{"max_pending": 1}, {"staging_bytes": 20}])
+def test_memory_is_bounded_by_refusing(settings: Any) -> None:
+    frontend = a_frontend(**settings)
+    ask(frontend, a_predict(1))
+    ask(frontend, a_predict(2))
+    (answer,) = sent(frontend, Answer)
+    assert (answer.id, answer.status) == (2, Status.REFUSED)
+    assert answer.retry_after_ns > 0
+
+
+def test_silence_becomes_lost_after_deadline_and_grace() -> None:
+    frontend = a_frontend(grace_ns=ms(20))
+    ask(frontend, a_predict(7, budget_ms=50))
+    assert frontend.wakeup_ns() == ms(70)
+    frontend.tick(ms(70))
+    assert sent(frontend, Answer)[0].status == Status.LOST
+    assert sent(frontend, Cancel, SELECTOR)
+    frontend.check()
+
+
+def test_a_request_at_a_living_worker_is_late_not_lost() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(7, budget_ms=50))
+    (query,) = sent(frontend, Query)
+    frontend.handle(1, CONTROLLER, Dispatch(5, WORKER, (query.id,)), ())
+    assert sent(frontend, Ship, WORKER)[0].items[0].input_id == query.id
+    frontend.tick(ms(200))
+    assert sent(frontend, Answer)[0].status == Status.LATE
+
+
+def test_late_output_inside_the_grace_comes_with_its_data() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(7, budget_ms=50))
+    (query,) = sent(frontend, Query)
+    frontend.handle(ms(60), SELECTOR, Answer(query.id, 0, (a_tensor(width=1),)), [b"1234"])
+    (answer,) = sent(frontend, Answer)
+    assert answer.status == Status.LATE
+    assert answer.outputs
+
+
+def test_the_models_slo_is_the_deadline_of_those_who_name_none() -> None:
+    frontend = a_frontend(a_spec(slo_ns=ms(30)))
+    ask(frontend, a_predict(budget_ms=0))
+    (query,) = sent(frontend, Query)
+    assert (query.budget_ns, query.best_effort) == (ms(30), False)
+
+
+def test_without_any_deadline_a_request_is_best_effort() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(budget_ms=0))
+    assert sent(frontend, Query)[0].best_effort
+
+
+def test_cancel_and_disconnect_end_a_request_without_an_answer() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(1))
+    ask(frontend, a_predict(2))
+    queries = sent(frontend, Query)
+    frontend.handle(1, CLIENT, Cancel((1,)), ())
+    frontend.handle(1, CLIENT, Gone(CLIENT), ())
+    assert frontend.pending() == 0
+    assert not sent(frontend, Answer)
+    assert [message.ids for message in sent(frontend, Cancel, SELECTOR)] == [(queries[0].id,), (queries[1].id,)]
+    frontend.check()
+    frontend.handle(2, SELECTOR, Release(tuple(query.id for query in queries)), ())
+    assert len(frontend.staging) == 0
+
+
+def test_a_new_selector_is_asked_again_with_what_is_left() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(7))
+    (first,) = sent(frontend, Query)
+    frontend.handle(ms(10), SELECTOR, Gone(SELECTOR), ())
+    frontend.handle(ms(30), "selector/0#2", Joined("selector/0#2"), ())
+    (again,) = sent(frontend, Query, "selector/0#2")
+    assert again.id == first.id
+    assert again.budget_ns == ms(70)
+    frontend.handle(ms(40), SELECTOR, Answer(first.id, 0), ())
+    assert not sent(frontend, Answer)
+
+
+def test_only_the_outputs_asked_for_come_back() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(7, outputs=("y",)))
+    (query,) = sent(frontend, Query)
+    outputs = (a_tensor(width=1, name="extra"), a_tensor(width=1, name="y"))
+    frontend.handle(1, SELECTOR, Answer(query.id, 0, outputs), [b"aaaa", b"bbbb"])
+    (out,) = [out for out in frontend.out if isinstance(out.message, Answer)]
+    assert [tensor.name for tensor in out.message.outputs] == ["y"]
+    assert out.buffers == [b"bbbb"]
+
+
+def test_questions_about_models_and_cluster() -> None:
+    frontend = a_frontend()
+    frontend.handle(0, CLIENT, ModelInfo(3), ())
+    assert sent(frontend, Models, CLIENT)[0].models == (a_state(),)
+    frontend.handle(0, CLIENT, Describe(4), ())
+    (asked,) = sent(frontend, Describe, CONTROLLER)
+    frontend.handle(0, CONTROLLER, Description(asked.id, (), "edf", 0), ())
+    assert sent(frontend, Description, CLIENT)[0].id == 4
+
+
+def test_a_question_without_a_controller_is_answered() -> None:
+    frontend = a_frontend()
+    frontend.handle(0, CONTROLLER, Gone(CONTROLLER), ())
+    assert not frontend.ready()
+    frontend.handle(0, CLIENT, Admit(4, "sum", "", True), ())
+    assert sent(frontend, Models, CLIENT)[0].status == Status.LOST
+
+
+def test_clients_cannot_speak_as_services() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(7))
+    (query,) = sent(frontend, Query)
+    for message in (Answer(query.id, 0), Release((query.id,)), Models(0, ()), Dispatch(1, WORKER, (query.id,))):
+        frontend.handle(1, CLIENT, message, ())
+    assert not frontend.out
+    assert query.id in frontend.staging
+
+
+def test_draining_refuses_and_finishes() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(1))
+    (query,) = sent(frontend, Query)
+    frontend.drain()
+    assert not frontend.ready()
+    assert not frontend.drained()
+    ask(frontend, a_predict(2))
+    assert sent(frontend, Answer)[0].status == Status.REFUSED
+    frontend.handle(1, SELECTOR, Answer(query.id, 0), ())
+    assert frontend.drained()
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["predict", "answer", "cancel", "tick", "gone", "joined", "release", "dispatch"]),
+        st.integers(0, 5),
+        st.integers(0, 40),
+    ),
+    max_size=60,
+)
+
+
+@given(EVENTS)
+def test_every_request_has_exactly_one_answer_whatever_happens(events: list[tuple[str, int, int]]) -> None:
+    frontend, now_ns, asked, selectors = a_frontend(max_pending=4), 0, 0, 1
+    cancelled = set()
+    answers: list[int] = []
+    for kind, pick, wait_ms in events:
+        now_ns += ms(wait_ms)
+        selector = f"selector/0#{selectors}"
+        if kind == "predict":
+            asked += 1
+            ask(frontend, a_predict(asked), now_ns)
+        elif kind == "answer":
+            frontend.handle(now_ns, selector, Answer(pick + 1, 0), ())
+        elif kind == "cancel" and any(r.client_id == pick for r in frontend._requests.values()):
+            cancelled.add(pick)
+            frontend.handle(now_ns, CLIENT, Cancel((pick,)), ())
+        elif kind == "gone":
+            frontend.handle(now_ns, selector, Gone(selector), ())
+        elif kind == "joined":
+            selectors += 1
+            frontend.handle(now_ns, f"selector/0#{selectors}", Joined(f"selector/0#{selectors}"), ())
+        elif kind == "release":
+            frontend.handle(now_ns, selector, Release((pick,)), ()) if pick in frontend._lingering else None
+        elif kind == "dispatch":
+            frontend.handle(now_ns, CONTROLLER, Dispatch(1, WORKER, (pick,)), ())
+        frontend.tick(now_ns)
+        frontend.check()
+        answers += [answer.id for answer in sent(frontend, Answer, CLIENT)]
+    frontend.tick(now_ns + ms(1000))
+    answers += [answer.id for answer in sent(frontend, Answer, CLIENT)]
+    assert sorted(answers) == sorted(set(range(1, asked + 1)) - cancelled)

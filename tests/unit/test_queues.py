@@ -1,0 +1,50 @@
+"""Queues by deadline."""
+
+from __future__ import annotations
+
+from builders import a_spec
+from horologe_controller.queues import Backlog, ModelQueue, Request
+from hypothesis import given
+from hypothesis import strategies as st
+
+SPEC = a_spec()
+
+
+def a_request(number: int, deadline_ns: int, rows: int = 1, best_effort: bool = False) -> Request:
+    return Request(number, "selector/0#1", number, SPEC, rows, "frontend/0#1", number, 0, deadline_ns, best_effort)
+
+
+WAITING = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 4)), max_size=30)
+
+
+@given(WAITING, st.sampled_from([1, 2, 4, 8, 16]), st.integers(0, 60))
+def test_a_batch_is_the_earliest_that_survive_it(waiting: list[tuple[int, int]], size: int, end_ns: int) -> None:
+    queue = ModelQueue(SPEC)
+    for number, (deadline_ns, rows) in enumerate(waiting):
+        queue.add(a_request(number, deadline_ns, rows))
+    batch = queue.batch(size, end_ns)
+    survivors = [request for request in queue if request.deadline_ns >= end_ns]
+    assert batch == survivors[: len(batch)]
+    assert sum(request.rows for request in batch) <= size
+
+
+@given(WAITING, st.data())
+def test_removal_keeps_order_and_count(waiting: list[tuple[int, int]], data: st.DataObject) -> None:
+    backlog = Backlog()
+    requests = [a_request(number, at, rows, number % 3 == 0) for number, (at, rows) in enumerate(waiting)]
+    for request in requests:
+        backlog.add(request, 5)
+    for request in data.draw(st.permutations(requests)):
+        backlog.check()
+        backlog.remove(request)
+    assert len(backlog) == 0
+    assert backlog.next_overdue_ns() is None
+
+
+@given(WAITING, st.integers(0, 60))
+def test_overdue_are_those_whose_last_start_has_passed(waiting: list[tuple[int, int]], now_ns: int) -> None:
+    backlog = Backlog()
+    for number, (deadline_ns, rows) in enumerate(waiting):
+        backlog.add(a_request(number, deadline_ns, rows), 5)
+    overdue = {request.id for request in backlog.overdue(now_ns)}
+    assert overdue == {number for number, (deadline_ns, _) in enumerate(waiting) if deadline_ns - 5 < now_ns}
