@@ -16,9 +16,13 @@ M = TypeVar("M")
 
 def a_spec(name: str = "sum", version: str = "1", **fields: Any) -> ModelSpec:
     """A batched model: `x` [-1, 4] FP32 -> `y` [-1, 1] FP32."""
-    fields = {"batch_sizes": (1, 2, 4, 8, 16), "content_hash": f"hash-{name}", "weights_bytes": 1 << 20} | fields
+    settings: dict[str, Any] = {
+        "batch_sizes": (1, 2, 4, 8, 16),
+        "content_hash": f"hash-{name}",
+        "weights_bytes": 1 << 20,
+    } | fields
     return ModelSpec(
-        name, version, "emulated", (TensorSpec("x", "FP32", (-1, 4)),), (TensorSpec("y", "FP32", (-1, 1)),), **fields
+        name, version, "emulated", (TensorSpec("x", "FP32", (-1, 4)),), (TensorSpec("y", "FP32", (-1, 1)),), **settings
     )
 
 

@@ -144,7 +144,7 @@ def test_what_was_not_run_is_planned_again(status: Status) -> None:
     controller = a_controller()
     submit(controller, 1, 2)
     (infer,) = sent(controller, Infer)
-    rows = (RowStatus(1, 0, status),) if status == Status.MISSING_INPUT else ()
+    rows = (RowStatus(0, 0, status),) if status == Status.MISSING_INPUT else ()
     finish(controller, infer, ms(5), Status.OK if rows else status, rows)
     again = [row.submit_id for infer in sent(controller, Infer) for row in infer.rows]
     assert again == ([1] if rows else [1, 2])

@@ -97,6 +97,7 @@ class Deadlines:
             key = heapq.heappop(self._heap)[1]
             del self._at[key]
             keys.append(key)
+        self._sweep()
         return keys
 
     def next_ns(self) -> int | None:
@@ -107,4 +108,4 @@ class Deadlines:
 
     def check(self) -> None:
         assert set(self._at.items()) <= {(key, at_ns) for at_ns, key in self._heap}
-        assert len(self._heap) <= max(64, 2 * len(self._at) + 1)
+        assert len(self._heap) <= max(64, 2 * len(self._at))

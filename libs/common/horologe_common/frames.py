@@ -46,12 +46,20 @@ def unpack(frames: Sequence[Any], limit: int) -> list[tuple[str, str, AnyMessage
     """
     if not frames:
         raise InvalidInput("packet: got no frames, wanted a header")
-    letters = decode(frames[0], limit)
-    wanted = [
-        (letter.to, letter.sender, message, tensors(message)) for letter in letters for message in letter.messages
-    ]
-    bodies = iter(_split([tensor for *_, headers in wanted for tensor in headers], frames[1:]))
-    return [(to, sender, message, [next(bodies) for _ in headers]) for to, sender, message, headers in wanted]
+    arrived: list[tuple[str, str, AnyMessage, int]] = []
+    headers: list[Tensor] = []
+    for letter in decode(frames[0], limit):
+        to, sender = letter.to, letter.sender
+        for message in letter.messages:
+            theirs = tensors(message)
+            headers += theirs
+            arrived.append((to, sender, message, len(theirs)))
+    bodies = _split(headers, frames[1:])
+    arrivals, at = [], 0
+    for to, sender, message, wanted in arrived:
+        arrivals.append((to, sender, message, bodies[at : at + wanted]))
+        at += wanted
+    return arrivals
 
 
 def _split(headers: list[Tensor], frames: Sequence[Any]) -> list[memoryview]:

@@ -15,6 +15,7 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from horologe_common.clock import monotonic_ns, ms
 from horologe_common.core import Buffer, Gone, Joined, instance
 from horologe_common.frames import pack, unpack
 from horologe_common.keys import Authenticator, is_loopback, service_keys
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 HIGH_WATER = 10_000
 HEARTBEAT_MS = 1_000
 """ZMTP heartbeats find peers that are stopped or cut off; a peer that dies is noticed at once by its socket."""
+PROBE_NS, PROBE_EVERY_NS = ms(20), ms(2)
+"""Sends to a dead peer were still accepted for up to 2.9 ms after its kill -9."""
 COPY_BELOW = 64 << 10
 PACKETS_A_TURN = 256
 
@@ -87,7 +90,7 @@ class Links:
         self._welcomed: dict[zmq.Socket[bytes], tuple[str, ...]] = {}
         self._monitors: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
         self._identities: dict[tuple[zmq.Socket[bytes], int], bytes] = {}
-        self._reused: set[tuple[zmq.Socket[bytes], int]] = set()
+        self._suspects: dict[Route, int] = {}
         self._hellos: dict[bytes, Hello] = {}
         self._internal: zmq.Socket[bytes] | None = None
         self._public: zmq.Socket[bytes] | None = None
@@ -174,14 +177,28 @@ class Links:
                 self._monitored(sock, recv_monitor_message(monitor, zmq.NOBLOCK))
             if _events(sock) & zmq.POLLIN:
                 more |= self._drain(sock, inbox)
-        for event in self.events():
-            inbox.extend((address, event[0], event[1], ()) for address in self.addresses)
+        for suspect in list(self._suspects):
+            self._probe(suspect)
+        self._tell(inbox)
         return more
 
-    def events(self) -> list[tuple[str, Joined | Gone]]:
-        """Who has come or gone since the last call."""
-        events, self._events = self._events, []
-        return events
+    def wakeup_ns(self) -> int | None:
+        """When `receive` is wanted though nothing arrives: while it is not sure that a peer has gone."""
+        return monotonic_ns() + PROBE_EVERY_NS if self._suspects else None
+
+    def _tell(self, inbox: list[Arrival]) -> None:
+        """Tell every core who has come or gone, in order with what they said."""
+        for address, news in self._events:
+            inbox.extend((core, address, news, ()) for core in self.addresses)
+        self._events.clear()
+
+    def _probe(self, suspect: Route) -> None:
+        """A disconnect names a descriptor that may be another's by now: only the socket knows who is still there.
+
+        It learns of it a moment later, so one probe that goes through proves nothing.
+        """
+        if not self._send(suspect, [], ()) or monotonic_ns() > self._suspects[suspect]:
+            self._suspects.pop(suspect, None)
 
     def _drain(self, sock: zmq.Socket[bytes], inbox: list[Arrival]) -> bool:
         routed = self._routes_peers(sock)
@@ -208,11 +225,13 @@ class Links:
         key = (sock, int(frame.get(zmq.SRCFD)))
         known = self._identities.get(key)
         if known != identity:
-            if known is not None:  # the descriptor was reused before its old owner's event was read
-                self._reused.add(key)
-                self._left(sock, known)
+            if known is not None:
+                self._suspect(sock, known)
             self._identities[key] = identity
         return identity
+
+    def _suspect(self, sock: zmq.Socket[bytes], identity: bytes) -> None:
+        self._suspects[Route(sock, identity)] = monotonic_ns() + PROBE_NS
 
     def _packet(self, sock: zmq.Socket[bytes], identity: bytes | None, frames: list[Any], inbox: list[Arrival]) -> None:
         public = sock is self._public
@@ -226,6 +245,7 @@ class Links:
         for to, sender, message, buffers in arrivals:
             if isinstance(message, Hello | Welcome | Directory | Rejected):
                 self._handshake(sock, identity, message)
+                self._tell(inbox)
             elif public and identity is not None:
                 inbox.append((self.client_core, f"client/{identity.hex()}", message, buffers))
             else:
@@ -281,15 +301,12 @@ class Links:
         elif not self._routes_peers(sock):
             for address in self._welcomed.pop(sock, ()):
                 self._gone(address)
-        else:
-            key = (sock, int(event["value"]))
-            if key in self._reused:
-                self._reused.discard(key)
-            elif (identity := self._identities.pop(key, None)) is not None:
-                self._left(sock, identity)
+        elif (identity := self._identities.pop((sock, int(event["value"])), None)) is not None:
+            self._suspect(sock, identity)
 
     def _left(self, sock: zmq.Socket[bytes], identity: bytes) -> None:
         """A peer of a ROUTER has disconnected."""
+        self._suspects.pop(Route(sock, identity), None)
         if sock is self._public:
             address = f"client/{identity.hex()}"
             self._events.append((address, Gone(address)))

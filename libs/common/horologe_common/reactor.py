@@ -255,7 +255,8 @@ class Reactor:
 
     def _arm(self) -> None:
         """One timer, at the earliest time any core asks for."""
-        at_ns = min((at for core in self.cores.values() if (at := core.wakeup_ns()) is not None), default=None)
+        wakeups = [core.wakeup_ns() for core in self.cores.values()]
+        at_ns = min((at for at in (*wakeups, self.links.wakeup_ns()) if at is not None), default=None)
         if at_ns == self._timer_ns and self._timer is not None:
             return
         if self._timer is not None:

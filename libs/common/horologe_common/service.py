@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from horologe_common.core import Core
+
+
+@runtime_checkable
+class RefreshesStats(Protocol):
+    """A core some of whose metrics follow from its state."""
+
+    def refresh_stats(self) -> None: ...
+
 
 S = TypeVar("S", bound=msgspec.Struct)
 log = logger("service")
@@ -83,6 +91,9 @@ class Service:
 
 
 def _stats(reactor: Reactor) -> list[Stats]:
+    for core in reactor.cores.values():
+        if isinstance(core, RefreshesStats):
+            core.refresh_stats()
     own = Stats()
     own.count("horologe_messages_dropped", by=reactor.links.dropped)
     own.count("horologe_core_faults", by=reactor.faults)

@@ -172,7 +172,10 @@ class Rejected(Message, frozen=True, tag=13):
 
 
 class Query(Message, frozen=True, tag=20):
-    """A validated request. Its inputs are staged at the sender under `id`; `input_hash` only if caching is on."""
+    """A validated request. Its inputs are staged at the sender under `id`; `input_hash` only if caching is on.
+
+    Requests of a model with variable dimensions share a batch only if their `alike` is equal.
+    """
 
     id: int
     model: str
@@ -180,6 +183,7 @@ class Query(Message, frozen=True, tag=20):
     rows: int
     input_hash: bytes = b""
     best_effort: bool = False
+    alike: int = 0
 
 
 class Release(Message, frozen=True, tag=21):
@@ -201,6 +205,7 @@ class Submit(Message, frozen=True, tag=30):
     holder: str
     input_id: int
     best_effort: bool = False
+    alike: int = 0
 
 
 class Outcome(Message, frozen=True, tag=31):
@@ -305,7 +310,10 @@ class Unload(Message, frozen=True, tag=52):
 
 
 class Result(Message, frozen=True, tag=53):
-    """What happened to an action. `ready_ns`: when its last input had arrived; `rows`: only those not OK."""
+    """What happened to an action. `ready_ns`: when its last input had arrived.
+
+    `rows`: only those not OK; their `id` is the row's place in the Infer.
+    """
 
     action_id: int
     status: int

@@ -67,7 +67,7 @@ class Controller:
         self._actions: dict[int, Action] = {}
         self._expiry = Deadlines()
         self._peers: dict[str, str] = {}
-        self._last_id = 0
+        self._last_id = _first_id(address)
         self._ping_ns = 0
         self._wake_ns: int | None = None
 
@@ -127,6 +127,16 @@ class Controller:
     def pending(self) -> int:
         return len(self._requests)
 
+    def refresh_stats(self) -> None:
+        """Bring the gauges up to date, before they are read."""
+        waiting = {(spec.name, spec.version): 0 for spec in self.cluster.specs.values()}
+        for request in list(self._requests.values()):
+            waiting[request.spec.name, request.spec.version] = (
+                waiting.get((request.spec.name, request.spec.version), 0) + 1
+            )
+        for labels, count in waiting.items():
+            self.stats.set("nv_inference_pending_request_count", *labels, to=count)
+
     def check(self) -> None:
         """Pages add up; every request is queued or in exactly one pending action."""
         self.cluster.check()
@@ -151,7 +161,7 @@ class Controller:
         deadline_ns = end_ns - self.settings.margin_ns - (self.cluster.returns.high(now_ns) or 0)
         request = Request(
             self._last_id, sender, submit.id, spec, submit.rows, submit.holder, submit.input_id, arrival_ns,
-            deadline_ns, submit.best_effort,
+            deadline_ns, submit.best_effort, submit.alike,
         )  # fmt: skip
         self._requests[request.id] = request
         self._by_submit[sender, submit.id] = request.id
@@ -265,10 +275,10 @@ class Controller:
     def _settle(self, now_ns: int, action: Action, result: Result) -> None:
         """Each row of an INFER to its end, or back to the queue."""
         failed = {row.id: row for row in result.rows}
-        for request in action.requests:
+        for place, request in enumerate(action.requests):
             if request.id not in self._requests or request.action_id != action.id:
                 continue
-            row = failed.get(request.submit_id)
+            row = failed.get(place)
             status = row.status if row else result.status
             if status in (Status.OK, Status.FAILED):  # both are told by the worker's Outputs
                 self._finish(request, Status.OK)
@@ -363,6 +373,11 @@ class Controller:
             for share in self.cluster.shares()
         )  # fmt: skip
         self.out.append(Out(sender, Description(message.id, shares, self.settings.scheduler, len(self._requests))))
+
+
+def _first_id(address: str) -> int:
+    """Ids of one controller incarnation are not those of another: workers may still hold its actions."""
+    return int(address.partition("#")[2] or "0", 16) << 31
 
 
 def _lane(action: Action) -> Lane:

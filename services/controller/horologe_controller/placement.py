@@ -17,12 +17,12 @@ CAPACITY_NS = ms(100)
 """Work a share is taken to do while the demand lasts: the default SLO of Clockwork's evaluation."""
 
 
-def priorities(demand_ns: Mapping[str, int], shares: list[Share]) -> dict[str, int]:
+def priorities(now_ns: int, demand_ns: Mapping[str, int], shares: list[Share]) -> dict[str, int]:
     """Load priority p_m = d_m - sum over g of a_m,g * capacity_g / l_g: a model's unfulfilled work, in ns.
 
     Allocations a_m,g share a model's demand among the shares that hold it, inversely to their load l_g.
     """
-    load: dict[int, int] = {id(share): share.exec.free_at(0) for share in shares}
+    load: dict[int, int] = {id(share): share.exec.free_at(now_ns) - now_ns for share in shares}
     allocations: list[tuple[str, int, int]] = []
     for model, demand in demand_ns.items():
         holders = [id(share) for share in shares if model in share.resident or model in share.loading]
@@ -46,11 +46,12 @@ def loads(
     free = [share for share in cluster.shares() if share.load.free_at(now_ns) < now_ns + lookahead_ns]
     if not free:
         return chosen, evicted
-    ranked = sorted(priorities(demand_ns, list(cluster.shares())).items(), key=lambda one: -one[1])
-    for model, priority in ranked:
-        if priority <= 0:
-            break
-        _place(now_ns, model, demand_ns, cluster, free, chosen, evicted)
+    if any(_absent(share, model) for share in free for model in demand_ns):  # most often nothing is: ranking costs
+        ranked = sorted(priorities(now_ns, demand_ns, list(cluster.shares())).items(), key=lambda one: -one[1])
+        for model, priority in ranked:
+            if priority <= 0:
+                break
+            _place(now_ns, model, demand_ns, cluster, free, chosen, evicted)
     if preload and not chosen:
         for share in free:
             spare = next((key for key in cluster.specs if _fits(share, key, cluster)), None)
@@ -65,10 +66,7 @@ def _place(
 ) -> None:  # fmt: skip
     """LOAD a model on the free share that will have it first, evicting the least recently used."""
     spec = cluster.specs.get(model)
-    hosts = [
-        share for share in free
-        if spec and model in share.estimates and model not in share.resident and model not in share.loading
-    ]  # fmt: skip
+    hosts = [share for share in free if spec and _absent(share, model)]
     for share in sorted(hosts, key=lambda one: one.exec.free_at(now_ns) + one.predict(now_ns, model, LOAD_SIZE)):
         victims = _victims(share, spec.pages if spec else 0, demand_ns)
         if victims is not None:
@@ -91,9 +89,9 @@ def _victims(share: Share, pages: int, demand_ns: Mapping[str, int]) -> list[str
 
 
 def _fits(share: Share, model: str, cluster: Cluster) -> bool:
-    return (
-        model in share.estimates
-        and model not in share.resident
-        and model not in share.loading
-        and cluster.specs[model].pages <= share.pages_free
-    )
+    return cluster.specs[model].pages <= share.pages_free and _absent(share, model)
+
+
+def _absent(share: Share, model: str) -> bool:
+    """Whether the share could hold the model and does not."""
+    return model in share.estimates and model not in share.resident and model not in share.loading

@@ -27,13 +27,14 @@ class Request(msgspec.Struct, eq=False):
     arrival_ns: int
     deadline_ns: int
     best_effort: bool
+    alike: int = 0
     action_id: int = 0
     attempts: int = 0
     queued: bool = False
 
 
 class ModelQueue:
-    """One model's waiting requests in order of deadline (then arrival)."""
+    """Waiting requests of one model (and shape) in order of deadline, then arrival."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
@@ -88,9 +89,9 @@ class Backlog:
     """All queues, those with a deadline and the best-effort ones, and a heap of last possible starts."""
 
     def __init__(self) -> None:
-        self.queues: dict[str, ModelQueue] = {}
-        """Model key -> queue of requests with a deadline; only models that have any."""
-        self.best_effort: dict[str, ModelQueue] = {}
+        self.queues: dict[tuple[str, int], ModelQueue] = {}
+        """(model key, `alike`) -> queue of requests with a deadline; only those that hold any."""
+        self.best_effort: dict[tuple[str, int], ModelQueue] = {}
         self._last_starts: list[tuple[int, int, Request]] = []
 
     def __len__(self) -> int:
@@ -99,20 +100,22 @@ class Backlog:
     def add(self, request: Request, exec_ns: int) -> None:
         """Queue; `exec_ns` is the shortest time in which it could be run."""
         queues = self.best_effort if request.best_effort else self.queues
-        queue = queues.get(request.spec.key)
+        key = (request.spec.key, request.alike)
+        queue = queues.get(key)
         if queue is None:
-            queue = queues[request.spec.key] = ModelQueue(request.spec)
+            queue = queues[key] = ModelQueue(request.spec)
         queue.add(request)
         request.queued = True
         heapq.heappush(self._last_starts, (request.deadline_ns - exec_ns, request.id, request))
 
     def remove(self, request: Request) -> None:
         queues = self.best_effort if request.best_effort else self.queues
-        queue = queues[request.spec.key]
+        key = (request.spec.key, request.alike)
+        queue = queues[key]
         queue.remove(request)
         request.queued = False
         if not queue:
-            del queues[request.spec.key]
+            del queues[key]
 
     def overdue(self, now_ns: int) -> Iterator[Request]:
         """Take, one by one, the queued requests whose last possible start (as of `add`) has passed."""

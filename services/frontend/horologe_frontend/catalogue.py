@@ -1,11 +1,9 @@
 """The models as the controller last announced them, and what fits their signatures."""
 
-# RECONSTRUCTED from its uses in core.py after an accidental overwrite (see NOTICE-catalogue.md in the working notes):
-# to be replaced by the original.
-
 from __future__ import annotations
 
 import re
+import zlib
 from typing import TYPE_CHECKING
 
 from horologe_common.models import check_tensor
@@ -77,6 +75,13 @@ class Catalogue:
         if len(rows) != 1 or not 1 <= min(rows) <= spec.max_batch:
             raise InvalidInput(f"inputs: got {sorted(rows)} rows, wanted 1 to {spec.max_batch}, the same for all")
         return rows.pop()
+
+
+def shape_key(spec: ModelSpec, predict: Predict) -> int:
+    """Equal for requests that can share a batch: 0 for fixed shapes, else a checksum of the variable ones."""
+    if not any(-1 in wanted.shape[1:] for wanted in spec.inputs):
+        return 0
+    return zlib.crc32(repr([(tensor.name, tensor.shape[1:]) for tensor in predict.inputs]).encode()) | 1 << 32
 
 
 def _natural(version: str) -> tuple[tuple[int, int, str], ...]:

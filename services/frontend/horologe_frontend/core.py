@@ -28,7 +28,8 @@ from horologe_common.wire import (
     Release,
 )
 
-from horologe_frontend.catalogue import Catalogue
+from horologe_frontend.catalogue import Catalogue, shape_key
+from horologe_frontend.statistics import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,6 +73,7 @@ class Frontend:
         self.catalogue = Catalogue()
         self.staging = Staging(address, settings.staging_bytes)
         self.stats = Stats()
+        self.statistics = Statistics()
         self._digest = digest
         self._requests: dict[int, Request] = {}
         self._by_client: dict[str, dict[int, int]] = {}
@@ -183,7 +185,8 @@ class Frontend:
         digest = self._digest(repr(message.inputs).encode(), buffers) if spec.cache else b""
         best_effort = budget_ns == 0
         deadline_ns = now_ns + (budget_ns or self.settings.best_effort_ns)
-        query = Query(self._last_id, spec.key, deadline_ns - now_ns, rows, digest, best_effort)
+        alike = shape_key(spec, message)
+        query = Query(self._last_id, spec.key, deadline_ns - now_ns, rows, digest, best_effort, alike)
         return Request(self._last_id, client, message.id, spec, now_ns, deadline_ns, query, message.outputs)
 
     def _budget(self, asked_ns: int, spec: ModelSpec) -> int:
@@ -197,7 +200,7 @@ class Frontend:
             budget_ns = request.deadline_ns - now_ns
             query = request.query
             if budget_ns != query.budget_ns:
-                query = Query(query.id, query.model, budget_ns, query.rows, query.input_hash, query.best_effort)
+                query = msgspec.structs.replace(query, budget_ns=budget_ns)
             self.out.append(Out(self._selector, query))
 
     def _answered(self, now_ns: int, selector: str, message: Answer, buffers: Sequence[Buffer]) -> None:
@@ -226,14 +229,21 @@ class Frontend:
     def _count(self, now_ns: int, request: Request, answer: Answer) -> None:
         stats, labels = self.stats, (request.spec.name, request.spec.version)
         took_ns = now_ns - request.arrival_ns
+        self.statistics.observe(now_ns, request.spec, answer, request.query.rows, took_ns)
         stats.observe("horologe_request_seconds", *labels, value=took_ns)
         if answer.status != Status.OK:
             stats.count("nv_inference_request_failure", *labels, Status(answer.status).name)
             return
-        stats.count("nv_inference_request_success", *labels)
-        stats.count("nv_inference_request_duration_us", *labels, by=took_ns // 1000)
-        stats.count("nv_inference_queue_duration_us", *labels, by=answer.queue_ns // 1000)
         stats.observe("horologe_slack_seconds", *labels, value=request.deadline_ns - now_ns)
+
+    def refresh_stats(self) -> None:
+        """Bring the metrics that follow from `statistics` up to date, before they are read."""
+        for key, model in self.statistics.items():
+            labels = tuple(key.split("/", 1))
+            self.stats.set("nv_inference_request_success", *labels, to=model.success.count)
+            self.stats.set("nv_inference_request_duration_us", *labels, to=model.success.ns // 1000)
+            self.stats.set("nv_inference_queue_duration_us", *labels, to=model.queue.ns // 1000)
+        self.stats.set("horologe_staged_bytes", to=self.staging.held_bytes)
 
     def _give_up(self, now_ns: int, request: Request, status: Status, reason: str) -> None:
         """End a request that the selector still works on: its inputs stay until released."""

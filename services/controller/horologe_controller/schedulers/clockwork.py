@@ -21,7 +21,7 @@ class Clockwork(Edf):
 
     def _pick(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, bool]) -> Batch | None:
         best: tuple[int, Batch] | None = None
-        for model, queue in self.backlog.queues.items():
+        for (model, _), queue in self.backlog.queues.items():
             if model not in ready:
                 continue
             batch = self._largest(now_ns, free_ns, share, queue)

@@ -20,6 +20,9 @@ class Edf:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.backlog = Backlog()
+        self._memo_ns = -1
+        self._exec_memo: dict[tuple[str, int], int | None] = {}
+        self._free_memo: dict[str, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self.backlog)
@@ -27,7 +30,7 @@ class Edf:
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
         """Queue, unless what is ahead of it already takes too long (or nothing can run it at all)."""
         spec = request.spec
-        exec_ns = cluster.best_exec_ns(now_ns, spec.key, spec.compiled(request.rows))
+        exec_ns = self._exec_ns(now_ns, spec.key, spec.compiled(request.rows), cluster)
         if exec_ns is None:
             return Refusal(request, "no worker can serve this model")
         if not request.best_effort:
@@ -48,6 +51,7 @@ class Edf:
         self.backlog.check()
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
+        self._memo_ns = -1
         plan = Plan([], [], [], self._refusals(now_ns, cluster), None)
         plan.load, plan.unload = loads(
             now_ns, self.demand_ns(now_ns, cluster), cluster, self.settings.lookahead_ns, self.settings.preload
@@ -57,9 +61,7 @@ class Edf:
         for share in cluster.shares():
             if share.exec.overdue(now_ns, self.settings.action_grace_ns):
                 continue
-            self._fill(now_ns, share, doomed, plan)
-            if self.backlog.queues or self.backlog.best_effort:
-                wakes.append(max(now_ns + 1, share.exec.free_at(now_ns) - self.settings.lookahead_ns))
+            wakes.append(self._fill(now_ns, share, doomed, plan))
         plan.wake_ns = min((at for at in wakes if at is not None and at > now_ns), default=None)
         return plan
 
@@ -67,7 +69,7 @@ class Edf:
         """Queued execution time per model, at the efficiency of full batches."""
         demand: dict[str, int] = {}
         for queues in (self.backlog.queues, self.backlog.best_effort):
-            for model, queue in queues.items():
+            for (model, _), queue in queues.items():
                 demand[model] = demand.get(model, 0) + queue.rows * self._row_ns(now_ns, queue, cluster)
         return demand
 
@@ -75,20 +77,42 @@ class Edf:
         """Execution time per row in a batch as large as the queue allows."""
         spec = queue.spec
         size = spec.compiled(min(queue.rows, spec.max_batch)) if queue.rows else spec.batch_sizes[0]
-        exec_ns = cluster.best_exec_ns(now_ns, spec.key, size) or 0
+        exec_ns = self._exec_ns(now_ns, spec.key, size, cluster) or 0
         return exec_ns // min(size, max(1, queue.rows))
 
     def _start_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """When the request could start if all with an earlier deadline went first, spread over all shares."""
-        shares = [share for share in cluster.shares() if request.spec.key in share.estimates]
+        shares, free_ns = self._free_ns(now_ns, request.spec.key, cluster)
         if not shares:  # its workers may come back in time
             return now_ns
         ahead_ns = sum(
             queue.rows_before(request.deadline_ns) * self._row_ns(now_ns, queue, cluster)
             for queue in self.backlog.queues.values()
         )
-        free_ns = sum(share.exec.free_at(now_ns) - now_ns for share in shares)
-        return now_ns + (ahead_ns + free_ns) // len(shares)
+        return now_ns + (ahead_ns + free_ns) // shares
+
+    def _exec_ns(self, now_ns: int, model: str, size: int, cluster: Cluster) -> int | None:
+        """`best_exec_ns`, asked once per instant: a drain of 64 requests wants the same answer 128 times."""
+        self._remember(now_ns)
+        key = (model, size)
+        if key not in self._exec_memo:
+            self._exec_memo[key] = cluster.best_exec_ns(now_ns, model, size)
+        return self._exec_memo[key]
+
+    def _free_ns(self, now_ns: int, model: str, cluster: Cluster) -> tuple[int, int]:
+        """(how many shares can run the model, their outstanding work together), once per instant before a plan."""
+        self._remember(now_ns)
+        if model not in self._free_memo:
+            outstanding = [
+                share.exec.free_at(now_ns) - now_ns for share in cluster.shares() if model in share.estimates
+            ]
+            self._free_memo[model] = (len(outstanding), sum(outstanding))
+        return self._free_memo[model]
+
+    def _remember(self, now_ns: int) -> None:
+        if now_ns != self._memo_ns:
+            self._memo_ns = now_ns
+            self._exec_memo, self._free_memo = {}, {}
 
     def _refusals(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
         """Those that not even a batch of their own, started now, would finish in time."""
@@ -104,24 +128,28 @@ class Edf:
             refused.append(Refusal(request, "its turn did not come in time", late_ns))
         return refused
 
-    def _fill(self, now_ns: int, share: Share, doomed: dict[tuple[int, str], bool], plan: Plan) -> None:
-        """Batches for one share until it has work for the look-ahead."""
+    def _fill(self, now_ns: int, share: Share, doomed: dict[tuple[int, str], bool], plan: Plan) -> int | None:
+        """Batches for one share until it has work for the look-ahead; when it wants more, unless a Result comes first.
+
+        A share that is full, or that has nothing it could start, changes with a Result or an arrival only.
+        """
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
         while in_flight < self.settings.in_flight and free_ns < now_ns + self.settings.lookahead_ns:
             ready = {model: True for model in share.resident if (id(share), model) not in doomed}
             batch = self._pick(now_ns, free_ns, share, ready) or self._pick_best_effort(now_ns, free_ns, share, ready)
             if batch is None:
-                return
+                return None
             for request in batch.requests:
                 self.backlog.remove(request)
             plan.start.append(batch)
             free_ns += batch.expected_ns
             in_flight += 1
+        return None if in_flight >= self.settings.in_flight else free_ns - self.settings.lookahead_ns
 
     def _pick(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, bool]) -> Batch | None:
         """The earliest deadline, with the largest batch that its request and all others in it survive."""
         queues = sorted(
-            (queue for model, queue in self.backlog.queues.items() if model in ready),
+            (queue for (model, _), queue in self.backlog.queues.items() if model in ready),
             key=lambda queue: queue.first().deadline_ns,
         )
         for queue in queues:
@@ -134,7 +162,7 @@ class Edf:
 
     def _pick_best_effort(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, bool]) -> Batch | None:
         """What deadline traffic leaves: the oldest best-effort request with as many of its model as there are."""
-        for model, queue in self.backlog.best_effort.items():
+        for (model, _), queue in self.backlog.best_effort.items():
             if model in ready:
                 size = max(self._sizes(queue))
                 requests = queue.batch(size, 0)

@@ -1,0 +1,137 @@
+"""`horologe demo`: starts the system, shows what it does, ends it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from horologe_cli.output import Exit, Json, console, fail, notes, print_json
+
+if TYPE_CHECKING:
+    from horologe_cli.demo import Findings, Wishes
+    from horologe_cli.embedded import Embedded
+
+READY_S = 120.0
+DRAIN_S = 5.0
+LOG = "demo.log"
+START_SHARE = 0.1
+"""Of the progress bar."""
+
+
+def demo(
+    models: Annotated[str, typer.Option(help="Model repository with the digits models.", metavar="DIR")] = "",
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: one core less than there are.")] = 0,
+    split: Annotated[bool, typer.Option("--split", help="Frontend, selector, controller: a process each.")] = False,
+    scheduler: Annotated[str, typer.Option(help="clockwork or edf.", metavar="NAME")] = "",
+    slo_ms: Annotated[float, typer.Option("--slo-ms", min=1.0, help="Deadline of each request.", metavar="MS")] = 50.0,
+    step: Annotated[float, typer.Option(min=0.2, help="Seconds at each rate.", metavar="S")] = 2.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the arrival times.")] = 1,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="One setting; may be repeated.", metavar="SECTION.FIELD=VALUE")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Serve the digits models for about a minute: accuracy, capacity under a deadline, twice that capacity.
+
+    \b
+    Examples:
+      horologe demo
+      horologe demo --split --scheduler edf
+      horologe demo --json | jq .peak.rate
+    Exit code 0 only if everything it promises held.
+    """
+    from horologe_common.status import HorologeError
+
+    from horologe_cli.arrangement import Options
+    from horologe_cli.demo import Wishes
+    from horologe_cli.embedded import Embedded
+
+    folder = models or repository()
+    options = Options(
+        folder, workers, split, "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0", scheduler, sets=tuple(set_ or ())
+    )
+    lines: list[str] = []
+    try:
+        house = Embedded(options, lambda process, line: lines.append(f"{process:<10} | {line}"))
+    except HorologeError as error:
+        fail(error.reason, Exit.USAGE)
+    started = time.monotonic()
+    try:
+        found = _held(house, Wishes(slo_ms, step, seed), json)
+    except (HorologeError, OSError, ValueError) as error:
+        _keep_log(lines)
+        fail(str(error))
+    except ImportError as error:
+        fail(f"{error}; the demo needs `pip install horologe[demo]`", Exit.USAGE)
+    _report(found, slo_ms, time.monotonic() - started, json)
+    if not found.held:
+        _keep_log(lines)
+        raise SystemExit(int(Exit.FAILED))
+
+
+def repository() -> str:
+    """The models of the folder we are in, else those of the checkout this file belongs to."""
+    beside = Path(__file__).resolve().parents[4] / "models"
+    return "models" if Path("models").is_dir() or not beside.is_dir() else str(beside)
+
+
+def _held(house: Embedded, wishes: Wishes, quiet: bool) -> Findings:
+    """Run the demo inside `house`, with a progress bar unless `quiet`."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=notes(), transient=True, disable=quiet) as progress, house:
+        task = progress.add_task("starting the services", total=1.0)
+
+        def told(phase: str, done: float) -> None:
+            progress.update(task, description=phase, completed=START_SHARE + (1 - START_SHARE) * done)
+
+        ready = house.wait_ready(READY_S)
+        assert ready is not None
+        found = _measure(house, wishes, ready[1], told)
+        told("draining", 1.0)
+        house.supervisor.drain(DRAIN_S)
+    return found
+
+
+def _measure(house: Embedded, wishes: Wishes, states: Any, told: Any) -> Findings:
+    import uvloop
+    from horologe import AsyncClient
+
+    from horologe_cli.demo import Demo
+
+    async def run() -> Findings:
+        async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
+            return await Demo(wishes, house.arrangement.http, told).run(client, states)
+
+    return uvloop.run(run())
+
+
+def _report(found: Findings, slo_ms: float, seconds: float, json: bool) -> None:
+    if json:
+        import msgspec
+
+        print_json({**msgspec.to_builtins(found), "held": found.held, "seconds": round(seconds, 1)})
+        return
+    from horologe_cli.table import show
+
+    out = console()
+    show(out, found, slo_ms)
+    verdict = "[green]everything promised held" if found.held else "[red]a promise was broken"
+    out.print(f"{verdict}[/], in {seconds:.0f} s")
+
+
+def _keep_log(lines: list[str]) -> None:
+    """What the services said, for whoever wants to know why."""
+    folder = Path(".cache")
+    folder.mkdir(exist_ok=True)
+    (folder / LOG).write_text("\n".join(lines) + "\n")
+    notes().print(f"what the services said is in {folder / LOG}", style="dim")

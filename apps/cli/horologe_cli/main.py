@@ -1,0 +1,47 @@
+"""The `horologe` command. Each command imports what it needs when it runs, so that `--help` is there at once."""
+
+from __future__ import annotations
+
+import typer
+
+from horologe_cli.commands import demo, machine, models, predict, simulation, up
+
+app = typer.Typer(
+    name="horologe",
+    help="Serves neural networks with predictable latency.",
+    epilog="Start with `horologe demo`, or `horologe up` and, beside it, `horologe models`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for command in (
+    up.up, demo.demo, predict.predict, models.models, models.load, models.unload, models.status, simulation.sim,
+    simulation.replay, machine.doctor, machine.keys,
+):  # fmt: skip
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    """Serves neural networks with predictable latency."""
+    if version:
+        from importlib.metadata import version as of
+
+        typer.echo(of("horologe"))
+        raise typer.Exit
+
+
+def main() -> None:
+    try:
+        app()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        raise SystemExit(141) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The least a server can do: answers every request with the sum of its 64 bytes of floats, undecoded headers.
+
+Only for finding the load generator's own limit (`load.py --calibrate`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import sys
+from typing import cast
+
+import uvloop
+
+SIZE = 64
+unpack, pack = struct.Struct("<16f").unpack, struct.Struct("<f").pack
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.write = cast("asyncio.Transport", transport).write
+        self.data = b""
+
+    def data_received(self, data: bytes) -> None:
+        data = self.data + data
+        end = data.find(b"\r\n\r\n") + 4
+        if end < 4 or len(data) < end + SIZE:
+            self.data = data
+            return
+        self.data = b""
+        self.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n" + pack(sum(unpack(data[end : end + SIZE]))))
+
+
+async def serve(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))

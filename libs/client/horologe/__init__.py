@@ -1,0 +1,50 @@
+"""The public face of Horologe: numpy in, numpy out, an answer by the deadline always.
+
+from horologe import Client
+with Client("tcp://127.0.0.1:8003") as client:
+    y = client.predict("digits-cnn", x, slo_ms=50)
+"""
+
+from horologe_common.models import ModelSpec, TensorSpec
+from horologe_common.status import (
+    Cancelled,
+    HorologeError,
+    InvalidInput,
+    Late,
+    Lost,
+    ModelFailed,
+    ProtocolMismatch,
+    Refused,
+    Status,
+    TooLarge,
+    Unauthenticated,
+    UnknownModel,
+)
+from horologe_common.wire import Description, ModelState
+
+from horologe.async_client import AsyncClient
+from horologe.client import Client, Handle
+from horologe.reply import Reply
+
+__all__ = [
+    "AsyncClient",
+    "Cancelled",
+    "Client",
+    "Description",
+    "Handle",
+    "HorologeError",
+    "InvalidInput",
+    "Late",
+    "Lost",
+    "ModelFailed",
+    "ModelSpec",
+    "ModelState",
+    "ProtocolMismatch",
+    "Refused",
+    "Reply",
+    "Status",
+    "TensorSpec",
+    "TooLarge",
+    "Unauthenticated",
+    "UnknownModel",
+]

@@ -1,0 +1,72 @@
+"""The models' signatures as far as the client knows them, and the requests that wait to know one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from horologe_common.status import HorologeError, Lost
+
+from horologe.signature import Signature, choose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from horologe_common.wire import ModelState
+
+    from horologe.call import Call
+
+Signatures = dict[tuple[str, str], Signature]
+"""By model and wanted version ("" where the caller named none)."""
+Parked = list[tuple["Call", Any]]
+
+
+class Catalogue:
+    """Known signatures, and requests parked by model until the server has told theirs."""
+
+    def __init__(self, known: Signatures) -> None:
+        self.known = known
+        self._parked: dict[str, Parked] = {}
+
+    def park(self, call: Call, inputs: Any) -> bool:
+        """Hold a request; True if it is the first for its model. Arrays are copied: they stay the caller's."""
+        waiting = self._parked.setdefault(call.model, [])
+        waiting.append((call, _copied(inputs)))
+        return len(waiting) == 1
+
+    def waiting(self, model: str) -> Parked:
+        """The requests parked for this model, which are so no longer."""
+        return self._parked.pop(model, [])
+
+    def learn(self, call: Call, states: Sequence[ModelState]) -> Signature:
+        """The signature for this request, remembered. Raises `UnknownModel`."""
+        signature = self.known[(call.model, call.version)] = choose(states, call.model, call.version)
+        return signature
+
+    def forget(self, call: Call) -> None:
+        """The server disagreed with this request: ask again before the next one."""
+        self.known.pop((call.model, call.version), None)
+
+
+class Fetch:
+    """Sink of the question for a model's signature; asks again as long as requests wait for it."""
+
+    def __init__(self, model: str, settle: Callable[[str, Sequence[ModelState] | HorologeError], None]) -> None:
+        self.model = model
+        self._settle = settle
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Any, /) -> None:
+        self._settle(self.model, result)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._settle(self.model, exception if isinstance(exception, HorologeError) else Lost(str(exception)))
+
+
+def _copied(inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return {name: _copied(value) for name, value in inputs.items()}
+    return inputs.copy() if isinstance(inputs, np.ndarray) else inputs

@@ -1,0 +1,258 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import zmq
+from horologe_common.clock import ms
+from horologe_common.status import Cancelled, HorologeError
+from horologe_common.wire import Admit, Describe, ModelInfo
+
+from horologe.blocking_link import BlockingLink
+from horologe.dealer import Dealer, curve_keys
+from horologe.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from horologe_common.wire import AnyMessage, Description, ModelState
+
+    from horologe.catalogue import Signatures
+    from horologe.reply import Reply
+
+
+class Handle:
+    """A request that was submitted. It belongs to the thread that submitted it."""
+
+    __slots__ = ("_done", "_error", "_link", "_result", "request_id")
+
+    def __init__(self, link: BlockingLink) -> None:
+        self._link = link
+        self._done = False
+        self._error: BaseException | None = None
+        self._result: Any = None
+        self.request_id = 0
+
+    def done(self) -> bool:
+        """Whether it has ended, as far as anything was read: only `result` and other calls of the client read."""
+        return self._done
+
+    def result(self) -> Any:
+        """Wait for the `Reply`, until the deadline and grace at the latest. Raises what `Client.predict` does."""
+        if not self._done:
+            with self._link.lock:
+                self._link.wait(self)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def cancel(self) -> bool:
+        """Make the server forget the request and end it with `Cancelled`; False if it has ended already."""
+        with self._link.lock:
+            if self._done:
+                return False
+            self._link.session.cancel(self.request_id)
+            self.set_exception(Cancelled("cancelled by the caller"))
+            self._link.post(time.monotonic_ns())
+            return True
+
+    def set_result(self, result: Any, /) -> None:
+        self._done, self._result = True, result
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._done, self._error = True, exception
+
+
+class Client:
+    """Predictions from a Horologe frontend, in the calling thread.
+
+    Any number of threads may share a client: each gets a connection of its own, on first use, which it reads
+    itself while it waits; no thread waits for another. Connections are made again whenever the frontend comes
+    back. Every request ends exactly once: with its answer, or with the `HorologeError` that says why not, `Lost` at
+    the latest when its deadline and `grace_ms` have passed.
+
+    `endpoint`: where the frontend binds for clients, `tcp://host:8003` or `ipc://path`. `keys`: a folder made by
+    `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
+    At most `max_open` requests with `max_bytes` of inputs are open per thread; more are `Refused`.
+    """
+
+    def __init__(
+        self,
+        endpoint: str = "tcp://127.0.0.1:8003",
+        *,
+        server_key: str | bytes | None = None,
+        client_key: str | bytes | None = None,
+        keys: str | Path | None = None,
+        grace_ms: float = 50,
+        max_open: int = 10_000,
+        max_bytes: int = 512 << 20,
+    ) -> None:
+        self._endpoint = endpoint
+        self._keys = curve_keys(server_key, client_key, keys)
+        self._limits = (ms(grace_ms), max_open, max_bytes)
+        self._signatures: Signatures = {}
+        self._mine = threading.local()
+        self._links: weakref.WeakSet[BlockingLink] = weakref.WeakSet()
+        self._opening = threading.Lock()
+        self._context: zmq.Context[Any] | None = None
+        self._closed = False
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def predict(
+        self,
+        model: str,
+        inputs: Any,
+        *,
+        version: str = "",
+        slo_ms: float | None = None,
+        timeout: float | None = None,
+        outputs: Sequence[str] = (),
+    ) -> Any:
+        """Run `model` on `inputs` and return its outputs.
+
+        `inputs`: a dict of arrays by tensor name; or, for a model with one input, that array. The first dimension
+        counts rows and is never added for you: one 28x28 image has shape (1, 28, 28). Lists and float64 arrays
+        are converted to the model's dtype, other arrays where that is safe (no value can change).
+        Returns an array if one array was given and the model has one output, else a dict by tensor name.
+        `slo_ms` (milliseconds), `timeout` (seconds): the smaller is the deadline; without either the model's own
+        SLO holds, or, where it has none, the request is best effort and answered within 30 s.
+
+        Raises `InvalidInput` (naming field, got and wanted), `UnknownModel`, `TooLarge`, `Unauthenticated`;
+        `Refused` before any work if the deadline cannot be met (`retry_after_ns`: when it could have been), `Late`
+        (`reply`: what came nevertheless), `Lost`, `ModelFailed`, `ProtocolMismatch`, `Cancelled`.
+        """
+        handle = self.submit(model, inputs, version=version, slo_ms=slo_ms, timeout=timeout, outputs=outputs)
+        return handle.result().value
+
+    def predict_full(
+        self,
+        model: str,
+        inputs: Any,
+        *,
+        version: str = "",
+        slo_ms: float | None = None,
+        timeout: float | None = None,
+        outputs: Sequence[str] = (),
+    ) -> Reply:
+        """Like `predict`, with the version that answered, times and batch size."""
+        handle = self.submit(model, inputs, version=version, slo_ms=slo_ms, timeout=timeout, outputs=outputs)
+        reply: Reply = handle.result()
+        return reply
+
+    def predict_many(
+        self,
+        model: str,
+        inputs: Iterable[Any],
+        *,
+        version: str = "",
+        slo_ms: float | None = None,
+        timeout: float | None = None,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """One request per item, all at once; what `predict` returns for each, in order.
+
+        The first error is raised and the other requests are cancelled; or, with `return_exceptions`, errors stand
+        in their places of the list.
+        """
+        handles = [self.submit(model, item, version=version, slo_ms=slo_ms, timeout=timeout) for item in inputs]
+        values: list[Any] = []
+        try:
+            for handle in handles:
+                try:
+                    values.append(handle.result().value)
+                except HorologeError as error:
+                    if not return_exceptions:
+                        raise
+                    values.append(error)
+        finally:
+            for handle in handles[len(values) :]:
+                handle.cancel()
+        return values
+
+    def submit(
+        self,
+        model: str,
+        inputs: Any,
+        *,
+        version: str = "",
+        slo_ms: float | None = None,
+        timeout: float | None = None,
+        outputs: Sequence[str] = (),
+    ) -> Handle:
+        """Start a prediction; its `Handle`. The arrays may be reused at once.
+
+        Everything that goes wrong comes through the handle. Its `result` is also what reads its answer.
+        """
+        link = self._link()
+        handle = Handle(link)
+        with link.lock:
+            now_ns = time.monotonic_ns()
+            handle.request_id = link.session.predict(now_ns, handle, model, inputs, version, slo_ms, timeout, outputs)
+            link.post(now_ns)
+        return handle
+
+    def models(self, name: str | None = None, *, timeout: float = 5.0) -> list[ModelState]:
+        """The models of the repository, or every version of one. Raises `UnknownModel`."""
+        return list(self._ask(lambda request_id: ModelInfo(request_id, name or ""), timeout))
+
+    def admit(self, model: str, version: str = "", admitted: bool = True, *, timeout: float = 30.0) -> list[ModelState]:
+        """Load a model from the repository, or withdraw it (`admitted=False`); its state afterwards."""
+        return list(self._ask(lambda request_id: Admit(request_id, model, version, admitted), timeout))
+
+    def describe(self, *, timeout: float = 5.0) -> Description:
+        """The state of the cluster."""
+        description: Description = self._ask(Describe, timeout)
+        return description
+
+    def close(self) -> None:
+        """Close the connections of all threads; what is open ends with `Cancelled`."""
+        with self._opening:
+            self._closed = True
+            links, context, self._context = list(self._links), self._context, None
+        for link in links:
+            link.close()
+        if context is not None:
+            context.term()
+
+    def _ask(self, question: Callable[[int], AnyMessage], timeout: float) -> Any:
+        link = self._link()
+        handle = Handle(link)
+        with link.lock:
+            now_ns = time.monotonic_ns()
+            handle.request_id = link.session.ask(now_ns, handle, question, timeout)
+            link.post(now_ns)
+        return handle.result()
+
+    def _link(self) -> BlockingLink:
+        if self._closed:
+            raise Cancelled("the client is closed")
+        link: BlockingLink | None = getattr(self._mine, "link", None)
+        if link is None:
+            link = self._mine.link = self._connect()
+        return link
+
+    def _connect(self) -> BlockingLink:
+        with self._opening:
+            if self._closed:
+                raise Cancelled("the client is closed")
+            if self._context is None:
+                self._context = zmq.Context()
+            link = BlockingLink(
+                Session(self._signatures, *self._limits), Dealer(self._endpoint, self._keys), self._context
+            )
+            link.open()
+            self._links.add(link)
+            return link

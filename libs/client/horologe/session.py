@@ -1,0 +1,271 @@
+"""The client's side of a conversation with a frontend, without sockets, clock or threads.
+
+Both clients drive one `Session`: what arrives goes to `receive`, what `packets` returns is sent, `expire` is called
+when `next_ns` has come. A request ends through its sink, exactly once, in `Book.end`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from horologe_common import wire
+from horologe_common.clock import NEVER_NS, ms, s
+from horologe_common.frames import unpack
+from horologe_common.status import (
+    Cancelled,
+    HorologeError,
+    InvalidInput,
+    Lost,
+    ProtocolMismatch,
+    Status,
+    Unauthenticated,
+    error_for,
+)
+
+from horologe.book import Book
+from horologe.call import Call, Sink, budget
+from horologe.catalogue import Catalogue, Fetch
+from horologe.outbox import Outbox, message_packet
+from horologe.reply import reply_of
+from horologe.signature import tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from horologe_common.core import Buffer
+
+    from horologe.catalogue import Signatures
+    from horologe.outbox import Packet
+    from horologe.signature import Signature
+
+ASK_NS = s(1)
+"""A question for a signature, or a wire.Hello, that brought nothing within this time is asked again."""
+
+
+class Session:
+    """The handshake, requests with their answers, and known signatures. All times are monotonic nanoseconds."""
+
+    def __init__(
+        self,
+        signatures: Signatures,
+        grace_ns: int = ms(50),
+        max_open: int = 10_000,
+        max_bytes: int = 512 << 20,
+    ) -> None:
+        self.book = Book(grace_ns, max_open, max_bytes)
+        self.ready = False
+        """The frontend has welcomed this connection."""
+        self.refusal: HorologeError | None = None
+        """Why there will be no welcome: requests fail with it until there is a new connection."""
+        self.ignored = 0
+        """Messages that were garbage, or that answered nothing open."""
+        self._catalogue = Catalogue(signatures)
+        self._ids = itertools.count(1)
+        self._outbox = Outbox(self.book)
+        self._now_ns = 0
+        self._hello_ns = NEVER_NS
+        self._closed = False
+
+    # requests
+
+    def predict(
+        self,
+        now_ns: int,
+        sink: Sink,
+        model: str,
+        inputs: Any,
+        version: str = "",
+        slo_ms: float | None = None,
+        timeout: float | None = None,
+        outputs: Sequence[str] = (),
+    ) -> int:
+        """Open a request for a `Reply`; its id. What is wrong with it ends it like everything else: by its sink."""
+        self._now_ns = now_ns
+        call = Call(next(self._ids), sink, now_ns)
+        call.model, call.version, call.outputs = model, version, tuple(outputs)
+        call.single = not isinstance(inputs, Mapping)
+        try:
+            self._admit()
+            call.budget_ns = budget(slo_ms, timeout)
+            _check_texts(model, version, *outputs)
+            signature = self._catalogue.known.get((model, version))
+            if signature is not None:
+                self._encode(call, inputs, signature)
+            else:
+                self.book.open(call)
+                if self._catalogue.park(call, inputs):
+                    self._fetch(model)
+        except HorologeError as error:
+            self.book.end(call, error)
+        return call.id
+
+    def ask(self, now_ns: int, sink: Sink, question: Callable[[int], wire.AnyMessage], timeout: float) -> int:
+        """Open a request for `Models` or a `Description`; its id. `question` makes the message, given the id."""
+        self._now_ns = now_ns
+        call = Call(next(self._ids), sink, now_ns)
+        try:
+            self._admit()
+            call.budget_ns = budget(None, timeout)
+            call.question = question(call.id)
+            self.book.open(call)
+            self._outbox.add(call)
+        except HorologeError as error:
+            self.book.end(call, error)
+        return call.id
+
+    def cancel(self, request_id: int) -> None:
+        """Forget a request, and say so to the server if it knows of it. The sink is left alone."""
+        if call := self.book.get(request_id):
+            self.book.forget(call)
+            self._outbox.cancel(call)
+
+    def close(self) -> None:
+        """End everything open with `Cancelled`, and whatever is asked for later."""
+        self._closed = True
+        for call in self.book:
+            self.book.end(call, Cancelled("the client was closed"))
+
+    def _admit(self) -> None:
+        if self._closed:
+            raise Cancelled("the client is closed")
+        if self.refusal is not None:
+            raise type(self.refusal)(self.refusal.reason)
+        self.book.admit()
+
+    def _encode(self, call: Call, inputs: Any, signature: Signature) -> None:
+        try:
+            call.inputs, call.buffers = tensors_of(signature, inputs)
+        except InvalidInput:
+            self._catalogue.forget(call)
+            raise
+        self.book.open(call, signature.slo_ns)
+        self.book.grow(call, sum(map(len, call.buffers)))
+        self._outbox.add(call)
+
+    def _fetch(self, model: str) -> None:
+        call = Call(next(self._ids), Fetch(model, self._fetched), self._now_ns, ASK_NS)
+        call.question = wire.ModelInfo(call.id, model)
+        self.book.open(call)
+        self._outbox.add(call)
+
+    def _fetched(self, model: str, states: Sequence[wire.ModelState] | HorologeError) -> None:
+        for call, inputs in self._catalogue.waiting(model):
+            if call not in self.book:
+                continue
+            if isinstance(states, Lost):
+                if self._catalogue.park(call, inputs):
+                    self._fetch(model)
+                continue
+            try:
+                if isinstance(states, HorologeError):
+                    raise type(states)(states.reason)
+                self._encode(call, inputs, self._catalogue.learn(call, states))
+            except HorologeError as error:
+                self.book.end(call, error)
+
+    # the connection
+
+    def connected(self, now_ns: int) -> None:
+        """A connection stands: say wire.Hello."""
+        self.ready, self.refusal, self._hello_ns = False, None, now_ns
+
+    def disconnected(self, now_ns: int) -> None:
+        """What was sent cannot be answered any more; what was not waits for the next welcome."""
+        self._now_ns = now_ns
+        self.ready, self._hello_ns = False, NEVER_NS
+        self._outbox.clear_cancels()
+        for call in self.book:
+            if call.sent:
+                self.book.end(call, Lost("the frontend went away"))
+
+    def refuse(self, error: HorologeError) -> None:
+        """There will be no welcome: end everything with this error, and what comes before the next connection."""
+        self.ready, self.refusal, self._hello_ns = False, error, NEVER_NS
+        for call in self.book:
+            self.book.end(call, type(error)(error.reason))
+
+    def mail(self, now_ns: int) -> bool:
+        """Whether `packets` would return any."""
+        return now_ns >= self._hello_ns or (self.ready and bool(self._outbox))
+
+    def packets(self, now_ns: int) -> list[Packet]:
+        """What to send now, each a list of frames."""
+        packets = [] if now_ns < self._hello_ns else [message_packet(wire.Hello(wire.PROTOCOL, ()))]
+        if packets:
+            self._hello_ns = now_ns + ASK_NS
+        return packets + self._outbox.packets(now_ns) if self.ready else packets
+
+    def next_ns(self) -> int | None:
+        """When to call `expire` next; None: not before the next request."""
+        at_ns = min(self.book.next_ns() or NEVER_NS, self._hello_ns)
+        return None if at_ns == NEVER_NS else at_ns
+
+    def expire(self, now_ns: int) -> None:
+        """End the requests whose deadline and grace have passed with `Lost`."""
+        self._now_ns = now_ns
+        self.book.expire(now_ns)
+
+    def receive(self, now_ns: int, frames: Sequence[Any]) -> None:
+        """Take a packet. Garbage and answers to nothing open are counted and ignored."""
+        self._now_ns = now_ns
+        try:
+            arrivals = unpack(frames, wire.PEER_HEADER_LIMIT)
+        except HorologeError:
+            self.ignored += 1
+            return
+        for _, _, message, buffers in arrivals:
+            if isinstance(message, wire.Answer):
+                self._answered(message, buffers)
+            elif isinstance(message, wire.Models | wire.Description):
+                self._told(message)
+            elif isinstance(message, wire.Welcome):
+                self._welcomed(message)
+            elif isinstance(message, wire.Rejected):
+                self._rejected(error_for(message.status, message.reason))
+            else:
+                self.ignored += 1
+
+    def _answered(self, answer: wire.Answer, buffers: Sequence[Buffer]) -> None:
+        call = self.book.get(answer.id)
+        if call is None or call.question is not None or not call.sent:
+            self.ignored += 1
+            return
+        if answer.status in (Status.UNKNOWN_MODEL, Status.INVALID_INPUT):
+            self._catalogue.forget(call)
+        self.book.end(call, reply_of(answer, buffers, call.single))
+
+    def _told(self, message: wire.Models | wire.Description) -> None:
+        call = self.book.get(message.id)
+        about_cluster = isinstance(message, wire.Description)
+        if call is None or call.question is None or isinstance(call.question, wire.Describe) != about_cluster:
+            self.ignored += 1
+        elif isinstance(message, wire.Description):
+            self.book.end(call, message)
+        elif message.status != Status.OK:
+            self.book.end(call, error_for(message.status, message.reason))
+        else:
+            self.book.end(call, message.models)
+
+    def _welcomed(self, welcome: wire.Welcome) -> None:
+        if welcome.protocol != wire.PROTOCOL:
+            self.refuse(ProtocolMismatch(f"protocol: got version {welcome.protocol}, wanted {wire.PROTOCOL}"))
+        elif not self.ready and self._hello_ns != NEVER_NS:
+            self.ready, self._hello_ns = True, NEVER_NS
+            self._catalogue.known.clear()
+
+    def _rejected(self, error: HorologeError) -> None:
+        """Of the handshake; or of a packet, which does not say whose: only a request that is alone is ended."""
+        if not self.ready or isinstance(error, ProtocolMismatch | Unauthenticated):
+            self.refuse(error)
+            return
+        sent = [call for call in self.book if call.sent]
+        if len(sent) == 1:
+            self.book.end(sent[0], error)
+
+
+def _check_texts(*texts: object) -> None:
+    for text in texts:
+        if type(text) is not str:
+            raise InvalidInput(f"model, version, outputs: got {text!r}, wanted strings")

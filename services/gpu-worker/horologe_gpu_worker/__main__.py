@@ -1,0 +1,45 @@
+"""`horologe-gpu-worker`: one worker process for one device: model store -> core -> lanes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from horologe_common.service import Service
+from horologe_common.status import HorologeError
+
+from horologe_gpu_worker.core import Worker
+from horologe_gpu_worker.executors import Executors
+from horologe_gpu_worker.modelstore import ModelStore
+from horologe_gpu_worker.settings import Settings
+
+if TYPE_CHECKING:
+    from horologe_common.reactor import Reactor
+
+
+def main() -> None:
+    service = Service("worker")
+    settings = service.settings(Settings, "worker")
+    links = service.links(settings.name)
+    address = links.address("worker", settings.name)
+    store = ModelStore(Path(settings.repository), Path(settings.cache))
+    try:
+        reports = store.scan()
+    except HorologeError as error:
+        raise SystemExit(f"horologe-gpu-worker: {error.reason}") from error
+    executors = Executors(address, settings, store)
+    worker = Worker(address, settings, reports, executors.inline_io)
+
+    def attach(reactor: Reactor) -> None:
+        """What the worker puts out for its lanes goes to the threads; what they finish comes back as messages."""
+        reactor.attach(worker.lanes, executors.deliver)
+        executors.start(reactor.post_threadsafe)
+
+    try:
+        service.run([worker], links, follows_directory=True, prepare=attach)
+    finally:
+        executors.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Rows to arrays for a model, and its outputs to headers and bytes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from horologe_common.frames import array_of, concat_rows, header_of
+from horologe_common.models import DTYPES
+from horologe_common.status import ModelFailed
+from horologe_common.wire import Tensor
+
+from horologe_gpu_worker.memory import Workspace, room
+from horologe_gpu_worker.signature import shape_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from horologe_common.core import Buffer
+    from horologe_common.models import ModelSpec
+    from numpy.typing import NDArray
+
+    from horologe_gpu_worker.lanes import Operation
+
+
+def workspace_bytes(spec: ModelSpec) -> int:
+    """Room for the inputs of the largest batch. Variable dimensions count as 1: they grow the space when they come."""
+    return sum(
+        room(math.prod(shape_for(spec, tensor, spec.max_batch)) * DTYPES[tensor.datatype].itemsize)
+        for tensor in spec.inputs
+        if tensor.datatype != "BYTES"
+    )
+
+
+def assemble(operation: Operation, batched: bool, space: Workspace) -> dict[str, NDArray[Any]]:
+    """The inputs of a batch of `batch_size` rows: the true rows in order, then padding (zeros, empty strings).
+
+    One part that fills the batch is used where it lies, read-only; everything else is built in `space`, which
+    stays untouched until the next call.
+    """
+    space.clear()
+    pad = operation.batch_size - operation.rows if batched else 0
+    return {tensor.name: _array(tensor, parts, pad, space) for tensor, parts in operation.inputs}
+
+
+def _array(tensor: Tensor, parts: Sequence[Buffer], pad: int, space: Workspace) -> NDArray[Any]:
+    if tensor.datatype == "BYTES":
+        strings = array_of(tensor, concat_rows(parts))
+        return np.concatenate([strings, np.full((pad, *tensor.shape[1:]), b"", object)]) if pad else strings
+    dtype = DTYPES[tensor.datatype]
+    if not pad and len(parts) == 1:
+        array = np.frombuffer(parts[0], dtype)
+        if array.flags.aligned:  # glued frames may begin at any byte
+            return array.reshape(tensor.shape)
+    shape = (tensor.shape[0] + pad, *tensor.shape[1:]) if pad else tensor.shape
+    flat = space.take(math.prod(shape) * dtype.itemsize)
+    view = flat.data
+    at = 0
+    for part in parts:
+        view[at : at + len(part)] = part
+        at += len(part)
+    if pad:
+        flat[at:] = 0
+    return flat.view(dtype).reshape(shape)
+
+
+def results(
+    operation: Operation, spec: ModelSpec, outputs: Mapping[str, NDArray[Any]], space: Workspace
+) -> list[tuple[Tensor, Buffer]]:
+    """Header and bytes of every output of the true rows, in the order of the signature.
+
+    Nothing is copied except what a model passed on from `space`. Raises `ModelFailed` for a missing output or one
+    whose dimension 0 is not the batch.
+    """
+    found = []
+    for want in spec.outputs:
+        array = outputs.get(want.name)
+        if array is None:
+            raise ModelFailed(f"model {spec.key}: outputs: got {sorted(outputs)}, wanted {want.name!r}")
+        if spec.batched:
+            if not array.shape or array.shape[0] != operation.batch_size:
+                shape = list(array.shape)
+                raise ModelFailed(
+                    f"model {spec.key}: output {want.name!r}: got {shape}, wanted {operation.batch_size} rows"
+                )
+            array = array[: operation.rows]
+        if space.holds(array):
+            array = array.copy()
+        found.append(_header(want.name, want.datatype, array))
+    return found
+
+
+def _header(name: str, datatype: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
+    if array.size and array.flags.c_contiguous and DTYPES.get(datatype) == array.dtype:
+        return Tensor(name, datatype, array.shape, array.nbytes), array.data.cast("B")
+    return header_of(name, array)

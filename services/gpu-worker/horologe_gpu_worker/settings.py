@@ -1,0 +1,41 @@
+"""What an operator can set about a worker: the table `[worker]`."""
+
+from __future__ import annotations
+
+import msgspec
+from horologe_common.clock import s, us
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One worker process."""
+
+    name: str = "0"
+    """Instance: the `1` of `worker/1`. Unique among the workers of a cluster."""
+    repository: str = "models"
+    """Folder of the model repository; may be mounted read-only."""
+    cache: str = ".cache/horologe"
+    """Folder for measured profiles; must be writable."""
+    shares: int = 1
+    """Shares of the device that this worker offers; each runs one EXEC at a time. A whole device is one share."""
+    device: str = "cpu"
+    """Name of the device, as it appears in reports."""
+    pages_bytes: int = 4 << 30
+    """Memory for model weights per share, divided into 16 MiB pages."""
+    io_cache_bytes: int = 512 << 20
+    """Most bytes of inputs and outputs held; inputs beyond it are dropped and their rows answered MISSING_INPUT."""
+    actions_max: int = 4096
+    """Most actions accepted and not finished; further ones are answered REFUSED."""
+    early_max: int = 1024
+    """Most actions whose inputs are kept although their Infer has not come yet."""
+    early_bytes: int = 128 << 20
+    """Most bytes of such inputs."""
+    early_ns: int = s(1)
+    """How long such inputs are kept."""
+    join_margin_ns: int = us(500)
+    """This long before the end of a window the rows whose inputs are there go ahead without the others."""
+    realtime: bool = True
+    """Real-time priority for lanes while they wait (never while they compute), where the system permits it."""
+    pin: bool = True
+    """Pin each EXEC lane to a core of its own, on machines with at least four."""
+    spin_ns: int = us(60)
+    """Final part of a wait for a window that is spun instead of slept: covers the wake-up of the thread."""

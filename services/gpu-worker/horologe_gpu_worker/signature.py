@@ -1,0 +1,57 @@
+"""Arrays that fit a model's signature, and outputs that do not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from horologe_common.models import DATATYPES, DTYPES
+from horologe_common.status import ModelFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from horologe_common.models import ModelSpec, TensorSpec
+    from numpy.typing import NDArray
+
+
+def shape_for(spec: ModelSpec, tensor: TensorSpec, batch_size: int) -> tuple[int, ...]:
+    """The tensor's shape at this batch size; other variable dimensions are taken as 1."""
+    if not spec.batched:
+        return tuple(1 if dim < 0 else dim for dim in tensor.shape)
+    return (batch_size, *(1 if dim < 0 else dim for dim in tensor.shape[1:]))
+
+
+def zeros(spec: ModelSpec, tensors: Iterable[TensorSpec], batch_size: int) -> dict[str, NDArray[Any]]:
+    """Arrays of zeros (of empty strings for BYTES) for warming and for pretending, by tensor name."""
+    return {tensor.name: _zeros(shape_for(spec, tensor, batch_size), tensor.datatype) for tensor in tensors}
+
+
+def _zeros(shape: tuple[int, ...], datatype: str) -> NDArray[Any]:
+    if datatype == "BYTES":
+        return np.full(shape, b"", object)
+    return np.zeros(shape, DTYPES[datatype])
+
+
+def datatype_of(array: NDArray[Any]) -> str:
+    """Open Inference Protocol datatype, or numpy's name where there is none."""
+    if array.dtype.kind in "OSU":
+        return "BYTES"
+    return DATATYPES.get(array.dtype.newbyteorder("<"), str(array.dtype))
+
+
+def check_outputs(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> None:
+    """Raise `ModelFailed` naming field, got and wanted unless `outputs` are what the signature promises."""
+    wanted = [tensor.name for tensor in spec.outputs]
+    if set(outputs) != set(wanted):
+        raise ModelFailed(f"model {spec.key}: outputs: got {sorted(outputs)}, wanted {sorted(wanted)}")
+    for tensor in spec.outputs:
+        array = outputs[tensor.name]
+        where = f"model {spec.key}: output {tensor.name!r}"
+        if (datatype := datatype_of(array)) != tensor.datatype:
+            raise ModelFailed(f"{where}: datatype: got {datatype}, wanted {tensor.datatype}")
+        shape = (batch_size, *tensor.shape[1:]) if spec.batched else tensor.shape
+        if len(array.shape) != len(shape) or any(
+            want not in (-1, got) for got, want in zip(array.shape, shape, strict=True)
+        ):
+            raise ModelFailed(f"{where}: shape: got {list(array.shape)}, wanted {list(shape)}")

@@ -1,0 +1,107 @@
+"""A frontend for the HTTP gateway's tests: models that answer at once, or as their names say."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from horologe_common.models import ModelSpec, TensorSpec
+from horologe_common.status import Status, UnknownModel
+from horologe_common.wire import Answer, Description, Models, ModelState, Tensor
+from horologe_frontend.statistics import ModelStats, Statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core import Buffer
+    from horologe_common.wire import Predict
+
+
+def a_model(name: str, *tensors: TensorSpec, version: str = "1", batched: bool = True) -> ModelSpec:
+    """A model whose outputs are its inputs under other names: `in...` comes back as `out...`."""
+    outputs = tuple(TensorSpec(t.name.replace("in", "out"), t.datatype, t.shape) for t in tensors)
+    return ModelSpec(name, version, "onnx", tensors, outputs, (1, 2, 4, 8), batched, 50_000_000)
+
+
+FLOATS = TensorSpec("in", "FP32", (-1, 4))
+ENDS = {
+    "refused": Answer(0, Status.REFUSED, reason="no room before the deadline", retry_after_ns=1_500_000),
+    "late": Answer(0, Status.LATE, reason="finished after the deadline"),
+    "lost": Answer(0, Status.LOST, reason="worker died"),
+    "failed": Answer(0, Status.FAILED, reason="model raised"),
+    "too-large": Answer(0, Status.TOO_LARGE, reason="inputs: too many bytes"),
+}
+SPECS = (
+    a_model("echo", FLOATS, version="1"),
+    a_model("echo", FLOATS, version="10"),
+    a_model("echo", FLOATS, version="9"),
+    a_model("all", *(TensorSpec(f"in{t}", t, (-1,)) for t in ("BOOL", "INT8", "INT64", "UINT64", "FP64", "BYTES"))),
+    a_model("half", TensorSpec("in", "FP16", (-1, 2))),
+    a_model("text", TensorSpec("in", "BYTES", (-1,))),
+    a_model("wide", TensorSpec("in", "FP32", (-1, -1))),
+    a_model("huge", TensorSpec("in", "UINT8", (-1,)), batched=False),
+    a_model("odd/näme", FLOATS),
+    a_model("slow", FLOATS),
+    a_model("broken", FLOATS),
+    *(a_model(name, FLOATS) for name in ENDS),
+)
+
+
+class FakePort:
+    """Echoes inputs. `slow` answers when `gate` opens; the other names in ENDS end like that; `broken` raises."""
+
+    def __init__(self) -> None:
+        self.states = [ModelState(spec) for spec in SPECS]
+        self.states.append(ModelState(a_model("gone", FLOATS), "UNAVAILABLE", "unloaded"))
+        self.asked: list[Predict] = []
+        self.admitted: list[tuple[str, str, bool]] = []
+        self.cancelled = 0
+        self.is_ready = True
+        self.gate = asyncio.Event()
+        self.statistics = Statistics()
+
+    async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
+        self.asked.append(predict)
+        if predict.model == "broken":
+            raise RuntimeError("a fault of ours")
+        if predict.model in ENDS:
+            return ENDS[predict.model], ()
+        if predict.model == "slow":
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        spec = self.find(predict.model, predict.version)
+        outputs = tuple(Tensor(t.name.replace("in", "out"), t.datatype, t.shape, t.nbytes) for t in predict.inputs)
+        pairs = [(t, b) for t, b in zip(outputs, buffers, strict=True) if t.name in (predict.outputs or (t.name,))]
+        answer = Answer(0, Status.OK, tuple(t for t, _ in pairs), "", 0, spec.name, spec.version, 1000, 2000, 2)
+        self.statistics.observe(10, spec, answer, 1, 5000)
+        return answer, [b for _, b in pairs]
+
+    def find(self, model: str, version: str = "") -> ModelSpec:
+        for state in reversed(self.models(model)):
+            if version in ("", state.spec.version):
+                return state.spec
+        raise UnknownModel(f"model {model!r} is unknown")
+
+    def models(self, model: str = "") -> Sequence[ModelState]:
+        return [state for state in self.states if model in ("", state.spec.name)]
+
+    async def admit(self, model: str, version: str, admitted: bool) -> Models:
+        self.admitted.append((model, version, admitted))
+        if not self.models(model):
+            return Models(0, (), Status.UNKNOWN_MODEL, f"model {model!r} is not in the repository")
+        return Models(0, tuple(self.models(model)))
+
+    async def describe(self) -> Description:
+        return Description(0, (), "edf", 0)
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    def live(self) -> bool:
+        return True
+
+    def stats(self, key: str) -> ModelStats:
+        return self.statistics.of(key)

@@ -1,0 +1,74 @@
+"""Builders of model folders, for tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onnx import TensorProto, helper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SIGNATURE = """
+[[inputs]]
+name = "x"
+datatype = "FP32"
+shape = [-1, 4]
+
+[[outputs]]
+name = "y"
+datatype = "FP32"
+shape = [-1, 4]
+"""
+ECHO = """
+class Model:
+    def predict_batch(self, inputs):
+        return {"y": inputs["x"]}
+"""
+
+
+def a_folder(repository: Path, name: str, manifest: str = "", version: str = "1", **files: str | bytes) -> Path:
+    """`<repository>/<name>/<version>` with `model.toml` and files; `model_py="..."` becomes `model.py`."""
+    folder = repository / name / version
+    folder.mkdir(parents=True)
+    if manifest:
+        (folder / "model.toml").write_text(manifest)
+    for file, content in files.items():
+        path = folder / file.replace("_", ".", 1)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def an_emulated_model(repository: Path, name: str = "pretend", **keys: Any) -> Path:
+    """`x` [-1, 4] comes back as `y`; batch sizes 1 and 2 take 1 and 1.5 ms. `keys` go in front of the tables."""
+    times = "[emulated]\nexec_ms = { 1 = 1.0, 2 = 1.5 }\nload_ms = 3\n"
+    lines = "".join(f"{key} = {value}\n" for key, value in keys.items())
+    return a_folder(repository, name, lines + SIGNATURE + times)
+
+
+def a_python_model(repository: Path, source: str = ECHO, name: str = "code", **keys: Any) -> Path:
+    """`x` [-1, 4] -> `y` [-1, 4], batch sizes 1 and 2."""
+    lines = "".join(f"{key} = {value}\n" for key, value in ({"batch_sizes": [1, 2]} | keys).items())
+    return a_folder(repository, name, lines + SIGNATURE, model_py=source)
+
+
+def an_onnx_model(repository: Path, name: str = "graph", manifest: str = "batch_sizes = [1, 2]\n", **kind: Any) -> Path:
+    """`y = x`, see `onnx_bytes`."""
+    return a_folder(repository, name, manifest, model_onnx=onnx_bytes(**kind))
+
+
+def onnx_bytes(
+    shape: Sequence[int | str | None] = ("rows", 4), output: Sequence[int | str | None] = (), doubled: bool = False
+) -> bytes:
+    """A graph with `y = x`, or (`doubled`) with twice as many rows in `y` as in `x`."""
+    ends = [
+        helper.make_tensor_value_info(end, TensorProto.FLOAT, list(dims))
+        for end, dims in (("x", shape), ("y", output or shape))
+    ]
+    identity = helper.make_node("Identity", ["x"], ["y"])
+    node = helper.make_node("Concat", ["x", "x"], ["y"], axis=0) if doubled else identity
+    graph = helper.make_graph([node], "test", [ends[0]], [ends[1]])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return bytes(model.SerializeToString())

@@ -1,0 +1,180 @@
+"""Whatever dies: every request has exactly one answer, no answer is swapped, and service resumes without a hand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+from horologe import AsyncClient
+from horologe_cli.arrangement import Options
+from horologe_cli.embedded import Embedded
+from horologe_common.status import HorologeError
+from model_folders import an_emulated_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GRACE_MS = 250
+SLO_MS = 400
+SETTLE_S = 20
+
+
+class House:
+    """The whole system as processes, with an emulated model that echoes its input."""
+
+    def __init__(self, folder: Path, split: bool) -> None:
+        an_emulated_model(folder / "models")
+        endpoint = f"ipc://{folder}/clients"
+        sets = (f"worker.cache={folder}/cache", f"frontend.grace_ns={GRACE_MS}ms", f"selector.grace_ns={GRACE_MS}ms")
+        self.lines: list[str] = []
+        self.options = Options(
+            models=str(folder / "models"), workers=2, split=split, http="127.0.0.1:0", clients=(endpoint,),
+            metrics="off", sets=sets,
+        )  # fmt: skip
+        self.embedded = Embedded(self.options, lambda name, line: self.lines.append(f"{name}: {line}"))
+        self.endpoint = endpoint
+
+    def kill(self, module: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Signal the first process that runs `module`."""
+        for child in psutil.Process().children(recursive=True):
+            if module in child.cmdline():
+                os.kill(child.pid, number)
+                return
+        raise AssertionError(f"no process runs {module}")
+
+
+@pytest.fixture(params=[False, True], ids=["fused", "split"], scope="module")
+def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    house = House(tmp_path_factory.mktemp("h"), request.param)
+    with house.embedded:
+        house.embedded.wait_ready(60)
+        yield house
+
+
+class Tally:
+    """Ends of requests by number; an end that comes twice, or with someone else's data, is an error."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, str] = {}
+        self.overtime_s = 0.0
+
+    def end(self, number: int, what: str) -> None:
+        assert number not in self.ends, f"request {number} ended twice"
+        self.ends[number] = what
+
+    def counts(self) -> Counter[str]:
+        return Counter(self.ends.values())
+
+
+async def ask(client: AsyncClient, tally: Tally, number: int, slo_ms: float = SLO_MS) -> None:
+    """One request whose rows carry its number; its end goes to the tally."""
+    rows = 1 + number % 2
+    x = np.full((rows, 4), number, np.float32)
+    x[:, 1] = np.arange(rows)
+    begin = time.monotonic()
+    try:
+        y = await client.predict("pretend", x, slo_ms=slo_ms)
+    except HorologeError as error:
+        tally.end(number, error.status.name)
+    except asyncio.CancelledError:
+        tally.end(number, "CANCELLED")
+    else:
+        np.testing.assert_array_equal(y, x)
+        tally.end(number, "OK")
+    tally.overtime_s = max(tally.overtime_s, time.monotonic() - begin - slo_ms / 1000)
+
+
+async def offer(client: AsyncClient, tally: Tally, rate: float, seconds: float, *, cancel_every: int = 0) -> None:
+    """An open loop: one request every 1/rate seconds, none waited for until all are sent."""
+    tasks = []
+    first = len(tally.ends)
+    for index in range(int(rate * seconds)):
+        task = asyncio.ensure_future(ask(client, tally, first + index))
+        tasks.append(task)
+        if cancel_every and index % cancel_every == 0:
+            asyncio.get_running_loop().call_later(0.002, task.cancel)
+        await asyncio.sleep(1 / rate)
+    await asyncio.wait_for(asyncio.gather(*tasks), SETTLE_S)
+
+
+async def resumes(client: AsyncClient) -> None:
+    """Good answers come again."""
+    tally, number = Tally(), 0
+    end = time.monotonic() + SETTLE_S
+    while list(tally.ends.values())[-5:] != ["OK"] * 5:
+        assert time.monotonic() < end, f"service did not resume: {tally.counts()}"
+        await ask(client, tally, number)
+        number += 1
+
+
+def victims(split: bool) -> list[str]:
+    services = ["horologe_frontend", "horologe_selector", "horologe_controller"] if split else ["horologe_cli.edge"]
+    return [*services, "horologe_gpu_worker"]
+
+
+def run(scenario: Any) -> Any:
+    return asyncio.run(scenario)
+
+
+def test_no_answers_are_swapped_under_load_with_batching_and_cancellation(house: House) -> None:
+    async def scenario() -> Tally:
+        tally = Tally()
+        async with AsyncClient(house.endpoint, grace_ms=GRACE_MS) as client:
+            await offer(client, tally, 400, 2, cancel_every=7)
+        return tally
+
+    tally = run(scenario())
+    assert sorted(tally.ends) == list(range(800))
+    assert tally.counts()["OK"] > 0
+    assert tally.counts()["CANCELLED"] > 0
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_kill_nine_under_load(house: House, which: int) -> None:
+    names = victims(house.options.split)
+    if which >= len(names):
+        pytest.skip("fused: fewer processes")
+
+    async def scenario() -> Tally:
+        tally = Tally()
+        async with AsyncClient(house.endpoint, grace_ms=GRACE_MS) as client:
+            await resumes(client)
+            load = asyncio.ensure_future(offer(client, tally, 200, 3, cancel_every=11))
+            await asyncio.sleep(1)
+            house.kill(names[which])
+            await load
+            await resumes(client)
+        return tally
+
+    tally = run(scenario())
+    assert sorted(tally.ends) == list(range(600))
+    assert tally.counts()["OK"] > 0
+    assert tally.overtime_s < GRACE_MS / 1000 + 1  # the SDK's timer, and what a busy machine adds to it
+
+
+def test_a_stopped_worker_costs_no_request_its_answer(house: House) -> None:
+    async def scenario() -> Tally:
+        tally = Tally()
+        async with AsyncClient(house.endpoint, grace_ms=GRACE_MS) as client:
+            await resumes(client)
+            load = asyncio.ensure_future(offer(client, tally, 100, 2))
+            await asyncio.sleep(0.5)
+            house.kill("horologe_gpu_worker", signal.SIGSTOP)
+            try:
+                await load
+            finally:
+                house.kill("horologe_gpu_worker", signal.SIGCONT)
+            await resumes(client)
+        return tally
+
+    tally = run(scenario())
+    assert sorted(tally.ends) == list(range(200))
+    assert tally.counts()["OK"] > 0

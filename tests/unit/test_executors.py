@@ -1,0 +1,284 @@
+"""Lane threads with pretend models: windows are kept, batches are padded and trimmed, and no exception kills a lane."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+from builders import a_spec
+from horologe_common.clock import monotonic_ns, ms, s
+from horologe_common.frames import header_of
+from horologe_common.models import TensorSpec
+from horologe_common.status import ModelFailed, Status
+from horologe_gpu_worker.batches import assemble, results
+from horologe_gpu_worker.executors import Executors
+from horologe_gpu_worker.lanes import Abort, Finished, Operation
+from horologe_gpu_worker.memory import Workspace
+from horologe_gpu_worker.settings import Settings
+from horologe_gpu_worker.waiting import exec_core
+from hypothesis import given
+from hypothesis import strategies as st
+from worker_builders import an_input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from horologe_common.models import ModelSpec
+    from horologe_common.wire import ModelReport
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class Sum:
+    """`y` = sum of the row of `x`; `act` is called first."""
+
+    def __init__(self, act: Callable[[], None] = lambda: None) -> None:
+        self.act = act
+        self.batches: list[int] = []
+        self.closed = False
+
+    def run(self, batch_size: int, inputs: Mapping[str, Any]) -> Arrays:
+        assert inputs["x"].shape[0] == batch_size
+        self.batches.append(batch_size)
+        self.act()
+        return {"y": inputs["x"].sum(axis=1, keepdims=True)}
+
+    def copy_in(self, rows: int) -> None:
+        self.batches.append(-rows)
+
+    def copy_out(self, rows: int) -> None:
+        self.batches.append(-rows)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Shelf:
+    """A store of models made beforehand."""
+
+    def __init__(self, **models: Any) -> None:
+        self.models = models
+        self.inline = True
+
+    def scan(self) -> list[ModelReport]:
+        return []
+
+    def scan_one(self, name: str) -> list[ModelReport]:
+        raise ModelFailed(f"no {name}")
+
+    def open(self, key: str) -> Any:
+        if key == "broken/1":
+            raise OSError("disk on fire")
+        return self.models[key.partition("/")[0]]
+
+    def spec(self, key: str) -> ModelSpec:
+        return a_spec(key.partition("/")[0])
+
+    def inline_io(self, key: str) -> bool:
+        return self.inline
+
+
+class House:
+    """Executors with an inbox in place of the reactor."""
+
+    def __init__(self, store: Shelf) -> None:
+        self.executors = Executors("worker/0#w", Settings(realtime=False), store)
+        self.finished: SimpleQueue[Finished] = SimpleQueue()
+        self.executors.start(self.post)
+
+    def post(self, sender: str, to: str, message: Finished) -> None:
+        assert (sender, to) == ("lanes/0#w", "worker/0#w")
+        self.finished.put(message)
+
+    def do(self, message: Operation | Abort) -> Finished:
+        self.executors.deliver(message)
+        return self.finished.get(timeout=10)
+
+    def load(self, *models: str) -> None:
+        for number, model in enumerate(models):
+            assert self.do(Operation(-1 - number, 0, "load", model)).status == Status.OK
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf(sum=Sum())
+
+
+@pytest.fixture
+def house(shelf: Shelf) -> Iterator[House]:
+    house = House(shelf)
+    yield house
+    house.executors.stop()
+
+
+def an_exec(
+    values: list[float], action_id: int = 1, model: str = "sum/1", batch_size: int = 0, **window: Any
+) -> Operation:
+    header, whole = header_of("x", an_input(values))
+    parts = [memoryview(whole)[16 * at : 16 * at + 16] for at in range(len(values))]
+    size = batch_size or a_spec().compiled(len(values))
+    return Operation(action_id, 0, "exec", model, size, len(values), inputs=[(header, parts)], **window)
+
+
+def values_of(finished: Finished) -> list[float]:
+    [(header, buffer)] = finished.outputs
+    assert header.nbytes == len(buffer)
+    assert header.shape == (len(buffer) // 4, 1)
+    values: list[float] = np.frombuffer(buffer, np.float32).tolist()
+    return values
+
+
+def test_a_batch_is_padded_to_its_compiled_size_and_only_true_rows_come_back(house: House, shelf: Shelf) -> None:
+    house.load("sum/1")
+    finished = house.do(an_exec([1, 2, 3]))
+    assert (finished.status, values_of(finished)) == (Status.OK, [1, 2, 3])
+    assert shelf.models["sum"].batches == [4]
+    assert finished.end_ns - finished.begin_ns == finished.device_ns >= 0
+
+
+def test_an_operation_begins_inside_its_window(house: House) -> None:
+    house.load("sum/1")
+    earliest_ns = monotonic_ns() + ms(20)
+    finished = house.do(an_exec([1], earliest_ns=earliest_ns, latest_ns=earliest_ns + s(5)))
+    assert earliest_ns <= finished.begin_ns <= earliest_ns + s(5)
+    late = house.do(an_exec([1], 2, latest_ns=monotonic_ns() - 1))
+    assert (late.status, late.begin_ns) == (Status.TOO_LATE, late.end_ns)
+
+
+def test_an_earlier_window_overtakes_one_that_is_waited_for(house: House) -> None:
+    house.load("sum/1")
+    house.executors.deliver(an_exec([1], 1, earliest_ns=monotonic_ns() + ms(300)))
+    assert house.do(an_exec([2], 2)).action_id == 2
+    assert house.do(Abort(1, 0, "exec")).status == Status.CANCELLED
+    house.executors.deliver(Abort(1, 0, "exec"))
+    assert house.do(an_exec([3], 3)).action_id == 3
+
+
+def test_one_exec_at_a_time_and_what_waits_too_long_is_not_run() -> None:
+    begun, go_on = Event(), Event()
+
+    def hold() -> None:
+        begun.set()
+        go_on.wait(10)
+
+    shelf = Shelf(slow=Sum(hold), sum=Sum())
+    house = House(shelf)
+    house.load("slow/1", "sum/1")
+    house.executors.deliver(an_exec([1], 1, "slow/1"))
+    begun.wait(10)
+    latest_ns = monotonic_ns() + ms(1)
+    house.executors.deliver(an_exec([1], 2, latest_ns=latest_ns))
+    while monotonic_ns() <= latest_ns:
+        pass
+    go_on.set()
+    ends = {finished.action_id: finished.status for finished in (house.finished.get(timeout=10) for _ in range(2))}
+    assert ends == {1: Status.OK, 2: Status.TOO_LATE}
+    assert shelf.models["sum"].batches == []
+    house.executors.stop()
+
+
+@pytest.mark.parametrize("error", [ModelFailed("text"), ValueError("text"), SystemExit("text"), MemoryError("text")])
+def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    house = House(Shelf(bad=Sum(fail), sum=Sum()))
+    house.load("bad/1", "sum/1")
+    failed = house.do(an_exec([1], 1, "bad/1"))
+    assert failed.status == Status.FAILED
+    assert "text" in failed.reason
+    assert values_of(house.do(an_exec([4], 2))) == [4]
+    house.executors.stop()
+
+
+def test_outputs_that_are_not_what_was_promised_fail_the_batch(house: House, shelf: Shelf) -> None:
+    house.load("sum/1")
+    shelf.models["sum"].run = lambda batch_size, inputs: {"y": np.zeros((7, 1), np.float32)}
+    assert "got [7, 1], wanted 1 rows" in house.do(an_exec([1])).reason
+    shelf.models["sum"].run = lambda batch_size, inputs: {"z": np.zeros((1, 1), np.float32)}
+    assert "got ['z'], wanted 'y'" in house.do(an_exec([1])).reason
+
+
+def test_load_unload_and_what_is_not_loaded(house: House, shelf: Shelf) -> None:
+    broken = house.do(Operation(1, 0, "load", "broken/1"))
+    assert (broken.status, broken.reason) == (Status.FAILED, "model broken/1: OSError: disk on fire")
+    house.load("sum/1")
+    assert house.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK
+    assert shelf.models["sum"].closed
+    missing = house.do(an_exec([1], 3))
+    assert (missing.status, missing.reason) == (Status.REFUSED, "model sum/1: is not loaded")
+
+
+def test_a_scan_runs_beside_the_other_lanes(house: House) -> None:
+    assert house.do(Operation(1, 0, "scan", "")).models == []
+    failed = house.do(Operation(2, 0, "scan", "sum/1"))
+    assert (failed.lane, failed.status, failed.reason) == ("scan", Status.FAILED, "no sum")
+
+
+def test_inputs_and_outputs_pass_through_lanes_of_their_own(house: House, shelf: Shelf) -> None:
+    house.load("sum/1")
+    put = an_exec([1, 2, 3])
+    staged = house.do(msgspec.structs.replace(put, lane="input"))
+    assert staged.staged["x"].shape == (4, 4)
+    ran = house.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
+    assert not ran.outputs
+    got = house.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
+    assert values_of(got) == [1, 2, 3]
+    assert shelf.models["sum"].batches == [-3, 4, -3]
+
+
+def test_stopping_closes_the_models_and_begins_nothing_more(shelf: Shelf) -> None:
+    house = House(shelf)
+    house.load("sum/1")
+    house.executors.deliver(an_exec([1], earliest_ns=monotonic_ns() + s(60)))
+    house.executors.stop()
+    assert shelf.models["sum"].closed
+    assert shelf.models["sum"].batches == []
+
+
+@given(st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=4), min_size=1, max_size=4), st.integers(0, 3))
+def test_parts_are_joined_in_order_and_padded_with_zeros(rows: list[list[int]], shift: int) -> None:
+    """Parts may lie at any byte of a glued frame."""
+    parts = []
+    for part in rows:
+        raw = an_input([float(value) for value in part]).tobytes()
+        parts.append(memoryview(bytes(shift) + raw)[shift:])
+    count = sum(map(len, rows))
+    header = header_of("x", np.zeros((count, 4), np.float32))[0]
+    operation = Operation(1, 0, "exec", "sum/1", 16, count, inputs=[(header, parts)])
+    space = Workspace()
+    for _ in range(2):  # the second time the space is not clean
+        x = assemble(operation, True, space)["x"]
+        assert x.flags.aligned
+        assert x.sum(1).tolist() == [float(value) for part in rows for value in part] + [0.0] * (16 - count)
+        space.take(64)[:] = 255
+
+
+def test_strings_are_joined_and_padded_with_empty_ones() -> None:
+    header, buffer = header_of("x", np.array([[b"a"], [b"bc"]], object))
+    operation = Operation(1, 0, "exec", "m/1", 4, 2, inputs=[(header, [buffer])])
+    assert assemble(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b""], [b""]]
+
+
+def test_what_a_model_passes_through_outlives_the_workspace() -> None:
+    spec = msgspec.structs.replace(a_spec(), outputs=(TensorSpec("y", "FP32", (-1, 4)),))
+    space = Workspace()
+    operation = an_exec([1, 2, 3])
+    x = assemble(operation, True, space)["x"]
+    [(_, buffer)] = results(operation, spec, {"y": x}, space)
+    x[:] = 0
+    assert np.frombuffer(buffer, np.float32).reshape(3, 4).sum(1).tolist() == [1, 2, 3]
+
+
+def test_lanes_are_pinned_from_four_cores_up_and_never_two_to_one_core() -> None:
+    assert exec_core(Settings(), 0, {0, 1}) is None
+    assert exec_core(Settings(pin=False), 0, set(range(8))) is None
+    assert exec_core(Settings(name="left"), 0, set(range(8))) is None
+    places = [
+        exec_core(Settings(name=str(name), shares=2), share, set(range(8))) for name in range(3) for share in range(2)
+    ]
+    assert places == [7, 6, 5, 4, None, None]

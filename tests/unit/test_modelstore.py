@@ -1,0 +1,192 @@
+"""The repository on disk: what is found, and how what is wrong is named without harming the rest."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from horologe_common.clock import ms, s
+from horologe_common.status import UnknownModel
+from horologe_gpu_worker.manifest import InvalidModel
+from horologe_gpu_worker.modelstore import ModelStore
+from horologe_gpu_worker.runtimes import RUNTIMES
+from model_folders import ECHO, SIGNATURE, a_folder, a_python_model, an_emulated_model, an_onnx_model, onnx_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from horologe_gpu_worker.runtime import Runtime
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def store(repository: Path, tmp_path: Path) -> ModelStore:
+    return ModelStore(repository, tmp_path / "cache", report=lambda line: None)
+
+
+def reason_for(store: ModelStore, name: str = "m") -> str:
+    (report,) = store.scan_one(name)
+    assert report.profile is None
+    return report.reason
+
+
+def test_finds_every_version_of_every_runtime_and_opens_them(store: ModelStore, repository: Path) -> None:
+    an_onnx_model(repository)
+    a_folder(repository, "graph", version="2", model_onnx=onnx_bytes())
+    a_python_model(repository)
+    an_emulated_model(repository)
+    (repository / "README.md").write_text("not a model")
+    (repository / ".git").mkdir()
+    (repository / "__pycache__").mkdir()
+    reports = store.scan()
+    assert [report.reason for report in reports] == [""] * 4
+    assert [report.spec.key for report in reports] == ["code/1", "graph/1", "graph/2", "pretend/1"]
+    for report in reports:
+        assert report.profile is not None
+        assert set(report.profile.exec_ns) == set(report.spec.batch_sizes)
+        assert store.spec(report.spec.key) == report.spec
+        assert report.spec.content_hash
+        model = store.open(report.spec.key)
+        assert model.run(1, {"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[1] * 4]
+        model.close()
+
+
+def test_settings_come_from_the_versions_manifest_or_else_the_models(store: ModelStore, repository: Path) -> None:
+    a_folder(repository, "m", model_onnx=onnx_bytes())
+    a_folder(repository, "m", 'slo = "7ms"', version="2", model_onnx=onnx_bytes())
+    (repository / "m" / "model.toml").write_text('slo = "50ms"\ncache = true\ncache_ttl = "10s"\nbatch_sizes = [1, 3]')
+    one, two = [report.spec for report in store.scan()]
+    assert (one.slo_ns, one.cache, one.cache_ttl_ns, one.batch_sizes) == (ms(50), True, s(10), (1, 3))
+    assert (two.slo_ns, two.cache) == (ms(7), False)
+
+
+def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repository: Path) -> None:
+    an_onnx_model(repository, "good")
+    a_folder(repository, "bad", model_onnx=b"garbage")
+    a_python_model(repository, "raise RuntimeError('no licence')", "raises")
+    reports = {report.spec.name: report for report in store.scan()}
+    assert reports["good"].profile is not None
+    assert "model.onnx: got" in reports["bad"].reason
+    assert "RuntimeError: no licence" in reports["raises"].reason
+    with pytest.raises(UnknownModel, match="bad/1"):
+        store.open("bad/1")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "wanted"),
+    [
+        ("slo = '50'", r"model\.toml: slo: got '50', wanted a number with one of ns, us, ms"),
+        ("slo = 50", r"model\.toml: Expected `str`, got `int` - at `\$\.slo`"),
+        ("slo = '-5ms'", "slo: got '-5ms', wanted nothing negative"),
+        ("sloo = '5ms'", r"model\.toml: .*unknown field `sloo`"),
+        ("batch_sizes = [4, 2]", r"batch_sizes: got \[4, 2\], wanted ascending"),
+        ("batch_sizes = [0, 2]", r"batch_sizes: got \[0, 2\], wanted ascending numbers from 1"),
+        ("threads = 0", "threads: got 0, wanted at least 1"),
+        ("runtime = 'torch'", "runtime: got 'torch', wanted one of onnx, python, emulated"),
+        ("runtime = 'emulated'\n" + SIGNATURE, r"emulated: got no table, wanted \[emulated\]"),
+        ("[emulated]\nexec_ms = {1 = -1}\n" + SIGNATURE, "model.toml: "),
+        (SIGNATURE.replace("FP32", "FLOAT"), "inputs: x: datatype: got 'FLOAT', wanted one of BOOL"),
+        (SIGNATURE.replace("-1", "-2"), r"inputs: x: shape: got \[-2, 4\]"),
+        (SIGNATURE + SIGNATURE, "inputs: name: got 'x', wanted a name of its own"),
+        ("[[[", r"model\.toml: "),
+    ],
+)
+def test_a_bad_manifest_names_file_field_got_and_wanted(
+    store: ModelStore, repository: Path, manifest: str, wanted: str
+) -> None:
+    a_folder(repository, "m", manifest, model_onnx=onnx_bytes())
+    with pytest.raises(AssertionError, match=wanted):
+        raise AssertionError(reason_for(store))
+
+
+def test_names_that_would_break_addresses_are_refused(store: ModelStore, repository: Path) -> None:
+    an_onnx_model(repository, "has space")
+    an_onnx_model(repository, "has#hash")
+    an_onnx_model(repository, "fine")
+    assert {report.spec.name: report.reason[:16] for report in store.scan()} == {
+        "has space": "name: got 'has s",
+        "has#hash": "name: got 'has#h",
+        "fine": "",
+    }
+    assert [store.scan_one(name) for name in ("", "..", "../fine", "no-such", ".", "a\0", "x" * 300)] == [[]] * 7
+
+
+def test_a_model_outside_a_version_folder_is_told_where_it_belongs(store: ModelStore, repository: Path) -> None:
+    (repository / "m").mkdir()
+    (repository / "m" / "model.onnx").write_bytes(onnx_bytes())
+    assert reason_for(store).endswith(
+        "m: got no version folder, wanted " + str(repository / "m" / "1") + " with the model in it"
+    )
+
+
+def test_two_model_files_need_a_runtime(store: ModelStore, repository: Path) -> None:
+    folder = a_folder(repository, "m", model_onnx=onnx_bytes(), model_py=ECHO)
+    assert "got onnx and python, wanted model.onnx or model.py (or `runtime` in model.toml)" in reason_for(store)
+    (folder / "model.toml").write_text('runtime = "onnx"')
+    assert store.scan_one("m")[0].profile is not None
+
+
+def test_a_runtime_that_is_not_installed_is_that_models_reason_only(repository: Path, tmp_path: Path) -> None:
+    def absent() -> Runtime:
+        importlib.import_module("package_of_no_one")
+        raise AssertionError
+
+    an_onnx_model(repository)
+    an_emulated_model(repository)
+    graph, pretend = ModelStore(repository, tmp_path / "cache", {**RUNTIMES, "onnx": absent}).scan()
+    assert graph.reason == "runtime 'onnx': package_of_no_one is not installed (the extra `onnx` of the distribution)"
+    assert pretend.profile is not None
+
+
+def test_scan_one_follows_what_changes_on_disk(store: ModelStore, repository: Path) -> None:
+    folder = an_emulated_model(repository)
+    (before,) = store.scan()
+    (folder / "model.toml").write_text((folder / "model.toml").read_text().replace("1 = 1.0", "1 = 2.0"))
+    (after,) = store.scan_one("pretend")
+    assert after.spec.content_hash != before.spec.content_hash
+    assert after.profile is not None
+    assert after.profile.exec_ns[1] == ms(2)
+    (folder / "model.toml").unlink()
+    folder.rmdir()
+    folder.parent.rmdir()
+    assert store.scan_one("pretend") == []
+    with pytest.raises(UnknownModel):
+        store.spec("pretend/1")
+
+
+def test_the_content_hash_is_of_the_content(store: ModelStore, repository: Path) -> None:
+    an_onnx_model(repository, "a")
+    an_onnx_model(repository, "b")
+    an_onnx_model(repository, "c", manifest="batch_sizes = [1]")
+    a, b, c = [report.spec.content_hash for report in store.scan()]
+    assert a == b != c
+
+
+def test_declared_transfer_times_use_the_lanes(store: ModelStore, repository: Path) -> None:
+    an_emulated_model(repository, "host")
+    folder = an_emulated_model(repository, "device")
+    (folder / "model.toml").write_text((folder / "model.toml").read_text() + "input_ms = 0.1\n")
+    store.scan()
+    assert store.inline_io("host/1")
+    assert not store.inline_io("device/1")
+
+
+def test_a_repository_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InvalidModel, match="nowhere: No such file or directory, wanted a folder of models"):
+        ModelStore(tmp_path / "nowhere", tmp_path / "cache").scan()
+
+
+def test_a_repository_that_cannot_be_written_is_served(store: ModelStore, repository: Path) -> None:
+    an_onnx_model(repository)
+    a_python_model(repository)
+    before = sorted(repository.rglob("*"))
+    assert all(report.profile for report in store.scan())
+    assert sorted(repository.rglob("*")) == before

@@ -1,0 +1,129 @@
+"""Profiles: measured once, kept, and measured again when what is kept is of no use."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from horologe_common.clock import ms
+from horologe_common.models import ModelSpec, Profile, TensorSpec
+from horologe_common.status import ModelFailed
+from horologe_gpu_worker.profiling import RUNS_MAX, RUNS_MIN, ProfileCache, cpu_model, hardware_id, measure, profile_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+X = (TensorSpec("x", "FP32", (-1, 4)),)
+SPEC = ModelSpec("m", "1", "", X, X, (1, 2), content_hash="c0ffee")
+
+
+class Timed:
+    """A runtime on a clock of its own: opening takes 30 ms, a run 4 ms a row and every fifth run ten times that."""
+
+    inline_io = True
+
+    def __init__(self, row_ns: int = ms(4)) -> None:
+        self.now_ns, self.row_ns = 0, row_ns
+        self.runs: list[int] = []
+        self.opened = self.closed = 0
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def inspect(self, folder: Path) -> ModelSpec:
+        return SPEC
+
+    def open(self, spec: ModelSpec, folder: Path) -> Timed:
+        self.now_ns += ms(30)
+        self.opened += 1
+        return self
+
+    def run(self, batch_size: int, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert inputs["x"].shape == (batch_size, 4)
+        self.runs.append(batch_size)
+        self.now_ns += batch_size * self.row_ns * (10 if len(self.runs) % 50 == 7 else 1)
+        return inputs
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_measures_loading_and_every_batch_size_without_the_outlier(tmp_path: Path) -> None:
+    runtime = Timed()
+    profile = measure(runtime, SPEC, tmp_path, runtime.clock)
+    assert profile == Profile({1: ms(4), 2: ms(8)}, ms(30))
+    assert runtime.closed == 1
+
+
+@pytest.mark.parametrize(("row_ns", "runs"), [(ms(1000), RUNS_MIN), (1, RUNS_MAX)])
+def test_is_brief_for_slow_models_and_for_fast_ones(tmp_path: Path, row_ns: int, runs: int) -> None:
+    runtime = Timed(row_ns)
+    measure(runtime, SPEC, tmp_path, runtime.clock)
+    assert (runtime.runs.count(1), runtime.runs.count(2)) == (runs, runs)
+
+
+def test_a_model_that_fails_is_closed(tmp_path: Path) -> None:
+    class Failing(Timed):
+        def run(self, batch_size: int, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            raise ModelFailed("no")
+
+    runtime = Failing()
+    with pytest.raises(ModelFailed):
+        measure(runtime, SPEC, tmp_path)
+    assert runtime.closed == 1
+
+
+def test_is_measured_once_and_kept_by_hardware_and_content(tmp_path: Path) -> None:
+    cache, runtime, told = ProfileCache(tmp_path), Timed(), list[str]()
+    first = profile_of(runtime, SPEC, tmp_path, cache, told.append)
+    again = profile_of(runtime, SPEC, tmp_path, ProfileCache(tmp_path), told.append)
+    assert first == again
+    assert (runtime.opened, told) == (1, ["measuring m/1: batch sizes [1, 2]"])
+    path = tmp_path / "profiles" / hardware_id() / "c0ffee.json"
+    assert json.loads(path.read_text())["model"] == "m/1"
+    assert [entry.name for entry in path.parent.iterdir()] == ["c0ffee.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe", b"[]", b'{"model": "m/1", "exec_ns": {"1": 5}, "load_ns": 1}',
+     b'{"model": "m/1", "exec_ns": {"1": 5, "2": -6}, "load_ns": 1}',
+     b'{"model": "m/1", "exec_ns": {"one": 5}, "load_ns": 1}'],
+)  # fmt: skip
+def test_what_cannot_be_read_is_measured_again(tmp_path: Path, content: bytes) -> None:
+    cache, runtime = ProfileCache(tmp_path), Timed()
+    profile_of(runtime, SPEC, tmp_path, cache, lambda line: None)
+    cache.path(SPEC).write_bytes(content)
+    profile_of(runtime, SPEC, tmp_path, cache, lambda line: None)
+    assert runtime.opened == 2
+    assert cache.read(SPEC) is not None
+
+
+def test_a_cache_that_cannot_be_written_only_costs_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("where the folder would be")
+    runtime = Timed()
+    for _ in range(2):
+        assert profile_of(runtime, SPEC, tmp_path, ProfileCache(tmp_path / "file"), lambda line: None).load_ns > -1
+    assert runtime.opened == 2
+
+
+def test_declared_times_need_no_measuring(tmp_path: Path) -> None:
+    class Declared(Timed):
+        def profile(self, spec: ModelSpec, folder: Path) -> Profile:
+            return Profile({1: 1, 2: 2}, 3)
+
+    runtime = Declared()
+    cache = ProfileCache(tmp_path)
+    assert profile_of(runtime, SPEC, tmp_path, cache, lambda line: None) == Profile({1: 1, 2: 2}, 3)
+    assert (runtime.opened, cache.read(SPEC)) == (0, None)
+
+
+def test_the_hardware_id_is_a_folder_name(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Some(R) CPU @ 2.50GHz\n")
+    assert cpu_model(str(cpuinfo)) == "Some(R) CPU @ 2.50GHz"
+    assert cpu_model(str(tmp_path / "none"))
+    assert set(hardware_id("onnx")) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
+    assert hardware_id("onnx") != hardware_id("python")

@@ -1,0 +1,214 @@
+"""A Python model that crashes, hangs, leaks or answers nonsense costs itself alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from horologe_common.status import ModelFailed
+from horologe_gpu_worker.runtimes.python import PythonModel, PythonRuntime
+from model_folders import ECHO, a_python_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from numpy.typing import NDArray
+
+
+COMMANDED = """
+import os, time
+import numpy as np
+
+class Model:
+    def predict_batch(self, inputs):
+        x = inputs["x"]
+        match int(x[0, 0]):
+            case 1: raise ValueError("this is the model's own text")
+            case 2: os._exit(7)
+            case 3: time.sleep(3600)
+            case 4: return {"z": x}
+            case 5: return {"y": x.astype(np.float64)}
+            case 6: return {"y": x[:, :2]}
+            case 7: return [x]
+            case 8: return {"y": np.array([1j])}
+            case 9: os.kill(os.getpid(), 11)
+            case 10: np.ones(1 << 29)
+            case 11: return {"y": np.full((1, 4), os.getpid(), np.float32)}
+            case 12: print("chatter " * 100_000)
+        return {"y": x}
+"""
+RAISE, EXIT, HANG, NAME, DATATYPE, SHAPE, LIST, DTYPE, SEGFAULT, LEAK, PID, CHATTER = range(1, 13)
+FINE = 0
+
+
+def row(command: int) -> dict[str, NDArray[Any]]:
+    return {"x": np.array([[command, 1, 2, 3]], np.float32)}
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[PythonModel]:
+    runtime = PythonRuntime()
+    model = runtime.open(runtime.inspect(folder), folder)
+    try:
+        yield model
+    finally:
+        model.close()
+
+
+def a_commanded_model(tmp_path: Path, **keys: Any) -> AbstractContextManager[PythonModel]:
+    return opened(a_python_model(tmp_path, COMMANDED, **keys))
+
+
+def until_answered(model: PythonModel, seconds: float = 15) -> NDArray[Any]:
+    """The first answer once the model's process has been started again."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            return model.run(1, row(FINE))["y"]
+        except ModelFailed as error:
+            if "is being started again after" not in error.reason:
+                raise
+        time.sleep(0.02)
+    raise TimeoutError("the model's process did not come back")
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (RAISE, "model code/1: ValueError: this is the model's own text"),
+        (NAME, r"model code/1: outputs: got \['z'\], wanted \['y'\]"),
+        (DATATYPE, "model code/1: output 'y': datatype: got FP64, wanted FP32"),
+        (SHAPE, r"model code/1: output 'y': shape: got \[1, 2\], wanted \[1, 4\]"),
+        (LIST, "model code/1: predict_batch: got list, wanted a dict"),
+        (DTYPE, "model code/1: .*'y': dtype: got complex128"),
+    ],
+)
+def test_a_bad_answer_fails_its_batch_and_the_process_goes_on(tmp_path: Path, command: int, text: str) -> None:
+    with a_commanded_model(tmp_path) as model:
+        pid = model.run(1, row(PID))["y"][0, 0]
+        with pytest.raises(ModelFailed, match=text):
+            model.run(1, row(command))
+        assert model.run(1, row(PID))["y"][0, 0] == pid
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [(EXIT, r"process ended \(exit code 7\)"), (SEGFAULT, r"process ended \(SIGSEGV\)")],
+)
+def test_a_crash_fails_its_batch_and_the_next_process_answers(tmp_path: Path, command: int, text: str) -> None:
+    with a_commanded_model(tmp_path) as model:
+        for _ in range(2):
+            with pytest.raises(ModelFailed, match=text):
+                model.run(1, row(command))
+            with pytest.raises(ModelFailed, match=f"started again after: {text}"):
+                model.run(1, row(FINE))
+            np.testing.assert_array_equal(until_answered(model), row(FINE)["x"])
+
+
+def test_a_hang_is_ended_at_its_time_out(tmp_path: Path) -> None:
+    with a_commanded_model(tmp_path, timeout='"300ms"') as model:
+        with pytest.raises(ModelFailed, match=r"model code/1: no answer within 0\.3 s"):
+            model.run(1, row(HANG))
+        until_answered(model)
+
+
+def test_a_leak_meets_the_memory_limit_and_starts_anew(tmp_path: Path) -> None:
+    with a_commanded_model(tmp_path, memory_limit='"1GiB"') as model:
+        with pytest.raises(ModelFailed, match="MemoryError"):
+            model.run(1, row(LEAK))
+        until_answered(model)
+
+
+def test_a_process_killed_while_idle_is_noticed_and_replaced(tmp_path: Path) -> None:
+    with a_commanded_model(tmp_path) as model:
+        os.kill(int(model.run(1, row(PID))["y"][0, 0]), signal.SIGKILL)
+        with pytest.raises(ModelFailed, match="SIGKILL"):
+            model.run(1, row(FINE))
+        until_answered(model)
+
+
+def test_output_to_the_terminal_never_blocks_the_model(tmp_path: Path) -> None:
+    with a_commanded_model(tmp_path) as model:
+        assert "y" in model.run(1, row(CHATTER))
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("def Model(:", "SyntaxError"),
+        ("x = 1", "got no class Model"),
+        ("class Model: pass", "got no method predict_batch"),
+        ("import sys; sys.exit(3)", r"process ended \(exit code 3\)"),
+        ("class Model:\n    def predict_batch(self, inputs): return {}", r"outputs: got \[\], wanted \['y'\]"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path, source: str, text: str) -> None:
+    with pytest.raises(ModelFailed, match=text), opened(a_python_model(tmp_path, source)):
+        pass
+
+
+def test_large_tensors_and_neighbours_in_the_folder(tmp_path: Path) -> None:
+    folder = a_python_model(
+        tmp_path, "from neighbour import twice\n" + ECHO.replace('inputs["x"]', 'twice(inputs["x"])')
+    )
+    (folder / "neighbour.py").write_text("def twice(x): return x * 2")
+    manifest = (folder / "model.toml").read_text().replace("[-1, 4]", "[-1, 1000000]")
+    (folder / "model.toml").write_text(manifest)
+    with opened(folder) as model:
+        x = np.arange(2_000_000, dtype=np.float32).reshape(2, -1)
+        np.testing.assert_array_equal(model.run(2, {"x": x})["y"], x * 2)
+    assert not (folder / "__pycache__").exists()
+
+
+def test_strings_pass(tmp_path: Path) -> None:
+    upper = '[[text.upper() for text in row] for row in inputs["x"]]'
+    folder = a_python_model(tmp_path, ECHO.replace('inputs["x"]', upper))
+    (folder / "model.toml").write_text((folder / "model.toml").read_text().replace("FP32", "BYTES"))
+    with opened(folder) as model:
+        x = np.array([[b"a", b"", b"\xff", b"d"]], object)
+        assert model.run(1, {"x": x})["y"].tolist() == [[b"A", b"", b"\xff", b"D"]]
+
+
+def test_a_hanging_process_dies_with_its_worker(tmp_path: Path) -> None:
+    """The worker is killed while the model sits in a call that never returns to the interpreter's loop."""
+    folder = a_python_model(tmp_path, COMMANDED, timeout='"60s"')
+    worker = f"""
+import pathlib, threading, numpy as np
+from horologe_gpu_worker.runtimes.python import PythonRuntime
+runtime, folder = PythonRuntime(), pathlib.Path({str(folder)!r})
+opened = []
+loading = threading.Thread(target=lambda: opened.append(runtime.open(runtime.inspect(folder), folder)))
+loading.start(); loading.join()
+print(int(opened[0].run(1, {{"x": np.full((1, 4), {PID}, np.float32)}})["y"][0, 0]), flush=True)
+opened[0].run(1, {{"x": np.full((1, 4), {HANG}, np.float32)}})
+"""
+    with subprocess.Popen([sys.executable, "-c", worker], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert is_running(child)
+        process.kill()
+    wait_gone(child)
+
+
+def wait_gone(pid: int) -> None:
+    end = time.monotonic() + 10
+    while is_running(pid):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,74 @@
+"""Settings: file, then environment, then flags; durations and sizes; every mistake is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from horologe_common.settings import DURATIONS, SIZES, SettingsError, load, quantity
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    scheduler: str = "clockwork"
+    grace_ns: int = 50_000_000
+    limit_bytes: int = 1 << 20
+    bind: tuple[str, ...] = ()
+    workers: int = 1
+    recording: bool = False
+
+
+def a_file(folder: Path, text: str) -> Path:
+    (folder / "horologe.toml").write_text(text)
+    return folder / "horologe.toml"
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    assert load(Settings, "controller", None, {}) == Settings()
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = a_file(tmp_path, '[controller]\nscheduler = "edf"\ngrace_ns = "5ms"\nworkers = 2\n[other]\nx = 1\n')
+    env = {"HOROLOGE_CONTROLLER_GRACE_NS": "6ms", "HOROLOGE_CONTROLLER_WORKERS": "3", "HOROLOGE_OTHER_X": "1"}
+    settings = load(Settings, "controller", file, env, {"workers": "4", "scheduler": None})
+    assert settings == Settings(scheduler="edf", grace_ns=6_000_000, workers=4)
+
+
+def test_text_becomes_what_the_field_is() -> None:
+    env = {
+        "HOROLOGE_X_GRACE_NS": "1.5s", "HOROLOGE_X_LIMIT_BYTES": "2 MiB", "HOROLOGE_X_BIND": "ipc://a, tcp://b:1,",
+        "HOROLOGE_X_RECORDING": "true",
+    }  # fmt: skip
+    assert load(Settings, "x", None, env) == Settings(
+        grace_ns=1_500_000_000, limit_bytes=2 << 20, bind=("ipc://a", "tcp://b:1"), recording=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[s]\nschedular = 'edf'", r"setting s\.schedular: unknown; known are scheduler, grace_ns"),
+        ("[s]\ngrace_ns = 'soon'", r"setting s\.grace_ns: got 'soon', wanted a number with one of ns, us, ms, s, min"),
+        ("[s]\ngrace_ns = 'infs'", r"setting s\.grace_ns: got 'infs'"),
+        ("[s]\ngrace_ns = 'nanms'", r"setting s\.grace_ns: got 'nanms'"),
+        ("[s]\nlimit_bytes = '5'", r"setting s\.limit_bytes: got '5', wanted a number with one of B, KiB"),
+        ("[s]\nworkers = 'many'", r"settings of s: .*workers"),
+        ("s = 3", r"s: got int, wanted a table"),
+        ("[s", r"settings file .*horologe\.toml"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=why):
+        load(Settings, "s", a_file(tmp_path, text), {})
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere\.toml"):
+        load(Settings, "s", tmp_path / "nowhere.toml", {})
+
+
+def test_quantities() -> None:
+    assert [quantity("x", text, DURATIONS) for text in ("0", "7ns", "2us", "0.5 ms", "3s", "1min")] == [
+        0, 7, 2_000, 500_000, 3_000_000_000, 60_000_000_000,
+    ]  # fmt: skip
+    assert [quantity("x", text, SIZES) for text in ("1B", "1KiB", "16MiB", "1GiB")] == [1, 1024, 16 << 20, 1 << 30]

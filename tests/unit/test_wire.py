@@ -1,0 +1,170 @@
+"""The wire format is fixed: these bytes are what peers of other versions and languages send and expect."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgpack
+import msgspec
+import pytest
+from horologe_common import wire
+from horologe_common.models import ModelSpec, Profile, TensorSpec
+from horologe_common.status import HorologeError, InvalidInput, Status, TooLarge, error_for
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+TENSOR = wire.Tensor("x", "FP32", (1, 4), 16)
+SPEC = ModelSpec("m", "1", "onnx", (TensorSpec("x", "FP32", (-1, 4)),), (TensorSpec("y", "INT64", (-1,)),))
+ROW_STATUS = wire.RowStatus(7, 1)
+
+GOLDEN: list[tuple[wire.AnyMessage, str]] = [
+    (wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",)), "970101a16da0ce02faf0809194a178a4465033329201041091a179"),
+    (
+        wire.Answer(1, 0, (TENSOR,), "", 0, "m", "1", 10, 20, 4, True),
+        "9c0201009194a178a44650333292010410a000a16da1310a1404c3",
+    ),
+    (wire.Cancel((1, 2)), "9203920102"),
+    (wire.ModelInfo(3, "m"), "930403a16d"),
+    (
+        wire.Models(3, (wire.ModelState(SPEC, "READY", ""),), 0, ""),
+        "95050391939ca16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200a55245414459a000a0",
+    ),
+    (wire.Admit(4, "m", "1", True), "950604a16da131c3"),
+    (wire.Describe(5), "920705"),
+    (
+        wire.Description(5, (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000),), "edf", 2),
+        "9508059198a8776f726b65722f3000a3637075080791a36d2f3101cd03e8a365646602",
+    ),
+    (
+        wire.Hello(1, ("worker/0#a",), "boot", "ipc://e", ("worker",)),
+        "960a0191aa776f726b65722f302361a4626f6f74a76970633a2f2f6591a6776f726b6572",
+    ),
+    (wire.Welcome(1, ("controller/0#b",), "boot", ()), "950b0191ae636f6e74726f6c6c65722f302362a4626f6f7490"),
+    (wire.Directory(("ipc://e",)), "920c91a76970633a2f2f65"),
+    (wire.Rejected(12, "protocol"), "930d0ca870726f746f636f6c"),
+    (wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7), "981406a16dcd03e801c4020102c307"),
+    (wire.Release((6, 7)), "9215920607"),
+    (
+        wire.Submit(8, "m/1", 1000, 1, "frontend/0#c", 6, False, 7),
+        "991e08a36d2f31cd03e801ac66726f6e74656e642f30236306c207",
+    ),
+    (wire.Outcome(8, 5, "late", 9), "951f0805a46c61746509"),
+    (wire.Dispatch(10, "worker/0#a", (6,)), "94280aaa776f726b65722f3023619106"),
+    (
+        wire.Ship(10, "frontend/0#c", (wire.Shipped(6, (TENSOR,)),), (7,)),
+        "95290aac66726f6e74656e642f3023639192069194a178a446503332920104109107",
+    ),
+    (
+        wire.Outputs(10, (ROW_STATUS,), (TENSOR,), "m/1", 4, 100, 200),
+        "982a0a9194070100a09194a178a44650333292010410a36d2f310464ccc8",
+    ),
+    (
+        wire.Infer(10, 0, "m/1", 4, (wire.Row(0, 6, 1, 8, 1),), ("frontend/0#c", "selector/0#d"), 100, 200, 50),
+        "9a320a00a36d2f31049195000601080192ac66726f6e74656e642f302363ac73656c6563746f722f30236464ccc832",
+    ),
+    (wire.Load(11, 0, "m/1", 100, 200, 50), "97330b00a36d2f3164ccc832"),
+    (wire.Unload(12, 0, "m/1"), "94340c00a36d2f31"),
+    (wire.Result(10, 0, 100, 200, 90, 95, (ROW_STATUS,), ""), "99350a0064ccc85a5f9194070100a0a0"),
+    (wire.Ping(100), "923664"),
+    (wire.Pong(100, 101), "93376465"),
+    (
+        wire.Register((wire.Share(0, "cpu", 8, ("m/1",)),), (wire.ModelReport(SPEC, Profile({1: 5}, 9), ""),), (10,)),
+        "9438919400a36370750891a36d2f3191939ca16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c2009281010509a0910a",
+    ),
+    (wire.Scan("m"), "9239a16d"),
+    (wire.Drain(), "913a"),
+]
+"""One of each message with every field set. Never edit a line: a change of these bytes breaks deployed peers."""
+
+
+@pytest.mark.parametrize(("message", "golden"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_the_bytes_of_every_message_stay_as_they_are(message: wire.AnyMessage, golden: str) -> None:
+    assert msgspec.msgpack.encode(message).hex() == golden
+    assert msgspec.msgpack.decode(bytes.fromhex(golden), type=wire.AnyMessage) == message
+
+
+def test_every_message_has_golden_bytes_and_a_tag_of_its_own() -> None:
+    kinds = get_args(wire.AnyMessage)
+    assert {type(message) for message, _ in GOLDEN} == set(kinds)
+    tags = [kind.__struct_config__.tag for kind in kinds]
+    assert len(set(tags)) == len(tags)
+
+
+@pytest.mark.parametrize(("message", "golden"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_a_newer_peer_may_append_fields(message: wire.AnyMessage, golden: str) -> None:
+    longer = msgpack.packb([*msgpack.unpackb(bytes.fromhex(golden), strict_map_key=False), "new", [1]])
+    assert msgspec.msgpack.decode(longer, type=wire.AnyMessage) == message
+
+
+@pytest.mark.parametrize(("message", "golden"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_an_older_peer_may_leave_out_what_has_a_default(message: wire.AnyMessage, golden: str) -> None:
+    fields = msgspec.structs.fields(type(message))
+    required = sum(field.required for field in fields)
+    shorter = msgpack.packb(msgpack.unpackb(bytes.fromhex(golden), strict_map_key=False)[: 1 + required])
+    decoded = msgspec.msgpack.decode(shorter, type=wire.AnyMessage)
+    assert type(decoded) is type(message)
+    assert all(field.required for field in fields[:required]), "fields without a default come first"
+
+
+def test_another_msgpack_reads_a_packet() -> None:
+    letters = [wire.Letter("selector/0#a", "frontend/0#b", [wire.Ping(5), wire.Cancel((1,))])]
+    assert msgpack.unpackb(wire.encode(letters)) == [["selector/0#a", "frontend/0#b", [[54, 5], [3, [1]]]]]
+
+
+def test_what_another_msgpack_writes_is_read() -> None:
+    header = msgpack.packb([["", "", [[1, 1, "m", "", 5, [["x", "FP32", [1, 4], 16]]]]]])
+    assert wire.decode(header)[0].messages == [wire.Predict(1, "m", "", 5, (TENSOR,))]
+
+
+def test_a_header_over_the_limit_is_not_decoded() -> None:
+    with pytest.raises(TooLarge, match="got 65537 bytes, at most 65536"):
+        wire.decode(b"\xc1" * (wire.HEADER_LIMIT + 1), wire.HEADER_LIMIT)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"\xc1", b"\x90\x90", msgpack.packb({}), msgpack.packb([["", "", [[99, 1]]]]), msgpack.packb([["", ""]]),
+     msgpack.packb([["", "", [[2, "one", 0]]]]), b"\xdd\xff\xff\xff\xff", b"\x91" * 5000],
+)  # fmt: skip
+def test_what_is_no_packet_is_invalid_input(header: bytes) -> None:
+    with pytest.raises(InvalidInput, match="header"):
+        wire.decode(header)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_raise_nothing_else(header: bytes) -> None:
+    _decode_or_refuse(header)
+
+
+scalars = st.none() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text(max_size=5) | st.binary(max_size=5)
+values = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=3), scalars, max_size=2)
+messages = st.tuples(st.integers(1, 60), values, values, values).map(list)
+almost = st.lists(st.tuples(st.just(""), st.just(""), st.lists(messages, max_size=3)), max_size=2)
+
+
+@settings(max_examples=100, deadline=None)
+@given(almost)
+def test_msgpack_of_the_wrong_form_raises_nothing_else(letters: Any) -> None:
+    _decode_or_refuse(msgpack.packb(letters))
+
+
+def _decode_or_refuse(header: bytes) -> None:
+    try:
+        letters = wire.decode(header, 1 << 16)
+    except InvalidInput:
+        return
+    assert all(isinstance(message, get_args(wire.AnyMessage)) for letter in letters for message in letter.messages)
+
+
+def test_the_numbers_of_a_status_never_change() -> None:
+    assert {status.name: int(status) for status in Status} == {
+        "OK": 0, "INVALID_INPUT": 1, "UNAUTHENTICATED": 2, "UNKNOWN_MODEL": 3, "TOO_LARGE": 4, "REFUSED": 5,
+        "LATE": 6, "LOST": 7, "CANCELLED": 8, "FAILED": 9, "TOO_LATE": 10, "MISSING_INPUT": 11, "PROTOCOL": 12,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("status", [*range(1, 13), 99, -1])
+def test_every_status_has_an_exception_also_one_of_a_newer_server(status: int) -> None:
+    error = error_for(status, "because", 7)
+    assert isinstance(error, HorologeError)
+    assert (error.reason, error.retry_after_ns, str(error)) == ("because", 7, "because")
