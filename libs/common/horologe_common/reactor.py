@@ -70,6 +70,7 @@ class Reactor:
         self.faults = 0
         self._attached: dict[str, Callable[[Any, Sequence[Buffer]], None]] = {}
         self._posted: deque[Arrival] = deque()
+        self._deliveries: list[tuple[Callable[[Any, Sequence[Buffer]], None], Any, Sequence[Buffer]]] = []
         self._scheduled = False
         self._signalled = False
         self._closed = False
@@ -207,6 +208,13 @@ class Reactor:
         if more or self._posted or not self.links.idle():
             self._schedule()
         self._arm()
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Last of all: a lane's thread woken earlier would wait for this one to let go of the interpreter."""
+        deliveries, self._deliveries = self._deliveries, []
+        for deliver, message, buffers in deliveries:
+            deliver(message, buffers)
 
     def _round(self, inbox: list[Arrival], due: dict[str, Core], letters: dict[Any, Any]) -> list[Arrival]:
         """Hand over `inbox`, tick, and sort what comes out: returned is what is for cores of this process."""
@@ -245,7 +253,7 @@ class Reactor:
         if to in self.cores:
             local.append((to, sender, message, buffers))
         elif deliver := self._attached.get(to):
-            deliver(message, buffers)
+            self._deliveries.append((deliver, message, buffers))
         elif route := self.links.route(to):
             messages, parts = letters.setdefault(route, {}).setdefault((to, sender), ([], []))
             messages.append(message)

@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 
     from horologe_controller.queues import Request
 
+Kind = Literal["infer", "load"]
 LOAD_SIZE = 0
 """Key of LOAD among the batch sizes of an estimate."""
 
 
 class Action(msgspec.Struct):
-    """Something a share was told to do. `start_ns`, `end_ns`: predicted, in the controller's clock."""
+    """Something a share was told to do at `sent_ns`. `start_ns`, `end_ns`: predicted, in the controller's clock."""
 
     id: int
-    kind: Literal["infer", "load"]
+    kind: Kind
     share: Share
     model: str
     batch_size: int
     requests: list[Request]
+    sent_ns: int
     start_ns: int
     end_ns: int
     expected_ns: int
@@ -42,14 +44,20 @@ class Lane:
 
     def __init__(self) -> None:
         self.pending: dict[int, Action] = {}
-        self._began_ns = 0
 
     def free_at(self, now_ns: int) -> int:
         """When all that is pending should have ended; the first may already be late."""
-        at_ns = now_ns
+        at_ns = 0
         for action in self.pending.values():
-            at_ns = max(at_ns, action.start_ns + action.expected_ns) if at_ns == now_ns else at_ns + action.expected_ns
-        return at_ns
+            at_ns = at_ns + action.expected_ns if at_ns else max(now_ns, action.start_ns + action.expected_ns)
+        return at_ns or now_ns
+
+    def ended(self, action: Action, at_ns: int) -> None:
+        """An action has ended: the next one began then, whatever was predicted."""
+        self.pending.pop(action.id, None)
+        if following := next(iter(self.pending.values()), None):
+            following.start_ns = max(following.sent_ns, at_ns)
+            following.end_ns = following.start_ns + following.expected_ns
 
     def overdue(self, now_ns: int, grace_ns: int) -> bool:
         """Whether the oldest action should have been heard of long ago: the worker hangs."""

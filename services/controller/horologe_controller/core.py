@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.clock import s
 from horologe_common.core import Deadlines, Gone, Joined, Out, role
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
@@ -40,13 +41,15 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer
 
-    from horologe_controller.cluster import Lane, Share
+    from horologe_controller.cluster import Kind, Lane, Share
     from horologe_controller.scheduler import Batch, Refusal
     from horologe_controller.settings import Settings
 
 ATTEMPTS = 3
 """A request is planned this often at most: after losing a worker twice, something about it may be the reason."""
 UNQUEUED = 0
+FORGET_NS = s(1)
+"""A request whose worker is silent is forgotten so long after its end; its frontend has answered by then."""
 
 
 class Controller:
@@ -104,7 +107,7 @@ class Controller:
         for request_id in self._expiry.due(now_ns):
             if request := self._requests.get(request_id):
                 self._forget(request)
-                self._finish(request, Status.LOST, "its worker was not heard of in time")
+                self._finish(request, Status.CANCELLED)
         self._give_up_on_silent_workers(now_ns)
         plan = self.scheduler.plan(now_ns, self.cluster)
         for refusal in plan.refuse:
@@ -141,8 +144,12 @@ class Controller:
         """Pages add up; every request is queued or in exactly one pending action."""
         self.cluster.check()
         self.scheduler.check()
-        placed = [request.id for action in self._actions.values() for request in action.requests]
-        placed = [request_id for request_id in placed if request_id in self._requests]
+        placed = [
+            request.id
+            for action in self._actions.values()
+            for request in action.requests
+            if request.id in self._requests and request.action_id == action.id
+        ]
         assert len(placed) == len(set(placed))
         assert len(self._requests) == len(self._by_submit) == len(placed) + len(self.scheduler)
 
@@ -165,14 +172,13 @@ class Controller:
         )  # fmt: skip
         self._requests[request.id] = request
         self._by_submit[sender, submit.id] = request.id
-        self._expiry.arm(request.id, end_ns)
+        self._expiry.arm(request.id, end_ns + FORGET_NS)
         self._enqueue(now_ns, request)
 
     def _enqueue(self, now_ns: int, request: Request) -> None:
         """Queue a new request or one whose action came to nothing."""
         request.action_id = UNQUEUED
-        request.attempts += 1
-        if request.attempts > ATTEMPTS:
+        if request.attempts >= ATTEMPTS:
             self._finish(request, Status.LOST, f"{ATTEMPTS} attempts failed")
         elif len(self.scheduler) >= self.settings.max_queued:
             self._finish(request, Status.REFUSED, f"{self.settings.max_queued} requests are queued already")
@@ -206,8 +212,9 @@ class Controller:
     def _start(self, now_ns: int, batch: Batch) -> None:
         """INFER to the worker, and to each holder whose inputs it needs: ship them there."""
         share = batch.share
-        action = self._act("infer", share, batch.model, batch.batch_size, batch.requests, batch.start_ns,
-                           batch.expected_ns)  # fmt: skip
+        action = self._act(
+            now_ns, "infer", share, batch.model, batch.batch_size, batch.requests, batch.start_ns, batch.expected_ns
+        )
         share.touch(batch.model)
         parties: dict[str, int] = {}
         rows = []
@@ -229,7 +236,7 @@ class Controller:
     def _load(self, now_ns: int, share: Share, model: str) -> None:
         share.hold(model, self.cluster.specs[model].pages, loading=True)
         expected_ns = share.predict(now_ns, model, LOAD_SIZE)
-        action = self._act("load", share, model, LOAD_SIZE, [], share.load.free_at(now_ns), expected_ns)
+        action = self._act(now_ns, "load", share, model, LOAD_SIZE, [], share.load.free_at(now_ns), expected_ns)
         earliest_ns = now_ns + self.cluster.workers[share.worker].offset_ns()
         latest_ns = earliest_ns + (action.end_ns - now_ns) + self.settings.action_grace_ns
         self.out.append(Out(share.worker, Load(action.id, share.number, model, earliest_ns, latest_ns, expected_ns)))
@@ -240,11 +247,12 @@ class Controller:
         self.out.append(Out(share.worker, Unload(self._last_id, share.number, model)))
 
     def _act(
-        self, kind: Any, share: Share, model: str, size: int, requests: list[Request], start_ns: int, expected_ns: int
+        self, now_ns: int, kind: Kind, share: Share, model: str, size: int, requests: list[Request], start_ns: int,
+        expected_ns: int,
     ) -> Action:  # fmt: skip
         self._last_id += 1
         action = Action(
-            self._last_id, kind, share, model, size, requests, start_ns, start_ns + expected_ns, expected_ns
+            self._last_id, kind, share, model, size, requests, now_ns, start_ns, start_ns + expected_ns, expected_ns
         )
         self._actions[action.id] = action
         _lane(action).pending[action.id] = action
@@ -256,7 +264,8 @@ class Controller:
         if action is None or action.share.worker != sender:
             return
         del self._actions[action.id]
-        _lane(action).pending.pop(action.id, None)
+        end_ns = min(now_ns, result.end_ns - self.cluster.workers[sender].offset_ns())
+        _lane(action).ended(action, end_ns)
         took_ns = result.end_ns - result.begin_ns
         self._count(action, result, took_ns)
         if result.status == Status.OK:
@@ -268,8 +277,7 @@ class Controller:
                 self._load_failed(now_ns, action, result)
             return
         if result.status == Status.OK:
-            end_ns = result.end_ns - self.cluster.workers[sender].offset_ns()
-            self.cluster.returns.observe(now_ns, max(0, now_ns - end_ns))
+            self.cluster.returns.observe(now_ns, now_ns - end_ns)
         self._settle(now_ns, action, result)
 
     def _settle(self, now_ns: int, action: Action, result: Result) -> None:
@@ -283,6 +291,7 @@ class Controller:
             if status in (Status.OK, Status.FAILED):  # both are told by the worker's Outputs
                 self._finish(request, Status.OK)
             else:
+                request.attempts += status != Status.TOO_LATE  # not run at all: as often as its deadline allows
                 self._enqueue(now_ns, request)
 
     def _load_failed(self, now_ns: int, action: Action, result: Result) -> None:
@@ -352,6 +361,7 @@ class Controller:
         del self._actions[action.id]
         for request in action.requests:
             if request.id in self._requests and request.action_id == action.id:
+                request.attempts += 1
                 self._enqueue(now_ns, request)
 
     def _give_up_on_silent_workers(self, now_ns: int) -> None:

@@ -1,0 +1,155 @@
+"""`docker-compose up`, for real: every service in a container, CURVE between them, SDK and HTTP from outside."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+from compose.stack import ROOT, Stack, Unavailable, get_json, until
+from horologe import Client
+from horologe_common.status import HorologeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(600)]
+
+TWICE_CODE = """
+class Model:
+    def predict_batch(self, inputs):
+        return {"y": inputs["x"] * 2}
+"""
+TWICE_TOML = """
+runtime = "python"
+batch_sizes = [1, 2, 4]
+slo = "2s"
+
+[[inputs]]
+name = "x"
+datatype = "FP32"
+shape = [-1, 4]
+
+[[outputs]]
+name = "y"
+datatype = "FP32"
+shape = [-1, 4]
+"""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's models and one whose answers show whose they are."""
+    folder = tmp_path_factory.mktemp("models")
+    shutil.copytree(ROOT / "models", folder, dirs_exist_ok=True)
+    version = folder / "twice" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(TWICE_CODE)
+    (version / "model.toml").write_text(TWICE_TOML)
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stack(repository: Path) -> Iterator[Stack]:
+    try:
+        stack = Stack(repository)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    try:
+        stack.up()
+        yield stack
+    finally:
+        stack.down()
+
+
+@pytest.fixture(scope="module")
+def keys(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a client needs: the service's public key and a pair of its own."""
+    folder = tmp_path_factory.mktemp("keys")
+    (folder / "service").mkdir()
+    stack.copy("frontend", "/keys/service/service.key", folder / "service")
+    stack.copy("frontend", "/keys/clients", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(stack: Stack, keys: Path) -> Iterator[Client]:
+    with Client(f"tcp://127.0.0.1:{stack.clients}", keys=keys) as client:
+        until("the models to be ready", 60, lambda: _all_ready(client))
+        yield client
+
+
+def _all_ready(client: Client) -> bool:
+    models = client.models()
+    return bool(models) and all(model.state == "READY" for model in models)
+
+
+def _rows(number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.full((1, 4), number, np.float32)
+
+
+def _infer(stack: Stack, x: np.ndarray[Any, np.dtype[np.float32]]) -> Any:
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}]}
+    url = f"http://127.0.0.1:{stack.http}/v2/models/twice/infer"
+    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urlopen(request, timeout=10) as answer:
+        return json.load(answer)["outputs"][0]["data"]
+
+
+def test_the_sdk_gets_its_own_answers(client: Client) -> None:
+    answers = client.predict_many("twice", [_rows(number) for number in range(50)], slo_ms=5_000)
+    assert [answer[0, 0] for answer in answers] == [2 * number for number in range(50)]
+
+
+def test_every_model_of_the_demo_answers(client: Client) -> None:
+    models = client.models()
+    assert {"digits-cnn", "digits-linear", "digits-mlp", "twice"} <= {model.spec.name for model in models}
+    for model in models:
+        inputs = {
+            tensor.name: np.zeros([abs(size) for size in tensor.shape], np.float32) for tensor in model.spec.inputs
+        }
+        outputs = client.predict_full(model.spec.name, inputs, slo_ms=5_000).outputs
+        assert set(outputs) == {tensor.name for tensor in model.spec.outputs}
+
+
+def test_http_answers_beside_it(stack: Stack, client: Client) -> None:
+    assert _infer(stack, _rows(21)) == [42] * 4
+    assert get_json(f"http://127.0.0.1:{stack.http}/v2/models/twice")["name"] == "twice"
+
+
+def test_a_client_without_keys_learns_nothing(stack: Stack) -> None:
+    with Client(f"tcp://127.0.0.1:{stack.clients}") as stranger, pytest.raises(HorologeError):
+        stranger.predict("twice", _rows(1), slo_ms=1_000)
+
+
+def test_no_container_runs_as_root_or_writes_to_the_models(stack: Stack) -> None:
+    for service in ("controller", "selector", "frontend", "worker"):
+        assert stack.inspect(service)["Config"]["User"] == "1000:1000"
+    mounts = {mount["Destination"]: mount for mount in stack.inspect("worker")["Mounts"]}
+    assert not mounts["/models"]["RW"]
+
+
+def test_prometheus_scrapes_every_service(stack: Stack) -> None:
+    url = f"http://127.0.0.1:{stack.prometheus}/api/v1/targets?state=active"
+
+    def healthy() -> bool:
+        targets = get_json(url)["data"]["activeTargets"]
+        return {t["labels"]["service"] for t in targets if t["health"] == "up"} == {
+            "frontend", "selector", "controller", "worker",
+        }  # fmt: skip
+
+    until("every target up", 60, healthy)
+
+
+def test_a_killed_worker_comes_back_and_service_resumes(stack: Stack, client: Client) -> None:
+    # `docker kill` counts as a person's stop and is not restarted; this is the process dying by itself.
+    stack.execute("worker", "sh", "-c", "kill -9 -1")
+
+    until("the worker restarted", 30, lambda: stack.inspect("worker")["RestartCount"] >= 1)
+    until("an answer after the restart", 60, lambda: (client.predict("twice", _rows(4), slo_ms=1_000) == 8).all())
+    assert _infer(stack, _rows(5)) == [10] * 4
