@@ -33,7 +33,7 @@ class House:
     def __init__(self, folder: Path, split: bool) -> None:
         an_emulated_model(folder / "models")
         endpoint = f"ipc://{folder}/clients"
-        sets = (f"worker.cache={folder}/cache", f"frontend.grace_ns={GRACE_MS}ms", f"selector.grace_ns={GRACE_MS}ms")
+        sets = (f"worker.cache={folder}/cache", f"frontend.grace_ns={GRACE_MS}ms")
         self.lines: list[str] = []
         self.options = Options(
             models=str(folder / "models"), workers=2, split=split, http="127.0.0.1:0", clients=(endpoint,),

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 FRONT, MIDDLE, WORKERS = 0, 1, 2
 """Stages of stopping: the frontend drains while everything behind it still works."""
 WORKER_NICE = 5
-"""With few cores a computing worker must not keep the edge from its deadlines."""
+"""Where workers leave no core to the edge, it must not wait for them: with two busy on two cores, a question to the
+edge took 8 ms (p90) and 12 (p99) at 0, 4 and 8 at 5, and no less at 10. Elsewhere the workers yield to nobody."""
 WORKER_METRICS_PORT = 8020
 MOST_WORKERS = 4
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -65,21 +66,18 @@ def sections() -> dict[str, type[msgspec.Struct]]:
     from horologe_common.links import LinkSettings
     from horologe_common.log import LogSettings
     from horologe_common.metrics import MetricsSettings
+    from horologe_common.recorder import RecorderSettings
     from horologe_controller.settings import Settings as ControllerSettings
     from horologe_frontend.http_settings import HttpSettings
     from horologe_frontend.settings import Settings as FrontendSettings
     from horologe_gpu_worker.settings import Settings as WorkerSettings
     from horologe_selector.settings import Settings as SelectorSettings
 
-    known: dict[str, type[msgspec.Struct]] = {
+    return {
         "links": LinkSettings, "frontend": FrontendSettings, "http": HttpSettings, "selector": SelectorSettings,
         "controller": ControllerSettings, "worker": WorkerSettings, "metrics": MetricsSettings, "log": LogSettings,
+        "recorder": RecorderSettings,
     }  # fmt: skip
-    try:
-        from horologe_common.recorder import RecorderSettings
-    except ImportError:
-        return known
-    return {**known, "recorder": RecorderSettings}
 
 
 def flags_of(sets: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -113,14 +111,20 @@ def arrange(options: Options, folder: Path, env: Mapping[str, str] = os.environ)
     metrics = _metrics(names, read["metrics"].bind)
     builder = _Children(options.config, asked, metrics, folder)
     children = builder.split() if options.split else builder.fused()
-    children += [builder.worker(number, options.split, env) for number in range(workers)]
+    nice = WORKER_NICE if workers >= cores() else 0
+    children += [builder.worker(number, options.split, nice, env) for number in range(workers)]
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
     return Arrangement(tuple(children), http, clients, urls, read["worker"].repository, read["links"].keys, workers)
 
 
 def default_workers() -> int:
     """One core stays with the edge."""
-    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) - 1))
+    return max(1, min(MOST_WORKERS, cores() - 1))
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 class _Children:
@@ -148,11 +152,11 @@ class _Children:
             self._child("controller", "horologe_controller", MIDDLE, {"links.bind": controller}),
         ]
 
-    def worker(self, number: int, split: bool, env: Mapping[str, str]) -> ChildSpec:
+    def worker(self, number: int, split: bool, nice: int, env: Mapping[str, str]) -> ChildSpec:
         own = {"links.connect": self._ipc("controller" if split else "edge"), "worker.name": str(number)}
         threads = {name: "1" for name in ONE_THREAD if name not in env}
         child = self._child(f"worker-{number}", "horologe_gpu_worker", WORKERS, own)
-        return child._replace(nice=WORKER_NICE, env=threads)
+        return child._replace(nice=nice, env=threads)
 
     def _child(self, name: str, module: str, stage: int, own: Mapping[str, str]) -> ChildSpec:
         sets = [*self._sets, *(f"{place}={value}" for place, value in own.items())]

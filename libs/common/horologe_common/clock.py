@@ -33,6 +33,11 @@ class Offset:
         self._samples: deque[tuple[int, int]] = deque(maxlen=window)
         self.offset_ns = 0
 
+    @property
+    def known(self) -> bool:
+        """Whether there has been a round trip; `offset_ns` means nothing before."""
+        return bool(self._samples)
+
     def observe(self, sent_ns: int, peer_ns: int, received_ns: int) -> None:
         """`sent_ns`, `received_ns`: our clock around the round trip; `peer_ns`: the peer's clock inside it."""
         self._samples.append((received_ns - sent_ns, peer_ns - (sent_ns + received_ns) // 2))

@@ -65,6 +65,9 @@ def instance(address: str) -> str:
     return address.partition("#")[0]
 
 
+SWEEP_FROM = 64
+
+
 class Deadlines:
     """Timers by key, earliest first; cancelled ones are dropped lazily and swept when they are the majority."""
 
@@ -79,14 +82,16 @@ class Deadlines:
         """Set or move the timer of `key`."""
         self._at[key] = at_ns
         heapq.heappush(self._heap, (at_ns, key))
-        self._sweep()
+        if len(self._heap) > SWEEP_FROM:
+            self._sweep()
 
     def cancel(self, key: int) -> None:
         self._at.pop(key, None)
-        self._sweep()
+        if len(self._heap) > SWEEP_FROM:
+            self._sweep()
 
     def _sweep(self) -> None:
-        if len(self._heap) > 64 and len(self._heap) > 2 * len(self._at):
+        if len(self._heap) > 2 * len(self._at):
             self._heap = [(at_ns, key) for key, at_ns in self._at.items()]
             heapq.heapify(self._heap)
 
@@ -97,7 +102,8 @@ class Deadlines:
             key = heapq.heappop(self._heap)[1]
             del self._at[key]
             keys.append(key)
-        self._sweep()
+        if keys and len(self._heap) > SWEEP_FROM:
+            self._sweep()
         return keys
 
     def next_ns(self) -> int | None:
@@ -108,4 +114,4 @@ class Deadlines:
 
     def check(self) -> None:
         assert set(self._at.items()) <= {(key, at_ns) for at_ns, key in self._heap}
-        assert len(self._heap) <= max(64, 2 * len(self._at))
+        assert len(self._heap) <= max(SWEEP_FROM, 2 * len(self._at))

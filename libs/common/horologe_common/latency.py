@@ -25,31 +25,37 @@ class Rolling:
     """
 
     def __init__(self, window: int = WINDOW, age_ns: int = AGE_NS, quantile: float = 0.9) -> None:
-        self._samples: deque[tuple[int, int]] = deque(maxlen=window)
+        self._samples: deque[tuple[int, int]] = deque()
+        self._ordered: list[int] = []
+        self._window = window
         self._age_ns = age_ns
         self._quantile = quantile
-        self._high: int | None = None
 
     def observe(self, now_ns: int, value: int) -> None:
+        if len(self._samples) == self._window:
+            self._forget()
         self._samples.append((now_ns, value))
-        self._high = None
+        bisect.insort(self._ordered, value)
 
     def high(self, now_ns: int) -> int | None:
         """The high quantile, or None without a recent measurement."""
-        samples = self._samples
-        while samples and samples[0][0] < now_ns - self._age_ns:
-            samples.popleft()
-            self._high = None
-        if not samples:
+        while self._samples and self._samples[0][0] < now_ns - self._age_ns:
+            self._forget()
+        if not self._ordered:
             return None
-        if self._high is None:
-            ordered = sorted(value for _, value in samples)
-            self._high = ordered[math.ceil(self._quantile * len(ordered)) - 1]
-        return self._high
+        return self._ordered[math.ceil(self._quantile * len(self._ordered)) - 1]
+
+    def _forget(self) -> None:
+        """Drop the oldest."""
+        _, value = self._samples.popleft()
+        del self._ordered[bisect.bisect_left(self._ordered, value)]
 
 
 class Estimate:
-    """Predicted durations of one model on one share, by batch size: recent measurements over the profile's seed."""
+    """Predicted durations of one model on one share, by batch size: recent measurements over the profile's seed.
+
+    Size 0 is LOAD.
+    """
 
     def __init__(self, seed_ns: Mapping[int, int]) -> None:
         self._seed_ns = dict(seed_ns)
@@ -59,7 +65,8 @@ class Estimate:
     def observe(self, now_ns: int, size: int, took_ns: int) -> None:
         if size in self._measured:
             self._measured[size].observe(now_ns, took_ns)
-            self._slowdown.observe(now_ns, 1000 * took_ns // max(1, self._seed_ns[size]))
+            if size > 0:  # LOAD says nothing about EXEC
+                self._slowdown.observe(now_ns, 1000 * took_ns // max(1, self._seed_ns[size]))
 
     def predict(self, now_ns: int, size: int) -> int:
         """Duration of a batch of `size`. Sizes not run lately are the profile, times how far others are off theirs."""

@@ -15,7 +15,7 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from horologe_common.clock import monotonic_ns, ms
+from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.core import Buffer, Gone, Joined, instance
 from horologe_common.frames import pack, unpack
 from horologe_common.keys import Authenticator, is_loopback, service_keys
@@ -60,6 +60,8 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Folder made by `horologe keys`; empty: no encryption."""
     allow_open: bool = False
     """Permit TCP beyond loopback without keys."""
+    drain_ns: int = s(10)
+    """At a stop: how long to finish what is in flight."""
     max_frame_bytes: int = 256 << 20
     """A longer frame closes the connection it came on."""
 
@@ -90,12 +92,13 @@ class Links:
         self._welcomed: dict[zmq.Socket[bytes], tuple[str, ...]] = {}
         self._monitors: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
         self._identities: dict[tuple[zmq.Socket[bytes], int], bytes] = {}
+        self._descriptors: dict[tuple[zmq.Socket[bytes], bytes], int] = {}
         self._suspects: dict[Route, int] = {}
         self._hellos: dict[bytes, Hello] = {}
         self._internal: zmq.Socket[bytes] | None = None
         self._public: zmq.Socket[bytes] | None = None
         self.on_socket: Any = None
-        """Called with each new socket, so that the loop watches it."""
+        """Called with each new socket and its monitor, so that the loop watches them."""
 
     def address(self, role: str, number: str) -> str:
         """The address of a core of this process."""
@@ -128,8 +131,17 @@ class Links:
         self._context.term()
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """Every socket to watch, monitors included."""
-        return [*self._monitors.values(), *self._monitors]
+        """Every socket to watch."""
+        return list(self._monitors)
+
+    def monitors(self) -> list[zmq.Socket[bytes]]:
+        """What tells of connections made and lost; `read_monitors` when one can be read."""
+        return list(self._monitors.values())
+
+    def read_monitors(self) -> None:
+        for sock, monitor in list(self._monitors.items()):
+            while _events(monitor) & zmq.POLLIN:
+                self._monitored(sock, recv_monitor_message(monitor, zmq.NOBLOCK))
 
     def _bound(self, domain: str, endpoints: Sequence[str]) -> zmq.Socket[bytes]:
         sock = self._socket(zmq.ROUTER)
@@ -165,16 +177,13 @@ class Links:
         sock.copy_threshold = COPY_BELOW
         self._monitors[sock] = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         if self.on_socket:
-            self.on_socket(sock)
-            self.on_socket(self._monitors[sock])
+            self.on_socket(sock, self._monitors[sock])
         return sock
 
     def receive(self, inbox: list[Arrival]) -> bool:
         """Append what has arrived, at most `PACKETS_A_TURN` packets a socket; True if more may wait."""
         more = False
-        for sock, monitor in list(self._monitors.items()):
-            while _events(monitor) & zmq.POLLIN:
-                self._monitored(sock, recv_monitor_message(monitor, zmq.NOBLOCK))
+        for sock in list(self._monitors):
             if _events(sock) & zmq.POLLIN:
                 more |= self._drain(sock, inbox)
         for suspect in list(self._suspects):
@@ -203,42 +212,43 @@ class Links:
     def _drain(self, sock: zmq.Socket[bytes], inbox: list[Arrival]) -> bool:
         routed = self._routes_peers(sock)
         for _ in range(PACKETS_A_TURN):
-            try:
-                frames: list[Any] = [sock.recv(zmq.NOBLOCK, copy=False)]
-            except zmq.Again:
+            identity = sock.recv(zmq.NOBLOCK) if routed else None
+            known = identity is None or (sock, identity) in self._descriptors
+            header: Any = sock.recv(zmq.NOBLOCK, copy=known)
+            if not known and identity is not None:
+                self._identify(sock, identity, int(header.get(zmq.SRCFD)))
+            bodies = []
+            more = sock.getsockopt(zmq.RCVMORE)
+            while more:
+                bodies.append(sock.recv(zmq.NOBLOCK, copy=False))
+                more = bodies[-1].more
+            self._packet(sock, identity, header if known else header.buffer, bodies, inbox)
+            if not _events(sock) & zmq.POLLIN:
                 return False
-            while frames[-1].more:
-                frames.append(sock.recv(zmq.NOBLOCK, copy=False))
-            if routed:
-                self._packet(sock, self._identify(sock, frames[0]), frames[1:], inbox)
-            else:
-                self._packet(sock, None, frames, inbox)
         return True
 
     def _routes_peers(self, sock: zmq.Socket[bytes]) -> bool:
         """Whether it is a ROUTER, which many connect to."""
         return sock is self._internal or sock is self._public
 
-    def _identify(self, sock: zmq.Socket[bytes], frame: zmq.Frame) -> bytes:
-        """The peer's identity, remembering its file descriptor: that is all a disconnect event names."""
-        identity = frame.bytes
-        key = (sock, int(frame.get(zmq.SRCFD)))
-        known = self._identities.get(key)
-        if known != identity:
-            if known is not None:
-                self._suspect(sock, known)
-            self._identities[key] = identity
-        return identity
+    def _identify(self, sock: zmq.Socket[bytes], identity: bytes, descriptor: int) -> None:
+        """Remember the descriptor of a peer: that is all a disconnect event names."""
+        if (old := self._identities.get((sock, descriptor))) is not None:
+            self._descriptors.pop((sock, old), None)
+            self._suspect(sock, old)
+        self._identities[sock, descriptor] = identity
+        self._descriptors[sock, identity] = descriptor
 
     def _suspect(self, sock: zmq.Socket[bytes], identity: bytes) -> None:
         self._suspects[Route(sock, identity)] = monotonic_ns() + PROBE_NS
 
-    def _packet(self, sock: zmq.Socket[bytes], identity: bytes | None, frames: list[Any], inbox: list[Arrival]) -> None:
+    def _packet(
+        self, sock: zmq.Socket[bytes], identity: bytes | None, header: Any, bodies: list[Any], inbox: list[Arrival]
+    ) -> None:
         public = sock is self._public
         try:
-            if not frames:
-                raise HorologeError("packet without a header")
-            arrivals = unpack([frame.buffer for frame in frames], HEADER_LIMIT if public else PEER_HEADER_LIMIT)
+            frames = [header, *(body.buffer for body in bodies)]
+            arrivals = unpack(frames, HEADER_LIMIT if public else PEER_HEADER_LIMIT)
         except HorologeError as error:
             self._reply(sock, identity, Rejected(int(error.status), error.reason))
             return
@@ -302,6 +312,7 @@ class Links:
             for address in self._welcomed.pop(sock, ()):
                 self._gone(address)
         elif (identity := self._identities.pop((sock, int(event["value"])), None)) is not None:
+            self._descriptors.pop((sock, identity), None)
             self._suspect(sock, identity)
 
     def _left(self, sock: zmq.Socket[bytes], identity: bytes) -> None:
@@ -348,8 +359,8 @@ class Links:
         return True
 
     def idle(self) -> bool:
-        """False if a watched socket has something to read (its descriptor will not say so a second time)."""
-        return not any(_events(sock) & zmq.POLLIN for sock in self.sockets())
+        """False if a socket has something to read: after a send or a receive its descriptor may not say so."""
+        return not any(_events(sock) & zmq.POLLIN for sock in self._monitors)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._routes)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 class Metric(NamedTuple):
+    """`kind`: counter, gauge or histogram; cumulative is a counter under Triton's name, which lacks `_total`."""
+
     kind: str
     help: str
     labels: tuple[str, ...] = ()
@@ -21,29 +23,29 @@ class Metric(NamedTuple):
 MODEL = ("model", "version")
 
 METRICS: dict[str, Metric] = {
-    "nv_inference_request_success": Metric("counter", "Requests answered OK", MODEL),
-    "nv_inference_request_failure": Metric("counter", "Requests not answered OK, by reason", (*MODEL, "reason")),
-    "nv_inference_count": Metric("counter", "Rows executed", MODEL),
-    "nv_inference_exec_count": Metric("counter", "Batches executed", MODEL),
-    "nv_inference_request_duration_us": Metric("counter", "Cumulative time from arrival to answer", MODEL),
-    "nv_inference_queue_duration_us": Metric("counter", "Cumulative time from arrival to execution", MODEL),
-    "nv_inference_compute_infer_duration_us": Metric("counter", "Cumulative execution time of batches", MODEL),
+    "nv_inference_request_success": Metric("cumulative", "Requests answered OK", MODEL),
+    "nv_inference_request_failure": Metric("cumulative", "Requests not answered OK, by reason", (*MODEL, "reason")),
+    "nv_inference_count": Metric("cumulative", "Rows executed", MODEL),
+    "nv_inference_exec_count": Metric("cumulative", "Batches executed", MODEL),
+    "nv_inference_request_duration_us": Metric("cumulative", "Cumulative time from arrival to answer", MODEL),
+    "nv_inference_queue_duration_us": Metric("cumulative", "Cumulative time from arrival to execution", MODEL),
+    "nv_inference_compute_infer_duration_us": Metric("cumulative", "Cumulative execution time of batches", MODEL),
     "nv_inference_pending_request_count": Metric("gauge", "Requests waiting for execution", MODEL),
-    "nv_cache_num_hits_per_model": Metric("counter", "Prediction cache hits", MODEL),
-    "nv_cache_num_misses_per_model": Metric("counter", "Prediction cache misses", MODEL),
+    "nv_cache_num_hits_per_model": Metric("cumulative", "Prediction cache hits", MODEL),
+    "nv_cache_num_misses_per_model": Metric("cumulative", "Prediction cache misses", MODEL),
     "horologe_request_seconds": Metric("histogram", "Arrival to answer at the frontend", MODEL),
     "horologe_slack_seconds": Metric("histogram", "Deadline less answer time, of requests answered in time", MODEL),
-    "horologe_refused": Metric("counter", "Requests refused by the controller, by reason", (*MODEL, "reason")),
+    "horologe_refused_total": Metric("counter", "Requests refused by the controller, by reason", (*MODEL, "reason")),
     "horologe_batch_rows": Metric("histogram", "Rows in a batch", MODEL),
     "horologe_prediction_error_seconds": Metric("histogram", "Actual less expected duration", ("action", "side")),
     "horologe_start_error_seconds": Metric(
         "histogram", "EXEC begin less the latest of window start, end of the EXEC before it and arrival of its inputs"
     ),
-    "horologe_actions": Metric("counter", "Finished actions", ("action", "status")),
+    "horologe_actions_total": Metric("counter", "Finished actions", ("action", "status")),
     "horologe_pages_free": Metric("gauge", "Free 16 MiB pages", ("worker", "share")),
     "horologe_staged_bytes": Metric("gauge", "Tensors held for workers"),
-    "horologe_messages_dropped": Metric("counter", "Messages without a route: stale incarnations, clients that left"),
-    "horologe_core_faults": Metric("counter", "Exceptions in a core, each with a log line"),
+    "horologe_messages_dropped_total": Metric("counter", "Messages without a route (receiver has left or restarted)"),
+    "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
 }  # fmt: skip
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -84,9 +86,10 @@ def families(stats: Iterable[Stats]) -> Iterable[Any]:
         CounterMetricFamily,
         GaugeMetricFamily,
         HistogramMetricFamily,
+        UntypedMetricFamily,
     )
 
-    kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+    kinds = {"counter": CounterMetricFamily, "cumulative": UntypedMetricFamily, "gauge": GaugeMetricFamily}
     found: dict[str, Any] = {}
     for source in stats:
         for (name, *labels), value in list(source.values.items()):

@@ -41,7 +41,9 @@ class Tap(Protocol):
 
     def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None: ...
 
-    def ticked(self, now_ns: int, core: Core) -> None: ...
+    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None: ...
+
+    def faulted(self, now_ns: int, core: Core) -> None: ...
 
 
 @runtime_checkable
@@ -65,17 +67,19 @@ class Reactor:
         self.links = links
         self.start = start
         self.tap: Tap | None = None
-        self.drain_ns = s(5)
+        self.drain_ns = links.settings.drain_ns
         self.turns = 0
         self.faults = 0
         self._attached: dict[str, Callable[[Any, Sequence[Buffer]], None]] = {}
         self._posted: deque[Arrival] = deque()
+        self._mail: dict[str, list[Arrival]] = {core.address: [] for core in cores}
+        self._letters: dict[Route, dict[tuple[str, str], tuple[list[Any], list[Buffer]]]] = {}
         self._deliveries: list[tuple[Callable[[Any, Sequence[Buffer]], None], Any, Sequence[Buffer]]] = []
         self._scheduled = False
         self._signalled = False
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns: int | None = None
+        self._timer_ns = 0
         self._last_turn_ns = 0
         self._failed: BaseException | None = None
 
@@ -112,8 +116,8 @@ class Reactor:
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._stopped.set)
         self.links.on_socket = self._watch
-        for sock in self.links.sockets():
-            self._watch(sock)
+        for sock, monitor in zip(self.links.sockets(), self.links.monitors(), strict=True):
+            self._watch(sock, monitor)
         for core in self.cores.values():
             for other in self.cores:
                 if other != core.address:
@@ -134,7 +138,7 @@ class Reactor:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._turn()
             self._closed = True
-            for sock in self.links.sockets():
+            for sock in (*self.links.sockets(), *self.links.monitors()):
                 self.loop.remove_reader(int(sock.getsockopt(zmq.FD)))
             self.links.close()
         if self._failed:
@@ -171,8 +175,14 @@ class Reactor:
             self.drain_ns = 0
             self._stopped.set()
 
-    def _watch(self, sock: zmq.Socket[bytes]) -> None:
-        self.loop.add_reader(int(sock.getsockopt(zmq.FD)), self._schedule)
+    def _watch(self, sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+        self.loop.add_reader(int(sock.getsockopt(zmq.FD)), self._turn)
+        self.loop.add_reader(int(monitor.getsockopt(zmq.FD)), self._monitored)
+        self._monitored()
+
+    def _monitored(self) -> None:
+        self.links.read_monitors()
+        self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -186,29 +196,69 @@ class Reactor:
         self.turns += 1
         inbox = [self._posted.popleft() for _ in range(len(self._posted))]
         more = self.links.receive(inbox)
+        for arrival in inbox:
+            self._deposit(arrival)
         now_ns = self._last_turn_ns = monotonic_ns()
-        letters: dict[Route, dict[tuple[str, str], tuple[list[Any], list[Buffer]]]] = {}
-        due: dict[str, Core] = {
-            core.address: core
-            for core in self.cores.values()
+        due = {
+            address: True
+            for address, core in self.cores.items()
             if (at_ns := core.wakeup_ns()) is not None and at_ns <= now_ns
         }
+        self._rounds(due)
+        self._flush()
+        if more or self._posted or any(self._mail.values()) or not self.links.idle():
+            self._schedule()
+        self._arm()
+        self._deliver()
+
+    def _deposit(self, arrival: Arrival) -> None:
+        if (mail := self._mail.get(arrival[0])) is not None:
+            mail.append(arrival)
+        else:
+            self.links.dropped += 1
+
+    def _rounds(self, due: dict[str, bool]) -> None:
+        """Until all is quiet, the first core with mail goes next: answers leave before anything is planned."""
+        last = next(reversed(self.cores))
         for _ in range(ROUNDS_A_TURN):
-            if not inbox and not due:
-                break
-            inbox = self._round(inbox, due, letters)
-            due = {}
-        self._posted.extend(inbox)
+            address = next((address for address, mail in self._mail.items() if mail or address in due), None)
+            if address is None:
+                return
+            if address == last and self._letters:
+                self._flush()
+            due.pop(address, None)
+            mail, self._mail[address] = self._mail[address], []
+            self._work(self.cores[address], mail)
+
+    def _work(self, core: Core, mail: list[Arrival]) -> None:
+        """Hand over the mail, tick, and pass on what comes out."""
+        now_ns = monotonic_ns()
+        for _, sender, message, buffers in mail:
+            if self.tap:
+                self.tap.handled(now_ns, core, sender, message, buffers)
+            try:
+                core.handle(now_ns, sender, message, buffers)
+            except Exception:
+                self._fault(core, message)
+        try:
+            core.tick(now_ns)
+        except Exception:
+            self._fault(core, None)
+        outs, core.out = core.out, []
+        if self.tap:
+            self.tap.ticked(now_ns, core, outs)
+        for out in outs:
+            self._pass_on(core.address, out)
+
+    def _flush(self) -> None:
+        """One packet to each peer that has letters."""
+        letters, self._letters = self._letters, {}
         for route, by_core in letters.items():
             self.links.send(
                 route,
                 [Letter(to, sender, messages) for (to, sender), (messages, _) in by_core.items()],
                 [buffer for _, buffers in by_core.values() for buffer in buffers],
             )
-        if more or self._posted or not self.links.idle():
-            self._schedule()
-        self._arm()
-        self._deliver()
 
     def _deliver(self) -> None:
         """Last of all: a lane's thread woken earlier would wait for this one to let go of the interpreter."""
@@ -216,63 +266,36 @@ class Reactor:
         for deliver, message, buffers in deliveries:
             deliver(message, buffers)
 
-    def _round(self, inbox: list[Arrival], due: dict[str, Core], letters: dict[Any, Any]) -> list[Arrival]:
-        """Hand over `inbox`, tick, and sort what comes out: returned is what is for cores of this process."""
-        now_ns = monotonic_ns()
-        for to, sender, message, buffers in inbox:
-            if (core := self.cores.get(to)) is None:
-                self.links.dropped += 1
-                continue
-            if self.tap:
-                self.tap.handled(now_ns, core, sender, message, buffers)
-            due[to] = core
-            try:
-                core.handle(now_ns, sender, message, buffers)
-            except Exception:
-                self._fault(core, message)
-        local: list[Arrival] = []
-        for core in due.values():
-            if self.tap:
-                self.tap.ticked(now_ns, core)
-            try:
-                core.tick(now_ns)
-            except Exception:
-                self._fault(core, None)
-            outs, core.out = core.out, []
-            for out in outs:
-                self._pass_on(core.address, out, local, letters)
-        return local
-
     def _fault(self, core: Core, message: Any) -> None:
         """A bug in a core must not silence the others, nor go unseen."""
         self.faults += 1
+        if self.tap:
+            self.tap.faulted(monotonic_ns(), core)
         log.exception("core fault", core=core.address, message=type(message).__name__)
 
-    def _pass_on(self, sender: str, out: Out, local: list[Arrival], letters: dict[Any, Any]) -> None:
+    def _pass_on(self, sender: str, out: Out) -> None:
         to, message, buffers = out
-        if to in self.cores:
-            local.append((to, sender, message, buffers))
+        if (mail := self._mail.get(to)) is not None:
+            mail.append((to, sender, message, buffers))
         elif deliver := self._attached.get(to):
             self._deliveries.append((deliver, message, buffers))
         elif route := self.links.route(to):
-            messages, parts = letters.setdefault(route, {}).setdefault((to, sender), ([], []))
+            messages, parts = self._letters.setdefault(route, {}).setdefault((to, sender), ([], []))
             messages.append(message)
             parts.extend(buffers)
         else:
             self.links.dropped += 1
 
     def _arm(self) -> None:
-        """One timer, at the earliest time any core asks for."""
+        """One timer, at the earliest time any core asks for. One that is due too early only looks again."""
         wakeups = [core.wakeup_ns() for core in self.cores.values()]
         at_ns = min((at for at in (*wakeups, self.links.wakeup_ns()) if at is not None), default=None)
-        if at_ns == self._timer_ns and self._timer is not None:
+        if at_ns is None or (self._timer is not None and self._timer_ns <= at_ns):
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._timer_ns = at_ns
-        if at_ns is not None:
-            self._timer = self.loop.call_later(max(0, at_ns - monotonic_ns()) / 1e9, self._timeout)
+        self._timer = self.loop.call_later(max(0, at_ns - monotonic_ns()) / 1e9, self._timeout)
 
     def _timeout(self) -> None:
         self._timer = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -14,6 +15,7 @@ from horologe_common.links import Links, LinkSettings
 from horologe_common.log import LogSettings, configure, logger
 from horologe_common.metrics import MetricsSettings, Stats
 from horologe_common.reactor import Reactor
+from horologe_common.recorder import RecorderSettings, install
 from horologe_common.settings import SettingsError, load
 
 if TYPE_CHECKING:
@@ -83,7 +85,10 @@ class Service:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
         exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), lambda: True)
         log.info("ready", cores=[core.address for core in cores])
+        recorder = install(reactor, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address))
         reactor.run()
+        if recorder:
+            recorder.write("stop")
         if exporter:
             exporter.shutdown()
             exporter.server_close()
@@ -95,8 +100,8 @@ def _stats(reactor: Reactor) -> list[Stats]:
         if isinstance(core, RefreshesStats):
             core.refresh_stats()
     own = Stats()
-    own.count("horologe_messages_dropped", by=reactor.links.dropped)
-    own.count("horologe_core_faults", by=reactor.faults)
+    own.count("horologe_messages_dropped_total", by=reactor.links.dropped)
+    own.count("horologe_core_faults_total", by=reactor.faults)
     return [own, *(core.stats for core in reactor.cores.values() if hasattr(core, "stats"))]
 
 

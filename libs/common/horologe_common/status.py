@@ -57,7 +57,7 @@ class TooLarge(HorologeError):
 
 
 class Refused(HorologeError):
-    """The deadline cannot be met; no work was done. `retry_after_ns` is the earliest that was possible."""
+    """The deadline cannot be met; no work was done. `retry_after_ns`: so much later it would have been possible."""
 
     status = Status.REFUSED
 

@@ -79,6 +79,8 @@ class Share:
         self.resident: dict[str, int] = {}
         """Model key -> pages, least recently used first."""
         self.loading: dict[str, int] = {}
+        self.unused: dict[str, bool] = {}
+        """Resident models that have not run since their LOAD."""
         self.estimates: dict[str, Estimate] = {}
 
     def hold(self, model: str, pages: int, *, loading: bool) -> None:
@@ -90,15 +92,18 @@ class Share:
         pages = self.loading.pop(model, 0)
         if ok:
             self.resident[model] = pages
+            self.unused[model] = True
         else:
             self.pages_free += pages
 
     def unload(self, model: str) -> None:
         self.pages_free += self.resident.pop(model)
+        self.unused.pop(model, None)
 
     def touch(self, model: str) -> None:
         """Most recently used."""
         self.resident[model] = self.resident.pop(model)
+        self.unused.pop(model, None)
 
     def predict(self, now_ns: int, model: str, size: int) -> int:
         """Duration of a batch of `size`, or of LOAD for `LOAD_SIZE`."""
@@ -122,6 +127,11 @@ class Worker:
         self.shares: dict[int, Share] = {}
         self.models: dict[str, tuple[ModelSpec, Profile | None, str]] = {}
 
+    @property
+    def reachable(self) -> bool:
+        """Whether a window can be told to it: on another host, once its clock is known."""
+        return self.same_host or self.clock.known
+
     def offset_ns(self) -> int:
         """Add to our time to get the worker's; hosts with one boot id share a clock."""
         return 0 if self.same_host else self.clock.offset_ns
@@ -135,12 +145,14 @@ class Cluster:
         self.specs: dict[str, ModelSpec] = {}
         """Models that some worker serves and that are admitted."""
         self._last_profiles: dict[str, Profile] = {}
-        self.returns = Rolling(window=return_window, age_ns=s(60), quantile=0.99)
+        self.returns = Rolling(window=return_window, age_ns=s(5), quantile=0.99)
         """How long results take from the end of EXEC until they are here."""
 
     def shares(self) -> Iterator[Share]:
+        """Shares that can be planned for."""
         for worker in self.workers.values():
-            yield from worker.shares.values()
+            if worker.reachable:
+                yield from worker.shares.values()
 
     def register(self, worker: Worker, message: Register) -> None:
         """Take a worker's own account of its pages and models."""
@@ -165,6 +177,13 @@ class Cluster:
         if not times and (profile := self._last_profiles.get(model)):
             return profile.exec_ns[size]
         return min(times, default=None)
+
+    def has_room(self) -> bool:
+        """Whether some share could take another of its models without evicting one."""
+        return any(
+            len(share.resident) + len(share.loading) < len(share.estimates) and share.pages_free > 0
+            for share in self.shares()
+        )
 
     def withdraw(self, share: Share, model: str) -> None:
         """The share turned out to be unable to load the model."""

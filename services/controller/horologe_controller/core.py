@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 """A request is planned this often at most: after losing a worker twice, something about it may be the reason."""
 UNQUEUED = 0
+BACK_SHARE = 4
+"""At most this part of a budget is kept for the way back: one stalled result must not refuse what has time enough."""
 FORGET_NS = s(1)
 """A request whose worker is silent is forgotten so long after its end; its frontend has answered by then."""
 
@@ -95,7 +97,7 @@ class Controller:
             case Describe():
                 self._describe(now_ns, sender, message)
             case Joined():
-                self._joined(message)
+                self._joined(now_ns, message)
             case Gone():
                 self._gone(now_ns, message.address)
 
@@ -108,7 +110,6 @@ class Controller:
             if request := self._requests.get(request_id):
                 self._forget(request)
                 self._finish(request, Status.CANCELLED)
-        self._give_up_on_silent_workers(now_ns)
         plan = self.scheduler.plan(now_ns, self.cluster)
         for refusal in plan.refuse:
             self._refuse(refusal)
@@ -120,6 +121,7 @@ class Controller:
             self._start(now_ns, batch)
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
+            self._give_up_on_silent_workers(now_ns)
             self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
         self._wake_ns = plan.wake_ns
 
@@ -165,7 +167,8 @@ class Controller:
             return
         self._last_id += 1
         end_ns = arrival_ns + submit.budget_ns
-        deadline_ns = end_ns - self.settings.margin_ns - (self.cluster.returns.high(now_ns) or 0)
+        back_ns = self.settings.margin_ns + (self.cluster.returns.high(now_ns) or 0)
+        deadline_ns = end_ns - min(back_ns, submit.budget_ns // BACK_SHARE)
         request = Request(
             self._last_id, sender, submit.id, spec, submit.rows, submit.holder, submit.input_id, arrival_ns,
             deadline_ns, submit.best_effort, submit.alike,
@@ -187,8 +190,13 @@ class Controller:
 
     def _refuse(self, refusal: Refusal) -> None:
         spec = refusal.request.spec
-        self.stats.count("horologe_refused", spec.name, spec.version, refusal.reason)
-        self._finish(refusal.request, Status.REFUSED, refusal.reason, max(0, refusal.retry_after_ns))
+        self.stats.count("horologe_refused_total", spec.name, spec.version, refusal.reason)
+        reason = refusal.reason
+        if (late_ns := refusal.retry_after_ns) > 0:
+            budget_ns = refusal.request.deadline_ns - refusal.request.arrival_ns
+            earliest_ms, wanted_ms = (budget_ns + late_ns) / 1e6, budget_ns / 1e6
+            reason += f": possible in {earliest_ms:.1f} ms at the earliest, wanted in {wanted_ms:.1f} ms"
+        self._finish(refusal.request, Status.REFUSED, reason, max(0, late_ns))
 
     def _finish(self, request: Request, status: Status, reason: str = "", retry_after_ns: int = 0) -> None:
         """The one end of a request. OK is silent: the worker's outputs are the answer."""
@@ -307,7 +315,7 @@ class Controller:
 
     def _count(self, action: Action, result: Result, took_ns: int) -> None:
         stats = self.stats
-        stats.count("horologe_actions", action.kind, Status(result.status).name)
+        stats.count("horologe_actions_total", action.kind, Status(result.status).name)
         if result.status != Status.OK:
             return
         error_ns = took_ns - action.expected_ns
@@ -329,10 +337,11 @@ class Controller:
         self.out.extend(self.repository.refresh())
         self._announce()
 
-    def _joined(self, message: Joined) -> None:
+    def _joined(self, now_ns: int, message: Joined) -> None:
         self._peers[message.address] = message.host
         if role(message.address) == "worker":
             self.cluster.workers[message.address] = Worker(message.address, message.host == self.host)
+            self._ping_ns = now_ns  # its clock, before anything is planned for it
         elif role(message.address) in ("frontend", "selector", "profiler"):
             self.out.append(Out(message.address, self.repository.models()))
 

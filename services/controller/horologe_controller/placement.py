@@ -77,8 +77,15 @@ def _place(
 
 
 def _victims(share: Share, pages: int, demand_ns: Mapping[str, int]) -> list[str] | None:
-    """Least recently used models to unload for `pages`; None if that cannot be had. Models in demand go last."""
-    idle = [model for model in share.resident if not share.busy_with(model)]
+    """Least recently used models to unload for `pages`; None if that cannot be had. Models in demand go last.
+
+    One that was loaded for requests still waiting stays until it has run: else two models could evict each other
+    for ever, and neither would run.
+    """
+    idle = [
+        model for model in share.resident
+        if not share.busy_with(model) and not (model in share.unused and model in demand_ns)
+    ]  # fmt: skip
     victims, found = [], share.pages_free
     for model in sorted(idle, key=lambda model: model in demand_ns):
         if found >= pages:

@@ -93,9 +93,10 @@ class Backlog:
         """(model key, `alike`) -> queue of requests with a deadline; only those that hold any."""
         self.best_effort: dict[tuple[str, int], ModelQueue] = {}
         self._last_starts: list[tuple[int, int, Request]] = []
+        self._size = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self.queues.values())) + sum(map(len, self.best_effort.values()))
+        return self._size
 
     def add(self, request: Request, exec_ns: int) -> None:
         """Queue; `exec_ns` is the shortest time in which it could be run."""
@@ -105,6 +106,7 @@ class Backlog:
         if queue is None:
             queue = queues[key] = ModelQueue(request.spec)
         queue.add(request)
+        self._size += 1
         request.queued = True
         heapq.heappush(self._last_starts, (request.deadline_ns - exec_ns, request.id, request))
 
@@ -113,6 +115,7 @@ class Backlog:
         key = (request.spec.key, request.alike)
         queue = queues[key]
         queue.remove(request)
+        self._size -= 1
         request.queued = False
         if not queue:
             del queues[key]
@@ -136,7 +139,9 @@ class Backlog:
         return heap[0][0] + 1 if heap else None
 
     def check(self) -> None:
-        for queue in (*self.queues.values(), *self.best_effort.values()):
+        queues = (*self.queues.values(), *self.best_effort.values())
+        assert self._size == sum(map(len, queues))
+        for queue in queues:
             assert queue.rows == sum(request.rows for request in queue) > 0
             order = [(request.deadline_ns, request.id) for request in queue]
             assert order == sorted(order)

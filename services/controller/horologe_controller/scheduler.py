@@ -24,6 +24,8 @@ class Batch(msgspec.Struct):
 
 
 class Refusal(msgspec.Struct):
+    """`retry_after_ns`: by how much the earliest possible end misses the deadline."""
+
     request: Request
     reason: str
     retry_after_ns: int = 0

@@ -1,7 +1,7 @@
 """Settings of the controller."""
 
 import msgspec
-from horologe_common.clock import ms, s
+from horologe_common.clock import ms
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,5 +27,3 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests waiting for execution; one more is refused."""
     preload: bool = True
     """Load admitted models into free pages before they are asked for."""
-    best_effort_ns: int = s(30)
-    """When a request without a deadline is given up."""

@@ -6,14 +6,17 @@ import re
 import zlib
 from typing import TYPE_CHECKING
 
+from horologe_common.clock import ms
 from horologe_common.models import check_tensor
-from horologe_common.status import InvalidInput, UnknownModel
+from horologe_common.status import HorologeError, InvalidInput, Refused, UnknownModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelState, Predict
+
+RETRY_NS = ms(200)
 
 
 class Catalogue:
@@ -40,15 +43,17 @@ class Catalogue:
         """Metric labels of a request that was not accepted: bounded by the catalogue, whatever the client sent."""
         try:
             spec = self.find(name, version)
-        except UnknownModel:
+        except HorologeError:
             return ("", "")
         return (spec.name, spec.version)
 
     def find(self, name: str, version: str = "") -> ModelSpec:
-        """That version; without one, the newest that is READY, else one LOADING. Raises `UnknownModel`.
+        """That version; without one, the newest that is READY, else one LOADING. Raises `UnknownModel`, or `Refused` while none is known.
 
         A request for a model whose workers are restarting waits for them while its deadline allows.
         """
+        if not self._by_name:  # just (re)started: the model may well be there as soon as a worker has reported
+            raise Refused("no models are known yet: the controller or its workers are starting", RETRY_NS)
         states = [state for state in reversed(self._by_name.get(name, ())) if version in ("", state.spec.version)]
         for wanted in ("READY", "LOADING"):
             for state in states:

@@ -7,6 +7,8 @@ from horologe_common.clock import s
 
 
 class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The HTTP front: where it listens, who may use it, and its bounds."""
+
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 8000

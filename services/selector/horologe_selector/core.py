@@ -129,7 +129,7 @@ class Selector:
             self._by_cache_key[cache_key] = flight.id
         for waiter in (leader, *followers):
             self._by_query[waiter.frontend, waiter.query.id] = flight.id
-        self._deadlines.arm(flight.id, leader.deadline_ns + 2 * self.settings.grace_ns)
+        self._deadlines.arm(flight.id, leader.deadline_ns + self.settings.forget_ns)
         self._submit(now_ns, flight)
 
     def _submit(self, now_ns: int, flight: Flight) -> None:

@@ -1,7 +1,7 @@
 """Settings of the selector."""
 
 import msgspec
-from horologe_common.clock import ms, s
+from horologe_common.clock import s
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -13,5 +13,5 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prediction cache, keys and bookkeeping included."""
     cache_ttl_ns: int = s(60)
     """How long a cached prediction is served, unless its model says otherwise."""
-    grace_ns: int = ms(50)
-    """The frontend's: a query is forgotten two of these after its deadline."""
+    forget_ns: int = s(1)
+    """A query is forgotten so long after its deadline; its frontend has answered by then."""

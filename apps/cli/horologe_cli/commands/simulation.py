@@ -54,16 +54,21 @@ def replay(
     Examples:
       horologe replay incident.rec
       horologe replay incident.rec --core controller --until 12.3
+    Services record with `--set recorder.directory=DIR`. Exit code 1 if a core does something else now.
     """
-    from horologe_sim.replay import replay as play
-
     if not file.is_file():
         fail(f"{file}: no such file", Exit.USAGE)
+    from horologe_sim.replay import replay as play
+
     try:
-        found = play(file, core=core, until_s=until)
+        found = play(file, core, until or None)
     except Exception as error:
         exit_for(error, "")
     console().print(found.to_json() if json else found.table(), markup=False, soft_wrap=True)
+    if not found.cores:
+        fail(f"{file}: no core called {core!r} in it", Exit.USAGE)
+    if not found.identical:
+        raise SystemExit(int(Exit.FAILED))
 
 
 def _play(scene: Scenario, seed: int | None, quiet: bool) -> Report:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Clockwork(Edf):
     """One strategy a model is eligible at a time: the largest batch that is full and that all in it survive."""
 
-    def _pick(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, bool]) -> Batch | None:
+    def _pick(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, int]) -> Batch | None:
         best: tuple[int, Batch] | None = None
         for (model, _), queue in self.backlog.queues.items():
             if model not in ready:

@@ -52,10 +52,15 @@ class Edf:
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         self._memo_ns = -1
-        plan = Plan([], [], [], self._refusals(now_ns, cluster), None)
-        plan.load, plan.unload = loads(
-            now_ns, self.demand_ns(now_ns, cluster), cluster, self.settings.lookahead_ns, self.settings.preload
-        )
+        plan = Plan([], [], [], [], None)
+        if not self.backlog and not (self.settings.preload and cluster.has_room()):
+            return plan
+        plan.refuse = self._refusals(now_ns, cluster)
+        if self._wants_loads(cluster):
+            demand_ns = self.demand_ns(now_ns, cluster)
+            plan.load, plan.unload = loads(
+                now_ns, demand_ns, cluster, self.settings.lookahead_ns, self.settings.preload
+            )
         doomed = {(id(share), model): True for share, model in plan.unload}
         wakes = [self.backlog.next_overdue_ns()]
         for share in cluster.shares():
@@ -64,6 +69,17 @@ class Edf:
             wakes.append(self._fill(now_ns, share, doomed, plan))
         plan.wake_ns = min((at for at in wakes if at is not None and at > now_ns), default=None)
         return plan
+
+    def _wants_loads(self, cluster: Cluster) -> bool:
+        """Whether a model in demand is missing somewhere, or one may be loaded ahead of any demand."""
+        if self.settings.preload and cluster.has_room():
+            return True
+        return any(
+            model not in share.resident
+            for queues in (self.backlog.queues, self.backlog.best_effort)
+            for model, _ in queues
+            for share in cluster.shares()
+        )
 
     def demand_ns(self, now_ns: int, cluster: Cluster) -> dict[str, int]:
         """Queued execution time per model, at the efficiency of full batches."""
@@ -134,8 +150,10 @@ class Edf:
         A share that is full, or that has nothing it could start, changes with a Result or an arrival only.
         """
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
-        while in_flight < self.settings.in_flight and free_ns < now_ns + self.settings.lookahead_ns:
-            ready = {model: True for model in share.resident if (id(share), model) not in doomed}
+        ready = share.resident
+        if doomed:
+            ready = {model: pages for model, pages in ready.items() if (id(share), model) not in doomed}
+        while self.backlog and in_flight < self.settings.in_flight and free_ns < now_ns + self.settings.lookahead_ns:
             batch = self._pick(now_ns, free_ns, share, ready) or self._pick_best_effort(now_ns, free_ns, share, ready)
             if batch is None:
                 return None
@@ -146,7 +164,7 @@ class Edf:
             in_flight += 1
         return None if in_flight >= self.settings.in_flight else free_ns - self.settings.lookahead_ns
 
-    def _pick(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, bool]) -> Batch | None:
+    def _pick(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, int]) -> Batch | None:
         """The earliest deadline, with the largest batch that its request and all others in it survive."""
         queues = sorted(
             (queue for (model, _), queue in self.backlog.queues.items() if model in ready),
@@ -160,7 +178,7 @@ class Edf:
                     return self._batch(share, queue.batch(size, end_ns), free_ns, expected_ns)
         return None
 
-    def _pick_best_effort(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, bool]) -> Batch | None:
+    def _pick_best_effort(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, int]) -> Batch | None:
         """What deadline traffic leaves: the oldest best-effort request with as many of its model as there are."""
         for (model, _), queue in self.backlog.best_effort.items():
             if model in ready:

@@ -1,0 +1,69 @@
+# Two commands: `make demo` and `make test`. Each makes its own environment in .venv first; nothing is written
+# outside this folder. Needs Python >= 3.11 with venv, and make.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+CACHE  := $(CURDIR)/.cache
+
+export PIP_CACHE_DIR := $(CACHE)/pip
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export HOROLOGE_WORKER_CACHE ?= $(CACHE)/horologe
+
+DISTRIBUTION := pyproject.toml constraints.txt
+
+.PHONY: help setup demo up test check bench docs clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMPS)/dev ## the environment for everything below
+	@echo "ready: $(BIN)/horologe --help"
+
+demo: $(STAMPS)/demo ## serve the models in models/ and show what that means, in about a minute
+	@$(BIN)/horologe demo $(ARGS)
+
+up: $(STAMPS)/demo ## serve the models in models/ until ^C
+	@$(BIN)/horologe up --models models $(ARGS)
+
+test: $(STAMPS)/dev ## all tests that need neither a GPU nor root
+	@$(BIN)/pytest -q $(ARGS)
+
+check: $(STAMPS)/dev ## lint, types, import contracts, generated pages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy apps libs services
+	$(BIN)/lint-imports --no-cache
+	@if [ -f docs/generate.py ]; then $(BIN)/python docs/generate.py --check; fi
+
+bench: $(STAMPS)/dev ## the benchmarks of benchmarks/README.md, side by side
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(STAMPS)/dev ## write the generated pages
+	$(BIN)/python docs/generate.py
+
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) -V 2>&1). Choose one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { v=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	    echo "$(PYTHON) cannot make environments. On Debian and Ubuntu: apt install python$$v-venv" >&2; exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/demo: $(STAMPS)/venv $(DISTRIBUTION)
+	@echo "installing what the demo needs (once; a minute or two)"
+	@$(BIN)/pip install -q -c constraints.txt -e '.[demo]'
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/venv $(DISTRIBUTION)
+	@echo "installing what development needs (once; a few minutes)"
+	@$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@ $(STAMPS)/demo

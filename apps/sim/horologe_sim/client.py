@@ -1,0 +1,259 @@
+"""Simulated clients, as cores of processes of their own: one that asks a frontend, one that asks the controller.
+
+Both count one end per request. A request that nobody answers becomes LOST by the client's own timer, as in the SDK.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from horologe_common.clock import s
+from horologe_common.core import Deadlines, Gone, Joined, Out, role
+from horologe_common.models import nbytes
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Answer,
+    Cancel,
+    Dispatch,
+    Outcome,
+    Outputs,
+    Predict,
+    Ship,
+    Shipped,
+    Submit,
+    Tensor,
+)
+
+from horologe_sim.gpu import zeros
+from horologe_sim.tally import Open, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from horologe_common.core import Buffer
+    from horologe_common.models import ModelSpec
+
+    from horologe_sim.workload import Ask, Demand
+
+BEST_EFFORT_NS = s(30)
+ROWS_A_REQUEST = 1 << 8
+
+
+class Asker:
+    """What both clients do alike: ask when the demand says so, wait, give up.
+
+    `specs` by model name. `patience_ns`: how long after its deadline a request is LOST. Requests that have been
+    sent before there was anybody to send them to wait for somebody.
+    """
+
+    recorded = False
+    """It is not a part of what is examined."""
+
+    def __init__(
+        self, address: str, demand: Demand, specs: dict[str, ModelSpec], tally: Tally, patience_ns: int, begin_ns: int,
+        loaded: Callable[[str], bool],
+    ) -> None:  # fmt: skip
+        self.address = address
+        self.out: list[Out] = []
+        self.open: dict[int, Open] = {}
+        self._demand = demand
+        self._specs = specs
+        self._tally = tally
+        self._patience_ns = patience_ns
+        self._begin_ns = begin_ns
+        self._loaded = loaded
+        self._peer = ""
+        self._unsent: list[Open] = []
+        self._limits = Deadlines()
+        self._cancels = Deadlines()
+        self._last_id = 0
+
+    def tick(self, now_ns: int) -> None:
+        """Send what is due; cancel what is to be cancelled; give up on what was not answered."""
+        for ask in self._demand.take(now_ns - self._begin_ns):
+            self._ask(now_ns, ask)
+        if self._peer and self._unsent:
+            unsent, self._unsent = self._unsent, []
+            for request in unsent:
+                if request.id in self.open and now_ns <= (request.deadline_ns or now_ns):
+                    self._send(now_ns, request)
+        for request_id in self._cancels.due(now_ns):
+            if request := self.open.get(request_id):
+                if self._peer:
+                    self.out.append(Out(self._peer, Cancel((request_id,))))
+                self._end(now_ns, request, Status.CANCELLED)
+        for request_id in self._limits.due(now_ns):
+            if request := self.open.get(request_id):
+                self._end(now_ns, request, Status.LOST)
+
+    def wakeup_ns(self) -> int | None:
+        demand_ns = self._demand.next_ns()
+        times = (
+            self._limits.next_ns(), self._cancels.next_ns(), None if demand_ns is None else demand_ns + self._begin_ns
+        )  # fmt: skip
+        return min((at for at in times if at is not None), default=None)
+
+    def check(self) -> None:
+        """Every request is open or has ended, once."""
+        assert self._tally.asked == self._tally.answers + len(self.open)
+
+    def _ask(self, now_ns: int, ask: Ask) -> None:
+        self._last_id += 1
+        budget_ns = self._budget_ns(ask)
+        request = Open(
+            self._last_id, ask, now_ns, now_ns + budget_ns if budget_ns else 0, not self._loaded(ask.model)
+        )  # fmt: skip
+        self.open[request.id] = request
+        self._limits.arm(request.id, now_ns + (budget_ns or BEST_EFFORT_NS) + self._patience_ns)
+        if ask.cancel_ns:
+            self._cancels.arm(request.id, now_ns + ask.cancel_ns)
+        self._tally.sent(request)
+        self._unsent.append(request)
+
+    def _budget_ns(self, ask: Ask) -> int:
+        return 0 if ask.best_effort else ask.slo_ns or self._specs[ask.model].slo_ns
+
+    def _send(self, now_ns: int, request: Open) -> None:
+        raise NotImplementedError
+
+    def _answered(self, now_ns: int, request_id: int, status: int) -> Open | None:
+        request = self.open.get(request_id)
+        if request is None:
+            self._tally.stray(request_id, status)
+        else:
+            self._end(now_ns, request, status)
+        return request
+
+    def _end(self, now_ns: int, request: Open, status: int) -> None:
+        """The one end of a request."""
+        del self.open[request.id]
+        self._limits.cancel(request.id)
+        self._cancels.cancel(request.id)
+        self._tally.ended(now_ns, request, status)
+        self._demand.ended(now_ns - self._begin_ns, request.ask.loop)
+
+    def _inspect(self, request: Open, outputs: Sequence[tuple[Tensor, Buffer]]) -> None:
+        """Note outputs that are not those of this request."""
+        spec, rows = self._specs[request.ask.model], request.ask.rows
+        if [tensor.name for tensor, _ in outputs] != [wanted.name for wanted in spec.outputs]:
+            self._tally.swapped.append(request.id)
+            return
+        echo = _echoes(spec)
+        if any(tensor.shape[0] != rows for tensor, _ in outputs if spec.batched) or (
+            echo is not None and bytes(outputs[echo][1]) != mark(request.id, rows)
+        ):
+            self._tally.swapped.append(request.id)
+
+
+class Client(Asker):
+    """Asks a frontend, as the SDK does."""
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """An answer, or news of the connection."""
+        match message:
+            case Answer():
+                request = self._answered(now_ns, message.id, message.status)
+                if request is not None and message.status == Status.OK:
+                    self._inspect(request, list(zip(message.outputs, buffers, strict=True)))
+            case Joined() if role(message.address) == "frontend":
+                self._peer = message.address
+            case Gone() if message.address == self._peer:
+                self._peer = ""
+
+    def _send(self, now_ns: int, request: Open) -> None:
+        ask = request.ask
+        inputs, buffers = inputs_of(self._specs[ask.model], request.id, ask.rows)
+        waited = ask.slo_ns or now_ns > request.sent_ns  # else the frontend knows the model's SLO
+        budget_ns = max(1, request.deadline_ns - now_ns) if request.deadline_ns and waited else 0
+        self.out.append(Out(self._peer, Predict(request.id, ask.model, "", budget_ns, inputs), buffers))
+
+
+class Submitter(Asker):
+    """Asks the controller, in the place of frontend and selector: it also holds the inputs."""
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """An end of a submit, a wish for inputs, or news of the controller."""
+        match message:
+            case Outputs():
+                self._outputs(now_ns, message, buffers)
+            case Outcome():
+                self._answered(now_ns, message.id, message.status)
+            case Dispatch():
+                self._ship(message)
+            case Joined() if role(message.address) == "controller":
+                self._peer = message.address
+                self._unsent = list(self.open.values())
+            case Gone() if message.address == self._peer:
+                self._peer = ""
+
+    def _send(self, now_ns: int, request: Open) -> None:
+        ask = request.ask
+        end_ns = request.deadline_ns or request.sent_ns + BEST_EFFORT_NS
+        spec = self._specs[ask.model]
+        self.out.append(Out(self._peer, Submit(
+            request.id, spec.key, max(1, end_ns - now_ns), ask.rows, self.address, request.id, not request.deadline_ns
+        )))  # fmt: skip
+
+    def _ship(self, dispatch: Dispatch) -> None:
+        items, missing = [], []
+        buffers: list[Buffer] = []
+        for input_id in dispatch.input_ids:
+            if request := self.open.get(input_id):
+                inputs, parts = inputs_of(self._specs[request.ask.model], input_id, request.ask.rows)
+                items.append(Shipped(input_id, inputs))
+                buffers.extend(parts)
+            else:
+                missing.append(input_id)
+        ship = Ship(dispatch.action_id, self.address, tuple(items), tuple(missing))
+        self.out.append(Out(dispatch.worker, ship, buffers))
+
+    def _outputs(self, now_ns: int, message: Outputs, buffers: Sequence[Buffer]) -> None:
+        total, at = sum(item.rows for item in message.items), 0
+        for item in message.items:
+            if item.status not in (Status.OK, Status.FAILED):
+                continue  # the controller has the word
+            request = self._answered(now_ns, item.id, item.status)
+            if request is not None and item.status == Status.OK:
+                self._inspect(request, [
+                    _rows(tensor, buffer, at, item.rows, total)
+                    for tensor, buffer in zip(message.outputs, buffers, strict=True)
+                ])  # fmt: skip
+            at += item.rows
+
+
+def _rows(tensor: Tensor, buffer: Buffer, at: int, rows: int, total: int) -> tuple[Tensor, Buffer]:
+    size = len(buffer) // max(1, total)
+    return (
+        Tensor(tensor.name, tensor.datatype, (rows, *tensor.shape[1:]), rows * size),
+        memoryview(buffer)[at * size : (at + rows) * size],
+    )
+
+
+def inputs_of(spec: ModelSpec, request_id: int, rows: int) -> tuple[tuple[Tensor, ...], list[Buffer]]:
+    """Inputs of the model's signature: zeros, or the request's own mark where the model gives it back."""
+    headers, buffers = [], []
+    for at, wanted in enumerate(spec.inputs):
+        rest = tuple(1 if dim < 0 else dim for dim in wanted.shape[1 if spec.batched else 0 :])
+        shape = (rows, *rest) if spec.batched else rest
+        body: Buffer
+        if at == 0 and _echoes(spec) is not None:
+            body = mark(request_id, rows)
+        else:
+            body = zeros(nbytes(wanted.datatype, shape))
+        headers.append(Tensor(wanted.name, wanted.datatype, shape, len(body)))
+        buffers.append(body)
+    return tuple(headers), buffers
+
+
+def _echoes(spec: ModelSpec) -> int | None:
+    """Which output gives the marks back, if the first input can carry them: UINT64 [-1, 1]."""
+    first = spec.inputs[0]
+    if (first.datatype, first.shape) != ("UINT64", (-1, 1)):
+        return None
+    alike = [at for at, one in enumerate(spec.outputs) if (one.datatype, one.shape) == ("UINT64", (-1, 1))]
+    return alike[0] if alike else None
+
+
+def mark(request_id: int, rows: int) -> bytes:
+    """Rows that say whose they are, and which: as UINT64."""
+    return b"".join((request_id * ROWS_A_REQUEST + row).to_bytes(8, "little") for row in range(rows))

@@ -1,0 +1,55 @@
+"""How long a packet takes from one process to another. Packets between the same two arrive in the order sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from horologe_common.clock import us
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DRAWS = 4096
+
+
+class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[network]` of a scenario. Cores fused in one process need no network."""
+
+    delay_ns: int = us(60)
+    """One way between two processes: a packet over ipc, with the wake-up of the reader."""
+    jitter_ns: int = us(20)
+    """Mean of an exponential addition to it."""
+    notice_ns: int = us(500)
+    """Until the others learn that a process has died."""
+    turn_ns: int = us(50)
+    """What a turn of a process takes: all that comes meanwhile is handled in the next one. More is faster to simulate."""
+    split: bool = False
+    """False: frontend, selector and controller are one process; True: a process each."""
+
+
+class Network:
+    """Delays by link, and order: a packet never overtakes an earlier one of its link."""
+
+    def __init__(self, settings: NetworkSettings, seed: int, delays_ns: Mapping[tuple[str, str], int] | None = None):
+        self.settings = settings
+        self.delays_ns = dict(delays_ns or {})
+        """Own delays for some links, by names of processes (from, to)."""
+        self._rng = np.random.default_rng([seed, 1])
+        self._draws: list[int] = []
+        self._last_ns: dict[tuple[str, str], int] = {}
+
+    def arrival_ns(self, now_ns: int, source: str, target: str) -> int:
+        """When a packet sent now from process `source` is at process `target`."""
+        link = (source, target)
+        at_ns = now_ns + self.delays_ns.get(link, self.settings.delay_ns) + self._jitter_ns()
+        at_ns = self._last_ns[link] = max(at_ns, self._last_ns.get(link, 0))
+        return at_ns
+
+    def _jitter_ns(self) -> int:
+        if not self.settings.jitter_ns:
+            return 0
+        if not self._draws:
+            self._draws = self._rng.exponential(self.settings.jitter_ns, DRAWS).astype(int).tolist()
+        return self._draws.pop()

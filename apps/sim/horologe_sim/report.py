@@ -1,0 +1,161 @@
+"""What a simulation found, as numbers and as a plain table. The same seed gives the same bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from horologe_sim.gpu import Meter
+    from horologe_sim.tally import Line, Tally
+
+QUANTILES = (0.5, 0.99, 0.999)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Requests of one model (or of all). Latencies in ms: of answers in time, and of refusals."""
+
+    sent: int
+    ok: int
+    refused: int
+    late: int
+    lost: int
+    cancelled: int
+    failed: int
+    """Ended in any other way."""
+    unanswered: int
+    """Still open when the simulation ended: always 0."""
+    cold: int
+    goodput: float
+    """Answered in time, per second."""
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+    refusal_p99_ms: float
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """One worker. `utilisation`: share of the time in EXEC, over all its shares."""
+
+    utilisation: float
+    batches: int
+    rows_mean: float
+    loads: int
+    unloads: int
+    too_late: int
+    violations: tuple[str, ...]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The result of a scenario. Times are virtual: how long the simulation took is for whoever ran it to measure."""
+
+    scenario: str
+    seed: int
+    scheduler: str
+    path: str
+    seconds: float
+    """Of load that was counted."""
+    total: Row
+    models: dict[str, Row]
+    workers: dict[str, WorkerRow]
+    batches: dict[int, int]
+    """How often a batch of so many rows was run."""
+    packets: int
+    strays: int
+    """Answers beyond the first."""
+    swapped: int
+    """Answers with somebody else's outputs."""
+    overdue_ms: float
+    """The latest that an answer came after its deadline."""
+
+    def to_json(self) -> str:
+        """Indented, in a fixed order."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+    def table(self) -> str:
+        """Plain text."""
+        head = f"{self.scenario}: {self.scheduler}, {self.path}, {self.seconds:g} s, seed {self.seed}"
+        names = ("model", "sent", "ok", "refused", "late", "lost", "failed", "cold", "ok/s", "p50", "p99", "p99.9 ms")
+        rows = [names, *(_cells(name, row) for name, row in {**self.models, "total": self.total}.items())]
+        workers = [("worker", "busy", "batches", "rows/batch", "loads", "unloads", "too late")]
+        for name, one in self.workers.items():
+            counts = (one.loads, one.unloads, one.too_late)
+            workers.append(
+                (name, f"{one.utilisation:.0%}", str(one.batches), f"{one.rows_mean:.2f}", *map(str, counts))
+            )  # fmt: skip
+        sizes = ", ".join(f"{count} of {rows}" for rows, count in self.batches.items())
+        return "\n".join((head, "", *_aligned(rows), "", *_aligned(workers), "", f"batches by rows: {sizes}"))
+
+
+def _cells(name: str, row: Row) -> tuple[str, ...]:
+    counts = (row.sent, row.ok, row.refused, row.late, row.lost, row.failed + row.cancelled, row.cold)
+    times = (row.p50_ms, row.p99_ms, row.p999_ms)
+    return (name, *map(str, counts), f"{row.goodput:.1f}", *(f"{time:.2f}" for time in times))
+
+
+def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) if at == 0 else cell.rjust(width)
+                  for at, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]  # fmt: skip
+
+
+def rows(tally: Tally, groups: Mapping[str, str], seconds: float) -> tuple[Row, dict[str, Row]]:
+    """All requests together, and by group; `groups`: model name -> group."""
+    by_group: dict[str, list[Line]] = {}
+    for model, line in sorted(tally.lines.items()):
+        by_group.setdefault(groups.get(model, model), []).append(line)
+    total = row([line for lines in by_group.values() for line in lines], seconds)
+    return total, {group: row(lines, seconds) for group, lines in by_group.items()}
+
+
+def row(lines: list[Line], seconds: float) -> Row:
+    """Lines added up."""
+    ended: Counter[str] = Counter()
+    for line in lines:
+        ended.update(line.ended)
+    sent, ok = sum(line.sent for line in lines), ended["OK"]
+    named = [ended[name] for name in ("REFUSED", "LATE", "LOST", "CANCELLED")]
+    p50, p99, p999 = _quantiles_ms([line.took_ns for line in lines], QUANTILES)
+    (refusal,) = _quantiles_ms([line.refused_ns for line in lines], (0.99,))
+    return Row(
+        sent, ok, *named, ended.total() - ok - sum(named), sent - ended.total(), sum(line.cold for line in lines),
+        round(ok / seconds, 3) if seconds else 0.0, p50, p99, p999, refusal,
+    )  # fmt: skip
+
+
+def worker_row(meter: Meter, shares: int, seconds: float) -> WorkerRow:
+    """One worker's meter, over `seconds` in all."""
+    batches = sum(meter.rows.values())
+    rows = sum(size * count for (_, size), count in meter.rows.items())
+    return WorkerRow(
+        round(sum(meter.busy_ns.values()) / 1e9 / (shares * seconds), 4) if seconds else 0.0,
+        batches, round(rows / batches, 3) if batches else 0.0,
+        meter.ended["load", "OK"], meter.ended["unload", "OK"],
+        sum(count for (_, status), count in meter.ended.items() if status == "TOO_LATE"),
+        tuple(meter.violations[:20]),
+    )  # fmt: skip
+
+
+def batch_sizes(meters: Iterable[Meter]) -> dict[int, int]:
+    """Batches by true rows."""
+    found: Counter[int] = Counter()
+    for meter in meters:
+        for (_, size), count in meter.rows.items():
+            found[size] += count
+    return dict(sorted(found.items()))
+
+
+def _quantiles_ms(parts: Iterable[object], quantiles: tuple[float, ...]) -> list[float]:
+    taken = np.concatenate([np.empty(0, np.int64), *(np.asarray(part, np.int64) for part in parts)])
+    if not taken.size:
+        return [0.0] * len(quantiles)
+    return [round(float(value) / 1e6, 4) for value in np.quantile(taken, quantiles, method="inverted_cdf")]

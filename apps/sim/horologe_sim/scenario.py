@@ -1,0 +1,178 @@
+"""A scenario file: models, workers, settings, load, faults, seed; `load` reads one, `run` plays it.
+
+Durations are text with a unit ("5ms"), as are sizes ("16GiB"). The tables `[frontend]`, `[selector]`, `[controller]`
+and `[worker]` are the services' own settings.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+from horologe_common.clock import ms, s
+from horologe_common.models import ModelSpec, Profile, TensorSpec
+from horologe_common.settings import DURATIONS, SIZES, SettingsError, quantity
+from horologe_common.status import HorologeError
+from horologe_common.wire import ModelReport
+from horologe_controller.settings import Settings as ControllerSettings
+from horologe_frontend.settings import Settings as FrontendSettings
+from horologe_gpu_worker.settings import Settings as WorkerSettings
+from horologe_selector.settings import Settings as SelectorSettings
+
+from horologe_sim.gpu import Noise, SimModel
+from horologe_sim.network import NetworkSettings
+from horologe_sim.workload import Load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horologe_sim.report import Report
+
+S = TypeVar("S", bound=msgspec.Struct)
+MIB = 1 << 20
+EXAMPLES = Path(__file__).parent / "scenarios"
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[models]]`: one model, or `count` copies `name-0`, `name-1`... Times as in `[emulated]` of a model.toml."""
+
+    name: str
+    exec_ms: dict[int, float]
+    """By batch size; these are the sizes."""
+    count: int = 1
+    load_ms: float = 0.0
+    input_ms: float = 0.0
+    output_ms: float = 0.0
+    weights_mb: float = 16.0
+    slo_ns: int = 0
+    cache: bool = False
+    echo: bool = False
+    """Outputs give the inputs back, and clients check them."""
+
+
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[faults]]`: what happens to a process, counted from the beginning of the load."""
+
+    at_ns: int
+    process: str
+    """edge, frontend, selector, controller, client or worker/N."""
+    kind: Literal["kill", "stall"] = "kill"
+    restart_ns: int = s(1)
+    """kill: it is back after this long; 0: it stays away."""
+    for_ns: int = ms(100)
+    """stall: for how long."""
+    void: bool = False
+    """kill: packets that it had sent and that are under way are lost too."""
+
+
+class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that a run depends on."""
+
+    models: tuple[Entry, ...]
+    load: tuple[Load, ...]
+    name: str = "scenario"
+    description: str = ""
+    seed: int = 0
+    duration_ns: int = s(10)
+    warmup_ns: int = 0
+    """At the beginning of the load; what is sent in it is not counted."""
+    settle_ns: int = s(1)
+    """Before the load: workers register, models are loaded into free pages."""
+    path: Literal["whole", "direct"] = "whole"
+    """whole: client, frontend, selector, controller, workers; direct: the controller and workers alone (faster)."""
+    workers: int = 1
+    wire: bool = False
+    """Encode and decode every packet, as between sockets. Slower."""
+    patience_ns: int = ms(50)
+    """How long after deadline and grace a client itself gives up."""
+    clocks_ns: dict[str, int] = {}
+    """Processes on hosts of their own: what their clocks are ahead of the others'."""
+    noise: Noise = Noise()
+    network: NetworkSettings = NetworkSettings()
+    frontend: FrontendSettings = FrontendSettings()
+    selector: SelectorSettings = SelectorSettings()
+    controller: ControllerSettings = ControllerSettings()
+    worker: WorkerSettings = WorkerSettings()
+    faults: tuple[Fault, ...] = ()
+
+    def sim_models(self) -> dict[str, SimModel]:
+        """By key `name/version`."""
+        return {model.report.spec.key: model for entry in self.models for model in _copies(entry)}
+
+    def groups(self) -> dict[str, str]:
+        """Model name -> the name of its entry."""
+        return {model.report.spec.name: entry.name for entry in self.models for model in _copies(entry)}
+
+
+def load(path: str | Path) -> Scenario:
+    """Read a scenario: a TOML file, or the name of an example (`examples()`). Raises `SettingsError`, naming the key."""
+    file = Path(path)
+    if not file.exists() and (known := EXAMPLES / f"{path}.toml").exists():
+        file = known
+    try:
+        table = tomllib.loads(file.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"scenario {path}: {error}") from error
+    try:
+        return msgspec.convert({"name": file.stem, **_read(f"scenario {path}", table)}, Scenario, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"scenario {path}: {error}") from error
+
+
+def examples() -> list[str]:
+    """Scenarios that come with the package."""
+    return sorted(path.stem for path in EXAMPLES.glob("*.toml"))
+
+
+def run(scenario: Scenario, seed: int | None = None, progress: Callable[[float], None] | None = None) -> Report:
+    """Play it. `progress` is told from time to time how far it is, from 0 to 1."""
+    from horologe_sim.house import House
+
+    house = House(scenario if seed is None else msgspec.structs.replace(scenario, seed=seed))
+    house.run(progress)
+    return house.report()
+
+
+def _read(where: str, value: Any, key: str = "") -> Any:
+    """The table with texts of durations and sizes as numbers: keys may be written without `_ns` and `_bytes`."""
+    if isinstance(value, dict):
+        return {_full(name, one): _read(f"{where}: {name}", one, _full(name, one)) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_read(where, one, key) for one in value]
+    if isinstance(value, str) and key.endswith("_ns"):
+        return quantity(where, value, DURATIONS)
+    if isinstance(value, str) and key.endswith("_bytes"):
+        return quantity(where, value, SIZES)
+    return value
+
+
+PLAIN = {
+    "duration": "duration_ns", "warmup": "warmup_ns", "settle": "settle_ns", "patience": "patience_ns",
+    "slo": "slo_ns", "at": "at_ns", "restart": "restart_ns", "for": "for_ns", "from": "from_ns", "think": "think_ns",
+    "every": "every_ns", "burst": "burst_ns", "times": "times_ns", "clocks": "clocks_ns", "cancel_after": "cancel_ns",
+    "turn": "turn_ns", "delay": "delay_ns", "jitter": "jitter_ns", "notice": "notice_ns", "spike": "spike_ns",
+}  # fmt: skip
+"""What people write -> the field."""
+
+
+def _full(name: str, value: Any) -> str:
+    return PLAIN.get(name, name)
+
+
+def _copies(entry: Entry) -> list[SimModel]:
+    if not entry.exec_ms:
+        raise HorologeError(f"model {entry.name}: exec_ms: got no times, wanted one for each batch size")
+    names = [entry.name] if entry.count == 1 else [f"{entry.name}-{number}" for number in range(entry.count)]
+    sizes = tuple(sorted(entry.exec_ms))
+    profile = Profile({size: ms(entry.exec_ms[size]) for size in sizes}, max(1, ms(entry.load_ms)))
+    datatype = "UINT64" if entry.echo else "FP32"
+    specs = [
+        ModelSpec(
+            name, "1", "emulated", (TensorSpec("x", datatype, (-1, 1)),), (TensorSpec("y", datatype, (-1, 1)),), sizes,
+            slo_ns=entry.slo_ns, weights_bytes=round(entry.weights_mb * MIB), content_hash=name, cache=entry.cache,
+        )
+        for name in names
+    ]  # fmt: skip
+    return [SimModel(ModelReport(spec, profile), ms(entry.input_ms), ms(entry.output_ms)) for spec in specs]

@@ -1,0 +1,174 @@
+"""What clients ask for, and when: open loops (Poisson, bursts, even, traces) and closed ones, by seed.
+
+An open loop does not care for answers: it shows what overload is. A closed loop asks again when it has its answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from horologe_common.clock import s
+from horologe_common.status import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+CHUNK = 1024
+OPEN = -1
+
+
+class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One phase of load; a scenario adds up any number of them."""
+
+    kind: Literal["poisson", "bursts", "even", "trace", "closed"] = "poisson"
+    """bursts: Poisson at `rate`, and at `burst_rate` for `burst_ns` out of every `every_ns`."""
+    rate: float = 0.0
+    """Requests per second."""
+    burst_rate: float = 0.0
+    every_ns: int = s(1)
+    burst_ns: int = s(1) // 10
+    times_ns: tuple[int, ...] = ()
+    """trace: arrivals, counted from `from_ns`."""
+    clients: int = 1
+    """closed: how many, each with one request at a time."""
+    think_ns: int = 0
+    models: tuple[str, ...] = ()
+    """Names, or the beginnings of names that end in `*`; none: all models."""
+    skew: float = 0.0
+    """Popularity of the k-th model ~ k^-skew; 0: all alike."""
+    rows: int = 1
+    slo_ns: int = 0
+    """Budget of a request; 0: the model's own SLO, or best effort where it has none."""
+    best_effort: bool = False
+    """No deadline, whatever the model's SLO. Only where requests go to the controller directly."""
+    cancel_share: float = 0.0
+    """Share of requests that are cancelled `cancel_ns` after they were sent."""
+    cancel_ns: int = 0
+    from_ns: int = 0
+    for_ns: int = 0
+    """How long the phase lasts; 0: to the end."""
+
+
+class Ask(NamedTuple):
+    """A request to come. `loop`: the closed loop it belongs to, or OPEN."""
+
+    at_ns: int
+    model: str
+    rows: int
+    slo_ns: int
+    best_effort: bool
+    cancel_ns: int
+    """After this long it is cancelled; 0: it is not."""
+    loop: int = OPEN
+
+
+class Demand:
+    """All loads of a scenario, in the order of time. Times count from the beginning of the load."""
+
+    def __init__(self, loads: Sequence[Load], models: Sequence[str], seed: int, duration_ns: int) -> None:
+        self._loads = [_Phase(load, models, [seed, 3, index], duration_ns) for index, load in enumerate(loads)]
+        streams = [
+            phase.asks(phase.times(), OPEN) for phase in self._loads if phase.load.kind != "closed"
+        ]  # fmt: skip
+        self._open = heapq.merge(*streams)
+        self._next = next(self._open, None)
+        self._closed: list[Ask] = []
+        for index, phase in enumerate(self._loads):
+            if phase.load.kind == "closed":
+                for _ in range(phase.load.clients):
+                    self._again(index, phase.load.from_ns)
+
+    def next_ns(self) -> int | None:
+        """When the next request is due; None: not before an answer, or never."""
+        times = [ask.at_ns for ask in (self._next, self._closed[0] if self._closed else None) if ask is not None]
+        return min(times, default=None)
+
+    def take(self, now_ns: int) -> Iterator[Ask]:
+        """What is due."""
+        while self._next is not None and self._next.at_ns <= now_ns:
+            yield self._next
+            self._next = next(self._open, None)
+        while self._closed and self._closed[0].at_ns <= now_ns:
+            yield heapq.heappop(self._closed)
+
+    def ended(self, now_ns: int, loop: int) -> None:
+        """A request has its answer: a closed loop goes on."""
+        if loop != OPEN:
+            self._again(loop, now_ns + self._loads[loop].load.think_ns)
+
+    def _again(self, loop: int, at_ns: int) -> None:
+        if at_ns < self._loads[loop].end_ns:
+            heapq.heappush(self._closed, next(self._loads[loop].asks(iter((at_ns,)), loop)))
+
+
+class _Phase:
+    """One load and its random numbers."""
+
+    def __init__(self, load: Load, models: Sequence[str], seed: Sequence[int], duration_ns: int) -> None:
+        self.load = load
+        self.end_ns = min(duration_ns, load.from_ns + load.for_ns if load.for_ns else duration_ns)
+        self._rng = np.random.default_rng(seed)
+        self._models = chosen(models, load.models)
+        weights = np.arange(1, len(self._models) + 1, dtype=float) ** -load.skew
+        self._edges: NDArray[Any] = np.cumsum(weights / weights.sum())
+        self._draws: list[int] = []
+
+    def asks(self, times: Iterator[int], loop: int) -> Iterator[Ask]:
+        load = self.load
+        for at_ns in times:
+            cancelled = load.cancel_share and self._rng.random() < load.cancel_share
+            cancel_ns = max(1, load.cancel_ns) if cancelled else 0
+            yield Ask(at_ns, self._model(), load.rows, load.slo_ns, load.best_effort, cancel_ns, loop)
+
+    def times(self) -> Iterator[int]:
+        load = self.load
+        match load.kind:
+            case "trace":
+                return (at for at in (load.from_ns + one for one in sorted(load.times_ns)) if at < self.end_ns)
+            case "even":
+                return iter(range(load.from_ns, self.end_ns, round(1e9 / load.rate))) if load.rate else iter(())
+            case "bursts":
+                return self._bursts()
+            case _:
+                return self._poisson(load.rate, load.from_ns, self.end_ns)
+
+    def _poisson(self, rate: float, from_ns: int, end_ns: int) -> Iterator[int]:
+        at_ns = from_ns
+        while rate > 0:
+            for time_ns in (at_ns + np.cumsum(self._rng.exponential(1e9 / rate, CHUNK))).astype(int).tolist():
+                if time_ns >= end_ns:
+                    return
+                yield time_ns
+            at_ns = time_ns
+
+    def _bursts(self) -> Iterator[int]:
+        load, at_ns = self.load, self.load.from_ns
+        while at_ns < self.end_ns:
+            burst_end_ns = min(at_ns + load.burst_ns, self.end_ns)
+            next_ns = min(at_ns + load.every_ns, self.end_ns)
+            yield from self._poisson(load.burst_rate, at_ns, burst_end_ns)
+            yield from self._poisson(load.rate, burst_end_ns, next_ns)
+            at_ns = next_ns
+
+    def _model(self) -> str:
+        if len(self._models) == 1:
+            return self._models[0]
+        if not self._draws:
+            self._draws = np.searchsorted(self._edges, self._rng.random(CHUNK) * self._edges[-1]).tolist()
+        return self._models[self._draws.pop()]
+
+
+def chosen(models: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """The models meant by names and beginnings of names. Raises `InvalidInput` for a name that means none."""
+    found: dict[str, None] = {}
+    for name in wanted or ("*",):
+        hits = [model for model in models if model == name or (name.endswith("*") and model.startswith(name[:-1]))]
+        if not hits:
+            raise InvalidInput(f"load.models: got {name!r}, wanted one of {', '.join(models[:20])}")
+        found |= dict.fromkeys(hits)
+    return list(found)

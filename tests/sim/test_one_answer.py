@@ -1,0 +1,112 @@
+"""Whatever the cluster, the load and the faults: one answer to every request, in time, and never another's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from horologe_common.clock import ms, s
+from horologe_sim.gpu import Noise
+from horologe_sim.scenario import Scenario
+from horologe_sim.workload import Load
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, stall
+
+PROCESSES = ("worker/0", "worker/1", "edge", "frontend", "selector", "controller")
+
+loads = st.builds(
+    lambda rate, rows, cancel, slo, kind: Load(
+        kind, rate=rate, burst_rate=10 * rate, clients=int(rate / 20) + 1, think_ns=ms(1), rows=rows,
+        cancel_share=cancel, cancel_ns=ms(3), slo_ns=ms(slo),
+    ),
+    st.sampled_from([20.0, 200.0, 900.0]),
+    st.integers(1, 4),
+    st.sampled_from([0.0, 0.2]),
+    st.sampled_from([0, 8, 30, 300]),
+    st.sampled_from(["poisson", "bursts", "closed"]),
+)  # fmt: skip
+
+faults = st.lists(
+    st.one_of(
+        st.builds(
+            lambda process, at, back, void: kill(process, at, back, void=void),
+            st.sampled_from(PROCESSES), st.integers(1, 400), st.integers(1, 250), st.booleans(),
+        ),
+        st.builds(stall, st.sampled_from(PROCESSES), st.integers(1, 400), st.integers(1, 150)),
+    ),
+    max_size=4,
+)  # fmt: skip
+
+models = st.lists(
+    st.builds(
+        lambda count, mb, transfers, cache: {
+            "count": count, "weights_mb": mb, "cache": cache, **({"input_ms": 0.2, "output_ms": 0.1} if transfers else {})
+        },
+        st.integers(1, 3), st.sampled_from([16.0, 60.0, 300.0]), st.booleans(), st.booleans(),
+    ),
+    min_size=1,
+    max_size=3,
+)  # fmt: skip
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    entries = [an_entry(f"m{number}", **fields) for number, fields in enumerate(draw(models))]
+    split = draw(st.booleans())
+    scenario = a_scenario(
+        *entries,
+        load=draw(st.lists(loads, min_size=1, max_size=2)),
+        scheduler=draw(st.sampled_from(["clockwork", "edf"])),
+        split=split,
+        workers=draw(st.integers(1, 2)),
+        duration_ns=ms(500),
+        seed=draw(st.integers(0, 1000)),
+        wire=draw(st.booleans()),
+        noise=draw(st.sampled_from([Noise(), Noise(0.2), Noise(0.05, 0.02, ms(30))])),
+        clocks_ns=draw(st.sampled_from([{}, {"worker/0": s(3)}, {"worker/0": -s(900), "client": s(40)}])),
+    )
+    there = ["worker/0", "worker/1"][: scenario.workers]
+    there += ["frontend", "selector", "controller"] if split else ["edge"]
+    chosen = tuple(fault for fault in draw(faults) if fault.process in there)
+    worker = msgspec.structs.replace(
+        scenario.worker, pages_bytes=draw(st.sampled_from([24, 256])) << 24, shares=draw(st.sampled_from([1, 2]))
+    )
+    return msgspec.structs.replace(scenario, faults=chosen, worker=worker)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(scenarios())
+def test_one_answer_by_deadline_plus_grace_and_never_swapped(scenario: Scenario) -> None:
+    house = played(scenario)
+    stalled = sum(fault.for_ns for fault in scenario.faults if fault.kind == "stall")
+    limit_ns = scenario.frontend.grace_ns + scenario.patience_ns + ms(1)
+    assert house.tally.overdue_ns <= limit_ns
+    edge = [fault for fault in scenario.faults if fault.process in ("edge", "frontend")]
+    if not stalled and not edge:  # then nobody but a client who cancelled has stopped waiting
+        crossed = [status for _, status in house.tally.strays]
+        assert len(crossed) <= sum(line.ended["CANCELLED"] for line in house.tally.lines.values())
+    assert_at_rest(house)
+
+
+def test_the_property_can_fail() -> None:
+    """A frontend that answers twice is found out: so the counting counts."""
+    from horologe_frontend.core import Frontend
+
+    class Twice(Frontend):
+        def tick(self, now_ns: int) -> None:
+            super().tick(now_ns)
+            self.out.extend([out for out in self.out if out.to.startswith("client/")])
+
+    from horologe_sim.house import House, digest
+
+    house = House(a_scenario())
+
+    def make(process: Any) -> Any:
+        return [Twice(process.address("frontend"), house.scenario.frontend, digest), *edge(process)[1:]]
+
+    edge = house.world.processes["edge"].make
+    house.world.processes["edge"].make = make
+    house.run()
+    assert len(house.tally.strays) == house.tally.asked

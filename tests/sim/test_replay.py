@@ -1,0 +1,100 @@
+"""Recordings of a world, replayed: the cores do again what they did, and a changed one is found out."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from horologe_common.clock import ms
+from horologe_common.recorder import Recorder, RecorderSettings
+from horologe_common.settings import SettingsError
+from horologe_controller.core import Controller
+from horologe_sim.house import House
+from horologe_sim.replay import replay
+from horologe_sim.scenario import Scenario
+
+from sim_builders import a_scenario, an_entry, kill, poisson, stall
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def recorded(folder: Path, scenario: Scenario, messages: int = 20_000, segments: int = 2) -> Path:
+    house = House(scenario)
+    recorder = Recorder(RecorderSettings(str(folder), messages, segments), "sim")
+    house.world.tap = recorder
+    house.run()
+    path = recorder.write("stop")
+    assert path is not None
+    return path
+
+
+@pytest.mark.parametrize("messages", [500, 20_000])
+@pytest.mark.parametrize("split", [False, True])
+def test_every_core_does_again_what_it_did(tmp_path: Path, messages: int, split: bool) -> None:
+    scenario = a_scenario(
+        an_entry(), an_entry("apart", input_ms=0.2, output_ms=0.1), an_entry("cached", cache=True),
+        load=[poisson(300, rows=2, cancel_share=0.1, cancel_ns=ms(2)), poisson(900, for_ns=ms(500))],
+        workers=2, split=split, faults=(kill("worker/1", 600, 200), stall("worker/0", 1300, 40)),
+    )  # fmt: skip
+    report = replay(recorded(tmp_path, scenario, messages))
+    assert report.identical, report.table()
+    assert {core.partition("/")[0] for core in report.cores} == {"frontend", "selector", "controller", "worker"}
+    assert all(core.faults == 0 and core.ticks > 50 for core in report.cores.values())
+    assert report.cores["controller/0#00000001"].handled["Submit"] > 100
+
+
+def test_one_core_and_a_part_of_the_time(tmp_path: Path) -> None:
+    path = recorded(tmp_path, a_scenario())
+    whole = replay(path, core="controller")
+    part = replay(path, core="controller", until_s=0.5)
+    assert list(whole.cores) == list(part.cores) == ["controller/0#00000001"]
+    first, second = part.cores["controller/0#00000001"], whole.cores["controller/0#00000001"]
+    assert part.identical
+    assert first.seconds <= 0.5 < second.seconds
+    assert first.ticks < second.ticks
+
+
+def test_the_first_difference_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recorded(tmp_path, a_scenario())
+    unload = Controller._start
+
+    def late(self: Controller, now_ns: int, batch: object) -> None:
+        unload(self, now_ns + 1, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Controller, "_start", late)
+    report = replay(path)
+    assert not report.identical
+    difference = report.cores["controller/0#00000001"].difference
+    assert "'Infer'" in difference
+    assert "recorded is" in difference
+    assert json.loads(report.to_json())["identical"] is False
+    assert "differs" in report.table()
+
+
+def test_a_fault_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recorded(tmp_path, a_scenario())
+
+    def broken(self: Controller, now_ns: int, batch: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(Controller, "_start", broken)
+    core = replay(path, core="controller").cores["controller/0#00000001"]
+    assert core.faults > 0
+    assert "ZeroDivisionError: oh" in core.fault
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF....", b"\x05\0\0\0hello", b"\xff\xff\xff\xff"])
+def test_what_is_no_recording_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "x.rec"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match="recording"):
+        replay(file)
+
+
+def test_a_recording_cut_short_is_an_error(tmp_path: Path) -> None:
+    path = recorded(tmp_path, a_scenario(duration_ns=ms(200)))
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(SettingsError, match="cut short"):
+        replay(path)

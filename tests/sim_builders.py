@@ -1,0 +1,100 @@
+"""Scenarios and worlds for tests, one verb a line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from horologe_common.clock import ms, s
+from horologe_controller.settings import Settings as ControllerSettings
+from horologe_sim.house import House
+from horologe_sim.network import NetworkSettings
+from horologe_sim.scenario import Entry, Fault, Scenario
+from horologe_sim.workload import Load
+
+if TYPE_CHECKING:
+    from horologe_sim.report import Report
+
+PAGE_MB = 16.0
+
+
+def an_entry(name: str = "m", exec_ms: Any = None, **fields: Any) -> Entry:
+    """A model that gives its inputs back, so that swapped answers show."""
+    facts = {"load_ms": 4.0, "slo_ns": ms(50), "echo": True} | fields
+    return Entry(name, exec_ms or {1: 2.0, 2: 3.0, 4: 5.0, 8: 9.0}, **facts)
+
+
+def poisson(rate: float, **fields: Any) -> Load:
+    return Load("poisson", rate=rate, **fields)
+
+
+def a_scenario(
+    *models: Entry, load: Any = (), scheduler: str = "clockwork", split: bool = False, **fields: Any
+) -> Scenario:
+    """Two seconds of 200 requests per second, unless said otherwise."""
+    facts: dict[str, Any] = {
+        "duration_ns": s(2),
+        "settle_ns": ms(200),
+        "network": NetworkSettings(split=split),
+        "controller": ControllerSettings(scheduler=scheduler),
+    }
+    return Scenario(models or (an_entry(),), tuple(load) or (poisson(200),), **(facts | fields))
+
+
+def with_network(scenario: Scenario, **fields: Any) -> Scenario:
+    return msgspec.structs.replace(scenario, network=msgspec.structs.replace(scenario.network, **fields))
+
+
+def kill(process: str, at_ms: float, restart_ms: float = 200, **fields: Any) -> Fault:
+    return Fault(ms(at_ms), process, "kill", ms(restart_ms), **fields)
+
+
+def stall(process: str, at_ms: float, for_ms: float) -> Fault:
+    return Fault(ms(at_ms), process, "stall", for_ns=ms(for_ms))
+
+
+def played(scenario: Scenario) -> House:
+    """Run it to the end, check every core's laws, and what must hold of every run."""
+    house = House(scenario)
+    house.run()
+    house.world.check()
+    assert_one_answer_each(house)
+    return house
+
+
+def assert_one_answer_each(house: House) -> None:
+    """Every request has ended; none was answered with another's outputs; no device did what it could not."""
+    assert house.tally.asked == house.tally.answers, f"{house.tally.asked - house.tally.answers} unanswered"
+    assert not house.asker.open
+    assert house.tally.swapped == []
+    for meter in house.meters.values():
+        assert meter.violations == []
+
+
+def assert_at_rest(house: House) -> None:
+    """Nothing is left anywhere, and what the controller believes of every page is so."""
+    house.world.run(house.world.now_ns + s(2))
+    house.world.check()
+    for name, process in house.world.processes.items():
+        for core in process.cores.values():
+            pending = getattr(core, "pending", None)
+            assert not (pending and pending()), f"{name}: {core.address} still has requests"
+    assert_mirror(house)
+
+
+def assert_mirror(house: House) -> None:
+    """The controller's pages are the workers', where no LOAD or UNLOAD is under way."""
+    controller: Any = house.world.core("controller/0")
+    mirrored = {(share.worker, share.number): share for share in controller.cluster.shares()}
+    for name in house.meters:
+        for worker in house.world.processes[name].cores.values():
+            for number, held in enumerate(worker.shares):  # type: ignore[attr-defined]
+                share, pages = mirrored[worker.address, number], held.pages
+                held_there = {model: pages.held(model) for model in sorted(pages)}
+                believed = dict(sorted(share.resident.items()))
+                assert believed == held_there, f"{worker.address}, share {number}: {believed} is not {held_there}"
+                assert share.pages_free == pages.free_pages
+
+
+def reported(house: House) -> Report:
+    return house.report()

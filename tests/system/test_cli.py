@@ -1,0 +1,169 @@
+"""The `horologe` command as a shell sees it: help, output, errors in one line, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMANDS = ("up", "demo", "predict", "models", "load", "unload", "status", "sim", "replay", "doctor", "keys")
+OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
+NOBODY = "ipc:///nonexistent/horologe-nobody"
+
+
+def horologe(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}
+    command = [sys.executable, "-m", "horologe_cli.main", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=30, cwd=cwd, env=env)
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert result.returncode == code, result.stderr
+    assert result.stderr.startswith("horologe: ")
+    assert result.stderr.count("\n") == 1
+    for word in words:
+        assert word in result.stderr
+
+
+def test_help_names_every_command() -> None:
+    result = horologe("--help")
+    assert result.returncode == OK
+    assert all(f"  {command} " in result.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(command: str) -> None:
+    result = horologe(command, "--help")
+    assert result.returncode == OK
+    assert f"\n    horologe {command}" in result.stdout
+    assert "--json" in result.stdout
+
+
+def test_help_needs_none_of_the_heavy_libraries() -> None:
+    heavy = "zmq numpy rich.table sklearn onnxruntime uvloop structlog asyncio"
+    code = f"import sys, horologe_cli.main; print([name for name in {heavy.split()} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert result.stdout == "[]\n", result.stderr
+
+
+def test_version() -> None:
+    assert horologe("--version").stdout.strip().count(".") == 2
+
+
+def test_unknown_commands_and_options_are_usage_errors() -> None:
+    assert horologe("serve").returncode == USAGE
+    assert horologe("models", "--nonsense").returncode == USAGE
+
+
+@pytest.mark.parametrize(
+    "arguments", [("models",), ("status",), ("predict", "m", "--input", "[[1]]", "--slo-ms", "50")]
+)
+def test_nobody_at_the_endpoint(arguments: tuple[str, ...]) -> None:
+    result = horologe(*arguments, "--endpoint", NOBODY)
+    assert_one_line(result, UNREACHABLE, NOBODY, "horologe up")
+
+
+def test_an_endpoint_that_is_none() -> None:
+    assert_one_line(horologe("models", "--endpoint", "localhost:8003"), USAGE, "'localhost:8003'", "tcp://HOST:PORT")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("[[1, 2", ("--input", "not JSON")),
+        ("missing.npy", ("--input missing.npy", "No such file")),
+    ],
+)
+def test_unreadable_input(source: str, words: tuple[str, ...]) -> None:
+    assert_one_line(horologe("predict", "m", "--input", source, "--endpoint", NOBODY), USAGE, *words)
+
+
+def test_input_that_is_pickled_is_not_opened(tmp_path: Path) -> None:
+    import numpy as np
+
+    np.save(tmp_path / "evil.npy", np.array([{}], dtype=object), allow_pickle=True)
+    assert_one_line(horologe("predict", "m", "--input", str(tmp_path / "evil.npy")), USAGE, "evil.npy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--set", "worker.nonsense=1"), ("worker.nonsense", "known are")),
+        (("--set", "nonsense.field=1"), ("nonsense", "known are")),
+        (("--set", "worker"), ("--set worker", "SECTION.FIELD=VALUE")),
+        (("--set", "links.bind=tcp://0.0.0.0:1"), ("links.bind",)),
+        (("--set", "frontend.grace_ns=5 minutes"), ("frontend.grace_ns", "'5 minutes'")),
+        (("--scheduler", "fifo"), ("controller.scheduler", "'fifo'", "clockwork")),
+        (("--http", "8000"), ("--http", "'8000'", "HOST:PORT")),
+        (("--models", "nowhere"), ("models", "'nowhere'")),
+        (("--config", "nowhere.toml"), ("nowhere.toml",)),
+    ],
+)
+def test_up_refuses_what_cannot_be(arguments: tuple[str, ...], words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    assert_one_line(horologe("up", *arguments, cwd=tmp_path), USAGE, *words)
+
+
+def test_up_says_which_port_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert_one_line(horologe("up", "--http", address, cwd=tmp_path), USAGE, address, "in use", "--http")
+
+
+def test_doctor_as_json() -> None:
+    result = horologe("doctor", "--json")
+    report = json.loads(result.stdout)
+    levels = {finding["level"] for finding in report["findings"]}
+    assert levels <= {"ok", "warn", "fail"}
+    assert report["level"] in levels
+    assert result.returncode == (FAILED if report["level"] == "fail" else OK)
+    subjects = {finding["subject"] for finding in report["findings"]}
+    assert {"cores", "CPU quota", "CPU governor", "real-time priority", "open files", "swap", "port 8000"} <= subjects
+    assert all(finding["hint"] for finding in report["findings"] if finding["level"] != "ok")
+
+
+def test_doctor_for_people() -> None:
+    assert "real-time priority" in horologe("doctor").stdout
+
+
+def test_keys_are_private_and_stay(tmp_path: Path) -> None:
+    first = horologe("keys", str(tmp_path / "keys"), "--client", "alice", "--json")
+    assert first.returncode == OK
+    made = json.loads(first.stdout)["made"]
+    assert f"{tmp_path}/keys/clients/alice.key_secret" in made
+    secret = (tmp_path / "keys/clients/alice.key_secret").read_text()
+    assert stat.S_IMODE((tmp_path / "keys/clients/alice.key_secret").stat().st_mode) == 0o600
+    again = horologe("keys", str(tmp_path / "keys"), "--client", "alice", "--client", "bob", "--json")
+    assert [path.rpartition("/")[2] for path in json.loads(again.stdout)["made"]] == ["bob.key", "bob.key_secret"]
+    assert (tmp_path / "keys/clients/alice.key_secret").read_text() == secret
+
+
+def test_keys_with_a_name_that_leaves_the_folder(tmp_path: Path) -> None:
+    assert_one_line(horologe("keys", str(tmp_path), "--client", "../evil"), USAGE, "'../evil'")
+
+
+def test_keys_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert_one_line(horologe("keys", str(tmp_path / "file" / "keys")), USAGE, "keys")
+
+
+def test_sim_lists_its_examples() -> None:
+    assert "two-models" in horologe("sim").stdout.split()
+
+
+def test_sim_without_such_a_scenario() -> None:
+    assert_one_line(horologe("sim", "nowhere.toml"), USAGE, "nowhere.toml")
+
+
+def test_replay_without_such_a_recording() -> None:
+    assert_one_line(horologe("replay", "nowhere.rec"), USAGE, "nowhere.rec", "no such file")

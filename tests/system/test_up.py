@@ -1,0 +1,132 @@
+"""`horologe up` and the commands that ask it, as processes: ready, answers, a settings change, ^C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from model_folders import an_emulated_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOROLOGE = [sys.executable, "-m", "horologe_cli.main"]
+INPUT = "[[1, 2, 3, 4]]"
+
+
+class Up:
+    """A running `horologe up`; `ready` is what it said then."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}
+        self.log = (folder / "log").open("w+")
+        everywhere_free = ["--http", "127.0.0.1:0", "--client", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+        command = [*HOROLOGE, "up", "--workers", "1", "--json", *everywhere_free, *options]
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=self.env, stdout=subprocess.PIPE, stderr=self.log, text=True
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.said()
+        self.ready: dict[str, Any] = json.loads(line)
+
+    def ask(self, command: str, *arguments: str, code: int = 0) -> Any:
+        """Another `horologe` command; its JSON, or its standard error if it should fail."""
+        full = [*HOROLOGE, command, *arguments, "--json", "--endpoint", self.ready["clients"][0]]
+        result = subprocess.run(full, capture_output=True, text=True, timeout=30, cwd=self.folder, env=self.env)
+        assert result.returncode == code, (result.stderr, self.said())
+        return result.stderr if code else json.loads(result.stdout)
+
+    def get(self, url: str) -> tuple[int, bytes]:
+        host, _, path = url.removeprefix("http://").partition("/")
+        connection = HTTPConnection(host, timeout=5)
+        connection.request("GET", f"/{path}")
+        answer = connection.getresponse()
+        found = answer.status, answer.read()
+        connection.close()
+        return found
+
+    def said(self) -> str:
+        self.log.seek(0)
+        return self.log.read()
+
+    def stop(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        if self.process.stdout:
+            self.process.stdout.close()
+        self.log.close()
+        return code
+
+
+@pytest.fixture(params=[(), ("--split",)], ids=["fused", "split"])
+def up(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Up]:
+    an_emulated_model(tmp_path / "models")
+    up = Up(tmp_path, *request.param)
+    yield up
+    if up.process.poll() is None:
+        up.stop(signal.SIGKILL)
+
+
+def test_serves_until_it_is_told_to_stop(up: Up) -> None:
+    split = len(up.ready["processes"]) == 4
+    assert set(up.ready["processes"]) == {"worker-0", *(("frontend", "selector", "controller") if split else ("edge",))}
+    assert [model["name"] for model in up.ready["models"]] == ["pretend"]
+    assert up.get(f"{up.ready['http']}/v2/health/ready")[0] == 200
+    assert all(up.get(url)[0] == 200 for url in up.ready["metrics"].values())
+
+    answer = up.ask("predict", "pretend", "--input", INPUT)
+    assert (answer["model"], answer["version"], list(answer["outputs"])) == ("pretend", "1", ["y"])
+    assert "shape" in up.ask("predict", "pretend", "--input", "[[1]]", code=1)
+    assert [model["state"] for model in up.ask("models")] == ["READY"]
+    (share,) = up.ask("status")["shares"]
+    assert share["worker"].startswith("worker/0#")
+
+    assert up.ask("unload", "pretend")[0]["state"] == "UNAVAILABLE"
+    assert "UNKNOWN_MODEL" in up.ask("predict", "pretend", "--input", INPUT, code=1)
+    assert up.ask("load", "pretend")[0]["state"] == "READY"
+    assert up.ask("predict", "pretend", "--input", INPUT)["outputs"]
+
+    pids = up.ready["processes"].values()
+    assert up.stop(signal.SIGINT) == 0
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_settings_come_from_the_file_and_the_command_line(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "elsewhere")
+    (tmp_path / "house.toml").write_text('[controller]\nscheduler = "edf"\n[worker]\nrepository = "elsewhere"\n')
+    up = Up(tmp_path, "--config", "house.toml", "--set", "log.json=true")
+    try:
+        assert up.ready["scheduler"] == "edf"
+        assert [model["name"] for model in up.ready["models"]] == ["pretend"]
+        lines = [line.partition("| ")[2] for line in up.said().splitlines() if line.startswith("edge")]
+        assert all(json.loads(line)["service"] == "edge" for line in lines)
+    finally:
+        assert up.stop(signal.SIGTERM) == 0
+
+
+def test_a_service_that_cannot_start_is_named(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "file").write_text("")
+    command = [
+        *HOROLOGE,
+        "up",
+        "--http",
+        "127.0.0.1:0",
+        "--client",
+        f"ipc://{tmp_path}/file/clients",
+        "--metrics",
+        "off",
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("horologe: edge ended with 1")

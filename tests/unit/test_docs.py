@@ -1,0 +1,177 @@
+"""The pages agree with the code: what is generated is fresh, what is linked exists, what is named can be typed."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import typer
+from horologe_cli.arrangement import sections
+from horologe_cli.main import app
+from horologe_common import wire
+from horologe_gpu_worker.manifest import Manifest
+from horologe_sim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [
+        *(ROOT / "docs").rglob("*.md"),
+        *ROOT.glob("*.md"),
+        *(ROOT / "deploy").rglob("*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+    ]
+)
+FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1\s*$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
+SHELLS = ("", "sh", "bash", "console")
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_up_to_date(generate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_a_stale_page_is_named(
+    generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+    capsys.readouterr()
+    (tmp_path / "wire.md").write_text("old")
+    assert generate.main(["--check"]) == 1
+    assert "wire.md" in capsys.readouterr().err
+
+
+def test_a_setting_without_a_docstring_is_an_error(
+    generate: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Bare(msgspec.Struct):
+        """A table."""
+
+        told: int = 1
+        """Something."""
+        silent: int = 2
+
+    monkeypatch.setattr(generate, "sections", lambda: {"bare": Bare})
+    assert generate.main(["--check"]) == 1
+    assert "bare.silent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{link}: no such file"
+        if anchor:
+            assert anchor in _anchors(target), f"{link}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_and_their_options_exist(page: Path) -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for words in _commands(page.read_text(encoding="utf-8")):
+        name = words[1] if len(words) > 1 else ""
+        if name.startswith("-") or not name:
+            continue
+        assert name in commands, f"horologe {name}: no such command"
+        known = {option for one in commands[name].params for option in one.opts} | {"--help", "-h"}
+        for word in words[2:]:
+            if word.startswith("-") and len(word) > 1:
+                assert word.partition("=")[0] in known, f"{' '.join(words)}: no option {word}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_settings_that_pages_name_exist(page: Path) -> None:
+    known = {f"{section}.{name}" for section, kind in sections().items() for name in kind.__struct_fields__}
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"--set[ =]([a-z]+\.[a-z_]+)=", text)
+    variables = {f"HOROLOGE_{name.replace('.', '_').upper()}": name for name in known}
+    named += [variables.get(name, name) for name in re.findall(r"\bHOROLOGE_[A-Z]+_[A-Z_]+\b", text)]
+    placeholders = {"HOROLOGE_SECTION_FIELD", "section.field"}
+    assert set(named) - known - placeholders == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_make_targets_and_services_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make ([a-z]+)", "\n".join(_code(text)), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    for name in re.findall(r"(?:^|[`\s])(horologe-(?:edge|frontend|selector|controller|gpu-worker))\b", text):
+        assert name in scripts, name
+
+
+@pytest.mark.parametrize(("page", "kind"), [("models.md", Manifest), ("simulating.md", Scenario)])
+def test_every_key_of_a_file_that_people_write_is_told(page: str, kind: Any) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for name in kind.__struct_fields__:
+        plain = name.removesuffix("_ns")
+        assert re.search(rf"`\[*{plain}\]*`|`{name}`", text), f"{page}: {plain}"
+
+
+def test_messages_of_the_journey_have_the_fields_of_the_wire() -> None:
+    text = (ROOT / "docs" / "request-path.md").read_text(encoding="utf-8")
+    blocks = [ast.parse(body) for _, language, body in FENCE.findall(text) if language == "python"]
+    calls = [node for block in blocks for node in ast.walk(block) if isinstance(node, ast.Call)]
+    assert len(calls) > 10
+    for call in calls:
+        assert isinstance(call.func, ast.Name)
+        fields = getattr(wire, call.func.id).__struct_fields__
+        assert {str(one.arg) for one in call.keywords} <= set(fields), call.func.id
+        assert len(call.args) + len(call.keywords) <= len(fields)
+
+
+def _anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _code(text: str) -> list[str]:
+    """The lines of shell blocks, and what stands between backticks."""
+    blocks = [body for _, language, body in FENCE.findall(text) if language in SHELLS]
+    return [
+        *(line for body in blocks for line in _joined(body).splitlines()),
+        *re.findall(r"`([^`\n]+)`", FENCE.sub("", text)),
+    ]
+
+
+def _commands(text: str) -> list[list[str]]:
+    """The words of every `horologe …`."""
+    found = []
+    for line in _code(text):
+        match = re.search(r"(?:^|[/|&(]\s*|\s)(horologe\s[^|&;#]*)", line.strip().removeprefix("$ "))
+        if match and not re.search(r"\b(import|pip|from)\b", line):
+            try:
+                found.append(shlex.split(match[1].replace("…", "X")))
+            except ValueError:  # a quotation that goes on in the next line
+                found.append(match[1].split())
+    return found
+
+
+def _joined(block: str) -> str:
+    return block.replace("\\\n", " ")

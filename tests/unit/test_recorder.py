@@ -1,0 +1,197 @@
+"""The ring of a recorder, its file, and snapshots that cannot be turned against their reader."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import a_report
+from horologe_common.core import Joined, Out
+from horologe_common.models import PAGE_BYTES
+from horologe_common.recorder import Handled, Recorder, RecorderSettings, Segment, Ticked, read_segments, write_segments
+from horologe_common.snapshot import SnapshotError, Zeros, light, restore, snapshot
+from horologe_common.wire import Ping, Pong, Predict, Tensor
+from horologe_controller.core import Controller
+from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.settings import Settings as ControllerSettings
+from horologe_frontend.core import Frontend
+from horologe_frontend.settings import Settings as FrontendSettings
+from horologe_gpu_worker.core import Worker
+from horologe_gpu_worker.lanes import Finished
+from horologe_gpu_worker.settings import Settings as WorkerSettings
+from horologe_selector.core import Selector
+from horologe_selector.settings import Settings as SelectorSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Echo:
+    """A core that says what it hears, and counts."""
+
+    __module__ = "horologe_common.core"
+    address = "selector/0#1"
+
+    def __init__(self) -> None:
+        self.out: list[Out] = []
+        self.heard: list[int] = []
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Any) -> None:
+        self.heard.append(message.sent_ns)
+        self.out.append(Out(sender, Pong(message.sent_ns, now_ns)))
+
+    def tick(self, now_ns: int) -> None: ...
+
+    def wakeup_ns(self) -> int | None:
+        return None
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
+    import horologe_common.core
+
+    monkeypatch.setattr(horologe_common.core, "Echo", Echo, raising=False)
+    return Echo()
+
+
+def tell(recorder: Recorder, core: Any, now_ns: int) -> None:
+    """One message and one tick, as a reactor does it."""
+    recorder.handled(now_ns, core, "controller/0#1", Ping(now_ns), ())
+    core.handle(now_ns, "controller/0#1", Ping(now_ns), ())
+    core.tick(now_ns)
+    outs, core.out = core.out, []
+    recorder.ticked(now_ns, core, outs)
+
+
+def test_the_ring_is_bounded_and_each_segment_starts_from_a_snapshot(tmp_path: Path, echo: Echo) -> None:
+    recorder = Recorder(RecorderSettings(str(tmp_path), messages=10, segments=3), "p")
+    for now_ns in range(100):
+        tell(recorder, echo, now_ns)
+    path = recorder.write("stop")
+    assert path is not None
+    segments = list(read_segments(path))
+    assert [len(segment.entries) for segment in segments] == [10, 10, 0]
+    for segment in segments:
+        assert len(restore(segment.snapshot).heard) == segment.start_ns + (segment is not None)
+    first = segments[0].entries
+    assert first[0] == Handled(90, "controller/0#1", Ping(90))
+    assert first[1] == Ticked(90, (("controller/0#1", Pong(90, 90), ()),))
+
+
+def test_a_fault_is_written_out_after_its_turn_and_not_every_time(tmp_path: Path, echo: Echo) -> None:
+    recorder = Recorder(RecorderSettings(str(tmp_path)), "p")
+    begin_ns = 10**12
+    for now_ns in range(begin_ns, begin_ns + 3):
+        recorder.handled(now_ns, echo, "x", Ping(1), ())
+        recorder.faulted(now_ns, echo)
+        recorder.ticked(now_ns, echo, [])
+    assert [file.name for file in tmp_path.iterdir()] == ["p-001-fault.rec"]
+    assert [len(one.entries) for one in read_segments(tmp_path / "p-001-fault.rec")] == [2]
+
+
+def test_written_when_asked(tmp_path: Path, echo: Echo) -> None:
+    recorder = Recorder(RecorderSettings(str(tmp_path / "new" / "folder")), "p")
+    recorder.wanted = "asked"
+    tell(recorder, echo, 1)
+    assert (tmp_path / "new" / "folder" / "p-001-asked.rec").is_file()
+
+
+def test_a_folder_that_cannot_be_written_is_no_fault_of_the_core(tmp_path: Path, echo: Echo) -> None:
+    (tmp_path / "file").write_text("")
+    recorder = Recorder(RecorderSettings(str(tmp_path / "file")), "p")
+    tell(recorder, echo, 1)
+    assert recorder.write("stop") is None
+
+
+def test_a_core_that_cannot_be_taken_apart_is_left_alone(tmp_path: Path, echo: Echo) -> None:
+    recorder = Recorder(RecorderSettings(str(tmp_path)), "p")
+    echo.generator = (one for one in ())  # type: ignore[attr-defined]
+    for now_ns in range(3):
+        tell(recorder, echo, now_ns)
+    path = recorder.write("stop")
+    assert path is not None
+    assert list(read_segments(path)) == []
+
+
+def test_messages_survive_the_file_without_their_tensors(tmp_path: Path) -> None:
+    tensor = Tensor("x", "FP32", (1, 4), 16)
+    finished = Finished(1, "exec", 0, 5, 6, outputs=[(tensor, b"\1" * 16)], staged=object())
+    told = [
+        Handled(1, "a", Predict(1, "m", "", 5, (tensor,)), (16,)),
+        Handled(2, "b", Joined("worker/0#1", "host")),
+        Handled(3, "c", light(finished)),
+        Ticked(4, (("d", Ping(3), ()),)),
+    ]
+    file = tmp_path / "x.rec"
+    with file.open("wb") as opened:
+        write_segments(opened, [Segment("a/0#1", 0, b"", told)], "test")
+    assert next(iter(read_segments(file))).entries == told
+    assert light(finished).outputs == ((tensor, Zeros(16)),)
+    assert light(finished).staged is None
+
+
+def cores() -> list[Any]:
+    worker = Worker("worker/0#1", WorkerSettings(pages_bytes=64 * PAGE_BYTES), [a_report()], lambda key: True)
+    schedulers = [Controller("controller/0#1", ControllerSettings(scheduler=name)) for name in SCHEDULERS]
+    frontend = Frontend("frontend/0#1", FrontendSettings(), lambda header, buffers: b"")
+    return [worker, frontend, Selector("selector/0#1", SelectorSettings()), *schedulers]
+
+
+@pytest.mark.parametrize("core", cores(), ids=lambda core: str(core.address))
+def test_every_core_can_be_restored(core: Any) -> None:
+    again = restore(snapshot(core))
+    assert (type(again), again.address, again.wakeup_ns()) == (type(core), core.address, core.wakeup_ns())
+    again.check()
+    assert snapshot(again) == snapshot(restore(snapshot(again)))
+
+
+def test_functions_are_named_and_put_in_place_by_whoever_restores() -> None:
+    state = snapshot(cores()[1])
+    assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._digest(b"", []) == b"mine"
+    with pytest.raises(SnapshotError, match="<lambda> is not part of a snapshot"):
+        restore(state)._digest(b"", [])
+
+
+def test_tensors_become_zeros_of_their_size() -> None:
+    frontend = cores()[1]
+    frontend.staging.hold(1, (), [memoryview(b"\7" * 1000)])
+    again = restore(snapshot(frontend))
+    again.staging.check()
+    assert again.staging.held_bytes == 1000
+    assert len(snapshot(frontend)) < 2000
+
+
+class Evil:
+    """Asks its reader to call something."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.function, self.arguments
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        Evil(os.system, "true"),
+        Evil(eval, "1"),
+        Evil(getattr, Out, "__new__"),
+        Evil(Joined.__class__, "x", (), {}),
+        Evil(io.open, "/dev/null"),
+        Evil(__import__("horologe_common.keys").keys.service_keys, None),
+        Evil(__import__("horologe_common.snapshot").snapshot.method, Ping(1), "__reduce__"),
+    ],
+)
+def test_nothing_but_the_classes_of_cores_can_be_named(evil: Evil) -> None:
+    with pytest.raises(SnapshotError):
+        restore(pickle.dumps(evil))
+
+
+@pytest.mark.parametrize("state", [b"", b"garbage", pickle.dumps([1])[:-1]])
+def test_garbage_is_no_snapshot(state: bytes) -> None:
+    with pytest.raises(SnapshotError):
+        restore(state)
