@@ -11,7 +11,6 @@ from horologe_sim.scenario import Scenario
 from horologe_sim.workload import Load
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, stall
 
 PROCESSES = ("worker/0", "worker/1", "edge", "frontend", "selector", "controller")
@@ -42,7 +41,8 @@ faults = st.lists(
 models = st.lists(
     st.builds(
         lambda count, mb, transfers, cache: {
-            "count": count, "weights_mb": mb, "cache": cache, **({"input_ms": 0.2, "output_ms": 0.1} if transfers else {})
+            "count": count, "weights_mb": mb, "cache": cache,
+            **({"input_ms": 0.2, "output_ms": 0.1} if transfers else {}),
         },
         st.integers(1, 3), st.sampled_from([16.0, 60.0, 300.0]), st.booleans(), st.booleans(),
     ),
@@ -76,7 +76,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return msgspec.structs.replace(scenario, faults=chosen, worker=worker)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_one_answer_by_deadline_plus_grace_and_never_swapped(scenario: Scenario) -> None:
     house = played(scenario)

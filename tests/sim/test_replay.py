@@ -13,7 +13,6 @@ from horologe_controller.core import Controller
 from horologe_sim.house import House
 from horologe_sim.replay import replay
 from horologe_sim.scenario import Scenario
-
 from sim_builders import a_scenario, an_entry, kill, poisson, stall
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from horologe_common.status import InvalidInput
 from horologe_common.wire import Ping
 from horologe_sim import scenario as scenarios
 from horologe_sim.gpu import Noise
+from horologe_sim.house import House
 from horologe_sim.network import Network, NetworkSettings
 from horologe_sim.process import Process, Stuck
 from horologe_sim.workload import Demand, Load
 from horologe_sim.world import World
-
 from sim_builders import (
     a_scenario,
     an_entry,
@@ -114,9 +114,7 @@ def test_a_client_that_leaves_is_forgotten() -> None:
         assert house.world.core(address).pending() == 0  # type: ignore[attr-defined]
 
 
-def played_without_client(scenario):  # type: ignore[no-untyped-def]
-    from horologe_sim.house import House
-
+def played_without_client(scenario: scenarios.Scenario) -> House:
     house = House(scenario)
     house.world.events.at(house.begin_ns + ms(300), house.world.kill, "client")
     for name in house.world.processes:

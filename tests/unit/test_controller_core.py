@@ -190,11 +190,11 @@ def test_without_workers_requests_wait_until_they_cannot() -> None:
     assert sent(controller, Outcome)[0].status == Status.REFUSED
 
 
-def test_the_requests_of_a_silent_worker_are_forgotten_when_their_frontend_has_answered() -> None:
+def test_a_request_at_a_silent_worker_ends_when_its_submitter_cancels_it() -> None:
     controller = a_controller()
     submit(controller, 1, budget_ms=50)
-    sent(controller, Infer)
-    controller.tick(ms(1050))
+    controller.tick(ms(100))
+    controller.handle(ms(100), SELECTOR, Cancel((1,)), ())
     assert controller.pending() == 0
     controller.check()
 

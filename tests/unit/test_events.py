@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 
 def test_happens_in_order_of_time_then_of_asking() -> None:
-    events, seen = Events(), []
+    events, seen = Events(), list[str]()
     for name, at_ns in (("late", 30), ("first", 10), ("second", 10)):
         events.at(at_ns, seen.append, name)
     while events.step():
@@ -18,7 +18,7 @@ def test_happens_in_order_of_time_then_of_asking() -> None:
 
 
 def test_cancelled_does_not_happen_even_by_one_of_the_same_instant() -> None:
-    events, seen = Events(), []
+    events, seen = Events(), list[str]()
     numbers: list[int] = []
     events.at(5, lambda: events.cancel(numbers[0]))
     numbers.append(events.at(5, seen.append, "cancelled"))
@@ -30,7 +30,7 @@ def test_cancelled_does_not_happen_even_by_one_of_the_same_instant() -> None:
 
 
 def test_the_past_happens_now() -> None:
-    events, seen = Events(100), []
+    events, seen = Events(100), list[str]()
     events.at(1, seen.append, "at once")
     assert events.next_ns() == 100
     assert events.step()
@@ -38,8 +38,8 @@ def test_the_past_happens_now() -> None:
 
 
 def test_what_is_asked_for_at_the_same_instant_happens_in_the_next_step() -> None:
-    events, seen = Events(), []
-    events.at(3, lambda: events.at(3, seen.append, "next step"))
+    events, seen = Events(), list[str]()
+    events.at(3, _again, events, seen)
     assert events.step()
     assert seen == []
     assert events.step()
@@ -65,3 +65,7 @@ def test_all_but_the_cancelled_happen_once_and_in_order(plan: list[tuple[int, bo
     while events.step():
         events.check()
     assert seen == sorted((at_ns, index) for index, (at_ns, cancelled) in enumerate(plan) if not cancelled)
+
+
+def _again(events: Events, seen: list[str]) -> None:
+    events.at(3, seen.append, "next step")

@@ -5,13 +5,23 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import a_report
 from horologe_common.core import Joined, Out
 from horologe_common.models import PAGE_BYTES
-from horologe_common.recorder import Handled, Recorder, RecorderSettings, Segment, Ticked, read_segments, write_segments
+from horologe_common.recorder import (
+    Handled,
+    Recorder,
+    RecorderSettings,
+    Segment,
+    Ticked,
+    install,
+    read_segments,
+    write_segments,
+)
 from horologe_common.snapshot import SnapshotError, Zeros, light, restore, snapshot
 from horologe_common.wire import Ping, Pong, Predict, Tensor
 from horologe_controller.core import Controller
@@ -34,6 +44,7 @@ class Echo:
 
     __module__ = "horologe_common.core"
     address = "selector/0#1"
+    strange: Any
 
     def __init__(self) -> None:
         self.out: list[Out] = []
@@ -74,8 +85,8 @@ def test_the_ring_is_bounded_and_each_segment_starts_from_a_snapshot(tmp_path: P
     assert path is not None
     segments = list(read_segments(path))
     assert [len(segment.entries) for segment in segments] == [10, 10, 0]
-    for segment in segments:
-        assert len(restore(segment.snapshot).heard) == segment.start_ns + (segment is not None)
+    heard = [len(restore(segment.snapshot).heard) for segment in segments]
+    assert heard == [90, 95, 100]
     first = segments[0].entries
     assert first[0] == Handled(90, "controller/0#1", Ping(90))
     assert first[1] == Ticked(90, (("controller/0#1", Pong(90, 90), ()),))
@@ -99,6 +110,22 @@ def test_written_when_asked(tmp_path: Path, echo: Echo) -> None:
     assert (tmp_path / "new" / "folder" / "p-001-asked.rec").is_file()
 
 
+def test_a_signal_asks_and_no_directory_means_off(tmp_path: Path) -> None:
+    class Hosting:
+        tap: Any = None
+
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        off, on = Hosting(), Hosting()
+        assert install(off, RecorderSettings(), "p") is off.tap is None  # type: ignore[arg-type]
+        recorder = install(on, RecorderSettings(str(tmp_path)), "p")  # type: ignore[arg-type]
+        assert recorder is on.tap is not None
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert recorder.wanted == "asked"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_a_folder_that_cannot_be_written_is_no_fault_of_the_core(tmp_path: Path, echo: Echo) -> None:
     (tmp_path / "file").write_text("")
     recorder = Recorder(RecorderSettings(str(tmp_path / "file")), "p")
@@ -108,7 +135,7 @@ def test_a_folder_that_cannot_be_written_is_no_fault_of_the_core(tmp_path: Path,
 
 def test_a_core_that_cannot_be_taken_apart_is_left_alone(tmp_path: Path, echo: Echo) -> None:
     recorder = Recorder(RecorderSettings(str(tmp_path)), "p")
-    echo.generator = (one for one in ())  # type: ignore[attr-defined]
+    echo.strange = (one for one in "xy")
     for now_ns in range(3):
         tell(recorder, echo, now_ns)
     path = recorder.write("stop")
@@ -119,7 +146,7 @@ def test_a_core_that_cannot_be_taken_apart_is_left_alone(tmp_path: Path, echo: E
 def test_messages_survive_the_file_without_their_tensors(tmp_path: Path) -> None:
     tensor = Tensor("x", "FP32", (1, 4), 16)
     finished = Finished(1, "exec", 0, 5, 6, outputs=[(tensor, b"\1" * 16)], staged=object())
-    told = [
+    told: list[Handled | Ticked] = [
         Handled(1, "a", Predict(1, "m", "", 5, (tensor,)), (16,)),
         Handled(2, "b", Joined("worker/0#1", "host")),
         Handled(3, "c", light(finished)),

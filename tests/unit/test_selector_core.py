@@ -152,13 +152,3 @@ def test_a_dead_frontends_queries_are_dropped() -> None:
     selector.handle(1, FRONTEND, Gone(FRONTEND), ())
     assert sent(selector, Cancel, CONTROLLER)[0].ids == (first.id,)
     selector.check()
-
-
-def test_nothing_is_remembered_for_ever() -> None:
-    selector = a_selector()
-    query(selector, 10, budget_ms=100)
-    assert selector.wakeup_ns() == ms(1100)
-    selector.tick(ms(1100))
-    assert sent(selector, Release, FRONTEND)[0].ids == (10,)
-    assert selector.wakeup_ns() is None
-    selector.check()

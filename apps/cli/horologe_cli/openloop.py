@@ -168,7 +168,8 @@ class _Run:
 
     def _reason(self, error: BaseException) -> None:
         reason = error.reason if isinstance(error, HorologeError) else repr(error)
-        self._step.reasons[reason] = self._step.reasons.get(reason, 0) + 1
+        kind = reason.partition(":")[0]  # what follows are the numbers of this one request
+        self._step.reasons[kind] = self._step.reasons.get(kind, 0) + 1
 
     def finish(self) -> Step:
         step = self._step

@@ -5,6 +5,7 @@ Both count one end per request. A request that nobody answers becomes LOST by th
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import s
@@ -78,13 +79,13 @@ class Asker:
                 if request.id in self.open and now_ns <= (request.deadline_ns or now_ns):
                     self._send(now_ns, request)
         for request_id in self._cancels.due(now_ns):
-            if request := self.open.get(request_id):
+            if cancelled := self.open.get(request_id):
                 if self._peer:
                     self.out.append(Out(self._peer, Cancel((request_id,))))
-                self._end(now_ns, request, Status.CANCELLED)
+                self._end(now_ns, cancelled, Status.CANCELLED)
         for request_id in self._limits.due(now_ns):
-            if request := self.open.get(request_id):
-                self._end(now_ns, request, Status.LOST)
+            if lost := self.open.get(request_id):
+                self._end(now_ns, lost, Status.LOST)
 
     def wakeup_ns(self) -> int | None:
         demand_ns = self._demand.next_ns()
@@ -132,16 +133,12 @@ class Asker:
         self._tally.ended(now_ns, request, status)
         self._demand.ended(now_ns - self._begin_ns, request.ask.loop)
 
-    def _inspect(self, request: Open, outputs: Sequence[tuple[Tensor, Buffer]]) -> None:
-        """Note outputs that are not those of this request."""
-        spec, rows = self._specs[request.ask.model], request.ask.rows
-        if [tensor.name for tensor, _ in outputs] != [wanted.name for wanted in spec.outputs]:
-            self._tally.swapped.append(request.id)
-            return
+    def _inspect(self, request: Open, outputs: Sequence[Tensor], buffers: Sequence[Buffer], rows: int) -> None:
+        """Note outputs that are not those of this request. `rows`: how many it got."""
+        spec = self._specs[request.ask.model]
         echo = _echoes(spec)
-        if any(tensor.shape[0] != rows for tensor, _ in outputs if spec.batched) or (
-            echo is not None and bytes(outputs[echo][1]) != mark(request.id, rows)
-        ):
+        right = len(outputs) == len(spec.outputs) == len(buffers) and rows == request.ask.rows
+        if not right or (echo is not None and bytes(buffers[echo]) != mark(request.id, rows)):
             self._tally.swapped.append(request.id)
 
 
@@ -154,7 +151,8 @@ class Client(Asker):
             case Answer():
                 request = self._answered(now_ns, message.id, message.status)
                 if request is not None and message.status == Status.OK:
-                    self._inspect(request, list(zip(message.outputs, buffers, strict=True)))
+                    rows = message.outputs[0].shape[0] if message.outputs else 0
+                    self._inspect(request, message.outputs, buffers, rows)
             case Joined() if role(message.address) == "frontend":
                 self._peer = message.address
             case Gone() if message.address == self._peer:
@@ -214,37 +212,35 @@ class Submitter(Asker):
                 continue  # the controller has the word
             request = self._answered(now_ns, item.id, item.status)
             if request is not None and item.status == Status.OK:
-                self._inspect(request, [
-                    _rows(tensor, buffer, at, item.rows, total)
-                    for tensor, buffer in zip(message.outputs, buffers, strict=True)
-                ])  # fmt: skip
+                mine = [_part(buffer, at, item.rows, total) for buffer in buffers]
+                self._inspect(request, message.outputs, mine, item.rows)
             at += item.rows
 
 
-def _rows(tensor: Tensor, buffer: Buffer, at: int, rows: int, total: int) -> tuple[Tensor, Buffer]:
+def _part(buffer: Buffer, at: int, rows: int, total: int) -> Buffer:
     size = len(buffer) // max(1, total)
-    return (
-        Tensor(tensor.name, tensor.datatype, (rows, *tensor.shape[1:]), rows * size),
-        memoryview(buffer)[at * size : (at + rows) * size],
-    )
+    return memoryview(buffer)[at * size : (at + rows) * size]
 
 
-def inputs_of(spec: ModelSpec, request_id: int, rows: int) -> tuple[tuple[Tensor, ...], list[Buffer]]:
+def inputs_of(spec: ModelSpec, request_id: int, rows: int) -> tuple[tuple[Tensor, ...], Sequence[Buffer]]:
     """Inputs of the model's signature: zeros, or the request's own mark where the model gives it back."""
+    headers, buffers = _blank(spec, rows)
+    return headers, [mark(request_id, rows), *buffers[1:]] if _echoes(spec) is not None else buffers
+
+
+@functools.lru_cache(1 << 12)
+def _blank(spec: ModelSpec, rows: int) -> tuple[tuple[Tensor, ...], tuple[Buffer, ...]]:
     headers, buffers = [], []
-    for at, wanted in enumerate(spec.inputs):
+    for wanted in spec.inputs:
         rest = tuple(1 if dim < 0 else dim for dim in wanted.shape[1 if spec.batched else 0 :])
         shape = (rows, *rest) if spec.batched else rest
-        body: Buffer
-        if at == 0 and _echoes(spec) is not None:
-            body = mark(request_id, rows)
-        else:
-            body = zeros(nbytes(wanted.datatype, shape))
-        headers.append(Tensor(wanted.name, wanted.datatype, shape, len(body)))
-        buffers.append(body)
-    return tuple(headers), buffers
+        size = nbytes(wanted.datatype, shape)
+        headers.append(Tensor(wanted.name, wanted.datatype, shape, size))
+        buffers.append(zeros(size))
+    return tuple(headers), tuple(buffers)
 
 
+@functools.lru_cache(1 << 12)
 def _echoes(spec: ModelSpec) -> int | None:
     """Which output gives the marks back, if the first input can carry them: UINT64 [-1, 1]."""
     first = spec.inputs[0]

@@ -104,7 +104,7 @@ class House:
             makers = {"submitter": self._submitter, "controller": self._controller}
         if self.scenario.network.split:
             for name, make in makers.items():
-                self._add("client" if name == "submitter" else name, lambda process, make=make: [make(process)])
+                self._add("client" if name == "submitter" else name, _alone(make))
         else:
             self._add("edge", lambda process: [make(process) for make in makers.values()])
         if self.scenario.path == "whole":
@@ -118,8 +118,7 @@ class House:
         return Frontend(process.address("frontend"), self.scenario.frontend, digest)
 
     def _selector(self, process: Process) -> Core:
-        settings = msgspec.structs.replace(self.scenario.selector, grace_ns=self.scenario.frontend.grace_ns)
-        return Selector(process.address("selector"), settings)
+        return Selector(process.address("selector"), self.scenario.selector)
 
     def _controller(self, process: Process) -> Core:
         return Controller(process.address("controller"), self.scenario.controller, process.host)
@@ -131,7 +130,7 @@ class House:
     def _submitter(self, process: Process) -> Core:
         return self._asker(Submitter, process, process.address("selector", "load"), self._patience_ns())
 
-    def _asker(self, kind: type[Asker], process: Process, address: str, patience_ns: int) -> Core:
+    def _asker(self, kind: type[Client | Submitter], process: Process, address: str, patience_ns: int) -> Core:
         specs = {model.report.spec.name: model.report.spec for model in self.models.values()}
         begin_ns = self.begin_ns + process.clock_ns
         self.tally.from_ns = begin_ns + self.scenario.warmup_ns
@@ -159,6 +158,10 @@ class House:
         self.world.kill(fault.process, void=fault.void)
         if fault.restart_ns:
             self.world.events.at(self.world.now_ns + fault.restart_ns, self.world.start, fault.process)
+
+
+def _alone(make: Callable[[Process], Core]) -> Callable[[Process], Sequence[Core]]:
+    return lambda process: [make(process)]
 
 
 def digest(header: bytes, buffers: Sequence[Buffer]) -> bytes:

@@ -24,7 +24,7 @@ class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notice_ns: int = us(500)
     """Until the others learn that a process has died."""
     turn_ns: int = us(50)
-    """What a turn of a process takes: all that comes meanwhile is handled in the next one. More is faster to simulate."""
+    """What a turn of a process takes: what comes meanwhile is handled in the next. More is faster to simulate."""
     split: bool = False
     """False: frontend, selector and controller are one process; True: a process each."""
 

@@ -82,7 +82,7 @@ class Report(msgspec.Struct, frozen=True):
         head = f"{self.scenario}: {self.scheduler}, {self.path}, {self.seconds:g} s, seed {self.seed}"
         names = ("model", "sent", "ok", "refused", "late", "lost", "failed", "cold", "ok/s", "p50", "p99", "p99.9 ms")
         rows = [names, *(_cells(name, row) for name, row in {**self.models, "total": self.total}.items())]
-        workers = [("worker", "busy", "batches", "rows/batch", "loads", "unloads", "too late")]
+        workers: list[tuple[str, ...]] = [("worker", "busy", "batches", "rows/batch", "loads", "unloads", "too late")]
         for name, one in self.workers.items():
             counts = (one.loads, one.unloads, one.too_late)
             workers.append(
@@ -123,11 +123,12 @@ def row(lines: list[Line], seconds: float) -> Row:
     for line in lines:
         ended.update(line.ended)
     sent, ok = sum(line.sent for line in lines), ended["OK"]
-    named = [ended[name] for name in ("REFUSED", "LATE", "LOST", "CANCELLED")]
+    refused, late, lost, cancelled = (ended[name] for name in ("REFUSED", "LATE", "LOST", "CANCELLED"))
+    failed = ended.total() - ok - refused - late - lost - cancelled
     p50, p99, p999 = _quantiles_ms([line.took_ns for line in lines], QUANTILES)
     (refusal,) = _quantiles_ms([line.refused_ns for line in lines], (0.99,))
     return Row(
-        sent, ok, *named, ended.total() - ok - sum(named), sent - ended.total(), sum(line.cold for line in lines),
+        sent, ok, refused, late, lost, cancelled, failed, sent - ended.total(), sum(line.cold for line in lines),
         round(ok / seconds, 3) if seconds else 0.0, p50, p99, p999, refusal,
     )  # fmt: skip
 

@@ -107,7 +107,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: str | Path) -> Scenario:
-    """Read a scenario: a TOML file, or the name of an example (`examples()`). Raises `SettingsError`, naming the key."""
+    """Read a scenario: a TOML file, or the name of an example (`examples()`). Raises `SettingsError`."""
     file = Path(path)
     if not file.exists() and (known := EXAMPLES / f"{path}.toml").exists():
         file = known

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import zmq
 
-from horologe_common.clock import monotonic_ns, s
+from horologe_common.clock import NEVER_NS, monotonic_ns, s
 from horologe_common.core import Buffer, Core, Joined, Out
 from horologe_common.log import logger
 from horologe_common.wire import Letter
@@ -72,6 +72,7 @@ class Reactor:
         self.faults = 0
         self._attached: dict[str, Callable[[Any, Sequence[Buffer]], None]] = {}
         self._posted: deque[Arrival] = deque()
+        self._wakeups = {core.address: 0 for core in cores}
         self._mail: dict[str, list[Arrival]] = {core.address: [] for core in cores}
         self._letters: dict[Route, dict[tuple[str, str], tuple[list[Any], list[Buffer]]]] = {}
         self._deliveries: list[tuple[Callable[[Any, Sequence[Buffer]], None], Any, Sequence[Buffer]]] = []
@@ -176,9 +177,14 @@ class Reactor:
             self._stopped.set()
 
     def _watch(self, sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
-        self.loop.add_reader(int(sock.getsockopt(zmq.FD)), self._turn)
+        self.loop.add_reader(int(sock.getsockopt(zmq.FD)), self._readable, sock)
+        self.links.readable(sock)
         self.loop.add_reader(int(monitor.getsockopt(zmq.FD)), self._monitored)
         self._monitored()
+
+    def _readable(self, sock: zmq.Socket[bytes]) -> None:
+        self.links.readable(sock)
+        self._turn()
 
     def _monitored(self) -> None:
         self.links.read_monitors()
@@ -199,12 +205,7 @@ class Reactor:
         for arrival in inbox:
             self._deposit(arrival)
         now_ns = self._last_turn_ns = monotonic_ns()
-        due = {
-            address: True
-            for address, core in self.cores.items()
-            if (at_ns := core.wakeup_ns()) is not None and at_ns <= now_ns
-        }
-        self._rounds(due)
+        self._rounds({address: True for address, at_ns in self._wakeups.items() if at_ns <= now_ns})
         self._flush()
         if more or self._posted or any(self._mail.values()) or not self.links.idle():
             self._schedule()
@@ -247,6 +248,7 @@ class Reactor:
         outs, core.out = core.out, []
         if self.tap:
             self.tap.ticked(now_ns, core, outs)
+        self._wakeups[core.address] = NEVER_NS if (at_ns := core.wakeup_ns()) is None else at_ns
         for out in outs:
             self._pass_on(core.address, out)
 
@@ -288,9 +290,10 @@ class Reactor:
 
     def _arm(self) -> None:
         """One timer, at the earliest time any core asks for. One that is due too early only looks again."""
-        wakeups = [core.wakeup_ns() for core in self.cores.values()]
-        at_ns = min((at for at in (*wakeups, self.links.wakeup_ns()) if at is not None), default=None)
-        if at_ns is None or (self._timer is not None and self._timer_ns <= at_ns):
+        at_ns = min(self._wakeups.values())
+        if (probe_ns := self.links.wakeup_ns()) is not None:
+            at_ns = min(at_ns, probe_ns)
+        if at_ns == NEVER_NS or (self._timer is not None and self._timer_ns <= at_ns):
             return
         if self._timer is not None:
             self._timer.cancel()

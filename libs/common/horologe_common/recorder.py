@@ -10,7 +10,8 @@ File: records, each four bytes of length (little-endian) and so many bytes of ms
   `["handled", now_ns, sender, message, sizes]` or `["ticked", now_ns, [[to, message, sizes]...]]`, where a message is
   `["wire", msgpack]` as in a packet, or `["local", pickle]` for those that never leave a process.
 
-Taking a snapshot costs the core a pause (about 20 ms for 10,000 open requests), once per `messages`.
+Taking a snapshot pauses the core once per `messages`: 40 us for each open request (0.4 s with 10,000 of them, on a
+busy machine). That is why nothing is recorded unless asked for.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ log = logger("recorder")
 
 FORMAT = "horologe-recording"
 VERSION = 1
+RECORD_LIMIT = 1 << 30
 FAULT_EVERY_NS = s(60)
 """A core that faults all the time is not written out more often."""
 
@@ -220,8 +222,8 @@ def _put(file: BinaryIO, record: Any) -> None:
 
 
 def _get(file: BinaryIO) -> Any:
-    length = file.read(4)
-    body = file.read(int.from_bytes(length, "little"))
-    if len(length) < 4 or len(body) < int.from_bytes(length, "little"):
+    length = int.from_bytes(file.read(4), "little")
+    body = file.read(min(length, RECORD_LIMIT))
+    if not length or len(body) < length:
         raise EOFError("cut short")
     return msgspec.msgpack.decode(body)

@@ -54,7 +54,7 @@ ATOMS = (int, float, str, bool, type(None))
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(wire.AnyMessage)
-_WIRE = wire.AnyMessage.__args__  # type: ignore[attr-defined]  # a union at run time
+_WIRE = wire.AnyMessage.__args__
 
 
 class SnapshotError(HorologeError):
@@ -87,7 +87,7 @@ def snapshot(core: Core) -> bytes:
 
 
 def restore(state: bytes, functions: Mapping[str, Callable[..., Any]] | None = None) -> Any:
-    """The core again. `functions`: what takes the place of those it was given, by their name. Raises `SnapshotError`."""
+    """The core again. `functions`: what replaces those it was given, by name. Raises `SnapshotError`."""
     try:
         return _Reader(io.BytesIO(state), functions or {}).load()
     except SnapshotError:

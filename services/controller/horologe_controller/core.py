@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.clock import s
-from horologe_common.core import Deadlines, Gone, Joined, Out, role
+from horologe_common.core import Gone, Joined, Out, role
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -50,8 +49,6 @@ ATTEMPTS = 3
 UNQUEUED = 0
 BACK_SHARE = 4
 """At most this part of a budget is kept for the way back: one stalled result must not refuse what has time enough."""
-FORGET_NS = s(1)
-"""A request whose worker is silent is forgotten so long after its end; its frontend has answered by then."""
 
 
 class Controller:
@@ -70,7 +67,6 @@ class Controller:
         self._requests: dict[int, Request] = {}
         self._by_submit: dict[tuple[str, int], int] = {}
         self._actions: dict[int, Action] = {}
-        self._expiry = Deadlines()
         self._peers: dict[str, str] = {}
         self._last_id = _first_id(address)
         self._ping_ns = 0
@@ -106,10 +102,6 @@ class Controller:
         for sender, submit, arrival_ns in self._arrived:
             self._submit(now_ns, sender, submit, arrival_ns)
         self._arrived.clear()
-        for request_id in self._expiry.due(now_ns):
-            if request := self._requests.get(request_id):
-                self._forget(request)
-                self._finish(request, Status.CANCELLED)
         plan = self.scheduler.plan(now_ns, self.cluster)
         for refusal in plan.refuse:
             self._refuse(refusal)
@@ -127,7 +119,7 @@ class Controller:
 
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
-        return min((at for at in (self._wake_ns, self._expiry.next_ns(), ping_ns) if at is not None), default=None)
+        return min((at for at in (self._wake_ns, ping_ns) if at is not None), default=None)
 
     def pending(self) -> int:
         return len(self._requests)
@@ -175,7 +167,6 @@ class Controller:
         )  # fmt: skip
         self._requests[request.id] = request
         self._by_submit[sender, submit.id] = request.id
-        self._expiry.arm(request.id, end_ns + FORGET_NS)
         self._enqueue(now_ns, request)
 
     def _enqueue(self, now_ns: int, request: Request) -> None:
@@ -202,7 +193,6 @@ class Controller:
         """The one end of a request. OK is silent: the worker's outputs are the answer."""
         del self._requests[request.id]
         del self._by_submit[request.submitter, request.submit_id]
-        self._expiry.cancel(request.id)
         if status not in (Status.OK, Status.CANCELLED):
             self.out.append(Out(request.submitter, Outcome(request.submit_id, int(status), reason, retry_after_ns)))
 

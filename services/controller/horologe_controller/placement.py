@@ -53,7 +53,7 @@ def loads(
                 break
             _place(now_ns, model, demand_ns, cluster, free, chosen, evicted)
     if preload and not chosen:
-        for share in free:
+        for share in (share for share in free if share.pages_free):
             spare = next((key for key in cluster.specs if _fits(share, key, cluster)), None)
             if spare:
                 chosen.append((share, spare))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import ms
 from horologe_common.models import check_tensor
@@ -25,11 +25,12 @@ class Catalogue:
     def __init__(self) -> None:
         self.ready = False
         self._by_name: dict[str, list[ModelState]] = {}
+        self._verdicts: dict[str, tuple[tuple[Any, Any], tuple[int, int]]] = {}
 
     def replace(self, models: Sequence[ModelState]) -> None:
         """Take over an announcement, which is always complete."""
         self.ready = True
-        self._by_name = {}
+        self._by_name, self._verdicts = {}, {}
         for state in sorted(models, key=lambda state: _natural(state.spec.version)):
             self._by_name.setdefault(state.spec.name, []).append(state)
 
@@ -48,7 +49,9 @@ class Catalogue:
         return (spec.name, spec.version)
 
     def find(self, name: str, version: str = "") -> ModelSpec:
-        """That version; without one, the newest that is READY, else one LOADING. Raises `UnknownModel`, or `Refused` while none is known.
+        """That version; without one, the newest that is READY, else one LOADING.
+
+        Raises `UnknownModel`, or `Refused` while no model is known at all.
 
         A request for a model whose workers are restarting waits for them while its deadline allows.
         """
@@ -61,25 +64,37 @@ class Catalogue:
                     return state.spec
         raise UnknownModel(f"model: got {name!r}{f' version {version!r}' if version else ''}, which is not served")
 
-    def check_inputs(self, spec: ModelSpec, predict: Predict) -> int:
-        """Number of rows. Raises `InvalidInput` unless inputs and outputs fit the signature."""
-        given = {tensor.name: tensor for tensor in predict.inputs}
-        wanted = {tensor.name: tensor for tensor in spec.inputs}
-        if len(given) != len(predict.inputs) or given.keys() != wanted.keys():
-            names = [tensor.name for tensor in predict.inputs]
-            raise InvalidInput(f"inputs: got {names}, wanted {list(wanted)}")
-        for name, tensor in given.items():
-            check_tensor(wanted[name], tensor.datatype, tensor.shape)
-        known = [tensor.name for tensor in spec.outputs]
-        for name in predict.outputs:
-            if name not in known:
-                raise InvalidInput(f"outputs: got {name!r}, wanted some of {known}")
-        if not spec.batched:
-            return 1
-        rows = {tensor.shape[0] for tensor in predict.inputs}
-        if len(rows) != 1 or not 1 <= min(rows) <= spec.max_batch:
-            raise InvalidInput(f"inputs: got {sorted(rows)} rows, wanted 1 to {spec.max_batch}, the same for all")
-        return rows.pop()
+    def check_inputs(self, spec: ModelSpec, predict: Predict) -> tuple[int, int]:
+        """(number of rows, `alike`). Raises `InvalidInput` unless inputs and outputs fit the signature.
+
+        Most requests of a model look like the one before: that verdict is remembered.
+        """
+        asked = (predict.inputs, predict.outputs)
+        known = self._verdicts.get(spec.key)
+        if known is None or known[0] != asked:
+            known = self._verdicts[spec.key] = (asked, (_check(spec, predict), shape_key(spec, predict)))
+        return known[1]
+
+
+def _check(spec: ModelSpec, predict: Predict) -> int:
+    """Number of rows. Raises `InvalidInput`, naming field, got and wanted."""
+    given = {tensor.name: tensor for tensor in predict.inputs}
+    wanted = {tensor.name: tensor for tensor in spec.inputs}
+    if len(given) != len(predict.inputs) or given.keys() != wanted.keys():
+        names = [tensor.name for tensor in predict.inputs]
+        raise InvalidInput(f"inputs: got {names}, wanted {list(wanted)}")
+    for name, tensor in given.items():
+        check_tensor(wanted[name], tensor.datatype, tensor.shape)
+    known = [tensor.name for tensor in spec.outputs]
+    for name in predict.outputs:
+        if name not in known:
+            raise InvalidInput(f"outputs: got {name!r}, wanted some of {known}")
+    if not spec.batched:
+        return 1
+    rows = {tensor.shape[0] for tensor in predict.inputs}
+    if len(rows) != 1 or not 1 <= min(rows) <= spec.max_batch:
+        raise InvalidInput(f"inputs: got {sorted(rows)} rows, wanted 1 to {spec.max_batch}, the same for all")
+    return rows.pop()
 
 
 def shape_key(spec: ModelSpec, predict: Predict) -> int:

@@ -28,7 +28,7 @@ from horologe_common.wire import (
     Release,
 )
 
-from horologe_frontend.catalogue import Catalogue, shape_key
+from horologe_frontend.catalogue import Catalogue
 from horologe_frontend.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
 
     from horologe_frontend.settings import Settings
+
+    Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
 
 
 class Request(msgspec.Struct):
@@ -84,6 +86,14 @@ class Frontend:
         self._workers: dict[str, bool] = {}
         self._last_id = 0
         self.draining = False
+        self._from_clients: dict[type, Handler] = {
+            Predict: self._predict, Cancel: self._cancelled, ModelInfo: self._model_info, Admit: self._ask,
+            Describe: self._ask, Gone: self._gone,
+        }  # fmt: skip
+        self._from_peers: dict[type, Handler] = {
+            Answer: self._answered, Dispatch: self._ship, Release: self._release, Models: self._models,
+            Description: self._described, Joined: self._joined,
+        }  # fmt: skip
 
     def drain(self) -> None:
         """Refuse what comes from now on."""
@@ -94,37 +104,11 @@ class Frontend:
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """One message from a client, the selector, the controller or the loop."""
-        match message:
-            case Predict():
-                self._predict(now_ns, sender, message, buffers)
-            case Cancel():
-                self._cancelled(now_ns, sender, message)
-            case ModelInfo():
-                self.out.append(Out(sender, Models(message.id, self.catalogue.states(message.model))))
-            case Admit() | Describe():
-                self._ask(now_ns, sender, message)
-            case Gone():
-                self._gone(now_ns, message.address)
-            case _ if not sender.startswith(("client/", "http/")):
-                self._from_peer(now_ns, sender, message, buffers)
-
-    def _from_peer(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """What clients may not say."""
-        match message:
-            case Answer():
-                self._answered(now_ns, sender, message, buffers)
-            case Dispatch():
-                self._ship(message)
-            case Release():
-                for input_id in message.ids:
-                    self._lingering.pop(input_id, None)
-                    self.staging.release(input_id)
-            case Models() if message.id == 0:
-                self.catalogue.replace(message.models)
-            case Models() | Description():
-                self._told(message)
-            case Joined():
-                self._joined(now_ns, message.address)
+        handler = self._from_clients.get(type(message))
+        if handler is None and not sender.startswith(("client/", "http/")):
+            handler = self._from_peers.get(type(message))
+        if handler:
+            handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
         """Answer what nobody else has answered by its deadline plus the grace."""
@@ -177,7 +161,7 @@ class Frontend:
         if size > self.settings.max_request_bytes:
             raise TooLarge(f"inputs: got {size} bytes, at most {self.settings.max_request_bytes}")
         spec = self.catalogue.find(message.model, message.version)
-        rows = self.catalogue.check_inputs(spec, message)
+        rows, alike = self.catalogue.check_inputs(spec, message)
         self._last_id += 1
         if not self.staging.hold(self._last_id, message.inputs, buffers):
             raise Refused("staging is full", retry_after_ns=ms(100))
@@ -185,7 +169,6 @@ class Frontend:
         digest = self._digest(repr(message.inputs).encode(), buffers) if spec.cache else b""
         best_effort = budget_ns == 0
         deadline_ns = now_ns + (budget_ns or self.settings.best_effort_ns)
-        alike = shape_key(spec, message)
         query = Query(self._last_id, spec.key, deadline_ns - now_ns, rows, digest, best_effort, alike)
         return Request(self._last_id, client, message.id, spec, now_ns, deadline_ns, query, message.outputs)
 
@@ -254,18 +237,36 @@ class Frontend:
         else:
             self.staging.release(request.id)
 
-    def _cancelled(self, now_ns: int, client: str, message: Cancel) -> None:
+    def _cancelled(self, now_ns: int, client: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
         for client_id in message.ids:
             if key := self._by_client.get(client, {}).get(client_id):
                 self._give_up(now_ns, self._requests[key], Status.CANCELLED, "cancelled by the client")
 
-    def _ship(self, dispatch: Dispatch) -> None:
+    def _release(self, now_ns: int, selector: str, message: Release, buffers: Sequence[Buffer]) -> None:
+        for input_id in message.ids:
+            self._lingering.pop(input_id, None)
+            self.staging.release(input_id)
+
+    def _ship(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         for input_id in dispatch.input_ids:
             if request := self._requests.get(input_id):
                 request.worker = dispatch.worker
         self.out.append(self.staging.ship(dispatch))
 
-    def _ask(self, now_ns: int, client: str, message: Admit | Describe) -> None:
+    def _model_info(self, now_ns: int, client: str, message: ModelInfo, buffers: Sequence[Buffer]) -> None:
+        self.out.append(Out(client, Models(message.id, self.catalogue.states(message.model))))
+
+    def _models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
+        """The controller's announcement, or its answer to a question."""
+        if message.id == 0:
+            self.catalogue.replace(message.models)
+        else:
+            self._told(message)
+
+    def _described(self, now_ns: int, controller: str, message: Description, buffers: Sequence[Buffer]) -> None:
+        self._told(message)
+
+    def _ask(self, now_ns: int, client: str, message: Admit | Describe, buffers: Sequence[Buffer]) -> None:
         self._last_id += 1
         self._asks[self._last_id] = Ask(client, message.id, message)
         if self._controller:
@@ -279,7 +280,8 @@ class Frontend:
             self._deadlines.cancel(message.id)
             self.out.append(Out(ask.client, msgspec.structs.replace(message, id=ask.client_id)))
 
-    def _joined(self, now_ns: int, address: str) -> None:
+    def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+        address = message.address
         match role(address):
             case "selector":
                 self._selector = address
@@ -291,7 +293,8 @@ class Frontend:
             case "worker":
                 self._workers[address] = True
 
-    def _gone(self, now_ns: int, address: str) -> None:
+    def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
+        address = message.address
         match role(address):
             case "selector":
                 self._selector = "" if address == self._selector else self._selector
@@ -303,7 +306,7 @@ class Frontend:
             case "worker":
                 self._workers.pop(address, None)
             case _:
-                self._cancelled(now_ns, address, Cancel(tuple(self._by_client.get(address, ()))))
+                self._cancelled(now_ns, address, Cancel(tuple(self._by_client.get(address, ()))), ())
 
 
 def _addressed(answer: Answer, client_id: int) -> Answer:

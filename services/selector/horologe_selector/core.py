@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from horologe_common.core import Deadlines, Gone, Joined, Out, role
+from horologe_common.core import Gone, Joined, Out, role
 from horologe_common.frames import rows_of
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
@@ -18,12 +18,14 @@ from horologe_common.wire import Answer, Cancel, Models, Outcome, Outputs, Query
 from horologe_selector.cache import Cache
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec
 
     from horologe_selector.settings import Settings
+
+    Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
 
 
 class Waiter(msgspec.Struct):
@@ -58,44 +60,43 @@ class Selector:
         self._flights: dict[int, Flight] = {}
         self._by_cache_key: dict[bytes, int] = {}
         self._by_query: dict[tuple[str, int], int] = {}
-        self._deadlines = Deadlines()
         self._controller = ""
         self._last_id = 0
+        self._handlers: dict[type, Handler] = {
+            Query: self._query, Outputs: self._outputs, Outcome: self._outcome, Cancel: self._cancelled,
+            Models: self._announced, Joined: self._joined, Gone: self._gone,
+        }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """One message from a frontend, a worker, the controller or the loop."""
-        match message:
-            case Query():
-                self._query(now_ns, sender, message)
-            case Outputs():
-                self._outputs(now_ns, message, buffers)
-            case Outcome():
-                self._outcome(now_ns, message)
-            case Cancel():
-                for query_id in message.ids:
-                    self._abandon(now_ns, sender, query_id)
-            case Models():
-                self._specs = {state.spec.key: state.spec for state in message.models}
-            case Joined() if role(message.address) == "controller":
-                self._controller = message.address
-                for flight in self._flights.values():
-                    self._submit(now_ns, flight)
-            case Gone() if message.address == self._controller:
-                self._controller = ""
-            case Gone() if role(message.address) == "frontend":
-                for frontend, query_id in [key for key in self._by_query if key[0] == message.address]:
-                    self._abandon(now_ns, frontend, query_id)
+        if handler := self._handlers.get(type(message)):
+            handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
-        """Forget flights that are over for everybody: their frontends have answered by themselves."""
-        for flight_id in self._deadlines.due(now_ns):
-            if flight := self._flights.get(flight_id):
-                self._land(flight)
-                for waiter in (flight.leader, *flight.followers):
-                    self.out.append(Out(waiter.frontend, Release((waiter.query.id,))))
+        """Nothing waits for the time here: a frontend cancels what it has answered by itself."""
 
     def wakeup_ns(self) -> int | None:
-        return self._deadlines.next_ns()
+        return None
+
+    def _cancelled(self, now_ns: int, frontend: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
+        for query_id in message.ids:
+            self._abandon(now_ns, frontend, query_id)
+
+    def _announced(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
+        self._specs = {state.spec.key: state.spec for state in message.models}
+
+    def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+        if role(message.address) == "controller":
+            self._controller = message.address
+            for flight in self._flights.values():
+                self._submit(now_ns, flight)
+
+    def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
+        if message.address == self._controller:
+            self._controller = ""
+        elif role(message.address) == "frontend":
+            for frontend, query_id in [key for key in self._by_query if key[0] == message.address]:
+                self._abandon(now_ns, frontend, query_id)
 
     def check(self) -> None:
         self.cache.check()
@@ -103,7 +104,7 @@ class Selector:
         assert sorted(self._by_query) == sorted((waiter.frontend, waiter.query.id) for waiter in waiters)
         assert set(self._by_cache_key.values()) <= set(self._flights)
 
-    def _query(self, now_ns: int, frontend: str, query: Query) -> None:
+    def _query(self, now_ns: int, frontend: str, query: Query, buffers: Sequence[Buffer]) -> None:
         waiter = Waiter(frontend, query, now_ns, now_ns + query.budget_ns)
         spec = self._specs.get(query.model)
         cache_key = b""
@@ -129,7 +130,6 @@ class Selector:
             self._by_cache_key[cache_key] = flight.id
         for waiter in (leader, *followers):
             self._by_query[waiter.frontend, waiter.query.id] = flight.id
-        self._deadlines.arm(flight.id, leader.deadline_ns + self.settings.forget_ns)
         self._submit(now_ns, flight)
 
     def _submit(self, now_ns: int, flight: Flight) -> None:
@@ -142,7 +142,7 @@ class Selector:
             query.best_effort, query.alike,
         )))  # fmt: skip
 
-    def _outputs(self, now_ns: int, message: Outputs, buffers: Sequence[Buffer]) -> None:
+    def _outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
         start, total = 0, sum(item.rows for item in message.items)
         for item in message.items:
             if item.status == Status.OK:
@@ -154,7 +154,7 @@ class Selector:
                 if flight := self._flights.get(item.id):
                     self._succeed(now_ns, flight, message, parts)
             elif item.status == Status.FAILED:
-                self._outcome(now_ns, Outcome(item.id, item.status, item.reason))
+                self._outcome(now_ns, worker, Outcome(item.id, item.status, item.reason), ())
 
     def _succeed(self, now_ns: int, flight: Flight, message: Outputs, parts: Sequence[tuple[Any, memoryview]]) -> None:
         self._land(flight)
@@ -171,7 +171,7 @@ class Selector:
             ttl_ns = spec.cache_ttl_ns or self.settings.cache_ttl_ns
             self.cache.store(now_ns, flight.cache_key, outputs, buffers, ttl_ns)
 
-    def _outcome(self, now_ns: int, outcome: Outcome) -> None:
+    def _outcome(self, now_ns: int, sender: str, outcome: Outcome, buffers: Sequence[Buffer]) -> None:
         """The flight failed. Whoever has a later deadline than its leader tries again on its own."""
         if (flight := self._flights.get(outcome.id)) is None:
             return
@@ -210,7 +210,6 @@ class Selector:
     def _land(self, flight: Flight) -> None:
         """Remove a flight; whoever calls answers its waiters."""
         del self._flights[flight.id]
-        self._deadlines.cancel(flight.id)
         if flight.cache_key and self._by_cache_key.get(flight.cache_key) == flight.id:
             del self._by_cache_key[flight.cache_key]
         for waiter in (flight.leader, *flight.followers):

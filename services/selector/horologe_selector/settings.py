@@ -13,5 +13,3 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prediction cache, keys and bookkeeping included."""
     cache_ttl_ns: int = s(60)
     """How long a cached prediction is served, unless its model says otherwise."""
-    forget_ns: int = s(1)
-    """A query is forgotten so long after its deadline; its frontend has answered by then."""

@@ -1,0 +1,404 @@
+"""What every scheduler must hold to: asked directly, and through the controller in the world."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from builders import a_report, a_spec
+from horologe_common.clock import ms, s
+from horologe_common.core import Out
+from horologe_common.models import PAGE_BYTES, ModelSpec
+from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
+from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.queues import Request
+from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.settings import Settings
+from horologe_sim.gpu import Noise
+from horologe_sim.house import House
+from horologe_sim.workload import Load as Phase
+from sim_builders import a_scenario, an_entry, assert_at_rest, assert_mirror, played, poisson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core import Buffer, Core
+    from horologe_controller.scheduler import Plan, Refusal, Scheduler
+    from horologe_sim.scenario import Scenario
+
+NOW = s(1000)
+EXEC = {size: ms(2 + 0.5 * (size - 1)) for size in (1, 2, 4, 8, 16)}  # a_profile's
+names = pytest.mark.parametrize("name", SCHEDULERS)
+
+
+class Desk:
+    """A scheduler with a cluster of its own: workers of one share, models resident as said."""
+
+    def __init__(
+        self, name: str, models: Sequence[ModelSpec], resident: Sequence[str] = (), workers: int = 1, pages: int = 64
+    ) -> None:
+        self.settings = Settings(scheduler=name)
+        self.scheduler: Scheduler = SCHEDULERS[name](self.settings)
+        self.cluster = Cluster(10)
+        self.cluster.specs = {spec.key: spec for spec in models}
+        self.requests = 0
+        for number in range(workers):
+            worker = self.cluster.workers[f"worker/{number}#1"] = Worker(f"worker/{number}#1", True)
+            report = Register((Share(0, "d", pages, tuple(resident)),), tuple(a_report(spec) for spec in models))
+            self.cluster.register(worker, report)
+
+    def ask(
+        self, spec: ModelSpec, deadline_ms: float, rows: int = 1, now_ns: int = NOW, best_effort: bool = False
+    ) -> tuple[Request, Refusal | None]:
+        self.requests += 1
+        request = Request(
+            self.requests, "selector/0#1", self.requests, spec, rows, "frontend/0#1", self.requests, now_ns,
+            now_ns + ms(deadline_ms), best_effort,
+        )  # fmt: skip
+        return request, self.scheduler.add(now_ns, request, self.cluster)
+
+    def plan(self, now_ns: int = NOW) -> Plan:
+        plan = self.scheduler.plan(now_ns, self.cluster)
+        self.scheduler.check()
+        return plan
+
+
+@names
+def test_a_request_that_fits_is_started_at_once(name: str) -> None:
+    spec = a_spec()
+    desk = Desk(name, [spec], [spec.key])
+    request, refusal = desk.ask(spec, 50)
+    assert refusal is None
+    (batch,) = desk.plan().start
+    assert [one.id for one in batch.requests] == [request.id]
+    assert (batch.batch_size, batch.start_ns, batch.expected_ns) == (1, NOW, EXEC[1])
+    assert batch.latest_ns == request.deadline_ns - EXEC[1]
+    assert len(desk.scheduler) == 0
+
+
+@names
+@pytest.mark.parametrize(("deadline_ms", "fits"), [(2.0, True), (1.99, False), (0, False), (-5, False)])
+def test_refused_as_soon_as_not_even_batch_one_fits(name: str, deadline_ms: float, fits: bool) -> None:
+    spec = a_spec()
+    desk = Desk(name, [spec], [spec.key])
+    request, refusal = desk.ask(spec, deadline_ms)
+    assert (refusal is None) == fits
+    if refusal:
+        assert refusal.request is request
+        assert refusal.reason
+        assert refusal.retry_after_ns == ms(2) - ms(deadline_ms)
+        assert len(desk.scheduler) == 0
+
+
+@names
+def test_refused_when_its_turn_has_not_come_before_any_work(name: str) -> None:
+    """Its model is nowhere resident and nothing can be loaded in time: refused when batch 1 cannot finish any more."""
+    spec = a_spec()
+    desk = Desk(name, [spec], pages=64)
+    request, _ = desk.ask(spec, 10)
+    first = desk.plan()
+    assert [model for _, model in first.load] == [spec.key]
+    assert not first.start
+    assert not first.refuse
+    last_start_ns = request.deadline_ns - EXEC[1]
+    assert first.wake_ns is not None
+    assert first.wake_ns <= last_start_ns + 1
+    assert desk.plan(last_start_ns).refuse == []
+    late = desk.plan(last_start_ns + 1)
+    assert [refusal.request.id for refusal in late.refuse] == [request.id]
+    assert late.start == []
+    assert len(desk.scheduler) == 0
+
+
+@names
+def test_nothing_to_do_needs_no_waking(name: str) -> None:
+    spec = a_spec()
+    plan = Desk(name, [spec], [spec.key]).plan()
+    assert not any((plan.start, plan.load, plan.unload, plan.refuse))
+    assert plan.wake_ns is None
+
+
+@names
+def test_no_batch_holds_a_request_that_could_not_make_its_deadline_in_it(name: str) -> None:
+    spec = a_spec()
+    desk = Desk(name, [spec], [spec.key])
+    for deadline_ms in (2.1, 2.6, 3.0, 4.0, 9.0, 9.5, 11, 30, 31, 32, 33, 34, 50, 51, 52, 53):
+        desk.ask(spec, deadline_ms)
+    started = desk.plan().start
+    assert started
+    for batch in started:
+        assert batch.expected_ns == EXEC[batch.batch_size]
+        assert sum(request.rows for request in batch.requests) <= batch.batch_size
+        for request in batch.requests:
+            assert batch.start_ns + batch.expected_ns <= request.deadline_ns
+            assert batch.latest_ns <= request.deadline_ns - batch.expected_ns
+
+
+@names
+def test_requests_of_a_model_are_batched(name: str) -> None:
+    spec = a_spec()
+    desk = Desk(name, [spec], [spec.key])
+    for _ in range(16):
+        desk.ask(spec, 100)
+    first = desk.plan().start[0]
+    assert (first.batch_size, len(first.requests)) == (16, 16)
+
+
+@names
+def test_rows_count_towards_the_batch(name: str) -> None:
+    spec = a_spec()
+    desk = Desk(name, [spec], [spec.key])
+    for rows in (5, 5, 5, 5):
+        desk.ask(spec, 200, rows)
+    for batch in desk.plan().start:
+        rows = sum(request.rows for request in batch.requests)
+        assert batch.batch_size == spec.compiled(rows)
+
+
+@names
+def test_no_more_in_flight_than_set(name: str) -> None:
+    spec = a_spec(batch_sizes=(1,))
+    desk = Desk(name, [spec], [spec.key])
+    for _ in range(10):
+        desk.ask(spec, 500)
+    plan = desk.plan()
+    assert 1 <= len(plan.start) <= desk.settings.in_flight
+    for before, after in pairwise(plan.start):
+        assert after.start_ns >= before.start_ns + before.expected_ns
+
+
+@names
+def test_load_comes_before_infer_and_only_where_there_are_pages(name: str) -> None:
+    small, large = a_spec("small"), a_spec("large", weights_bytes=100 * PAGE_BYTES)
+    desk = Desk(name, [small, large], pages=64)
+    desk.ask(small, 200)
+    desk.ask(large, 200)
+    plan = desk.plan()
+    assert [model for _, model in plan.load] == [small.key]
+    assert not plan.start
+    assert not plan.unload
+
+
+@names
+def test_the_least_recently_used_makes_room_unless_it_is_wanted(name: str) -> None:
+    specs = [a_spec(one, weights_bytes=20 * PAGE_BYTES) for one in ("old", "wanted", "recent", "new")]
+    desk = Desk(name, specs, [spec.key for spec in specs[:3]], pages=64)
+    share = next(desk.cluster.shares())
+    for model in ("old/1", "wanted/1", "recent/1"):
+        share.touch(model)
+    desk.ask(specs[3], 300)
+    plan = desk.plan()
+    assert [model for _, model in plan.unload] == ["old/1"]
+    assert [model for _, model in plan.load] == ["new/1"]
+
+
+@names
+def test_a_model_that_runs_is_not_unloaded(name: str) -> None:
+    specs = [a_spec(one, weights_bytes=40 * PAGE_BYTES) for one in ("running", "new")]
+    desk = Desk(name, specs, [specs[0].key], pages=64)
+    desk.ask(specs[0], 300)
+    desk.ask(specs[1], 300)
+    plan = desk.plan()
+    started = {(id(batch.share), batch.model) for batch in plan.start}
+    assert not started & {(id(share), model) for share, model in plan.unload}
+
+
+@names
+def test_best_effort_gets_what_is_left(name: str) -> None:
+    spec, other = a_spec("a"), a_spec("b")
+    desk = Desk(name, [spec, other], [spec.key, other.key])
+    patient, _ = desk.ask(spec, 30_000, best_effort=True)
+    urgent = [desk.ask(other, 20)[0] for _ in range(8)]
+    started = [request.id for batch in desk.plan().start for request in batch.requests]
+    assert started[: len(urgent)] == [request.id for request in urgent]
+    assert patient.id not in started[: len(urgent)]
+    idle = Desk(name, [spec], [spec.key])
+    alone, _ = idle.ask(spec, 30_000, best_effort=True)
+    assert [one.id for batch in idle.plan().start for one in batch.requests] == [alone.id]
+
+
+@names
+def test_a_removed_request_is_forgotten(name: str) -> None:
+    spec = a_spec()
+    desk = Desk(name, [spec], [spec.key])
+    gone, stays = desk.ask(spec, 100)[0], desk.ask(spec, 100)[0]
+    desk.scheduler.remove(gone)
+    assert [one.id for batch in desk.plan().start for one in batch.requests] == [stays.id]
+    assert len(desk.scheduler) == 0
+
+
+@names
+def test_the_same_questions_get_the_same_answers(name: str) -> None:
+    def told() -> list[Any]:
+        specs = [a_spec(one, weights_bytes=30 * PAGE_BYTES) for one in "abcd"]
+        desk = Desk(name, specs, ["a/1", "b/1"], workers=3)
+        plans = []
+        for turn in range(20):
+            now_ns = NOW + ms(turn)
+            for number, spec in enumerate(specs):
+                desk.ask(spec, 5 + 7 * number + turn % 3, now_ns=now_ns)
+            plan = desk.plan(now_ns)
+            plans.append((
+                [(batch.share.worker, batch.model, [one.id for one in batch.requests]) for batch in plan.start],
+                [(share.worker, model) for share, model in (*plan.load, *plan.unload)],
+                [refusal.request.id for refusal in plan.refuse], plan.wake_ns,
+            ))  # fmt: skip
+        return plans
+
+    assert told() == told()
+
+
+# through the controller, in the world
+
+
+class Witness:
+    """Watches controller and workers of a world (as a recorder would), and keeps what they say in order."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.actions: dict[int, tuple[int, Infer | Load]] = {}
+        self.results: list[tuple[int, Result]] = []
+        self.said: list[tuple[int, Out]] = []
+        self.submits: dict[int, tuple[int, Submit]] = {}
+        house.world.tap = self
+
+    def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        if core.address.startswith("controller/"):
+            if isinstance(message, Result):
+                self.results.append((now_ns, message))
+            elif isinstance(message, Submit):
+                self.submits.setdefault(message.id, (now_ns, message))
+
+    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+        if core.address.startswith("controller/"):
+            for out in outs:
+                self.said.append((now_ns, out))
+                if isinstance(out.message, Infer | Load):
+                    self.actions[out.message.action_id] = (now_ns, out.message)
+
+    def faulted(self, now_ns: int, core: Core) -> None: ...
+
+
+def watched(scenario: Scenario) -> tuple[House, Witness]:
+    house = House(scenario)
+    witness = Witness(house)
+    house.run()
+    house.world.check()
+    return house, witness
+
+
+def a_busy_one(name: str, path: str = "direct", noise: Noise | None = None) -> Scenario:
+    """Overload in waves, over more models than there is room for, two workers, some without a deadline."""
+    entries = [
+        an_entry("m", count=5, weights_mb=160.0, slo_ns=ms(60)),
+        an_entry("slow", {1: 6.0, 4: 15.0}, slo_ns=ms(150)),
+    ]
+    load = [
+        poisson(500, models=("m-*",), skew=1.2),
+        poisson(60, models=("slow",), rows=2),
+        Phase("bursts", rate=50, burst_rate=2500, every_ns=ms(400), burst_ns=ms(60), models=("m-0", "m-1")),
+    ]
+    if path == "direct":
+        load.append(poisson(30, best_effort=True, models=("m-2",)))
+    scenario = a_scenario(
+        *entries, load=load, scheduler=name, path=path, workers=2, duration_ns=s(1), noise=noise or Noise()
+    )
+    worker = msgspec.structs.replace(scenario.worker, pages_bytes=34 * PAGE_BYTES)
+    return msgspec.structs.replace(scenario, worker=worker)
+
+
+@names
+@pytest.mark.parametrize("noise", [Noise(), Noise(0.15, 0.01, ms(25))])
+def test_the_world_holds_together(name: str, noise: Noise) -> None:
+    """Every answer once and unswapped, no EXEC of a model that is not there, pages as the mirror says."""
+    house = played(a_busy_one(name, noise=noise))
+    assert house.report().total.ok > 100
+    assert sum(row.unloads for row in house.report().workers.values()) > 0
+    assert_at_rest(house)
+    assert_mirror(house)
+
+
+@names
+def test_no_action_starts_outside_its_window(name: str) -> None:
+    _, witness = watched(a_busy_one(name, noise=Noise(0.2, 0.02, ms(20))))
+    begun = 0
+    for _, result in witness.results:
+        if result.action_id in witness.actions and result.status == 0:
+            action = witness.actions[result.action_id][1]
+            assert action.earliest_ns <= result.begin_ns <= action.latest_ns
+            begun += 1
+    assert begun > 100
+
+
+@names
+def test_infer_only_after_its_load_and_before_its_unload(name: str) -> None:
+    _, witness = watched(a_busy_one(name))
+    resident: dict[tuple[str, str], bool] = {}
+    loads = {number: action for number, (_, action) in witness.actions.items() if isinstance(action, Load)}
+    events: list[tuple[int, int, Any]] = [(now_ns, 1, out) for now_ns, out in witness.said]
+    events += [(now_ns, 0, result) for now_ns, result in witness.results]
+    worker_of = {out.message.action_id: out.to for _, out in witness.said if isinstance(out.message, Load)}
+    for _, _, event in sorted(events, key=lambda one: one[:2]):
+        if isinstance(event, Result):
+            if event.action_id in loads and event.status == 0:
+                resident[worker_of[event.action_id], loads[event.action_id].model] = True
+        elif isinstance(event.message, Unload):
+            assert resident.pop((event.to, event.message.model))
+        elif isinstance(event.message, Infer):
+            assert resident.get((event.to, event.message.model)), event.message
+
+
+@names
+def test_under_its_own_estimates_nobody_in_a_batch_is_late(name: str) -> None:
+    """Durations are exactly the profile's: every admitted request is in time, and no window is too late."""
+    house, witness = watched(a_busy_one(name))
+    total = house.report().total
+    assert total.late == total.lost == total.failed == 0
+    margin_ns = house.scenario.controller.margin_ns
+    for now_ns, action in witness.actions.values():
+        if isinstance(action, Infer):
+            for row in action.rows:
+                arrival_ns, submit = witness.submits[row.submit_id]
+                end_ns = arrival_ns + submit.budget_ns - margin_ns
+                assert now_ns + action.expected_ns <= end_ns
+                assert action.latest_ns + action.expected_ns <= end_ns
+
+
+@names
+def test_each_request_is_planned_once_or_refused_before_any_work(name: str) -> None:
+    _, witness = watched(a_busy_one(name))
+    planned = [
+        row.submit_id for _, action in witness.actions.values() if isinstance(action, Infer) for row in action.rows
+    ]
+    refused = [out.message.id for _, out in witness.said if isinstance(out.message, Outcome)]
+    assert len(planned) == len(set(planned))
+    assert not set(planned) & set(refused)
+    assert set(planned) | set(refused) == set(witness.submits)
+    assert refused
+
+
+@names
+def test_a_refusal_comes_no_later_than_when_batch_one_cannot_finish(name: str) -> None:
+    house, witness = watched(a_busy_one(name))
+    specs = {model.report.spec.key: model.report for model in house.models.values()}
+    slack_ns = house.scenario.network.turn_ns + 1000
+    for now_ns, out in witness.said:
+        if isinstance(out.message, Outcome):
+            arrival_ns, submit = witness.submits[out.message.id]
+            report = specs[submit.model]
+            assert report.profile is not None
+            shortest_ns = report.profile.exec_ns[report.spec.compiled(submit.rows)]
+            latest_ns = arrival_ns + submit.budget_ns - shortest_ns
+            assert now_ns <= max(arrival_ns, latest_ns) + slack_ns
+            assert out.message.reason
+
+
+@names
+def test_deadlines_go_first_and_best_effort_is_not_forgotten(name: str) -> None:
+    load = [poisson(300), poisson(100, best_effort=True)]
+    house = played(a_scenario(load=load, scheduler=name, path="direct"))
+    total = house.report().total
+    assert total.refused + total.late + total.lost < 0.02 * total.sent
+    assert total.ok + total.refused == total.sent
