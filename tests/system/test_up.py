@@ -113,6 +113,16 @@ def test_settings_come_from_the_file_and_the_command_line(tmp_path: Path) -> Non
         assert up.stop(signal.SIGTERM) == 0
 
 
+def test_told_twice_in_a_row_it_still_drains(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    up = Up(tmp_path)
+    up.process.send_signal(signal.SIGTERM)
+    up.process.send_signal(signal.SIGTERM)
+    assert up.process.wait(20) == 0
+    assert "drained" in up.said()
+    up.stop(signal.SIGTERM)
+
+
 def test_a_service_that_cannot_start_is_named(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "file").write_text("")

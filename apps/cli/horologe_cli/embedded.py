@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Description, ModelState
 
     from horologe_cli.arrangement import Options
+    from horologe_cli.stop import Stop
     from horologe_cli.supervisor import Exit
 
 SOCKET_PATH_LIMIT = 80
@@ -63,9 +64,7 @@ class Embedded:
         self.supervisor.abort()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def wait_ready(
-        self, timeout_s: float, stop: threading.Event | None = None
-    ) -> tuple[Description, list[ModelState]] | None:
+    def wait_ready(self, timeout_s: float, stop: Stop | None = None) -> tuple[Description, list[ModelState]] | None:
         """Until every worker is there and no model is being loaded: the state of the cluster and the models.
 
         None if `stop` was set. Raises `NotReady` when a process ended by itself, or after `timeout_s`.

@@ -53,11 +53,12 @@ class Ramp:
 
 
 class Confirmation:
-    """The rate found is offered again, for longer; while it is not carried, a little less is."""
+    """The rate found is offered again, for longer; while it is not carried, less is, in growing steps."""
 
-    def __init__(self, rate: float, most_tries: int = 5) -> None:
+    def __init__(self, rate: float, most_tries: int = 6) -> None:
         self._rate = rate
         self._left = most_tries
+        self._retreat = 1.0
         self.confirmed: float | None = None
 
     def next_rate(self) -> float | None:
@@ -68,4 +69,5 @@ class Confirmation:
         if attained >= ATTAINED:
             self.confirmed = self._rate
         else:
-            self._rate *= RETREAT
+            self._retreat *= RETREAT
+            self._rate *= self._retreat

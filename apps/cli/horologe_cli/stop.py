@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+import time
+
+POLL_S = 0.1
+"""The kernel may give a signal to any thread, and Python handles it only when the main thread next runs: one that
+waits without an end would never hear of it."""
+
+ONE_S = 0.5
+"""Some senders tell the process and then its group: that is one request to stop, not two."""
 
 
-def stop_event() -> threading.Event:
-    """Set by the first SIGINT, SIGTERM or SIGHUP; the second ends this process, and its children with it."""
-    stop = threading.Event()
+class Stop:
+    """Set by the first SIGINT, SIGTERM or SIGHUP. The second ends this process, and its children with it."""
 
-    def told(number: int, _: object) -> None:
-        if stop.is_set():
+    def __init__(self) -> None:
+        self._told_s: float | None = None
+
+    def listen(self) -> Stop:
+        """Install the handlers. From the main thread."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._hear)
+        return self
+
+    def is_set(self) -> bool:
+        return self._told_s is not None
+
+    def wait(self) -> None:
+        while self._told_s is None:
+            time.sleep(POLL_S)
+
+    def _hear(self, number: int, _: object) -> None:
+        """No lock here: the code that it interrupts may hold it."""
+        now_s = time.monotonic()
+        if self._told_s is None:
+            self._told_s = now_s
+        elif now_s > self._told_s + ONE_S:
             os._exit(128 + number)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, told)
-    return stop

