@@ -39,7 +39,7 @@ check: $(STAMPS)/dev ## lint, types, import contracts, generated pages
 	@if [ -f docs/generate.py ]; then $(BIN)/python docs/generate.py --check; fi
 
 bench: $(STAMPS)/dev ## the benchmarks of benchmarks/README.md, side by side
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(BIN)/python benchmarks/spine.py $(ARGS)
 
 docs: $(STAMPS)/dev ## write the generated pages
 	$(BIN)/python docs/generate.py

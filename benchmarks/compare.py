@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import msgspec
+
 from bench import chains, peer, table
 from bench.capacity import find, overload
 from bench.samples import Figures

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+
 from bench import chains, table
 from bench.bars import HEAD, Bar, row
 from bench.capacity import find, overload

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+
 from horologe_cli.arrangement import sections
 from horologe_common import frames, models, settings, wire
 from horologe_common.metrics import METRICS, Metric

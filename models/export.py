@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx
 import onnxruntime
-from horologe_cli import digits
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
+
+from horologe_cli import digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import zmq
+
 from horologe_common.frames import pack, unpack
 from horologe_common.keys import Authenticator, service_keys
 from horologe_common.models import ModelSpec, TensorSpec

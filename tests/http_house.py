@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 import uvloop
+
 from fake_port import FakePort
 from horologe_frontend.http_settings import HttpSettings
 from horologe_frontend.oip import Oip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from horologe_common.clock import ms, s
 from horologe_controller.settings import Settings as ControllerSettings
 from horologe_sim.house import House

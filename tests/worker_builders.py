@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from builders import a_report, a_spec
 from horologe_common.clock import ms
 from horologe_common.core import Joined, Out

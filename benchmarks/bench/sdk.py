@@ -7,10 +7,9 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from bench.samples import Code
 from horologe import AsyncClient, Reply
 from horologe_common.status import HorologeError, Late, Refused
-
-from bench.samples import Code
 
 if TYPE_CHECKING:
     from bench.target import Done

@@ -9,6 +9,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+
 from compose.stack import ROOT, Stack, Unavailable, get_json, until
 from horologe import Client
 from horologe_common.status import HorologeError

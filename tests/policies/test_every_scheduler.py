@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+
 from builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.core import Out

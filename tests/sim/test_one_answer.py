@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from horologe_common.clock import ms, s
 from horologe_sim.gpu import Noise
 from horologe_sim.scenario import Scenario
 from horologe_sim.workload import Load
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, stall
 
 PROCESSES = ("worker/0", "worker/1", "edge", "frontend", "selector", "controller")

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+
 from horologe_common.clock import ms
 from horologe_common.recorder import Recorder, RecorderSettings
 from horologe_common.settings import SettingsError

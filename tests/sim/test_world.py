@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
 from horologe_common.clock import ms, s, us
 from horologe_common.core import Out
 from horologe_common.status import InvalidInput

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 import pytest
+
 from horologe import AsyncClient
 from horologe_cli.arrangement import Options
 from horologe_cli.embedded import Embedded

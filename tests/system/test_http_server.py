@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from horologe_frontend.auth import Keys
 from horologe_frontend.rest import SERVERS
 from http_house import House, read_response
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

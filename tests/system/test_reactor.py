@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from horologe_common.core import Gone, Joined, Out
 from horologe_common.keys import is_loopback, load_keys, make_keys
 from horologe_common.links import Links, LinkSettings
@@ -28,8 +31,6 @@ from horologe_common.wire import (
     decode,
     encode,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

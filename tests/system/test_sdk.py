@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import uvloop
 import zmq
+
 from fake_frontend import FakeFrontend, echo
 from horologe import (
     AsyncClient,

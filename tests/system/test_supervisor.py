@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+
 from horologe_cli.supervisor import AT_ONCE, LONGEST_DELAY_S, STEADY_S, Backoff, ChildSpec, Exit, Supervisor
 
 if TYPE_CHECKING:

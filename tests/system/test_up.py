@@ -11,6 +11,7 @@ from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from model_folders import an_emulated_model
 
 if TYPE_CHECKING:

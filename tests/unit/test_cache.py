@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from builders import a_tensor
-from horologe_selector.cache import ENTRY_BYTES, Cache
 from hypothesis import given
 from hypothesis import strategies as st
+
+from builders import a_tensor
+from horologe_selector.cache import ENTRY_BYTES, Cache
 
 TTL = 1000
 OUTPUTS = (a_tensor(),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms
 from horologe_common.core import Gone, Joined

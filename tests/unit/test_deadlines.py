@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from horologe_common.core import Deadlines
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from horologe_common.core import Deadlines
 
 keys, times = st.integers(0, 20), st.integers(0, 100)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from horologe_cli.accuracy import Accuracy
 from horologe_cli.demo import Findings, overload_promises, promises
 from horologe_cli.openloop import Step, distinct, poisson, quantile_ms

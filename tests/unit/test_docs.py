@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 import typer
+
 from horologe_cli.arrangement import sections
 from horologe_cli.main import app
 from horologe_common import wire

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from horologe_common.events import Events
 from hypothesis import given
 from hypothesis import strategies as st
+
+from horologe_common.events import Events
 
 
 def test_happens_in_order_of_time_then_of_asking() -> None:

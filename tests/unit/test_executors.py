@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from builders import a_spec
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.frames import header_of
@@ -20,8 +23,6 @@ from horologe_gpu_worker.lanes import Abort, Finished, Operation
 from horologe_gpu_worker.memory import Workspace
 from horologe_gpu_worker.settings import Settings
 from horologe_gpu_worker.waiting import exec_core
-from hypothesis import given
-from hypothesis import strategies as st
 from worker_builders import an_input
 
 if TYPE_CHECKING:

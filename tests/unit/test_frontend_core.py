@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms
 from horologe_common.core import Gone, Joined
@@ -26,8 +29,6 @@ from horologe_common.wire import (
 )
 from horologe_frontend.core import Frontend
 from horologe_frontend.settings import Settings
-from hypothesis import given
-from hypothesis import strategies as st
 
 CLIENT, SELECTOR, CONTROLLER, WORKER = "client/aa", "selector/0#1", "controller/0#1", "worker/0#1"
 

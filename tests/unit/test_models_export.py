@@ -11,12 +11,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper
+
 from horologe_cli import digits
 from horologe_common.clock import ms
 from horologe_gpu_worker.manifest import read_manifest
 from horologe_gpu_worker.modelstore import ModelStore
 from horologe_gpu_worker.runtimes import RUNTIMES
-from onnx import numpy_helper
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = {"digits-linear": 0.96, "digits-mlp": 0.97, "digits-cnn": 0.99}

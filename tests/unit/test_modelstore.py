@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+
 from horologe_common.clock import ms, s
 from horologe_common.status import UnknownModel
 from horologe_gpu_worker.manifest import InvalidModel

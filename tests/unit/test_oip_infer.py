@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from fake_port import FakePort
 from horologe_frontend.exchange import Request, Response
 from horologe_frontend.http_settings import HttpSettings
 from horologe_frontend.oip import Oip
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 ROW = {"name": "in", "shape": [1, 4], "datatype": "FP32"}
 GOOD = {"inputs": [{**ROW, "data": [1, 2, 3, 4]}]}

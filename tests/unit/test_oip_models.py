@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from fake_port import FakePort
 from horologe_common.settings import SettingsError
 from horologe_frontend.auth import Keys

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from horologe_gpu_worker.early import EarlyInputs
 from horologe_gpu_worker.memory import IoCache, Workspace
 from horologe_gpu_worker.pages import PageCache
-from hypothesis import given
-from hypothesis import strategies as st
 from worker_builders import a_ship
 
 models = st.sampled_from("abcde")

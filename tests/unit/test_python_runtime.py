@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.runtimes.python import PythonModel, PythonRuntime
 from model_folders import ECHO, a_python_model

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from builders import a_spec
-from horologe_controller.queues import Backlog, ModelQueue, Request
 from hypothesis import given
 from hypothesis import strategies as st
+
+from builders import a_spec
+from horologe_controller.queues import Backlog, ModelQueue, Request
 
 SPEC = a_spec()
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from fake_port import FLOATS, a_model
 from horologe_common.status import Status, UnknownModel
 from horologe_common.wire import Admit, Answer, Cancel, Models, ModelState, Predict, Tensor

@@ -9,6 +9,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from builders import a_report
 from horologe_common.core import Joined, Out
 from horologe_common.models import PAGE_BYTES

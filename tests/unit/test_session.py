@@ -7,6 +7,10 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
 from fake_frontend import ECHO, PAIR, WORDS, echo
 from horologe.session import ASK_NS, Session
 from horologe_common.clock import ms, s
@@ -43,9 +47,6 @@ from horologe_common.wire import (
     Tensor,
     Welcome,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 

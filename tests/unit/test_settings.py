@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from horologe_common.settings import DURATIONS, SIZES, SettingsError, load, quantity
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from horologe_common.staging import Staging
-from horologe_common.wire import Dispatch, Ship, Shipped, Tensor
 from hypothesis import given
 from hypothesis import strategies as st
+
+from horologe_common.staging import Staging
+from horologe_common.wire import Dispatch, Ship, Shipped, Tensor
 
 X = (Tensor("x", "UINT8", (4,), 4),)
 

@@ -7,11 +7,12 @@ from typing import Any, get_args
 import msgpack
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from horologe_common import wire
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.status import HorologeError, InvalidInput, Status, TooLarge, error_for
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 TENSOR = wire.Tensor("x", "FP32", (1, 4), 16)
 SPEC = ModelSpec("m", "1", "onnx", (TensorSpec("x", "FP32", (-1, 4)),), (TensorSpec("y", "INT64", (-1,)),))

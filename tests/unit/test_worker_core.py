@@ -8,6 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core import Gone, Joined, Out
@@ -30,8 +33,6 @@ from horologe_common.wire import (
     Unload,
 )
 from horologe_gpu_worker.lanes import Abort, Finished, Operation, not_run
-from hypothesis import given
-from hypothesis import strategies as st
 from worker_builders import (
     CONTROLLER,
     HOLDER,

@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from horologe import AsyncClient
     from horologe_common.models import ModelSpec
-    from numpy.typing import NDArray
 
 ROWS_A_REQUEST = 16
 """Over HTTP, where a request has a head: several images each."""

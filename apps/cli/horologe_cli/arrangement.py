@@ -10,10 +10,10 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from horologe_common.settings import SettingsError, load
 
 from horologe_cli.ports import check_free, free_port, split_address
 from horologe_cli.supervisor import ChildSpec
+from horologe_common.settings import SettingsError, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy as np
-    from horologe import AsyncClient
-    from horologe_common.wire import ModelState
     from numpy.typing import NDArray
 
+    from horologe import AsyncClient
     from horologe_cli.accuracy import Accuracy
+    from horologe_common.wire import ModelState
 
 DIGITS = "digits-"
 LEAST_MODELS = 3
@@ -41,7 +41,7 @@ MOST_REFUSAL_MS = 20.0
 class Wishes(NamedTuple):
     """What can be asked of the demo. Times in seconds but for the SLO."""
 
-    slo_ms: float = 50.0
+    slo_ms: float = 100.0
     step_s: float = 2.0
     seed: int = 1
 

@@ -10,21 +10,19 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horologe_common.settings import SettingsError
-from horologe_common.status import HorologeError
-
 from horologe_cli.arrangement import arrange
 from horologe_cli.supervisor import Supervisor
+from horologe_common.settings import SettingsError
+from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from horologe_common.wire import Description, ModelState
-
     from horologe_cli.arrangement import Options
     from horologe_cli.stop import Stop
     from horologe_cli.supervisor import Exit
+    from horologe_common.wire import Description, ModelState
 
 SOCKET_PATH_LIMIT = 80
 """A Unix socket's path has at most 107 bytes; this leaves room for the names within the folder."""

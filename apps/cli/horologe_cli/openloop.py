@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+
 from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError, Late, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horologe import AsyncClient
     from numpy.typing import NDArray
+
+    from horologe import AsyncClient
 
 BURST = 32
 """Requests sent in one go at most, when behind: answers must be taken in between."""

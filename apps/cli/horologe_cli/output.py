@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from horologe import Client
     from rich.console import Console
+
+    from horologe import Client
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:8003"
 

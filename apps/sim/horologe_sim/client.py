@@ -24,7 +24,6 @@ from horologe_common.wire import (
     Submit,
     Tensor,
 )
-
 from horologe_sim.gpu import zeros
 from horologe_sim.tally import Open, Tally
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec
-
     from horologe_sim.workload import Ask, Demand
 
 BEST_EFFORT_NS = s(30)

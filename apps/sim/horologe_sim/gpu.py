@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+
 from horologe_common.clock import ms
 from horologe_common.models import DTYPES, nbytes
 from horologe_common.status import Status
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec
-
     from horologe_sim.process import Process
 
 DRAWS = 4096

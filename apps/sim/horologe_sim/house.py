@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+
 from horologe_controller.core import Controller
 from horologe_frontend.core import Frontend
 from horologe_gpu_worker.core import Worker
 from horologe_selector.core import Selector
-
 from horologe_sim import report as reports
 from horologe_sim.client import BEST_EFFORT_NS, Asker, Client, Submitter
 from horologe_sim.gpu import Device, Meter
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core import Buffer, Core
-
     from horologe_sim.process import Process
     from horologe_sim.report import Report
     from horologe_sim.scenario import Fault, Scenario

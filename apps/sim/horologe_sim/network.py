@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+
 from horologe_common.clock import us
 
 if TYPE_CHECKING:

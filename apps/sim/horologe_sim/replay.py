@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from horologe_common.recorder import Handled, Segment, Ticked, read_segments
 from horologe_common.snapshot import heavy, light, restore
 

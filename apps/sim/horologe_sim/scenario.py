@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
+
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.settings import DURATIONS, SIZES, SettingsError, quantity
@@ -20,7 +21,6 @@ from horologe_controller.settings import Settings as ControllerSettings
 from horologe_frontend.settings import Settings as FrontendSettings
 from horologe_gpu_worker.settings import Settings as WorkerSettings
 from horologe_selector.settings import Settings as SelectorSettings
-
 from horologe_sim.gpu import Noise, SimModel
 from horologe_sim.network import NetworkSettings
 from horologe_sim.workload import Load

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
+
 from horologe_common.status import Status
 
 if TYPE_CHECKING:

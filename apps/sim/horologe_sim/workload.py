@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+
 from horologe_common.clock import s
 from horologe_common.status import InvalidInput
 

@@ -13,7 +13,6 @@ from horologe_common.core import role
 from horologe_common.events import Events
 from horologe_common.frames import pack, unpack
 from horologe_common.wire import PEER_HEADER_LIMIT, Letter
-
 from horologe_sim.process import Arrival, Letters, Process
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Core
     from horologe_common.reactor import Tap
-
     from horologe_sim.network import Network
 
 START_NS = s(1000)

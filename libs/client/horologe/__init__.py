@@ -5,6 +5,9 @@ with Client("tcp://127.0.0.1:8003") as client:
     y = client.predict("digits-cnn", x, slo_ms=50)
 """
 
+from horologe.async_client import AsyncClient
+from horologe.client import Client, Handle
+from horologe.reply import Reply
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import (
     Cancelled,
@@ -21,10 +24,6 @@ from horologe_common.status import (
     UnknownModel,
 )
 from horologe_common.wire import Description, ModelState
-
-from horologe.async_client import AsyncClient
-from horologe.client import Client, Handle
-from horologe.reply import Reply
 
 __all__ = [
     "AsyncClient",

@@ -6,21 +6,19 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.clock import ms
-from horologe_common.wire import Admit, Describe, ModelInfo
-
 from horologe.dealer import Dealer, curve_keys
 from horologe.loop_link import LoopLink
 from horologe.session import Session
+from horologe_common.clock import ms
+from horologe_common.wire import Admit, Describe, ModelInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from horologe_common.wire import AnyMessage, Description, ModelState
-
     from horologe.reply import Reply
+    from horologe_common.wire import AnyMessage, Description, ModelState
 
 
 class Request(asyncio.Future[Any]):

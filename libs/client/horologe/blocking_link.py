@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import zmq
+
 from horologe_common.clock import ms
 
 if TYPE_CHECKING:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horologe.call import BEST_EFFORT_NS, Call
 from horologe_common.core import Deadlines
 from horologe_common.status import HorologeError, Lost, Refused
-
-from horologe.call import BEST_EFFORT_NS, Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+
 from horologe_common.clock import ms, s
 from horologe_common.status import InvalidInput
 from horologe_common.wire import AnyMessage, Predict, Tensor

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from horologe_common.status import HorologeError, Lost
 
 from horologe.signature import Signature, choose
+from horologe_common.status import HorologeError, Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horologe_common.wire import ModelState
-
     from horologe.call import Call
+    from horologe_common.wire import ModelState
 
 Signatures = dict[tuple[str, str], Signature]
 """By model and wanted version ("" where the caller named none)."""

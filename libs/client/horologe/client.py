@@ -8,23 +8,22 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import zmq
-from horologe_common.clock import ms
-from horologe_common.status import Cancelled, HorologeError
-from horologe_common.wire import Admit, Describe, ModelInfo
 
 from horologe.blocking_link import BlockingLink
 from horologe.dealer import Dealer, curve_keys
 from horologe.session import Session
+from horologe_common.clock import ms
+from horologe_common.status import Cancelled, HorologeError
+from horologe_common.wire import Admit, Describe, ModelInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from horologe_common.wire import AnyMessage, Description, ModelState
-
     from horologe.catalogue import Signatures
     from horologe.reply import Reply
+    from horologe_common.wire import AnyMessage, Description, ModelState
 
 
 class Handle:

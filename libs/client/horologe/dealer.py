@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import zmq
 import zmq.auth
+from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
+
 from horologe_common.clock import s
 from horologe_common.keys import load_keys
 from horologe_common.status import HorologeError, InvalidInput, ProtocolMismatch, Unauthenticated
-from zmq.utils import z85
-from zmq.utils.monitor import recv_monitor_message
 
 if TYPE_CHECKING:
     from horologe.outbox import Packet

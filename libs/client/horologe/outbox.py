@@ -9,10 +9,9 @@ from horologe_common.status import HorologeError, InvalidInput, TooLarge
 from horologe_common.wire import HEADER_LIMIT, AnyMessage, Cancel, Letter
 
 if TYPE_CHECKING:
-    from horologe_common.core import Buffer
-
     from horologe.book import Book
     from horologe.call import Call
+    from horologe_common.core import Buffer
 
     Packet: TypeAlias = list[Buffer]
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from horologe_common.frames import array_of
 from horologe_common.status import HorologeError, Late, ModelFailed, Status, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from horologe_common.core import Buffer
     from horologe_common.wire import Answer
-    from numpy.typing import NDArray
 
 
 class Reply(msgspec.Struct, frozen=True, eq=False):

@@ -10,6 +10,12 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from horologe.book import Book
+from horologe.call import Call, Sink, budget
+from horologe.catalogue import Catalogue, Fetch
+from horologe.outbox import Outbox, message_packet
+from horologe.reply import reply_of
+from horologe.signature import tensors_of
 from horologe_common import wire
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.frames import unpack
@@ -24,21 +30,13 @@ from horologe_common.status import (
     error_for,
 )
 
-from horologe.book import Book
-from horologe.call import Call, Sink, budget
-from horologe.catalogue import Catalogue, Fetch
-from horologe.outbox import Outbox, message_packet
-from horologe.reply import reply_of
-from horologe.signature import tensors_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from horologe_common.core import Buffer
 
     from horologe.catalogue import Signatures
     from horologe.outbox import Packet
     from horologe.signature import Signature
+    from horologe_common.core import Buffer
 
 ASK_NS = s(1)
 """A question for a signature, or a wire.Hello, that brought nothing within this time is asked again."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from horologe_common.frames import header_of
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput, UnknownModel

@@ -39,11 +39,18 @@ class Rolling:
 
     def high(self, now_ns: int) -> int | None:
         """The high quantile, or None without a recent measurement."""
+        return self._at(now_ns, self._quantile)
+
+    def median(self, now_ns: int) -> int | None:
+        """The median, or None without a recent measurement."""
+        return self._at(now_ns, 0.5)
+
+    def _at(self, now_ns: int, quantile: float) -> int | None:
         while self._samples and self._samples[0][0] < now_ns - self._age_ns:
             self._forget()
         if not self._ordered:
             return None
-        return self._ordered[math.ceil(self._quantile * len(self._ordered)) - 1]
+        return self._ordered[math.ceil(quantile * len(self._ordered)) - 1]
 
     def _forget(self) -> None:
         """Drop the oldest."""
@@ -73,6 +80,11 @@ class Estimate:
         if (measured := self._measured[size].high(now_ns)) is not None:
             return measured
         return self._seed_ns[size] * max(1000, self._slowdown.high(now_ns) or 1000) // 1000
+
+    def typical(self, now_ns: int, size: int) -> int:
+        """What a batch of `size` mostly takes: sums of many are estimated by this, not by the high quantile."""
+        median = self._measured[size].median(now_ns)
+        return self.predict(now_ns, size) if median is None else median
 
 
 BUCKETS_NS = (

@@ -42,7 +42,8 @@ PROBE_NS, PROBE_EVERY_NS = ms(20), ms(2)
 """Sends to a dead peer were still accepted for up to 2.9 ms after its kill -9."""
 COPY_BELOW = 64 << 10
 PACKETS_A_TURN = 256
-SEND_MORE = zmq.NOBLOCK | zmq.SNDMORE
+NOBLOCK, POLLIN, SEND_MORE = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.NOBLOCK | zmq.SNDMORE)
+"""Plain integers: combining the enumerations costs more than the calls they are for."""
 
 Arrival = tuple[str, str, Any, "Sequence[Buffer]"]
 """(to, sender, message, buffers), as frames.unpack gives them."""
@@ -143,8 +144,8 @@ class Links:
 
     def read_monitors(self) -> None:
         for sock, monitor in list(self._monitors.items()):
-            while _events(monitor) & zmq.POLLIN:
-                self._monitored(sock, recv_monitor_message(monitor, zmq.NOBLOCK))
+            while _events(monitor) & POLLIN:
+                self._monitored(sock, recv_monitor_message(monitor, NOBLOCK))
 
     def _bound(self, domain: str, endpoints: Sequence[str]) -> zmq.Socket[bytes]:
         sock = self._socket(zmq.ROUTER)
@@ -216,14 +217,14 @@ class Links:
     def _drain(self, sock: zmq.Socket[bytes], inbox: list[Arrival]) -> bool:
         routed = self._routes_peers(sock)
         for _ in range(PACKETS_A_TURN):
-            if not _events(sock) & zmq.POLLIN:
+            if not _events(sock) & POLLIN:
                 self._readable.pop(sock, None)
                 self._unsure.pop(sock, None)
                 return False
-            identity = sock.recv(zmq.NOBLOCK) if routed else None
-            frames = [sock.recv(zmq.NOBLOCK, copy=False)]  # asking a frame for `more` is cheap, the socket 3 us
+            identity = sock.recv(NOBLOCK) if routed else None
+            frames = [sock.recv(NOBLOCK, copy=False)]  # asking a frame for `more` is cheap, the socket 3 us
             while frames[-1].more:
-                frames.append(sock.recv(zmq.NOBLOCK, copy=False))
+                frames.append(sock.recv(NOBLOCK, copy=False))
             if identity is not None and (sock, identity) not in self._descriptors:
                 self._identify(sock, identity, int(frames[0].get(zmq.SRCFD)))
             self._packet(sock, identity, frames, inbox)
@@ -355,7 +356,7 @@ class Links:
                 sock.send(route.identity, SEND_MORE)
             for frame in frames[:-1]:
                 sock.send(frame, SEND_MORE, copy=len(frame) < COPY_BELOW)
-            sock.send(frames[-1], zmq.NOBLOCK, copy=len(frames[-1]) < COPY_BELOW)
+            sock.send(frames[-1], NOBLOCK, copy=len(frames[-1]) < COPY_BELOW)
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH and route.identity is not None:
                 self._left(route.socket, route.identity)
@@ -365,7 +366,7 @@ class Links:
     def idle(self) -> bool:
         """False if a socket has something to read: after a send its descriptor may not say so."""
         for sock in self._unsure:
-            if _events(sock) & zmq.POLLIN:
+            if _events(sock) & POLLIN:
                 self._readable[sock] = True
         self._unsure.clear()
         return not self._readable

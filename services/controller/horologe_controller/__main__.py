@@ -1,7 +1,6 @@
 """`horologe-controller`: the controller in a process of its own."""
 
 from horologe_common.service import Service
-
 from horologe_controller.core import Controller
 from horologe_controller.settings import Settings
 

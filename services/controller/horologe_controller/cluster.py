@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
 from horologe_common.clock import Offset, s
 from horologe_common.latency import Estimate, Rolling
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Register
-
     from horologe_controller.queues import Request
 
 Kind = Literal["infer", "load"]
@@ -25,7 +25,10 @@ LOAD_SIZE = 0
 
 
 class Action(msgspec.Struct):
-    """Something a share was told to do at `sent_ns`. `start_ns`, `end_ns`: predicted, in the controller's clock."""
+    """Something a share was told to do at `sent_ns`. `start_ns`, `end_ns`: predicted, in the controller's clock.
+
+    `promised_ns` is the `end_ns` of when it was planned.
+    """
 
     id: int
     kind: Kind
@@ -37,6 +40,7 @@ class Action(msgspec.Struct):
     start_ns: int
     end_ns: int
     expected_ns: int
+    promised_ns: int
 
 
 class Lane:
@@ -147,6 +151,8 @@ class Cluster:
         self._last_profiles: dict[str, Profile] = {}
         self.returns = Rolling(window=return_window, age_ns=s(5), quantile=0.99)
         """How long results take from the end of EXEC until they are here."""
+        self.overruns = Rolling(window=100, age_ns=s(5), quantile=0.99)
+        """How much later than predicted, when it was planned, EXEC ends."""
 
     def shares(self) -> Iterator[Share]:
         """Shares that can be planned for."""
@@ -177,6 +183,11 @@ class Cluster:
         if not times and (profile := self._last_profiles.get(model)):
             return profile.exec_ns[size]
         return min(times, default=None)
+
+    def typical_exec_ns(self, now_ns: int, model: str, size: int) -> int:
+        """What a batch of `size` mostly takes on the quickest share; 0 if no share can run the model."""
+        times = [share.estimates[model].typical(now_ns, size) for share in self.shares() if model in share.estimates]
+        return min(times, default=0)
 
     def has_room(self) -> bool:
         """Whether some share could take another of its models without evicting one."""

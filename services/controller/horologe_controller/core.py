@@ -29,7 +29,6 @@ from horologe_common.wire import (
     Submit,
     Unload,
 )
-
 from horologe_controller.cluster import LOAD_SIZE, Action, Cluster, Worker
 from horologe_controller.queues import Request
 from horologe_controller.repository import Repository
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core import Buffer
-
     from horologe_controller.cluster import Kind, Lane, Share
     from horologe_controller.scheduler import Batch, Refusal
     from horologe_controller.settings import Settings
@@ -250,7 +248,17 @@ class Controller:
     ) -> Action:  # fmt: skip
         self._last_id += 1
         action = Action(
-            self._last_id, kind, share, model, size, requests, now_ns, start_ns, start_ns + expected_ns, expected_ns
+            self._last_id,
+            kind,
+            share,
+            model,
+            size,
+            requests,
+            now_ns,
+            start_ns,
+            start_ns + expected_ns,
+            expected_ns,
+            start_ns + expected_ns,
         )
         self._actions[action.id] = action
         _lane(action).pending[action.id] = action
@@ -276,6 +284,7 @@ class Controller:
             return
         if result.status == Status.OK:
             self.cluster.returns.observe(now_ns, now_ns - end_ns)
+            self.cluster.overruns.observe(now_ns, max(0, end_ns - action.promised_ns))
         self._settle(now_ns, action, result)
 
     def _settle(self, now_ns: int, action: Action, result: Result) -> None:

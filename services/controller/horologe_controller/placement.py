@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms
-
 from horologe_controller.cluster import LOAD_SIZE
 
 if TYPE_CHECKING:

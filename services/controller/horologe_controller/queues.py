@@ -31,6 +31,7 @@ class Request(msgspec.Struct, eq=False):
     action_id: int = 0
     attempts: int = 0
     queued: bool = False
+    admitted: bool = False
 
 
 class ModelQueue:

@@ -10,7 +10,6 @@ from horologe_common.wire import Admit, Models, ModelState, Scan
 
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
-
     from horologe_controller.cluster import Cluster
 
 

@@ -1,6 +1,7 @@
 """Settings of the controller."""
 
 import msgspec
+
 from horologe_common.clock import ms
 
 

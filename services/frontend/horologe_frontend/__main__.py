@@ -1,7 +1,6 @@
 """`horologe-frontend`: a frontend in a process of its own, with its HTTP door."""
 
 from horologe_common.service import Service
-
 from horologe_frontend.core import Frontend
 from horologe_frontend.digest import digest
 from horologe_frontend.door import http_door

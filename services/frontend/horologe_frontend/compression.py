@@ -6,7 +6,6 @@ import asyncio
 import zlib
 
 from horologe_common.status import InvalidInput, TooLarge
-
 from horologe_frontend.exchange import HttpError
 
 INLINE_BYTES = 256 << 10

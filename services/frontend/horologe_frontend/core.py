@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from horologe_common.clock import NEVER_NS, ms
 from horologe_common.core import Deadlines, Gone, Joined, Out, role
 from horologe_common.metrics import Stats
@@ -27,7 +28,6 @@ from horologe_common.wire import (
     Query,
     Release,
 )
-
 from horologe_frontend.catalogue import Catalogue
 from horologe_frontend.statistics import Statistics
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec
-
     from horologe_frontend.settings import Settings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]

@@ -7,7 +7,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.log import logger
-
 from horologe_frontend.auth import Keys
 from horologe_frontend.oip import Oip
 from horologe_frontend.port import ReactorPort
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from horologe_common.reactor import Reactor
-
     from horologe_frontend.core import Frontend
     from horologe_frontend.http_settings import HttpSettings
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
+
 from horologe_common.status import HorologeError, Status
 
 if TYPE_CHECKING:

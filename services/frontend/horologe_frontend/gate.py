@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from horologe_common.status import InvalidInput, Refused, TooLarge
-
 from horologe_frontend.exchange import error_response
 
 if TYPE_CHECKING:

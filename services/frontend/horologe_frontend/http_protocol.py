@@ -11,8 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 import httptools
-from horologe_common.clock import NEVER_NS, monotonic_ns, s
 
+from horologe_common.clock import NEVER_NS, monotonic_ns, s
 from horologe_frontend.exchange import failure
 from horologe_frontend.http_exchange import Exchange
 from horologe_frontend.http_incoming import Incoming

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import monotonic_ns
-
 from horologe_frontend.http_protocol import Connection
 from horologe_frontend.http_responses import Date
 

@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+
 from horologe_common.clock import monotonic_ns
 from horologe_common.status import HorologeError, InvalidInput, Status, Unauthenticated, error_for
-
 from horologe_frontend.auth import Keys
 from horologe_frontend.compression import accepted, deflate, inflate
 from horologe_frontend.exchange import HttpError, Response, error_response, failure, json_response
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.wire import ModelState
-
     from horologe_frontend.exchange import Request
     from horologe_frontend.http_settings import HttpSettings
     from horologe_frontend.port import Port

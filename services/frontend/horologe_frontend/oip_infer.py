@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+
 from horologe_common.models import DTYPES
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import Predict, Tensor
-
 from horologe_frontend.exchange import BINARY, Response
 from horologe_frontend.oip_binary import HEADER_LENGTH, Blob, check_bytes, join_strings, split
 from horologe_frontend.oip_json import AnswerJson, OutputTensorJson, TensorJson, data_of, decode_infer

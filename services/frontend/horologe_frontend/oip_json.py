@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
-from horologe_common.models import DTYPES
-from horologe_common.status import InvalidInput, TooLarge
 from msgspec import Meta, Raw
 
+from horologe_common.models import DTYPES
+from horologe_common.status import InvalidInput, TooLarge
 from horologe_frontend.oip_binary import MAX_STRINGS, join_strings
 
 if TYPE_CHECKING:

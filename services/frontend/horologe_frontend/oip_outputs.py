@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from horologe_common.frames import array_of
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Tensor
-
 from horologe_frontend.oip_binary import join_strings
 
 if TYPE_CHECKING:

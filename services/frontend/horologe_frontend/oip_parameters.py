@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_common.clock import ms, s, us
 from horologe_common.status import InvalidInput
-
 from horologe_frontend.exchange import HttpError
 
 if TYPE_CHECKING:

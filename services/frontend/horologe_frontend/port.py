@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelState
-
     from horologe_frontend.catalogue import Catalogue
     from horologe_frontend.statistics import ModelStats, Statistics
 

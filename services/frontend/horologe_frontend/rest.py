@@ -7,7 +7,6 @@ import socket
 from typing import TYPE_CHECKING, Protocol
 
 from horologe_common.settings import SettingsError
-
 from horologe_frontend.gate import Gate
 from horologe_frontend.http_server import HttpToolsServer
 

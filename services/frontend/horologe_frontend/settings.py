@@ -1,6 +1,7 @@
 """Settings of the frontend."""
 
 import msgspec
+
 from horologe_common.clock import ms, s
 
 

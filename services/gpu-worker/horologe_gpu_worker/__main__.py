@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from horologe_common.service import Service
 from horologe_common.status import HorologeError
-
 from horologe_gpu_worker.core import Worker
 from horologe_gpu_worker.executors import Executors
 from horologe_gpu_worker.modelstore import ModelStore

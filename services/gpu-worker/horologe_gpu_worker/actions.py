@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.models import check_tensor
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import RowStatus, Tensor
-
 from horologe_gpu_worker.lanes import Operation
 
 if TYPE_CHECKING:

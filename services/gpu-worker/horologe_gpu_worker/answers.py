@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core import Buffer
-
     from horologe_gpu_worker.actions import Action
 
 Span = tuple[int, int]

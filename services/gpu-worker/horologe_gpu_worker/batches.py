@@ -6,21 +6,21 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from horologe_common.frames import array_of, concat_rows, header_of
 from horologe_common.models import DTYPES
 from horologe_common.status import ModelFailed
 from horologe_common.wire import Tensor
-
 from horologe_gpu_worker.memory import Workspace, room
 from horologe_gpu_worker.signature import shape_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_common.core import Buffer
-    from horologe_common.models import ModelSpec
     from numpy.typing import NDArray
 
+    from horologe_common.core import Buffer
+    from horologe_common.models import ModelSpec
     from horologe_gpu_worker.lanes import Operation
 
 

@@ -13,7 +13,6 @@ from horologe_common.core import Gone, Joined, Out, instance, role
 from horologe_common.models import PAGE_BYTES
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Drain, Infer, Load, Ping, Pong, Register, Result, Scan, Ship, Unload
-
 from horologe_gpu_worker.actions import refusal
 from horologe_gpu_worker.infers import Infers
 from horologe_gpu_worker.lanes import Finished, Operation
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer
     from horologe_common.wire import ModelReport
-
     from horologe_gpu_worker.settings import Settings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from horologe_common.clock import monotonic_ns
 from horologe_common.log import logger
 from horologe_common.status import HorologeError, Status
-
 from horologe_gpu_worker.batches import assemble, results, workspace_bytes
 from horologe_gpu_worker.lanes import Finished, Operation, not_run
 from horologe_gpu_worker.memory import Workspace
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport
-
     from horologe_gpu_worker.runtime import OpenModel
 
 log = logger("device")

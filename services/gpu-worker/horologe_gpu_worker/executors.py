@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import monotonic_ns
 from horologe_common.log import logger
 from horologe_common.status import Status
-
 from horologe_gpu_worker.core import lanes_of
 from horologe_gpu_worker.device import Device, Store
 from horologe_gpu_worker.lanes import Abort, Finished, Lane, Operation, not_run
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core import Buffer
-
     from horologe_gpu_worker.settings import Settings
 
     Post = Callable[[str, str, Any], None]

@@ -9,7 +9,6 @@ from horologe_common.core import Deadlines, Out
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Result, Ship
-
 from horologe_gpu_worker.actions import Action
 from horologe_gpu_worker.answers import answers
 from horologe_gpu_worker.early import EarlyInputs
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Tensor
-
     from horologe_gpu_worker.settings import Settings
 
 

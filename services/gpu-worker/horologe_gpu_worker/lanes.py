@@ -6,6 +6,7 @@ import heapq
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from horologe_common.clock import NEVER_NS
 from horologe_common.status import Status
 

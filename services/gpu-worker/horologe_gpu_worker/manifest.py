@@ -6,6 +6,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.settings import DURATIONS, SIZES, SettingsError, quantity
 from horologe_common.status import HorologeError, Status

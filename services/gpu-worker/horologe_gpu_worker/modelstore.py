@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+
 from horologe_common.log import logger
 from horologe_common.models import ModelSpec
 from horologe_common.status import HorologeError, UnknownModel
 from horologe_common.wire import ModelReport
-
 from horologe_gpu_worker.manifest import (
     MODEL_FILES,
     InvalidModel,

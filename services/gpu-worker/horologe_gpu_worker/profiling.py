@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
+
 from horologe_common.clock import monotonic_ns, ms
 from horologe_common.log import logger
 from horologe_common.models import Profile
-
 from horologe_gpu_worker.signature import zeros
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from horologe_common.models import ModelSpec
-
     from horologe_gpu_worker.runtime import OpenModel, Runtime
 
 RUNS_MIN, RUNS_MAX, ENOUGH_NS = 5, 30, ms(100)

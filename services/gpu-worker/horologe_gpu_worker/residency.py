@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from horologe_common.core import Out
 from horologe_common.status import Status
 from horologe_common.wire import Load, Result, Share, Unload
-
 from horologe_gpu_worker.lanes import Finished, Operation
 from horologe_gpu_worker.pages import PageCache
 

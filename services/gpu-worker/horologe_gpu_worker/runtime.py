@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from horologe_common.models import ModelSpec
     from numpy.typing import NDArray
+
+    from horologe_common.models import ModelSpec
 
 
 class OpenModel(Protocol):

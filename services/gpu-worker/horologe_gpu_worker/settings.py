@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+
 from horologe_common.clock import s, us
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from horologe_common.models import DATATYPES, DTYPES
 from horologe_common.status import ModelFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from horologe_common.models import ModelSpec, TensorSpec
     from numpy.typing import NDArray
+
+    from horologe_common.models import ModelSpec, TensorSpec
 
 
 def shape_for(spec: ModelSpec, tensor: TensorSpec, batch_size: int) -> tuple[int, ...]:

@@ -1,7 +1,6 @@
 """`horologe-selector`: a selector in a process of its own."""
 
 from horologe_common.service import Service
-
 from horologe_selector.core import Selector
 from horologe_selector.settings import Settings
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from horologe_common.core import Gone, Joined, Out, role
 from horologe_common.frames import rows_of
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Models, Outcome, Outputs, Query, Release, Submit
-
 from horologe_selector.cache import Cache
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec
-
     from horologe_selector.settings import Settings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]

@@ -1,6 +1,7 @@
 """Settings of the selector."""
 
 import msgspec
+
 from horologe_common.clock import s
 
 

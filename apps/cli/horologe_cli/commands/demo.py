@@ -26,7 +26,7 @@ def demo(
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: one core less than there are.")] = 0,
     split: Annotated[bool, typer.Option("--split", help="Frontend, selector, controller: a process each.")] = False,
     scheduler: Annotated[str, typer.Option(help="clockwork or edf.", metavar="NAME")] = "",
-    slo_ms: Annotated[float, typer.Option("--slo-ms", min=1.0, help="Deadline of each request.", metavar="MS")] = 50.0,
+    slo_ms: Annotated[float, typer.Option("--slo-ms", min=1.0, help="Deadline of each request.", metavar="MS")] = 100.0,
     step: Annotated[float, typer.Option(min=0.2, help="Seconds at each rate.", metavar="S")] = 2.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the arrival times.")] = 1,
     set_: Annotated[
@@ -43,11 +43,10 @@ def demo(
       horologe demo --json | jq .peak.rate
     Exit code 0 only if everything it promises held.
     """
-    from horologe_common.status import HorologeError
-
     from horologe_cli.arrangement import Options
     from horologe_cli.demo import Wishes
     from horologe_cli.embedded import Embedded
+    from horologe_common.status import HorologeError
 
     folder = models or repository()
     options = Options(
@@ -104,8 +103,8 @@ def _held(house: Embedded, wishes: Wishes, quiet: bool) -> Findings:
 
 def _measure(house: Embedded, wishes: Wishes, states: Any, told: Any) -> Findings:
     import uvloop
-    from horologe import AsyncClient
 
+    from horologe import AsyncClient
     from horologe_cli.demo import Demo
 
     async def run() -> Findings:

@@ -72,8 +72,9 @@ def replay(
 
 
 def _play(scene: Scenario, seed: int | None, quiet: bool) -> Report:
-    from horologe_sim.scenario import run
     from rich.progress import Progress
+
+    from horologe_sim.scenario import run
 
     with Progress(console=notes(), transient=True, disable=quiet) as progress:
         task = progress.add_task(scene.name, total=1.0)

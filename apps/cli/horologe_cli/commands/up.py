@@ -9,10 +9,9 @@ import typer
 from horologe_cli.output import Exit, console, fail, notes, print_json
 
 if TYPE_CHECKING:
-    from horologe_common.wire import Description, ModelState
-
     from horologe_cli.embedded import Embedded
     from horologe_cli.stop import Stop
+    from horologe_common.wire import Description, ModelState
 
 READY_S = 600.0
 """New models are measured before they are served."""
@@ -44,11 +43,10 @@ def up(
       horologe up --http 0.0.0.0:8000 --set http.keys_file=keys.txt
       horologe up --split --scheduler edf --set log.level=debug
     """
-    from horologe_common.status import HorologeError
-
     from horologe_cli.arrangement import Options
     from horologe_cli.embedded import Embedded
     from horologe_cli.stop import Stop
+    from horologe_common.status import HorologeError
 
     options = Options(
         models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ())

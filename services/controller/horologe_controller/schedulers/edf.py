@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-
 from horologe_controller.placement import loads
 from horologe_controller.queues import Backlog, ModelQueue
 from horologe_controller.scheduler import Batch, Plan, Refusal
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from horologe_controller.settings import Settings
 
 
+HEADROOM, MOST_HEADROOM = 10, 2
+"""Where others wait ahead, a tenth of a budget is kept for their taking longer than predicted; at most half of it."""
 RELIEF = 400
 """A request that is run takes back 1/400 of what one admitted in vain adds: about one in 400 is refused late."""
 CAUTION_LIMIT_NS = s(1)
@@ -30,6 +31,7 @@ class Edf:
         self._caution_ns: dict[str, int] = {}
         self._memo_ns = -1
         self._exec_memo: dict[tuple[str, int], int | None] = {}
+        self._typical_memo: dict[tuple[str, int], int] = {}
         self._free_memo: dict[str, tuple[int, int]] = {}
 
     def __len__(self) -> int:
@@ -43,10 +45,12 @@ class Edf:
             return Refusal(request, "no worker can serve this model")
         if not request.best_effort:
             end_ns = self._start_ns(now_ns, request, cluster) + exec_ns
-            caution_ns = min(self._caution_ns.get(spec.key, 0), end_ns - now_ns - exec_ns)
-            if end_ns + caution_ns > request.deadline_ns:
-                late_ns = end_ns + caution_ns - request.deadline_ns
-                return Refusal(request, "the work ahead of it takes past its deadline", late_ns)
+            end_ns += min(self._headroom_ns(now_ns, request, cluster), end_ns - now_ns - exec_ns)
+            if end_ns > request.deadline_ns:
+                if request.admitted:
+                    self._learn(spec.key, exec_ns)
+                return Refusal(request, "the work ahead of it takes past its deadline", end_ns - request.deadline_ns)
+        request.admitted = True
         self.backlog.add(request, exec_ns)
         return None
 
@@ -98,12 +102,21 @@ class Edf:
                 demand[model] = demand.get(model, 0) + queue.rows * self._row_ns(now_ns, queue, cluster)
         return demand
 
+    def _headroom_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+        """How much earlier than its deadline a request should end, by the estimates, to be admitted behind others."""
+        budget_ns = max(0, request.deadline_ns - now_ns)
+        overrun_ns = min(cluster.overruns.high(now_ns) or 0, budget_ns // MOST_HEADROOM)
+        return max(budget_ns // HEADROOM, overrun_ns) + self._caution_ns.get(request.spec.key, 0)
+
     def _row_ns(self, now_ns: int, queue: ModelQueue, cluster: Cluster) -> int:
-        """Execution time per row in a batch as large as the queue allows."""
+        """What a row mostly takes in a batch as large as the queue allows, asked once per instant."""
+        self._remember(now_ns)
         spec = queue.spec
-        size = spec.compiled(min(queue.rows, spec.max_batch)) if queue.rows else spec.batch_sizes[0]
-        exec_ns = self._exec_ns(now_ns, spec.key, size, cluster) or 0
-        return exec_ns // min(size, max(1, queue.rows))
+        size = spec.compiled(min(queue.rows, spec.max_batch))
+        key = (spec.key, size)
+        if (exec_ns := self._typical_memo.get(key)) is None:
+            exec_ns = self._typical_memo[key] = cluster.typical_exec_ns(now_ns, spec.key, size)
+        return exec_ns // min(size, queue.rows)
 
     def _start_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """When the request could start if all with an earlier deadline went first, spread over all shares."""
@@ -137,7 +150,7 @@ class Edf:
     def _remember(self, now_ns: int) -> None:
         if now_ns != self._memo_ns:
             self._memo_ns = now_ns
-            self._exec_memo, self._free_memo = {}, {}
+            self._exec_memo, self._typical_memo, self._free_memo = {}, {}, {}
 
     def _refusals(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
         """Those that not even a batch of their own, started now, would finish in time."""

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from horologe_common.clock import monotonic_ns, ms, us
 from horologe_common.models import ModelSpec, Profile
-
 from horologe_gpu_worker.manifest import (
     Emulated,
     InvalidModel,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
+
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
-
 from horologe_gpu_worker.manifest import InvalidModel, build_spec, declared, manifest_path, model_files, read_manifest
 from horologe_gpu_worker.signature import check_outputs, zeros
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.status import ModelFailed
-
 from horologe_gpu_worker.manifest import (
     InvalidModel,
     Manifest,

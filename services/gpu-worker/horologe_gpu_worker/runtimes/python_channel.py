@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
+
 from horologe_common.frames import array_of, header_of
 from horologe_common.models import ModelSpec, nbytes
 from horologe_common.status import HorologeError, ModelFailed
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
 
-    from horologe_common.core import Buffer
     from numpy.typing import NDArray
+
+    from horologe_common.core import Buffer
 
 HEADER_LIMIT = 1 << 20
 JOIN_BELOW = 64 << 10

@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from horologe_common.status import HorologeError, ModelFailed
 
+from horologe_common.status import HorologeError, ModelFailed
 from horologe_gpu_worker.runtimes.python_channel import Channel, Done, Failed, Ready, Run, Start, pack
 from horologe_gpu_worker.signature import check_outputs, zeros
 
 if TYPE_CHECKING:
-    from horologe_common.core import Buffer
     from numpy.typing import NDArray
+
+    from horologe_common.core import Buffer
 
 MODULE = "horologe_model"
 FIRST_VICTIM = "1000"
