@@ -10,7 +10,7 @@ import pytest
 from horologe_common.clock import ms
 from horologe_common.recorder import Recorder, RecorderSettings
 from horologe_common.settings import SettingsError
-from horologe_controller.core import Controller
+from horologe_controller.actions import Actions
 from horologe_sim.house import House
 from horologe_sim.replay import replay
 from horologe_sim.scenario import Scenario
@@ -18,6 +18,8 @@ from sim_builders import a_scenario, an_entry, kill, poisson, stall
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from horologe_common.core import Out
 
 
 def recorded(folder: Path, scenario: Scenario, messages: int = 20_000, segments: int = 2) -> Path:
@@ -58,12 +60,12 @@ def test_one_core_and_a_part_of_the_time(tmp_path: Path) -> None:
 
 def test_the_first_difference_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = recorded(tmp_path, a_scenario())
-    unload = Controller._start
+    start = Actions._start
 
-    def late(self: Controller, now_ns: int, batch: object) -> None:
-        unload(self, now_ns + 1, batch)  # type: ignore[arg-type]
+    def late(self: Actions, now_ns: int, batch: object) -> list[Out]:
+        return start(self, now_ns + 1, batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Controller, "_start", late)
+    monkeypatch.setattr(Actions, "_start", late)
     report = replay(path)
     assert not report.identical
     difference = report.cores["controller/0#00000001"].difference
@@ -76,10 +78,10 @@ def test_the_first_difference_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_fault_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = recorded(tmp_path, a_scenario())
 
-    def broken(self: Controller, now_ns: int, batch: object) -> None:
+    def broken(self: Actions, now_ns: int, batch: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(Controller, "_start", broken)
+    monkeypatch.setattr(Actions, "_start", broken)
     core = replay(path, core="controller").cores["controller/0#00000001"]
     assert core.faults > 0
     assert "ZeroDivisionError: oh" in core.fault

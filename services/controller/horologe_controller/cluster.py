@@ -11,6 +11,7 @@ import msgspec
 
 from horologe_common.clock import Offset, s
 from horologe_common.latency import Estimate, Rolling
+from horologe_common.wire import ShareState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +42,10 @@ class Action(msgspec.Struct):
     end_ns: int
     expected_ns: int
     promised_ns: int
+
+    def open_requests(self) -> list[Request]:
+        """Those that still wait for this action."""
+        return [request for request in self.requests if request.action_id == self.id]
 
 
 class Lane:
@@ -159,6 +164,16 @@ class Cluster:
         for worker in self.workers.values():
             if worker.reachable:
                 yield from worker.shares.values()
+
+    def states(self, now_ns: int) -> tuple[ShareState, ...]:
+        """The shares that can be planned for, as an operator sees them."""
+        return tuple(
+            ShareState(
+                share.worker, share.number, share.device, share.pages_total, share.pages_free, tuple(share.resident),
+                len(share.exec.pending) + len(share.load.pending), share.exec.free_at(now_ns) - now_ns,
+            )
+            for share in self.shares()
+        )  # fmt: skip
 
     def register(self, worker: Worker, message: Register) -> None:
         """Take a worker's own account of its pages and models."""

@@ -11,40 +11,24 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.core import Gone, Joined, Out, role
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Admit,
-    Cancel,
-    Describe,
-    Description,
-    Dispatch,
-    Infer,
-    Load,
-    Outcome,
-    Ping,
-    Pong,
-    Register,
-    Result,
-    Row,
-    ShareState,
-    Submit,
-    Unload,
-)
-from horologe_controller.cluster import LOAD_SIZE, Action, Cluster, Worker
-from horologe_controller.queues import Request
-from horologe_controller.repository import Repository
+from horologe_common.wire import Admit, Cancel, Describe, Description, Outcome, Ping, Pong, Register, Result, Submit
+from horologe_controller.accounts import count_result, set_pending
+from horologe_controller.actions import Actions
+from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.queues import FINISHED, UNPLACED, Request
+from horologe_controller.repository import AUDIENCE, Repository
 from horologe_controller.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core import Buffer
-    from horologe_controller.cluster import Kind, Lane, Share
-    from horologe_controller.scheduler import Batch, Refusal
+    from horologe_controller.cluster import Action
+    from horologe_controller.scheduler import Refusal
     from horologe_controller.settings import Settings
 
 ATTEMPTS = 3
 """A request is planned this often at most: after losing a worker twice, something about it may be the reason."""
-UNQUEUED = 0
 BACK_SHARE = 4
 """At most this part of a budget is kept for the way back: one stalled result must not refuse what has time enough."""
 
@@ -64,9 +48,9 @@ class Controller:
         self._arrived: list[tuple[str, Submit, int]] = []
         self._requests: dict[int, Request] = {}
         self._by_submit: dict[tuple[str, int], int] = {}
-        self._actions: dict[int, Action] = {}
+        self._actions = Actions(address, self.cluster, settings.action_grace_ns)
         self._peers: dict[str, str] = {}
-        self._last_id = _first_id(address)
+        self._last_id = 0
         self._ping_ns = 0
         self._wake_ns: int | None = None
 
@@ -87,7 +71,7 @@ class Controller:
                     worker.clock.observe(message.sent_ns, message.peer_ns, now_ns)
             case Admit():
                 self.out.extend(self.repository.admit(sender, message))
-                self._announce()
+                self.out.extend(self.repository.announcement())
             case Describe():
                 self._describe(now_ns, sender, message)
             case Joined():
@@ -103,15 +87,11 @@ class Controller:
         plan = self.scheduler.plan(now_ns, self.cluster)
         for refusal in plan.refuse:
             self._refuse(refusal)
-        for share, model in plan.unload:
-            self._unload(share, model)
-        for share, model in plan.load:
-            self._load(now_ns, share, model)
-        for batch in plan.start:
-            self._start(now_ns, batch)
+        self.out.extend(self._actions.carry_out(now_ns, plan))
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
-            self._give_up_on_silent_workers(now_ns)
+            for request in self._actions.overdue(now_ns):
+                self._enqueue(now_ns, request)
             self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
         self._wake_ns = plan.wake_ns
 
@@ -124,25 +104,15 @@ class Controller:
 
     def refresh_stats(self) -> None:
         """Bring the gauges up to date, before they are read."""
-        waiting = {(spec.name, spec.version): 0 for spec in self.cluster.specs.values()}
-        for request in list(self._requests.values()):
-            waiting[request.spec.name, request.spec.version] = (
-                waiting.get((request.spec.name, request.spec.version), 0) + 1
-            )
-        for labels, count in waiting.items():
-            self.stats.set("nv_inference_pending_request_count", *labels, to=count)
+        set_pending(self.stats, self.cluster.specs.values(), list(self._requests.values()))
 
     def check(self) -> None:
         """Pages add up; every request is queued or in exactly one pending action."""
         self.cluster.check()
         self.scheduler.check()
-        placed = [
-            request.id
-            for action in self._actions.values()
-            for request in action.requests
-            if request.id in self._requests and request.action_id == action.id
-        ]
+        placed = [request.id for action in self._actions for request in action.open_requests()]
         assert len(placed) == len(set(placed))
+        assert all(request_id in self._requests for request_id in placed)
         assert len(self._requests) == len(self._by_submit) == len(placed) + len(self.scheduler)
 
     def _submit(self, now_ns: int, sender: str, submit: Submit, arrival_ns: int) -> None:
@@ -169,7 +139,7 @@ class Controller:
 
     def _enqueue(self, now_ns: int, request: Request) -> None:
         """Queue a new request or one whose action came to nothing."""
-        request.action_id = UNQUEUED
+        request.action_id = UNPLACED
         if request.attempts >= ATTEMPTS:
             self._finish(request, Status.LOST, f"{ATTEMPTS} attempts failed")
         elif len(self.scheduler) >= self.settings.max_queued:
@@ -180,100 +150,30 @@ class Controller:
     def _refuse(self, refusal: Refusal) -> None:
         spec = refusal.request.spec
         self.stats.count("horologe_refused_total", spec.name, spec.version, refusal.reason)
-        reason = refusal.reason
-        if (late_ns := refusal.retry_after_ns) > 0:
-            budget_ns = refusal.request.deadline_ns - refusal.request.arrival_ns
-            earliest_ms, wanted_ms = (budget_ns + late_ns) / 1e6, budget_ns / 1e6
-            reason += f": possible in {earliest_ms:.1f} ms at the earliest, wanted in {wanted_ms:.1f} ms"
-        self._finish(refusal.request, Status.REFUSED, reason, max(0, late_ns))
+        self._finish(refusal.request, Status.REFUSED, refusal.told(), max(0, refusal.retry_after_ns))
 
     def _finish(self, request: Request, status: Status, reason: str = "", retry_after_ns: int = 0) -> None:
         """The one end of a request. OK is silent: the worker's outputs are the answer."""
+        request.action_id = FINISHED
         del self._requests[request.id]
         del self._by_submit[request.submitter, request.submit_id]
         if status not in (Status.OK, Status.CANCELLED):
             self.out.append(Out(request.submitter, Outcome(request.submit_id, int(status), reason, retry_after_ns)))
 
-    def _forget(self, request: Request) -> None:
-        """Take a request out of the queue; its action, if it has one, goes on without it."""
-        if request.queued:
-            self.scheduler.remove(request)
-
     def _cancel(self, now_ns: int, sender: str, submit_id: int) -> None:
         if request := self._requests.get(self._by_submit.get((sender, submit_id), 0)):
-            self._forget(request)
+            if request.queued:  # else its action goes on without it
+                self.scheduler.remove(request)
             self._finish(request, Status.CANCELLED)
         self._arrived = [one for one in self._arrived if (one[0], one[1].id) != (sender, submit_id)]
 
-    def _start(self, now_ns: int, batch: Batch) -> None:
-        """INFER to the worker, and to each holder whose inputs it needs: ship them there."""
-        share = batch.share
-        action = self._act(
-            now_ns, "infer", share, batch.model, batch.batch_size, batch.requests, batch.start_ns, batch.expected_ns
-        )
-        share.touch(batch.model)
-        parties: dict[str, int] = {}
-        rows = []
-        by_holder: dict[str, list[int]] = {}
-        for request in batch.requests:
-            request.action_id = action.id
-            holder = parties.setdefault(request.holder, len(parties))
-            submitter = parties.setdefault(request.submitter, len(parties))
-            rows.append(Row(holder, request.input_id, submitter, request.submit_id, request.rows))
-            by_holder.setdefault(request.holder, []).append(request.input_id)
-        offset_ns = self.cluster.workers[share.worker].offset_ns()
-        self.out.append(Out(share.worker, Infer(
-            action.id, share.number, batch.model, batch.batch_size, tuple(rows), tuple(parties),
-            now_ns + offset_ns, batch.latest_ns + offset_ns, batch.expected_ns,
-        )))  # fmt: skip
-        for holder_address, input_ids in by_holder.items():
-            self.out.append(Out(holder_address, Dispatch(action.id, share.worker, tuple(input_ids))))
-
-    def _load(self, now_ns: int, share: Share, model: str) -> None:
-        share.hold(model, self.cluster.specs[model].pages, loading=True)
-        expected_ns = share.predict(now_ns, model, LOAD_SIZE)
-        action = self._act(now_ns, "load", share, model, LOAD_SIZE, [], share.load.free_at(now_ns), expected_ns)
-        earliest_ns = now_ns + self.cluster.workers[share.worker].offset_ns()
-        latest_ns = earliest_ns + (action.end_ns - now_ns) + self.settings.action_grace_ns
-        self.out.append(Out(share.worker, Load(action.id, share.number, model, earliest_ns, latest_ns, expected_ns)))
-
-    def _unload(self, share: Share, model: str) -> None:
-        share.unload(model)
-        self._last_id += 1
-        self.out.append(Out(share.worker, Unload(self._last_id, share.number, model)))
-
-    def _act(
-        self, now_ns: int, kind: Kind, share: Share, model: str, size: int, requests: list[Request], start_ns: int,
-        expected_ns: int,
-    ) -> Action:  # fmt: skip
-        self._last_id += 1
-        action = Action(
-            self._last_id,
-            kind,
-            share,
-            model,
-            size,
-            requests,
-            now_ns,
-            start_ns,
-            start_ns + expected_ns,
-            expected_ns,
-            start_ns + expected_ns,
-        )
-        self._actions[action.id] = action
-        _lane(action).pending[action.id] = action
-        return action
-
     def _result(self, now_ns: int, sender: str, result: Result) -> None:
         """An action has ended: the mirror learns of it, failed rows are planned again or answered."""
-        action = self._actions.get(result.action_id)
-        if action is None or action.share.worker != sender:
+        if (ended := self._actions.ended(now_ns, sender, result)) is None:
             return
-        del self._actions[action.id]
-        end_ns = min(now_ns, result.end_ns - self.cluster.workers[sender].offset_ns())
-        _lane(action).ended(action, end_ns)
+        action, end_ns = ended
         took_ns = result.end_ns - result.begin_ns
-        self._count(action, result, took_ns)
+        count_result(self.stats, action, result, took_ns)
         if result.status == Status.OK:
             action.share.estimates[action.model].observe(now_ns, action.batch_size, took_ns)
             self.scheduler.observe(now_ns, action, took_ns)
@@ -291,7 +191,7 @@ class Controller:
         """Each row of an INFER to its end, or back to the queue."""
         failed = {row.id: row for row in result.rows}
         for place, request in enumerate(action.requests):
-            if request.id not in self._requests or request.action_id != action.id:
+            if request.action_id != action.id:  # answered since, or planned elsewhere
                 continue
             row = failed.get(place)
             status = row.status if row else result.status
@@ -306,27 +206,11 @@ class Controller:
         share = action.share
         self.cluster.withdraw(share, action.model)
         self.repository.failed(share.worker, action.model, result.reason)
-        self._announce()
+        self.out.extend(self.repository.announcement())
         for request in [one for one in self._requests.values() if one.queued and one.spec.key == action.model]:
             if self.cluster.best_exec_ns(now_ns, action.model, request.spec.batch_sizes[0]) is None:
-                self._forget(request)
+                self.scheduler.remove(request)
                 self._finish(request, Status.FAILED, f"model could not be loaded: {result.reason}")
-
-    def _count(self, action: Action, result: Result, took_ns: int) -> None:
-        stats = self.stats
-        stats.count("horologe_actions_total", action.kind, Status(result.status).name)
-        if result.status != Status.OK:
-            return
-        error_ns = took_ns - action.expected_ns
-        side = "over" if error_ns <= 0 else "under"
-        stats.observe("horologe_prediction_error_seconds", action.kind, side, value=abs(error_ns))
-        if action.kind == "infer":
-            labels = action.requests[0].spec.name, action.requests[0].spec.version
-            rows = sum(request.rows for request in action.requests)
-            stats.count("nv_inference_exec_count", *labels)
-            stats.count("nv_inference_count", *labels, by=rows)
-            stats.count("nv_inference_compute_infer_duration_us", *labels, by=took_ns // 1000)
-            stats.observe("horologe_batch_rows", *labels, value=rows)
 
     def _register(self, now_ns: int, sender: str, message: Register) -> None:
         if (worker := self.cluster.workers.get(sender)) is None:
@@ -334,69 +218,32 @@ class Controller:
         self.cluster.register(worker, message)
         self.repository.scanned(sender)
         self.out.extend(self.repository.refresh())
-        self._announce()
+        self.out.extend(self.repository.announcement())
 
     def _joined(self, now_ns: int, message: Joined) -> None:
         self._peers[message.address] = message.host
         if role(message.address) == "worker":
             self.cluster.workers[message.address] = Worker(message.address, message.host == self.host)
             self._ping_ns = now_ns  # its clock, before anything is planned for it
-        elif role(message.address) in ("frontend", "selector", "profiler"):
-            self.out.append(Out(message.address, self.repository.models()))
-
-    def _announce(self) -> None:
-        models = self.repository.models()
-        for address in self._peers:
-            if role(address) in ("frontend", "selector", "profiler"):
-                self.out.append(Out(address, models))
+        elif role(message.address) in AUDIENCE:
+            self.out.append(self.repository.follow(message.address))
 
     def _gone(self, now_ns: int, address: str) -> None:
         """A dead worker's requests are planned again; a dead submitter's are dropped."""
         self._peers.pop(address, None)
+        self.repository.leave(address)
         if worker := self.cluster.workers.pop(address, None):
-            for action in [one for one in self._actions.values() if one.share.worker == address]:
-                self._abandon(now_ns, action)
+            for request in self._actions.lost_with(address):
+                request.attempts += 1
+                self._enqueue(now_ns, request)
             for share in worker.shares.values():
                 share.exec.pending.clear()
             self.out.extend(self.repository.refresh())
-            self._announce()
+            self.out.extend(self.repository.announcement())
             return
         for submitter, submit_id in [key for key in self._by_submit if key[0] == address]:
             self._cancel(now_ns, submitter, submit_id)
 
-    def _abandon(self, now_ns: int, action: Action) -> None:
-        """Nothing will be heard of this action: plan its requests again."""
-        del self._actions[action.id]
-        for request in action.requests:
-            if request.id in self._requests and request.action_id == action.id:
-                request.attempts += 1
-                self._enqueue(now_ns, request)
-
-    def _give_up_on_silent_workers(self, now_ns: int) -> None:
-        """An action long overdue: its share is not planned for (its lane stays busy); its requests go elsewhere."""
-        for worker in self.cluster.workers.values():
-            for share in worker.shares.values():
-                if share.exec.overdue(now_ns, self.settings.action_grace_ns):
-                    for action in share.exec.pending.values():
-                        for request in action.requests:
-                            if request.id in self._requests and request.action_id == action.id:
-                                self._enqueue(now_ns, request)
-
     def _describe(self, now_ns: int, sender: str, message: Describe) -> None:
-        shares = tuple(
-            ShareState(
-                share.worker, share.number, share.device, share.pages_total, share.pages_free, tuple(share.resident),
-                len(share.exec.pending) + len(share.load.pending), share.exec.free_at(now_ns) - now_ns,
-            )
-            for share in self.cluster.shares()
-        )  # fmt: skip
+        shares = self.cluster.states(now_ns)
         self.out.append(Out(sender, Description(message.id, shares, self.settings.scheduler, len(self._requests))))
-
-
-def _first_id(address: str) -> int:
-    """Ids of one controller incarnation are not those of another: workers may still hold its actions."""
-    return int(address.partition("#")[2] or "0", 16) << 31
-
-
-def _lane(action: Action) -> Lane:
-    return action.share.exec if action.kind == "infer" else action.share.load

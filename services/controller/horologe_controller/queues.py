@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
 
 
+UNPLACED, FINISHED = 0, -1
+"""In the place of an action's id: the request is in none yet, or has ended."""
+
+
 class Request(msgspec.Struct, eq=False):
     """A submit as the controller holds it. `deadline_ns` is when EXEC must have ended."""
 
@@ -28,7 +32,7 @@ class Request(msgspec.Struct, eq=False):
     deadline_ns: int
     best_effort: bool
     alike: int = 0
-    action_id: int = 0
+    action_id: int = UNPLACED
     attempts: int = 0
     queued: bool = False
     admitted: bool = False

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_controller.cluster import Cluster
 
+AUDIENCE = ("frontend", "selector", "profiler")
+"""Roles that are told which models there are."""
+
 
 class Repository:
     """The catalogue. Keeps `cluster.specs` to the models that are admitted and that some worker serves."""
@@ -21,9 +24,20 @@ class Repository:
         self._withdrawn: dict[str, bool] = {}
         self._scans: list[tuple[str, Admit, dict[str, bool]]] = []
         self._states: dict[str, ModelState] = {}
+        self._followers: dict[str, bool] = {}
 
-    def models(self) -> Models:
-        return Models(0, tuple(self._states.values()))
+    def follow(self, address: str) -> Out:
+        """Someone who is told of every change: what there is now."""
+        self._followers[address] = True
+        return Out(address, self._models())
+
+    def leave(self, address: str) -> None:
+        self._followers.pop(address, None)
+
+    def announcement(self) -> list[Out]:
+        """What there is now, to everyone who follows."""
+        models = self._models()
+        return [Out(address, models) for address in self._followers]
 
     def admit(self, sender: str, message: Admit) -> list[Out]:
         """Load: have every worker read the model again, answer when all have; unload: withdraw it at once."""
@@ -69,6 +83,9 @@ class Repository:
         self._states = dict(sorted(found.items()))
         self._cluster.specs = {key: state.spec for key, state in self._states.items() if state.state != "UNAVAILABLE"}
         return self._answers()
+
+    def _models(self) -> Models:
+        return Models(0, tuple(self._states.values()))
 
     def _answers(self) -> list[Out]:
         outs = []

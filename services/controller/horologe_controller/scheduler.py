@@ -30,6 +30,14 @@ class Refusal(msgspec.Struct):
     reason: str
     retry_after_ns: int = 0
 
+    def told(self) -> str:
+        """The reason as the submitter reads it: with the times, where another deadline would have done."""
+        if self.retry_after_ns <= 0:
+            return self.reason
+        budget_ns = self.request.deadline_ns - self.request.arrival_ns
+        earliest_ms, wanted_ms = (budget_ns + self.retry_after_ns) / 1e6, budget_ns / 1e6
+        return f"{self.reason}: possible in {earliest_ms:.1f} ms at the earliest, wanted in {wanted_ms:.1f} ms"
+
 
 class Plan(msgspec.Struct):
     """Decisions, to be carried out in this order: refuse, unload, load, start."""
