@@ -118,6 +118,14 @@ class Share:
         """Duration of a batch of `size`, or of LOAD for `LOAD_SIZE`."""
         return self.estimates[model].predict(now_ns, size)
 
+    def outstanding_ns(self, now_ns: int) -> int:
+        """What the EXECs given mostly still take: admission sums this up, where plans rely on `exec.free_at`."""
+        total_ns = 0
+        for action in self.exec.pending.values():
+            typical_ns = self.estimates[action.model].typical(now_ns, action.batch_size)
+            total_ns += typical_ns if total_ns else max(1, action.start_ns + typical_ns - now_ns)
+        return total_ns
+
     def busy_with(self, model: str) -> bool:
         return any(action.model == model for action in self.exec.pending.values())
 
@@ -154,9 +162,9 @@ class Cluster:
         self.specs: dict[str, ModelSpec] = {}
         """Models that some worker serves and that are admitted."""
         self._last_profiles: dict[str, Profile] = {}
-        self.returns = Rolling(window=return_window, age_ns=s(5), quantile=0.99)
+        self.returns = Rolling(window=return_window, age_ns=s(5), quantile=0.9)
         """How long results take from the end of EXEC until they are here."""
-        self.overruns = Rolling(window=100, age_ns=s(5), quantile=0.99)
+        self.overruns = Rolling(window=100, age_ns=s(5), quantile=0.9)
         """How much later than predicted, when it was planned, EXEC ends."""
 
     def shares(self) -> Iterator[Share]:

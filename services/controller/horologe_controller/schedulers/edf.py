@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from horologe_controller.settings import Settings
 
 
-HEADROOM, MOST_HEADROOM = 10, 2
+HEADROOM, MOST_HEADROOM = 10, 4
 """Where others wait ahead, a tenth of a budget is kept for their taking longer than predicted; at most half of it."""
 RELIEF = 400
 """A request that is run takes back 1/400 of what one admitted in vain adds: about one in 400 is refused late."""
@@ -141,9 +141,7 @@ class Edf:
         """(how many shares can run the model, their outstanding work together), once per instant before a plan."""
         self._remember(now_ns)
         if model not in self._free_memo:
-            outstanding = [
-                share.exec.free_at(now_ns) - now_ns for share in cluster.shares() if model in share.estimates
-            ]
+            outstanding = [share.outstanding_ns(now_ns) for share in cluster.shares() if model in share.estimates]
             self._free_memo[model] = (len(outstanding), sum(outstanding))
         return self._free_memo[model]
 
