@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 HEADROOM, MOST_HEADROOM = 10, 4
-"""Where others wait ahead, a tenth of a budget is kept for their taking longer than predicted; at most half of it."""
+"""Where others wait ahead, a tenth of a budget is kept for their taking longer than predicted; at most a quarter."""
 RELIEF = 400
 """A request that is run takes back 1/400 of what one admitted in vain adds: about one in 400 is refused late."""
 CAUTION_LIMIT_NS = s(1)
