@@ -33,6 +33,8 @@ SWITCH_INTERVAL_S = 0.0002
 """Between threads of one interpreter: a busy one delayed a lane by 5.1 ms at the default, 0.28 ms at this."""
 ROUNDS_A_TURN = 64
 COLLECT_IDLE_NS = s(2)
+COLLECT_BUSY_NS = s(10)
+"""Without it a process that is never idle keeps its cyclic garbage: 1.9 MB a minute at 1,000 requests/s."""
 DRAIN_POLL_S = 0.01
 
 
@@ -149,12 +151,18 @@ class Reactor:
         self._stopped.set()
 
     async def _until_stopped(self) -> None:
-        """Wait for a signal, collecting garbage when nothing goes on."""
+        """Wait for a signal, collecting garbage when nothing goes on, and the young of it now and then if never."""
+        collected_ns = monotonic_ns()
         while not self._stopped.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), 1)
-            if monotonic_ns() - self._last_turn_ns > COLLECT_IDLE_NS:
+            now_ns = monotonic_ns()
+            if now_ns - self._last_turn_ns > COLLECT_IDLE_NS:
                 gc.collect()
+                collected_ns = now_ns
+            elif now_ns - collected_ns > COLLECT_BUSY_NS:
+                gc.collect(1)
+                collected_ns = now_ns
 
     async def _drain(self) -> None:
         """Take nothing new and finish what is in flight: for `drain_ns`, or until told to stop a second time."""
