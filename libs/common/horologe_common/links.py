@@ -33,7 +33,7 @@ from horologe_common.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 HIGH_WATER = 10_000
 HEARTBEAT_MS = 1_000
@@ -374,9 +374,6 @@ class Links:
     def readable(self, sock: zmq.Socket[bytes]) -> None:
         """The descriptor of `sock` says that something may have arrived."""
         self._readable[sock] = True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._routes)
 
 
 def _events(sock: zmq.Socket[bytes]) -> int:
