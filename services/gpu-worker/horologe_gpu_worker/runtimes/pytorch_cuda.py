@@ -152,7 +152,7 @@ class CudaEngine:
         self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.capturer = Capturer(device)
         self.arena = Arena(io_bytes)
-        self.host = torch.empty(io_bytes, dtype=torch.uint8, pin_memory=True)
+        self.host = pinned(io_bytes)
         self.memory = torch.empty(io_bytes, dtype=torch.uint8, device=self.capturer.device)
 
     def program(self, path: Path) -> Program:
@@ -174,16 +174,21 @@ class CudaEngine:
         return CudaModel(spec, program, self)
 
 
+def pinned(size: int) -> Any:
+    """Host memory that the device can copy from and to by itself."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
 def pin(memory: NDArray[np.uint8]) -> None:
     """Keep host memory where it is, so that the device can copy from it by itself; until the array is gone.
 
-    Raises OSError where the system does not permit that much (`ulimit -l`).
+    Raises OSError where the system does not permit that much.
     """
     runtime = torch.cuda.cudart()
     address = memory.ctypes.data
     code = int(runtime.cudaHostRegister(address, memory.nbytes, PORTABLE))
     if code:
-        raise OSError(code, f"cudaHostRegister: CUDA error {code} for {memory.nbytes} bytes: see `ulimit -l`")
+        raise OSError(code, f"cudaHostRegister: CUDA error {code} for {memory.nbytes} bytes")
     # numpy tells its weak references before it lets go of the memory.
     weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
 

@@ -20,6 +20,11 @@ WARM_RUNS = 3
 """Before a capture: libraries load their kernels, choose algorithms and take their workspaces in the first runs."""
 
 
+def device_at(number: int) -> Any:
+    """The torch.device of a CUDA device."""
+    return torch.device("cuda", number)
+
+
 class Part(NamedTuple):
     """One tensor of a batch: bytes [begin, begin + size) of the batch's buffer."""
 
@@ -77,22 +82,26 @@ class Capturer:
     """
 
     def __init__(self, device: int) -> None:
-        self.device = torch.device("cuda", device)
+        self.device = device_at(device)
         self.turn = Lock()
         self._capturing = Lock()
         self._stream = torch.cuda.Stream(self.device)
         self._pool = torch.cuda.graph_pool_handle()
         self._areas: list[Any] = []
 
-    def capture(self, run: Callable[..., Sequence[Any]], weights: Sequence[Any], layout: Parts) -> Captured:
+    def capture(
+        self, run: Callable[..., Sequence[Any]], weights: Sequence[Any], layout: Parts, warm_runs: int = WARM_RUNS
+    ) -> Captured:
         """A graph that reads its inputs from the buffer, runs, and leaves the outputs there.
 
         Raises ValueError for an output of another dtype or shape than `layout` says, and what `run` raises.
         """
         with self._capturing:
-            return self._capture(run, weights, layout)
+            return self._capture(run, weights, layout, warm_runs)
 
-    def _capture(self, run: Callable[..., Sequence[Any]], weights: Sequence[Any], layout: Parts) -> Captured:
+    def _capture(
+        self, run: Callable[..., Sequence[Any]], weights: Sequence[Any], layout: Parts, warm_runs: int
+    ) -> Captured:
         area = self._area(layout.size)
         inputs = [part.view(area) for part in layout.inputs]
         outputs = [part.view(area) for part in layout.outputs]
@@ -109,13 +118,18 @@ class Capturer:
             # Warm-up shares the libraries' workspaces with captured graphs: none may run beside it.
             with self.turn, torch.cuda.stream(self._stream):
                 area[: layout.middle].zero_()
-                for _ in range(WARM_RUNS):
+                for _ in range(warm_runs):
                     once()
                 self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            # thread_local: LOAD and EXEC go on in other threads.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                once()
+            # Not torch.cuda.graph(), which waits for the whole device first. LOAD and EXEC go on in other threads,
+            # hence thread_local.
+            with torch.cuda.stream(self._stream):
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    once()
+                finally:
+                    graph.capture_end()
         return Captured(graph, area[: layout.middle], area[layout.middle : layout.size])
 
     def _area(self, size: int) -> Any:
