@@ -46,6 +46,7 @@ SECTIONS: dict[str, Callable[[Rig], Iterator[Row]]] = {
     "goodput": goodput,
 }
 PRETEND_EFFORT = 0.004
+TESTS_S = 120
 ALL_SKIPPED = 5
 """pytest's exit code where no test was left to run: there is no device."""
 SWITCH_INTERVAL_S = 0.0002
@@ -111,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--half", action="store_true", help="networks in FP16")
     parser.add_argument("--sections", default=",".join(SECTIONS), help=f"of {', '.join(SECTIONS)}")
     parser.add_argument("--effort", type=float, default=1.0, help="share of the samples to take")
-    parser.add_argument("--limit", type=float, default=480, help="seconds after which to come to an end")
+    parser.add_argument("--limit", type=float, default=400, help="seconds after which to come to an end")
     parser.add_argument("--json", type=Path, help="write machine and rows here")
     parser.add_argument("--markdown", type=Path, help="write the table here")
     parser.add_argument("--revision", default="", help="what is measured, where there is no git to ask")
@@ -120,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.cpu and not torch.cuda.is_available():
         parser.error("there is no CUDA device (--cpu runs the same code on a pretend one)")
     tests = [sys.executable, "-m", "pytest", "-q", str(ROOT / "tests/gpu")]
-    failed = options.tests and subprocess.run(tests, cwd=ROOT, check=False).returncode not in (0, ALL_SKIPPED)
+    failed = options.tests and _ended(tests) not in (0, ALL_SKIPPED)
     rows: list[Row] = []
     with pretend_cuda() if options.cpu else contextlib.nullcontext():
         torch.set_num_threads(1)
@@ -132,6 +133,14 @@ def main(arguments: list[str] | None = None) -> int:
             write(options, facts, rows)  # after every section: what a time limit of others cuts off is not lost
     print(report(facts, rows))
     return int(failed or any(one.case == "FAILED" for one in rows))
+
+
+def _ended(command: list[str]) -> int:
+    try:
+        return subprocess.run(command, cwd=ROOT, check=False, timeout=TESTS_S).returncode
+    except subprocess.TimeoutExpired:
+        say(f"tests: not at an end after {TESTS_S} s")
+        return 1
 
 
 def report(facts: dict[str, Any], rows: list[Row]) -> str:

@@ -37,15 +37,15 @@ def _mapped(rig: Rig, name: str) -> Iterator[Row]:
     """Mapping and unmapping alone, without the copy; and beside EXEC, as the driver may wait for the device."""
     model = rig.model(name)
     other = next(each for each in rig.nets if each != name)
-    pool, where = model._weights._pool, model._weights._range
-    pages = f"{name} {where.pages} pages"
+    weights = model._weights
+    pages = f"{name} {weights._range.pages} pages"
     model.close()
     for beside in (None, other):
         with busy(rig, beside) as execs_ns:
             map_ns, unmap_ns = [], []
             for _ in range(rig.samples(SAMPLES)):
-                map_ns.append(timed(lambda: pool.map(where)))
-                unmap_ns.append(timed(lambda: pool.unmap(where)))
+                map_ns.append(timed(weights.map))
+                unmap_ns.append(timed(weights.unmap))
         case = pages + (f" beside EXEC of {beside}" if beside else "")
         yield row("mapped: map", case, map_ns)
         yield row("mapped: unmap", case, unmap_ns)

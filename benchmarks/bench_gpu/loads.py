@@ -32,7 +32,9 @@ def ceilings(rig: Rig) -> Iterator[Row]:
         ("device to device, read + written", beside, on_device, 2),
     ):  # fmt: skip
         times_ns = sampled(_copier(to, source), rig.samples(50), 5)
-        yield row("ceiling", name, times_ns, **{"GB/s": passes * size / _median(times_ns)})
+        rate = passes * size / _median(times_ns)
+        rig.copy_gb_s = rig.copy_gb_s or rate
+        yield row("ceiling", name, times_ns, **{"GB/s": rate})
 
 
 def _copier(to: Any, source: Any) -> Callable[[], int]:
@@ -63,7 +65,9 @@ def loads(rig: Rig) -> Iterator[Row]:
                     unload_ns.append(timed(model.close))
                     load_ns.append(timed(model.load))
             case = f"{name} {size / 1e6:.0f} MB" + (f" beside EXEC of {beside}" if beside else "")
-            yield row("LOAD", case, load_ns, **{"GB/s": size / _median(load_ns)})
+            rate = size / _median(load_ns)
+            part = {"of ceiling": rate / rig.copy_gb_s} if rig.copy_gb_s else {}
+            yield row("LOAD", case, load_ns, **{"GB/s": rate, **part})
             yield row("UNLOAD", case, unload_ns)
             if beside:
                 yield row("EXEC beside LOAD", f"{beside} batch 1", execs_ns)

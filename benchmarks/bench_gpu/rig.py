@@ -31,6 +31,8 @@ class Rig:
         self.nets = TINY if tiny else NETS
         self.engine = pytorch_cuda.CudaEngine(0, 8 if tiny else 128, PAGE_BYTES, (4 if tiny else 512) << 20)
         self.device = self.engine.capturer.device
+        self.copy_gb_s = 0.0
+        """Of a plain copy from pinned memory, once that has been measured."""
         self.models: dict[str, Any] = {}
         self._programs: dict[str, Program] = {}
 
@@ -57,9 +59,11 @@ class Rig:
         return model
 
     def model(self, name: str) -> Any:
-        """The one model of this name that every section uses."""
+        """The one model of this name that every section uses. Loaded: a graph over nothing would end the process."""
         if name not in self.models:
             self.models[name] = self.another(name)
+        if not self.models[name].loaded:
+            self.models[name].load()
         return self.models[name]
 
     def inputs(self, name: str, rows: int, seed: int = 1) -> dict[str, NDArray[np.generic]]:
