@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from bench_gpu.rig import Rig
 from cuda_cases import *  # noqa: F403 (its tests are run here)

@@ -6,8 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,13 +21,12 @@ from cuda_cases import *  # noqa: F403 (its tests are run here)
 from horologe_common.frames import header_of
 from horologe_common.status import Status
 from horologe_gpu_worker import profiling
-from horologe_gpu_worker.executors import Executors
+from horologe_gpu_worker.device import Device
 from horologe_gpu_worker.lanes import Finished, Operation
 from horologe_gpu_worker.manifest import InvalidModel
 from horologe_gpu_worker.modelstore import ModelStore
 from horologe_gpu_worker.runtime import Place, Staging
 from horologe_gpu_worker.runtimes.pytorch import PytorchRuntime
-from horologe_gpu_worker.settings import Settings
 from model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
 
 if TYPE_CHECKING:
@@ -91,41 +89,37 @@ def test_several_models_are_loaded_in_turn_on_few_pages(tmp_path: Path) -> None:
             model.close()
 
 
-def test_a_request_goes_through_store_and_lanes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INPUT, EXEC and OUTPUT of two batches between LOAD and UNLOAD, as the worker does them."""
+def test_batches_go_through_the_lanes_work_between_load_and_unload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(profiling, "load_driver", lambda: None)
     monkeypatch.setattr(profiling, "device_name", lambda driver, device: "Pretend 1")
     a_pytorch_model(tmp_path / "models")
-    finished: SimpleQueue[Finished] = SimpleQueue()
     with pretend_cuda():
         store = ModelStore(tmp_path / "models", tmp_path, report=lambda line: None, place=Place("cuda", 2, 1 << 20))
         (report,) = store.scan()
         assert report.profile is not None, report.reason
         assert list((tmp_path / "profiles").glob("pretend-1-torch-*"))
         assert not store.inline_io("program/1")
-        lanes = Executors("worker/0#w", Settings(realtime=False), store)
-        lanes.start(lambda sender, to, message: finished.put(message))
+        device = Device(store)
 
-        def do(operation: Operation) -> Finished:
-            lanes.deliver(operation)
-            done = finished.get(timeout=10)
+        def do(lane: str, rows: int = 0, **given: Any) -> Finished:
+            done = device.run(Operation(1, 0, lane, "program/1", 2, rows, **given))
             assert done.status == Status.OK, done.reason
             return done
 
         for _ in range(2):
-            do(Operation(1, 0, "load", "program/1"))
+            do("load")
             for rows in (1, 2):
                 x = np.random.default_rng(rows).random((rows, 4), np.float32)
-                header, _ = header_of("x", x)
                 parts = [memoryview(x[row].tobytes()) for row in range(rows)]
-                put = Operation(2, 0, "input", "program/1", 2, rows, inputs=[(header, parts)])
-                run = do(Operation(2, 0, "exec", "program/1", 2, rows, staged=do(put).staged))
-                assert run.device_ns > 0
-                [(got, content)] = do(Operation(2, 0, "output", "program/1", 2, rows, staged=run.staged)).outputs
+                ready = do("input", rows, inputs=[(header_of("x", x)[0], parts)])
+                ran = do("exec", rows, staged=ready.staged)
+                assert ran.device_ns > 0
+                [(got, content)] = do("output", rows, staged=ran.staged).outputs
                 assert got.shape == (rows, 4)
                 np.testing.assert_array_equal(np.frombuffer(content, np.float32).reshape(rows, 4), x)
-            do(Operation(3, 0, "unload", "program/1"))
-        lanes.stop()
+            do("unload")
 
 
 def test_the_benchmark_runs_from_a_bare_checkout(tmp_path: Path) -> None:
