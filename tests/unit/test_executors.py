@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from queue import SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_spec
-from horologe_common.clock import monotonic_ns, ms, s
+from horologe_common.clock import NEVER_NS, monotonic_ns, ms, s
 from horologe_common.frames import header_of
 from horologe_common.models import TensorSpec
 from horologe_common.status import ModelFailed, Status
@@ -227,9 +228,57 @@ def test_inputs_and_outputs_pass_through_lanes_of_their_own(house: House, shelf:
     assert staged.staged["x"].shape == (4, 4)
     ran = house.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
     assert not ran.outputs
+    assert house.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK
     got = house.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
     assert values_of(got) == [1, 2, 3]
     assert shelf.models["sum"].batches == [-3, 4, -3]
+
+
+class OnDevice(Sum):
+    """A model with device memory of its own, as far as lanes can tell."""
+
+    class Slot:
+        def __init__(self, free: list[int]) -> None:
+            self.space, self.device_ns, self.on_device = Workspace(), 0, np.zeros(())
+            weakref.finalize(self, free.append, 1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.freed: list[int] = []
+
+    def slot(self, batch_size: int) -> Slot:
+        return OnDevice.Slot(self.freed)
+
+    def stage(self, slot: Slot, inputs: Mapping[str, Any]) -> None:
+        assert slot.space.holds(inputs["x"])
+        slot.on_device = inputs["x"].copy()
+        inputs["x"][:] = np.nan
+
+    def execute(self, batch_size: int, slot: Slot) -> None:
+        slot.on_device = self.run(batch_size, {"x": slot.on_device})["y"]
+        slot.device_ns = 7
+
+    def fetch(self, batch_size: int, slot: Slot) -> Arrays:
+        return {"y": slot.on_device}
+
+
+def test_a_batch_goes_through_the_memory_of_a_device_and_frees_its_slot() -> None:
+    model = OnDevice()
+    house = House(Shelf(sum=model))
+    house.load("sum/1")
+    for values in ([1, 2, 3], [5]):  # joined and padded; one part that fills the batch
+        put = an_exec(values)
+        staged = house.do(msgspec.structs.replace(put, lane="input"))
+        ran = house.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
+        assert (ran.status, ran.device_ns) == (Status.OK, 7)
+        got = house.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
+        assert values_of(got) == values
+    late = an_exec([1], latest_ns=1)
+    staged = house.do(msgspec.structs.replace(late, lane="input", latest_ns=NEVER_NS))
+    assert house.do(msgspec.structs.replace(late, inputs=(), staged=staged.staged)).status == Status.TOO_LATE
+    house.executors.stop()
+    del staged, ran, got
+    assert sum(model.freed) == 3
 
 
 def test_stopping_closes_the_models_and_begins_nothing_more(shelf: Shelf) -> None:

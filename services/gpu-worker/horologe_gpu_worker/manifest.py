@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MANIFEST = "model.toml"
-MODEL_FILES = {"model.onnx": "onnx", "model.py": "python"}
+MODEL_FILES = {"model.onnx": "onnx", "model.pt2": "pytorch", "model.py": "python"}
 """The file a version folder holds -> the runtime that serves it when `model.toml` does not name one."""
 BATCH_SIZES = (1, 2, 4, 8, 16)
 DATATYPES = (*DTYPES, "BYTES")
