@@ -105,6 +105,7 @@ class Action:
             infer.action_id, infer.share, lane, infer.model, self.batch_size, self.rows,
             infer.earliest_ns, infer.latest_ns, infer.expected_ns,
             [_joined([inputs[at] for _, inputs in rows], self.rows, spec.batched) for at in range(len(spec.inputs))],
+            runtime=spec.runtime,
         )  # fmt: skip
 
     def _alike(self, rows: list[tuple[int, RowInputs]]) -> list[tuple[int, RowInputs]]:
