@@ -46,42 +46,37 @@ def unpack(frames: Sequence[Any], limit: int) -> list[tuple[str, str, AnyMessage
     """
     if not frames:
         raise InvalidInput("packet: got no frames, wanted a header")
-    arrived: list[tuple[str, str, AnyMessage, int]] = []
+    arrived: list[tuple[str, str, AnyMessage, int, int]] = []
     headers: list[Tensor] = []
     for letter in decode(frames[0], limit):
         to, sender = letter.to, letter.sender
         for message in letter.messages:
-            theirs = tensors(message)
-            headers += theirs
-            arrived.append((to, sender, message, len(theirs)))
+            begin = len(headers)
+            headers += tensors(message)
+            arrived.append((to, sender, message, begin, len(headers)))
     bodies = _split(headers, frames[1:])
-    arrivals, at = [], 0
-    for to, sender, message, wanted in arrived:
-        arrivals.append((to, sender, message, bodies[at : at + wanted]))
-        at += wanted
-    return arrivals
+    return [(to, sender, message, bodies[begin:end]) for to, sender, message, begin, end in arrived]
 
 
 def _split(headers: list[Tensor], frames: Sequence[Any]) -> list[memoryview]:
-    views = [memoryview(frame).cast("B") if len(frame) else memoryview(b"") for frame in frames]
+    """The bytes of each tensor."""
+    sizes = []
     for tensor in headers:
+        sizes.append(size := tensor.nbytes)
         if tensor.datatype == "BYTES":
-            if tensor.nbytes < 4 * count(tensor.shape):
-                raise InvalidInput(
-                    f"tensor {tensor.name!r}: {tensor.nbytes} bytes are too few for {list(tensor.shape)}"
-                )
-        elif tensor.nbytes != (wanted := nbytes(tensor.datatype, tensor.shape)):
+            if size < 4 * count(tensor.shape):
+                raise InvalidInput(f"tensor {tensor.name!r}: {size} bytes are too few for {list(tensor.shape)}")
+        elif size != (wanted := nbytes(tensor.datatype, tensor.shape)):
             raise InvalidInput(
-                f"tensor {tensor.name!r}: got {tensor.nbytes} bytes, "
-                f"wanted {wanted} for {tensor.datatype}{list(tensor.shape)}"
+                f"tensor {tensor.name!r}: got {size} bytes, wanted {wanted} for {tensor.datatype}{list(tensor.shape)}"
             )
-    sizes = [tensor.nbytes for tensor in headers]
-    if len(views) == 1 and len(sizes) > 1:
-        if sum(sizes) != len(views[0]):
-            raise InvalidInput(f"body: got {len(views[0])} bytes, wanted {sum(sizes)}")
-        at, parts = 0, []
+    views = [memoryview(frame).cast("B") if len(frame) else memoryview(b"") for frame in frames]
+    if len(views) == 1 < len(sizes):
+        whole, at, parts = views[0], 0, []
+        if sum(sizes) != len(whole):
+            raise InvalidInput(f"body: got {len(whole)} bytes, wanted {sum(sizes)}")
         for size in sizes:
-            parts.append(views[0][at : at + size])
+            parts.append(whole[at : at + size])
             at += size
         return parts
     if [len(view) for view in views] != sizes:

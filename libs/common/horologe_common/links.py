@@ -44,6 +44,7 @@ COPY_BELOW = 64 << 10
 PACKETS_A_TURN = 256
 NOBLOCK, POLLIN, SEND_MORE = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.NOBLOCK | zmq.SNDMORE)
 """Plain integers: combining the enumerations costs more than the calls they are for."""
+HANDSHAKES = frozenset({Hello, Welcome, Directory, Rejected})
 
 Arrival = tuple[str, str, Any, "Sequence[Buffer]"]
 """(to, sender, message, buffers), as frames.unpack gives them."""
@@ -241,6 +242,8 @@ class Links:
             self._suspect(sock, old)
         self._identities[sock, descriptor] = identity
         self._descriptors[sock, identity] = descriptor
+        if sock is self._public:
+            self._routes[client_address(identity)] = Route(sock, identity)
 
     def _suspect(self, sock: zmq.Socket[bytes], identity: bytes) -> None:
         self._suspects[Route(sock, identity)] = monotonic_ns() + PROBE_NS
@@ -249,19 +252,21 @@ class Links:
         self, sock: zmq.Socket[bytes], identity: bytes | None, frames: list[zmq.Frame], inbox: list[Arrival]
     ) -> None:
         public = sock is self._public
+        client = client_address(identity) if public and identity is not None else ""
         try:
             arrivals = unpack([frame.buffer for frame in frames], HEADER_LIMIT if public else PEER_HEADER_LIMIT)
         except HorologeError as error:
             self._reply(sock, identity, Rejected(int(error.status), error.reason))
             return
-        for to, sender, message, buffers in arrivals:
-            if isinstance(message, Hello | Welcome | Directory | Rejected):
+        for arrival in arrivals:
+            message = arrival[2]
+            if type(message) in HANDSHAKES:
                 self._handshake(sock, identity, message)
                 self._tell(inbox)
-            elif public and identity is not None:
-                inbox.append((self.client_core, f"client/{identity.hex()}", message, buffers))
+            elif client:
+                inbox.append((self.client_core, client, message, arrival[3]))
             else:
-                inbox.append((to, sender, message, buffers))
+                inbox.append(arrival)
 
     def _handshake(self, sock: zmq.Socket[bytes], identity: bytes | None, message: Any) -> None:
         match message:
@@ -321,7 +326,8 @@ class Links:
         """A peer of a ROUTER has disconnected."""
         self._suspects.pop(Route(sock, identity), None)
         if sock is self._public:
-            address = f"client/{identity.hex()}"
+            address = client_address(identity)
+            self._routes.pop(address, None)
             self._events.append((address, Gone(address)))
             return
         self._hellos.pop(identity, None)
@@ -339,8 +345,6 @@ class Links:
 
     def route(self, address: str) -> Route | None:
         """The way to a core, None if there is none (any more)."""
-        if address.startswith("client/") and self._public is not None:
-            return Route(self._public, bytes.fromhex(address[7:]))
         return self._routes.get(address)
 
     def send(self, route: Route, letters: list[Letter], buffers: list[Buffer]) -> None:
@@ -374,6 +378,11 @@ class Links:
     def readable(self, sock: zmq.Socket[bytes]) -> None:
         """The descriptor of `sock` says that something may have arrived."""
         self._readable[sock] = True
+
+
+def client_address(identity: bytes) -> str:
+    """Clients do not name themselves: their address is that of their connection."""
+    return f"client/{identity.hex()}"
 
 
 def _events(sock: zmq.Socket[bytes]) -> int:

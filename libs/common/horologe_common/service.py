@@ -85,7 +85,9 @@ class Service:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
         exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), lambda: True)
         log.info("ready", cores=[core.address for core in cores])
-        recorder = install(reactor, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address))
+        recorder = install(
+            reactor.cores, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
+        )
         reactor.run()
         if recorder:
             recorder.write("stop")
@@ -96,13 +98,13 @@ class Service:
 
 
 def _stats(reactor: Reactor) -> list[Stats]:
-    for core in reactor.cores.values():
+    for core in reactor.cores:
         if isinstance(core, RefreshesStats):
             core.refresh_stats()
     own = Stats()
     own.count("horologe_messages_dropped_total", by=reactor.links.dropped)
-    own.count("horologe_core_faults_total", by=reactor.faults)
-    return [own, *(core.stats for core in reactor.cores.values() if hasattr(core, "stats"))]
+    own.count("horologe_core_faults_total", by=reactor.cores.faults)
+    return [own, *(core.stats for core in reactor.cores if hasattr(core, "stats"))]
 
 
 def boot_id() -> str:
