@@ -135,19 +135,28 @@ def _strings(tensor: Tensor, buffer: memoryview) -> NDArray[Any]:
     return array.reshape(tensor.shape)
 
 
-def rows_of(tensor: Tensor, buffer: Buffer, start: int, rows: int) -> tuple[Tensor, memoryview]:
-    """Header and bytes of `rows` rows of a batch tensor from row `start`, without copying."""
-    view, total = memoryview(buffer), tensor.shape[0]
-    if tensor.datatype == "BYTES":
-        begin, end = _row_offsets(tensor, view, start), _row_offsets(tensor, view, start + rows)
-    else:
-        begin, end = tensor.nbytes // total * start, tensor.nbytes // total * (start + rows)
-    return Tensor(tensor.name, tensor.datatype, (rows, *tensor.shape[1:]), end - begin), view[begin:end]
+def split_rows(tensor: Tensor, buffer: Buffer, counts: Sequence[int]) -> list[tuple[Tensor, memoryview]]:
+    """Headers and bytes of as many rows of a batch tensor as each count says, one after another, without copying."""
+    view, rest = memoryview(buffer), tensor.shape[1:]
+    fixed = 0 if tensor.datatype == "BYTES" else tensor.nbytes // tensor.shape[0]
+    headers: dict[int, Tensor] = {}
+    parts, at = [], 0
+    for rows in counts:
+        header = headers.get(rows)
+        if header is None:
+            size = fixed * rows or _strings_size(view[at:], rows * math.prod(rest))
+            header = Tensor(tensor.name, tensor.datatype, (rows, *rest), size)
+            if fixed:
+                headers[rows] = header
+        end = at + header.nbytes
+        parts.append((header, view[at:end]))
+        at = end
+    return parts
 
 
-def _row_offsets(tensor: Tensor, view: memoryview, row: int) -> int:
+def _strings_size(view: memoryview, number: int) -> int:
     at = 0
-    for _ in range(row * math.prod(tensor.shape[1:])):
+    for _ in range(number):
         at += 4 + int(struct.unpack_from("<I", view, at)[0])
     return at
 

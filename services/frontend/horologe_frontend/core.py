@@ -28,6 +28,7 @@ from horologe_common.wire import (
     Query,
     Release,
 )
+from horologe_frontend.asks import Asks
 from horologe_frontend.catalogue import Catalogue
 from horologe_frontend.statistics import Statistics
 
@@ -56,14 +57,6 @@ class Request(msgspec.Struct):
     worker: str = ""
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """A question passed on to the controller."""
-
-    client: str
-    client_id: int
-    message: Any
-
-
 class Frontend:
     """Core of the frontend. `digest` hashes a request's bytes for the prediction cache."""
 
@@ -79,7 +72,7 @@ class Frontend:
         self._requests: dict[int, Request] = {}
         self._by_client: dict[str, dict[int, int]] = {}
         self._lingering: dict[int, str] = {}
-        self._asks: dict[int, Ask] = {}
+        self.asks = Asks(settings.ask_ns)
         self._deadlines = Deadlines()
         self._selector = self._controller = ""
         self._workers: dict[str, bool] = {}
@@ -91,7 +84,7 @@ class Frontend:
         }  # fmt: skip
         self._from_peers: dict[type, Handler] = {
             Answer: self._answered, Dispatch: self._ship, Release: self._release, Models: self._models,
-            Description: self._described, Joined: self._joined,
+            Description: self._told, Joined: self._joined,
         }  # fmt: skip
 
     def drain(self) -> None:
@@ -112,15 +105,18 @@ class Frontend:
     def tick(self, now_ns: int) -> None:
         """Answer what nobody else has answered by its deadline plus the grace."""
         for key in self._deadlines.due(now_ns):
-            if key in self._asks:
-                self._told(_unanswered(key, self._asks[key].message))
-            elif request := self._requests.get(key):
-                late = request.worker in self._workers
-                reason = "not finished by the deadline" if late else "nothing heard of it by the deadline"
-                self._give_up(now_ns, request, Status.LATE if late else Status.LOST, reason)
+            request = self._requests[key]
+            late = request.worker in self._workers
+            reason = "not finished by the deadline" if late else "nothing heard of it by the deadline"
+            self._give_up(now_ns, request, Status.LATE if late else Status.LOST, reason)
+        if self.asks.deadlines:
+            self.out.extend(self.asks.expired(now_ns))
 
     def wakeup_ns(self) -> int | None:
-        return self._deadlines.next_ns()
+        at_ns = self._deadlines.next_ns()
+        if (ask_ns := self.asks.deadlines.next_ns()) is None:
+            return at_ns
+        return ask_ns if at_ns is None else min(at_ns, ask_ns)
 
     def ready(self) -> bool:
         """Whether requests can be served: everything behind is reachable, and it is not draining."""
@@ -204,27 +200,18 @@ class Frontend:
         if not open_ids:
             del self._by_client[request.client]
         self._deadlines.cancel(request.id)
-        self._count(now_ns, request, answer)
+        spec = request.spec
+        took_ns, slack_ns = now_ns - request.arrival_ns, request.deadline_ns - now_ns
+        self.statistics.observe(now_ns, spec, answer, request.query.rows, took_ns, slack_ns)
+        if answer.status != Status.OK:
+            status = Status(answer.status).name
+            self.stats.count("nv_inference_request_failure", spec.name, spec.version, status)
         if answer.status != Status.CANCELLED:
             self.out.append(Out(request.client, _addressed(answer, request.client_id), buffers))
 
-    def _count(self, now_ns: int, request: Request, answer: Answer) -> None:
-        stats, labels = self.stats, (request.spec.name, request.spec.version)
-        took_ns = now_ns - request.arrival_ns
-        self.statistics.observe(now_ns, request.spec, answer, request.query.rows, took_ns)
-        stats.observe("horologe_request_seconds", *labels, value=took_ns)
-        if answer.status != Status.OK:
-            stats.count("nv_inference_request_failure", *labels, Status(answer.status).name)
-            return
-        stats.observe("horologe_slack_seconds", *labels, value=request.deadline_ns - now_ns)
-
     def refresh_stats(self) -> None:
         """Bring the metrics that follow from `statistics` up to date, before they are read."""
-        for key, model in self.statistics.items():
-            labels = tuple(key.split("/", 1))
-            self.stats.set("nv_inference_request_success", *labels, to=model.success.count)
-            self.stats.set("nv_inference_request_duration_us", *labels, to=model.success.ns // 1000)
-            self.stats.set("nv_inference_queue_duration_us", *labels, to=model.queue.ns // 1000)
+        self.statistics.publish(self.stats)
         self.stats.set("horologe_staged_bytes", to=self.staging.held_bytes)
 
     def _give_up(self, now_ns: int, request: Request, status: Status, reason: str) -> None:
@@ -260,24 +247,13 @@ class Frontend:
         if message.id == 0:
             self.catalogue.replace(message.models)
         else:
-            self._told(message)
+            self._told(now_ns, controller, message, buffers)
 
-    def _described(self, now_ns: int, controller: str, message: Description, buffers: Sequence[Buffer]) -> None:
-        self._told(message)
+    def _told(self, now_ns: int, controller: str, message: Models | Description, buffers: Sequence[Buffer]) -> None:
+        self.out.extend(self.asks.told(message))
 
     def _ask(self, now_ns: int, client: str, message: Admit | Describe, buffers: Sequence[Buffer]) -> None:
-        self._last_id += 1
-        self._asks[self._last_id] = Ask(client, message.id, message)
-        if self._controller:
-            self._deadlines.arm(self._last_id, now_ns + self.settings.ask_ns)
-            self.out.append(Out(self._controller, msgspec.structs.replace(message, id=self._last_id)))
-        else:
-            self._told(_unanswered(self._last_id, message))
-
-    def _told(self, message: Models | Description) -> None:
-        if ask := self._asks.pop(message.id, None):
-            self._deadlines.cancel(message.id)
-            self.out.append(Out(ask.client, msgspec.structs.replace(message, id=ask.client_id)))
+        self.out.append(self.asks.ask(now_ns, client, message, self._controller))
 
     def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
         address = message.address
@@ -321,9 +297,3 @@ def _only(answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]) ->
     order = [at[name] for name in wanted if name in at]
     outputs = tuple(answer.outputs[index] for index in order)
     return msgspec.structs.replace(answer, outputs=outputs), [buffers[index] for index in order]
-
-
-def _unanswered(key: int, message: Admit | Describe) -> Models | Description:
-    if isinstance(message, Admit):
-        return Models(key, (), int(Status.LOST), "the controller did not answer")
-    return Description(key, (), "", 0)
