@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from horologe_common.core import Gone, Joined, Out
 from horologe_common.keys import is_loopback, load_keys, make_keys
-from horologe_common.links import Links, LinkSettings
+from horologe_common.links import Links
 from horologe_common.reactor import Reactor
 from horologe_common.settings import SettingsError
+from horologe_common.sockets import LinkSettings
 from horologe_common.wire import (
     PROTOCOL,
     AnyMessage,

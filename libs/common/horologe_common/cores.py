@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from horologe_common.core import Buffer, Core, Out
-    from horologe_common.links import Arrival, Links, Route
+    from horologe_common.links import Arrival, Links
+    from horologe_common.peers import Route
 
     Deliver = Callable[[Any, Sequence[Buffer]], None]
 

@@ -101,7 +101,7 @@ class Reactor:
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._stopped.set)
         self.links.on_socket = self._watch
-        for sock, monitor in zip(self.links.sockets(), self.links.monitors(), strict=True):
+        for sock, monitor in self.links.sockets().items():
             self._watch(sock, monitor)
         for core in self.cores:
             for other in self.cores:
@@ -123,8 +123,9 @@ class Reactor:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._turn()
             self._closed = True
-            for sock in (*self.links.sockets(), *self.links.monitors()):
-                self.loop.remove_reader(int(sock.getsockopt(zmq.FD)))
+            for pair in self.links.sockets().items():
+                for sock in pair:
+                    self.loop.remove_reader(int(sock.getsockopt(zmq.FD)))
             self.links.close()
         if self._failed:
             raise self._failed

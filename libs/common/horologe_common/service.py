@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from horologe_common import metrics
-from horologe_common.links import Links, LinkSettings
+from horologe_common.links import Links
 from horologe_common.log import LogSettings, configure, logger
 from horologe_common.metrics import MetricsSettings, Stats
 from horologe_common.reactor import Reactor
 from horologe_common.recorder import RecorderSettings, install
 from horologe_common.settings import SettingsError, load
+from horologe_common.sockets import LinkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
