@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.clock import NEVER_NS, ms
+from horologe_common.clock import ms
 from horologe_common.core import Deadlines, Gone, Joined, Out, role
 from horologe_common.metrics import Stats
 from horologe_common.staging import Staging
-from horologe_common.status import HorologeError, InvalidInput, Refused, Status, TooLarge
+from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import (
     Admit,
     Answer,
@@ -25,9 +25,9 @@ from horologe_common.wire import (
     ModelInfo,
     Models,
     Predict,
-    Query,
     Release,
 )
+from horologe_frontend.admission import Admission, Request
 from horologe_frontend.asks import Asks
 from horologe_frontend.catalogue import Catalogue
 from horologe_frontend.statistics import Statistics
@@ -36,25 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core import Buffer
-    from horologe_common.models import ModelSpec
     from horologe_frontend.settings import Settings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
-
-
-class Request(msgspec.Struct):
-    """An open request of a client. `selector` is where it was asked, `worker` where its inputs went."""
-
-    id: int
-    client: str
-    client_id: int
-    spec: ModelSpec
-    arrival_ns: int
-    deadline_ns: int
-    query: Query
-    outputs: tuple[str, ...]
-    selector: str = ""
-    worker: str = ""
 
 
 class Frontend:
@@ -68,7 +52,7 @@ class Frontend:
         self.staging = Staging(address, settings.staging_bytes)
         self.stats = Stats()
         self.statistics = Statistics()
-        self._digest = digest
+        self._admission = Admission(settings, self.catalogue, self.staging, digest)
         self._requests: dict[int, Request] = {}
         self._by_client: dict[str, dict[int, int]] = {}
         self._lingering: dict[int, str] = {}
@@ -76,7 +60,6 @@ class Frontend:
         self._deadlines = Deadlines()
         self._selector = self._controller = ""
         self._workers: dict[str, bool] = {}
-        self._last_id = 0
         self.draining = False
         self._from_clients: dict[type, Handler] = {
             Predict: self._predict, Cancel: self._cancelled, ModelInfo: self._model_info, Admit: self._ask,
@@ -145,31 +128,14 @@ class Frontend:
         self._query(now_ns, request)
 
     def _admit(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
-        """A request, its inputs staged. Raises what a client did wrong, or Refused."""
+        """A request, its inputs staged. Raises what the client did wrong, or `Refused`."""
         if message.id in self._by_client.get(client, ()):
             raise InvalidInput(f"id: got {message.id}, which is still open")
         if self.draining:
             raise Refused("draining", retry_after_ns=ms(1000))
         if len(self._requests) >= self.settings.max_pending:
             raise Refused(f"{self.settings.max_pending} requests are open already", retry_after_ns=ms(100))
-        size = sum(map(len, buffers))
-        if size > self.settings.max_request_bytes:
-            raise TooLarge(f"inputs: got {size} bytes, at most {self.settings.max_request_bytes}")
-        spec = self.catalogue.find(message.model, message.version)
-        rows, alike = self.catalogue.check_inputs(spec, message)
-        self._last_id += 1
-        if not self.staging.hold(self._last_id, message.inputs, buffers):
-            raise Refused("staging is full", retry_after_ns=ms(100))
-        budget_ns = self._budget(message.budget_ns, spec)
-        digest = self._digest(repr(message.inputs).encode(), buffers) if spec.cache else b""
-        best_effort = budget_ns == 0
-        deadline_ns = now_ns + (budget_ns or self.settings.best_effort_ns)
-        query = Query(self._last_id, spec.key, deadline_ns - now_ns, rows, digest, best_effort, alike)
-        return Request(self._last_id, client, message.id, spec, now_ns, deadline_ns, query, message.outputs)
-
-    def _budget(self, asked_ns: int, spec: ModelSpec) -> int:
-        """The client's deadline, else the model's, else 0: best effort."""
-        return min(max(0, asked_ns), NEVER_NS >> 1) or spec.slo_ns
+        return self._admission.admit(now_ns, client, message, buffers)
 
     def _query(self, now_ns: int, request: Request) -> None:
         """Ask the selector; without one, `_joined` will."""
