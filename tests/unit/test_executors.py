@@ -285,7 +285,7 @@ def test_stopping_closes_the_models_and_begins_nothing_more(shelf: Shelf) -> Non
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=4), min_size=1, max_size=4), st.integers(0, 3))
-def test_parts_are_joined_in_order_and_padded_with_zeros(rows: list[list[int]], shift: int) -> None:
+def test_parts_are_joined_in_order_and_padded_with_the_last_row(rows: list[list[int]], shift: int) -> None:
     """Parts may lie at any byte of a glued frame."""
     parts = []
     for part in rows:
@@ -298,14 +298,15 @@ def test_parts_are_joined_in_order_and_padded_with_zeros(rows: list[list[int]], 
     for _ in range(2):  # the second time the space is not clean
         x = assemble(operation, True, space)["x"]
         assert x.flags.aligned
-        assert x.sum(1).tolist() == [float(value) for part in rows for value in part] + [0.0] * (16 - count)
+        true = [float(value) for part in rows for value in part]
+        assert x.sum(1).tolist() == true + true[-1:] * (16 - count)
         space.take(64)[:] = 255
 
 
-def test_strings_are_joined_and_padded_with_empty_ones() -> None:
+def test_strings_are_joined_and_padded_with_the_last_one() -> None:
     header, buffer = header_of("x", np.array([[b"a"], [b"bc"]], object))
     operation = Operation(1, 0, "exec", "m/1", 4, 2, inputs=[(header, [buffer])])
-    assert assemble(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b""], [b""]]
+    assert assemble(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b"bc"], [b"bc"]]
 
 
 def test_what_a_model_passes_through_outlives_the_workspace() -> None:

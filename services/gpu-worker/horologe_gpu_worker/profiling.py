@@ -18,7 +18,7 @@ import msgspec
 from horologe_common.clock import monotonic_ns, ms
 from horologe_common.log import logger
 from horologe_common.models import Profile
-from horologe_gpu_worker.signature import zeros
+from horologe_gpu_worker.manifest import warmup_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,13 +145,13 @@ def measure(runtime: Runtime, spec: ModelSpec, folder: Path, clock: Callable[[],
     model = runtime.open(spec, folder)
     load_ns = clock() - begin_ns
     try:
-        return Profile({size: _exec_ns(model, spec, size, clock) for size in spec.batch_sizes}, load_ns)
+        return Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
     finally:
         model.close()
 
 
-def _exec_ns(model: OpenModel, spec: ModelSpec, batch_size: int, clock: Callable[[], int]) -> int:
-    inputs = zeros(spec, spec.inputs, batch_size)
+def _exec_ns(model: OpenModel, spec: ModelSpec, folder: Path, batch_size: int, clock: Callable[[], int]) -> int:
+    inputs = warmup_inputs(spec, folder, batch_size)
     times: list[int] = []
     while len(times) < RUNS_MIN or (sum(times) < ENOUGH_NS and len(times) < RUNS_MAX):
         begin_ns = clock()
