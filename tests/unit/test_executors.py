@@ -37,7 +37,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 class Sum:
     """`y` = sum of the row of `x`; `act` is called first."""
 
-    def __init__(self, act: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, act: Callable[[], object] = lambda: None) -> None:
         self.act = act
         self.batches: list[int] = []
         self.threads: list[str] = []
