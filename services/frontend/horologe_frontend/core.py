@@ -28,6 +28,7 @@ from horologe_common.wire import (
     Release,
 )
 from horologe_frontend.admission import Admission, Request
+from horologe_frontend.answers import addressed, only
 from horologe_frontend.asks import Asks
 from horologe_frontend.catalogue import Catalogue
 from horologe_frontend.statistics import Statistics
@@ -154,7 +155,7 @@ class Frontend:
         if message.status == Status.OK and now_ns > request.deadline_ns:
             message = msgspec.structs.replace(message, status=int(Status.LATE), reason="finished after the deadline")
         if request.outputs:
-            message, buffers = _only(message, buffers, request.outputs)
+            message, buffers = only(message, buffers, request.outputs)
         self._finish(now_ns, request, message, buffers)
         self.staging.release(request.id)
 
@@ -173,7 +174,7 @@ class Frontend:
             status = Status(answer.status).name
             self.stats.count("nv_inference_request_failure", spec.name, spec.version, status)
         if answer.status != Status.CANCELLED:
-            self.out.append(Out(request.client, _addressed(answer, request.client_id), buffers))
+            self.out.append(Out(request.client, addressed(answer, request.client_id), buffers))
 
     def refresh_stats(self) -> None:
         """Bring the metrics that follow from `statistics` up to date, before they are read."""
@@ -248,18 +249,3 @@ class Frontend:
                 self._workers.pop(address, None)
             case _:
                 self._cancelled(now_ns, address, Cancel(tuple(self._by_client.get(address, ()))), ())
-
-
-def _addressed(answer: Answer, client_id: int) -> Answer:
-    return Answer(
-        client_id, answer.status, answer.outputs, answer.reason, answer.retry_after_ns, answer.model, answer.version,
-        answer.queue_ns, answer.exec_ns, answer.batch_size, answer.cached,
-    )  # fmt: skip
-
-
-def _only(answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]) -> tuple[Answer, Sequence[Buffer]]:
-    """The answer with the outputs asked for, in the order asked."""
-    at = {tensor.name: index for index, tensor in enumerate(answer.outputs)}
-    order = [at[name] for name in wanted if name in at]
-    outputs = tuple(answer.outputs[index] for index in order)
-    return msgspec.structs.replace(answer, outputs=outputs), [buffers[index] for index in order]
