@@ -32,7 +32,7 @@ def main() -> None:
     def attach(reactor: Reactor) -> None:
         """What the worker puts out for its lanes goes to the threads; what they finish comes back as messages."""
         reactor.attach(worker.lanes, executors.deliver)
-        executors.start(reactor.post_threadsafe)
+        executors.start(reactor.post, reactor.post_threadsafe)
 
     try:
         service.run([worker], links, follows_directory=True, prepare=attach)

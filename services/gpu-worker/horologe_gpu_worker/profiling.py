@@ -18,9 +18,9 @@ import msgspec
 from horologe_common.clock import monotonic_ns, ms
 from horologe_common.log import logger
 from horologe_common.models import Profile
+from horologe_gpu_worker.manifest import warmup_inputs
 from horologe_gpu_worker.paging.driver import device_name, load_driver
 from horologe_gpu_worker.runtime import Staging
-from horologe_gpu_worker.signature import zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,13 +157,13 @@ def measure(runtime: Runtime, spec: ModelSpec, folder: Path, clock: Callable[[],
     model = runtime.open(spec, folder)
     load_ns = clock() - begin_ns
     try:
-        return Profile({size: _exec_ns(model, spec, size, clock) for size in spec.batch_sizes}, load_ns)
+        return Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
     finally:
         model.close()
 
 
-def _exec_ns(model: OpenModel, spec: ModelSpec, batch_size: int, clock: Callable[[], int]) -> int:
-    inputs = zeros(spec, spec.inputs, batch_size)
+def _exec_ns(model: OpenModel, spec: ModelSpec, folder: Path, batch_size: int, clock: Callable[[], int]) -> int:
+    inputs = warmup_inputs(spec, folder, batch_size)
     run: Callable[[], Any] = functools.partial(model.run, batch_size, inputs)
     if isinstance(model, Staging):  # then INPUT and OUTPUT run beside another EXEC, and do not count
         slot = model.slot(batch_size)

@@ -44,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Pin each EXEC lane to a core of its own, on machines with at least four."""
     spin_ns: int = us(60)
     """Final part of a wait for a window that is spun instead of slept: covers the wake-up of the thread."""
+    brief_ns: int = us(200)
+    """An EXEC expected to take no longer than this runs on the loop's thread if its lane is idle; 0: none does."""
 
 
 def place_of(settings: Settings) -> Place:
