@@ -17,8 +17,8 @@ from horologe_controller.cluster import Cluster, Worker
 from horologe_controller.queues import Request
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import Settings
-from horologe_sim.gpu import Noise
 from horologe_sim.house import House
+from horologe_sim.noise import Noise
 from horologe_sim.workload import Load as Phase
 from sim_builders import a_scenario, an_entry, assert_at_rest, assert_mirror, played, poisson
 

@@ -89,7 +89,7 @@ class Report(msgspec.Struct, frozen=True):
                 (name, f"{one.utilisation:.0%}", str(one.batches), f"{one.rows_mean:.2f}", *map(str, counts))
             )  # fmt: skip
         sizes = ", ".join(f"{count} of {rows}" for rows, count in self.batches.items())
-        return "\n".join((head, "", *_aligned(rows), "", *_aligned(workers), "", f"batches by rows: {sizes}"))
+        return "\n".join((head, "", *aligned(rows), "", *aligned(workers), "", f"batches by rows: {sizes}"))
 
 
 def _cells(name: str, row: Row) -> tuple[str, ...]:
@@ -98,7 +98,8 @@ def _cells(name: str, row: Row) -> tuple[str, ...]:
     return (name, *map(str, counts), f"{row.goodput:.1f}", *(f"{time:.2f}" for time in times))
 
 
-def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Lines of a plain table: the first column to the left, the others to the right."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [

@@ -1,0 +1,97 @@
+"""The Azure Functions trace laid over Clockwork's 4,026 model instances (section 6.5), as rates by minute and model.
+
+The sample has 500 functions, the paper's trace about 17,000. Functions become *workloads*, one stream of calls each:
+the one that makes 63% of all calls is shared out evenly, large ones stay whole, and each of the others is copied, the
+copies hours apart in the trace so that the peaks at full hours stay where they are. Workloads are then dealt to
+instances, the largest first, one to each, and from the first instance again when all have one.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from importlib import resources
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import numpy as np
+
+from horologe_sim.catalogue import Variety, varieties
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from horologe_sim.gpu import SimModel
+
+MINUTES, HOUR = 480, 60
+FIRST_COLUMN = 4
+
+
+class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How functions become workloads, and workloads meet models."""
+
+    left_out: tuple[str, ...]
+    """Lines of the table that are not used: 61 of 64 are, and the paper does not say which."""
+    copies: int = 66
+    """Instances of each variety."""
+    shares: int = 12
+    """The largest function is shared out over so many workloads."""
+    whole: int = 19
+    """So many of the next functions stay one workload each."""
+    duplicates: int = 34
+    """Each of the rest becomes so many workloads, with so many times fewer calls."""
+    order: Literal["table", "cheapest"] = "cheapest"
+    """Varieties in the order of the table, or by execution time of a request in the best batch."""
+    start: int = 0
+    """The largest workload goes to this place of the order."""
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """Models, and what each is asked for: `rates[minute, model]` in requests a second."""
+
+    models: list[SimModel]
+    rates: NDArray[np.float64]
+    best_row_s: NDArray[np.float64]
+
+    @property
+    def offered_devices(self) -> float:
+        """Execution time asked for in a second, were all batches the most efficient ones."""
+        return float((self.rates.mean(0) * self.best_row_s).sum())
+
+
+def replay(mapping: Mapping, rate: float, minutes: int) -> Replay:
+    """The first `minutes` of the trace (again from its beginning after 480), scaled to `rate` requests a second."""
+    used = [one for one in varieties() if one.name not in mapping.left_out]
+    if mapping.order == "cheapest":
+        used.sort(key=lambda one: one.best_row_ms)
+    used = used[mapping.start :] + used[: mapping.start]
+    instances = [(variety, number) for number in range(mapping.copies) for variety in used]
+    rates = np.zeros((minutes, len(instances)))
+    for place, series in enumerate(workloads(mapping)):
+        rates[:, place % len(instances)] += np.resize(series, minutes)
+    rates *= rate / rates.sum(1).mean()
+    best_s = np.array([variety.best_row_ms / 1e3 for variety, _ in instances])
+    return Replay([_instance(*one) for one in instances], rates, best_s)
+
+
+def workloads(mapping: Mapping) -> list[NDArray[np.float64]]:
+    """Calls by minute of every workload, the largest first."""
+    functions = calls()
+    functions = functions[np.argsort(-functions.sum(1), kind="stable")]
+    found = [functions[0] / mapping.shares] * mapping.shares
+    found += list(functions[1 : 1 + mapping.whole])
+    for copy in range(mapping.duplicates):
+        later = np.roll(functions[1 + mapping.whole :], -HOUR * copy, axis=1)
+        found += list(later / mapping.duplicates)
+    return sorted(found, key=lambda series: -float(series.sum()))
+
+
+def calls() -> NDArray[np.float64]:
+    """Invocations by function and minute: 500 x 480."""
+    data = resources.files("horologe_sim").joinpath("data", "azure_functions_500.csv.gz").read_bytes()
+    rows = list(csv.reader(gzip.decompress(data).decode().splitlines()))[1:]
+    return np.array([[float(cell or 0) for cell in row[FIRST_COLUMN:]] for row in rows])
+
+
+def _instance(variety: Variety, number: int) -> SimModel:
+    return variety.copies(1, number)[0]
