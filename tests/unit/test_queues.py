@@ -23,10 +23,15 @@ def test_a_batch_is_the_earliest_that_survive_it(waiting: list[tuple[int, int]],
     queue = ModelQueue(SPEC)
     for number, (deadline_ns, rows) in enumerate(waiting):
         queue.add(a_request(number, deadline_ns, rows))
-    batch = queue.batch(size, end_ns)
+    place = queue.surviving(end_ns)
     survivors = [request for request in queue if request.deadline_ns >= end_ns]
+    assert [queue[at] for at in range(place, len(queue))] == survivors
+    batch = queue.take(place, queue.filling(place, size))
     assert batch == survivors[: len(batch)]
-    assert sum(request.rows for request in batch) <= size
+    rows = sum(request.rows for request in batch)
+    assert rows <= size
+    assert not batch or SPEC.compiled(rows) == size
+    assert queue.rows == sum(request.rows for request in queue)
 
 
 @given(WAITING, st.data())

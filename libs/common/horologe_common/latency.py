@@ -61,30 +61,47 @@ class Rolling:
 class Estimate:
     """Predicted durations of one model on one share, by batch size: recent measurements over the profile's seed.
 
-    Size 0 is LOAD.
+    Size 0 is LOAD. `pace` is the share's: thousandths of the profile's durations that its actions lately took.
     """
 
-    def __init__(self, seed_ns: Mapping[int, int]) -> None:
-        self._seed_ns = dict(seed_ns)
-        self._measured = {size: Rolling() for size in seed_ns}
-        self._slowdown = Rolling(window=2 * WINDOW, quantile=0.5)
+    __slots__ = ("_measured", "_pace", "_slowdown", "seed_ns")
+
+    def __init__(self, seed_ns: Mapping[int, int], pace: Rolling) -> None:
+        self.seed_ns = seed_ns
+        self._pace = pace
+        self._measured: dict[int, Rolling] = {}
+        self._slowdown: Rolling | None = None
 
     def observe(self, now_ns: int, size: int, took_ns: int) -> None:
-        if size in self._measured:
-            self._measured[size].observe(now_ns, took_ns)
-            if size > 0:  # LOAD says nothing about EXEC
-                self._slowdown.observe(now_ns, 1000 * took_ns // max(1, self._seed_ns[size]))
+        seed_ns = self.seed_ns.get(size)
+        if seed_ns is None:
+            return
+        if (measured := self._measured.get(size)) is None:
+            measured = self._measured[size] = Rolling()
+        measured.observe(now_ns, took_ns)
+        if size > 0:  # LOAD says nothing about EXEC
+            if self._slowdown is None:
+                self._slowdown = Rolling(window=2 * WINDOW, quantile=0.5)
+            permille = 1000 * took_ns // max(1, seed_ns)
+            self._slowdown.observe(now_ns, permille)
+            self._pace.observe(now_ns, permille)
 
     def predict(self, now_ns: int, size: int) -> int:
         """Duration of a batch of `size`. Sizes not run lately are the profile, times how far others are off theirs."""
-        if (measured := self._measured[size].high(now_ns)) is not None:
-            return measured
-        return self._seed_ns[size] * max(1000, self._slowdown.high(now_ns) or 1000) // 1000
+        if (measured := self._measured.get(size)) is not None and (high_ns := measured.high(now_ns)) is not None:
+            return high_ns
+        return self.seed_ns[size] if size == 0 else self.seed_ns[size] * self._permille(now_ns) // 1000
 
     def typical(self, now_ns: int, size: int) -> int:
         """What a batch of `size` mostly takes: sums of many are estimated by this, not by the high quantile."""
-        median = self._measured[size].median(now_ns)
-        return self.predict(now_ns, size) if median is None else median
+        if (measured := self._measured.get(size)) is not None and (median_ns := measured.median(now_ns)) is not None:
+            return median_ns
+        return self.predict(now_ns, size)
+
+    def _permille(self, now_ns: int) -> int:
+        """The model's own pace, else the share's; never quicker than the profile on hearsay."""
+        own = self._slowdown.high(now_ns) if self._slowdown is not None else None
+        return max(1000, own or self._pace.high(now_ns) or 1000)
 
 
 BUCKETS_NS = (

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from horologe_common.metrics import Stats
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Result
-    from horologe_controller.cluster import Action
     from horologe_controller.queues import Request
+    from horologe_controller.share import Action
 
 
 def count_result(stats: Stats, action: Action, result: Result, took_ns: int) -> None:

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 from horologe_common.core import Out
 from horologe_common.wire import Dispatch, Infer, Load, Row, Unload
-from horologe_controller.cluster import LOAD_SIZE, Action
+from horologe_controller.share import LOAD_SIZE, Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horologe_common.wire import Result
-    from horologe_controller.cluster import Cluster, Kind, Lane, Share
+    from horologe_controller.cluster import Cluster
     from horologe_controller.queues import Request
     from horologe_controller.scheduler import Batch, Plan
+    from horologe_controller.share import Kind, Lane, Share
 
 
 class Actions:
@@ -46,6 +47,7 @@ class Actions:
         del self._pending[action.id]
         end_ns = min(now_ns, result.end_ns - self._cluster.workers[sender].offset_ns())
         _lane(action).ended(action, end_ns)
+        self._cluster.changes.lane(action.share)
         return action, end_ns
 
     def lost_with(self, worker: str) -> list[Request]:
@@ -112,11 +114,12 @@ class Actions:
     ) -> Action:  # fmt: skip
         self._last_id += 1
         end_ns = start_ns + expected_ns
+        typical_ns = share.estimates[model].typical(now_ns, size)
         action = Action(
-            self._last_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns
+            self._last_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns, typical_ns
         )
         self._pending[action.id] = action
-        _lane(action).pending[action.id] = action
+        _lane(action).append(action)
         return action
 
 

@@ -1,137 +1,26 @@
-"""What the controller believes of every worker: pages and residency, lanes, pending actions, durations.
-
-Clockwork section 5.3: memory state, action profiles, pending actions; together they predict when an action ends.
-"""
+"""The mirror of all workers: their shares by address, and what is true of all shares together."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from horologe_common.clock import Offset, s
+from horologe_common.clock import Offset, ms, s
 from horologe_common.latency import Estimate, Rolling
 from horologe_common.wire import ShareState
+from horologe_controller.share import LOAD_SIZE, Holders, Share, Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from horologe_common import wire
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Register
-    from horologe_controller.queues import Request
+    from horologe_controller.share import Changes
 
-Kind = Literal["infer", "load"]
-LOAD_SIZE = 0
-"""Key of LOAD among the batch sizes of an estimate."""
+    Seed = dict[int, int]
 
-
-class Action(msgspec.Struct):
-    """Something a share was told to do at `sent_ns`. `start_ns`, `end_ns`: predicted, in the controller's clock.
-
-    `promised_ns` is the `end_ns` of when it was planned.
-    """
-
-    id: int
-    kind: Kind
-    share: Share
-    model: str
-    batch_size: int
-    requests: list[Request]
-    sent_ns: int
-    start_ns: int
-    end_ns: int
-    expected_ns: int
-    promised_ns: int
-
-    def open_requests(self) -> list[Request]:
-        """Those that still wait for this action."""
-        return [request for request in self.requests if request.action_id == self.id]
-
-
-class Lane:
-    """Pending actions of one lane, in order, and when it will be free."""
-
-    def __init__(self) -> None:
-        self.pending: dict[int, Action] = {}
-
-    def free_at(self, now_ns: int) -> int:
-        """When all that is pending should have ended; the first may already be late."""
-        at_ns = 0
-        for action in self.pending.values():
-            at_ns = at_ns + action.expected_ns if at_ns else max(now_ns, action.start_ns + action.expected_ns)
-        return at_ns or now_ns
-
-    def ended(self, action: Action, at_ns: int) -> None:
-        """An action has ended: the next one began then, whatever was predicted."""
-        self.pending.pop(action.id, None)
-        if following := next(iter(self.pending.values()), None):
-            following.start_ns = max(following.sent_ns, at_ns)
-            following.end_ns = following.start_ns + following.expected_ns
-
-    def overdue(self, now_ns: int, grace_ns: int) -> bool:
-        """Whether the oldest action should have been heard of long ago: the worker hangs."""
-        first = next(iter(self.pending.values()), None)
-        return first is not None and now_ns > first.end_ns + grace_ns
-
-
-class Share:
-    """One share of a device. Law: free pages plus the pages of resident and loading models are all pages."""
-
-    def __init__(self, worker: str, number: int, device: str, pages_total: int) -> None:
-        self.worker = worker
-        self.number = number
-        self.device = device
-        self.pages_total = pages_total
-        self.pages_free = pages_total
-        self.exec = Lane()
-        self.load = Lane()
-        self.resident: dict[str, int] = {}
-        """Model key -> pages, least recently used first."""
-        self.loading: dict[str, int] = {}
-        self.unused: dict[str, bool] = {}
-        """Resident models that have not run since their LOAD."""
-        self.estimates: dict[str, Estimate] = {}
-
-    def hold(self, model: str, pages: int, *, loading: bool) -> None:
-        self.pages_free -= pages
-        (self.loading if loading else self.resident)[model] = pages
-
-    def loaded(self, model: str, *, ok: bool) -> None:
-        """A LOAD has ended."""
-        pages = self.loading.pop(model, 0)
-        if ok:
-            self.resident[model] = pages
-            self.unused[model] = True
-        else:
-            self.pages_free += pages
-
-    def unload(self, model: str) -> None:
-        self.pages_free += self.resident.pop(model)
-        self.unused.pop(model, None)
-
-    def touch(self, model: str) -> None:
-        """Most recently used."""
-        self.resident[model] = self.resident.pop(model)
-        self.unused.pop(model, None)
-
-    def predict(self, now_ns: int, model: str, size: int) -> int:
-        """Duration of a batch of `size`, or of LOAD for `LOAD_SIZE`."""
-        return self.estimates[model].predict(now_ns, size)
-
-    def outstanding_ns(self, now_ns: int) -> int:
-        """What the EXECs given mostly still take: admission sums this up, where plans rely on `exec.free_at`."""
-        total_ns = 0
-        for action in self.exec.pending.values():
-            typical_ns = self.estimates[action.model].typical(now_ns, action.batch_size)
-            total_ns += typical_ns if total_ns else max(1, action.start_ns + typical_ns - now_ns)
-        return total_ns
-
-    def busy_with(self, model: str) -> bool:
-        return any(action.model == model for action in self.exec.pending.values())
-
-    def check(self) -> None:
-        assert self.pages_free + sum(self.resident.values()) + sum(self.loading.values()) == self.pages_total
-        assert self.pages_free >= 0
+FRESH_NS = ms(10)
+"""How long `quick_exec_ns` may be remembered; whoever would refuse by it asks `best_exec_ns`."""
 
 
 class Worker:
@@ -161,11 +50,25 @@ class Cluster:
         self.workers: dict[str, Worker] = {}
         self.specs: dict[str, ModelSpec] = {}
         """Models that some worker serves and that are admitted."""
-        self._last_profiles: dict[str, Profile] = {}
+        self.holders = Holders()
+        self.work = Work()
+        self.capable: dict[str, dict[Share, bool]] = {}
+        """Model key -> the shares that could run it."""
         self.returns = Rolling(window=return_window, age_ns=s(5), quantile=0.9)
         """How long results take from the end of EXEC until they are here."""
         self.overruns = Rolling(window=100, age_ns=s(5), quantile=0.9)
         """How much later than predicted, when it was planned, EXEC ends."""
+        self._seeds: dict[str, dict[tuple[tuple[int, int], ...], Seed]] = {}
+        """Model key -> its profiles as they differ between devices; kept while no worker serves the model."""
+        self.size = 0
+        """Shares, those whose clock is not known yet included."""
+        self._last_index = 0
+        self._quick: dict[tuple[str, int], tuple[int, int, int]] = {}
+
+    @property
+    def changes(self) -> Changes:
+        """What has changed since a scheduler last planned."""
+        return self.holders.changes
 
     def shares(self) -> Iterator[Share]:
         """Shares that can be planned for."""
@@ -185,46 +88,99 @@ class Cluster:
 
     def register(self, worker: Worker, message: Register) -> None:
         """Take a worker's own account of its pages and models."""
-        worker.models = {one.spec.key: (one.spec, one.profile, one.reason) for one in message.models}
-        self._last_profiles |= {one.spec.key: one.profile for one in message.models if one.profile is not None}
+        most_pages = max((told.pages_total for told in message.shares), default=0)
+        worker.models = {one.spec.key: _servable(one, most_pages) for one in message.models}
         for told in message.shares:
             if (share := worker.shares.get(told.share)) is None:
-                share = worker.shares[told.share] = Share(worker.address, told.share, told.device, told.pages_total)
+                share = worker.shares[told.share] = self._share(worker.address, told)
                 for key in told.resident:
                     if key in worker.models:
                         share.hold(key, worker.models[key][0].pages, loading=False)
             for key, (_, profile, _) in worker.models.items():
-                if profile is not None and key not in share.estimates:
-                    share.estimates[key] = Estimate({LOAD_SIZE: max(1, profile.load_ns), **profile.exec_ns})
+                if profile is not None and worker.models[key][0].pages <= share.pages_total:
+                    self._can_run(share, key, self._seed(key, profile))
+            self.stir(share)
 
-    def best_exec_ns(self, now_ns: int, model: str, size: int) -> int | None:
-        """The shortest predicted duration over all shares; from the last profile while no worker serves the model.
+    def _share(self, worker: str, told: wire.Share) -> Share:
+        self.size += 1
+        self._last_index += 1
+        return Share(worker, told.share, self._last_index, told.device, told.pages_total, self.holders, self.work)
 
-        None if none ever could.
-        """
-        times = [share.predict(now_ns, model, size) for share in self.shares() if model in share.estimates]
-        if not times and (profile := self._last_profiles.get(model)):
-            return profile.exec_ns[size]
-        return min(times, default=None)
+    def _seed(self, model: str, profile: Profile) -> Seed:
+        """The profile's durations by batch size, one object for all shares that have the same."""
+        seed = {LOAD_SIZE: max(1, profile.load_ns), **profile.exec_ns}
+        return self._seeds.setdefault(model, {}).setdefault(tuple(seed.items()), seed)
 
-    def typical_exec_ns(self, now_ns: int, model: str, size: int) -> int:
-        """What a batch of `size` mostly takes on the quickest share; 0 if no share can run the model."""
-        times = [share.estimates[model].typical(now_ns, size) for share in self.shares() if model in share.estimates]
-        return min(times, default=0)
+    def _can_run(self, share: Share, model: str, seed: Seed) -> None:
+        """What has been measured of the model stays, unless its profile is another one now."""
+        known = share.estimates.get(model)
+        if known is None or known.seed_ns is not seed:
+            share.estimates[model] = Estimate(seed, share.pace)
+            self.capable.setdefault(model, {})[share] = True
 
-    def has_room(self) -> bool:
-        """Whether some share could take another of its models without evicting one."""
-        return any(
-            len(share.resident) + len(share.loading) < len(share.estimates) and share.pages_free > 0
-            for share in self.shares()
-        )
+    def clock(self, worker: Worker, sent_ns: int, peer_ns: int, received_ns: int) -> None:
+        """A Pong: from the first on, windows can be told to a worker on another host."""
+        if not worker.reachable:
+            for share in worker.shares.values():
+                self.stir(share)
+        worker.clock.observe(sent_ns, peer_ns, received_ns)
+
+    def stir(self, share: Share) -> None:
+        """Have the scheduler look at the share."""
+        self.changes.shares[share] = True
+
+    def lose(self, worker: Worker) -> None:
+        """Nothing more will be heard of the worker."""
+        self.workers.pop(worker.address, None)
+        for share in worker.shares.values():
+            self.size -= 1
+            share.lost()
+            for model in share.estimates:
+                self._cannot_run(share, model)
 
     def withdraw(self, share: Share, model: str) -> None:
         """The share turned out to be unable to load the model."""
         del share.estimates[model]
-        if not any(model in other.estimates for other in self.shares()):
-            self._last_profiles.pop(model, None)
+        self._cannot_run(share, model)
+        if model not in self.capable:
+            self._seeds.pop(model, None)
+
+    def _cannot_run(self, share: Share, model: str) -> None:
+        capable = self.capable[model]
+        del capable[share]
+        if not capable:
+            del self.capable[model]
+
+    def best_exec_ns(self, now_ns: int, model: str, size: int) -> int | None:
+        """The shortest predicted duration over all shares; by the last profile while no worker serves the model.
+
+        Shares that do not hold the model count by its profile. None if none could ever run it.
+        """
+        holders, capable = self.holders.of.get(model, {}), self.capable.get(model, {})
+        times = [share.predict(now_ns, model, size) for share in holders if model in share.estimates]
+        if len(times) < len(capable) or not capable:
+            times.extend(seed[size] for seed in self._seeds.get(model, {}).values())
+        return min(times, default=None)
+
+    def quick_exec_ns(self, now_ns: int, model: str, size: int) -> tuple[int, int]:
+        """(shortest predicted, least typical) duration of a batch of `size`, as of the last 10 ms; 0, 0 if unknown."""
+        found = self._quick.get((model, size))
+        if found is None or found[0] < now_ns - FRESH_NS:
+            holders = self.holders.of.get(model, {})
+            typical = [share.estimates[model].typical(now_ns, size) for share in holders if model in share.estimates]
+            best_ns = self.best_exec_ns(now_ns, model, size) or 0
+            found = self._quick[model, size] = now_ns, best_ns, min(typical, default=best_ns)
+        return found[1], found[2]
 
     def check(self) -> None:
         for share in self.shares():
             share.check()
+        self.work.check([share.exec for worker in self.workers.values() for share in worker.shares.values()])
+
+
+def _servable(report: wire.ModelReport, most_pages: int) -> tuple[ModelSpec, Profile | None, str]:
+    """What a worker says of a model; without a profile, and with the reason, if it fits none of its shares."""
+    pages = report.spec.pages
+    if report.profile is None or pages <= most_pages:
+        return report.spec, report.profile, report.reason
+    return report.spec, None, f"pages: needs {pages} of 16 MiB, the largest share has {most_pages}"

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core import Buffer
-    from horologe_controller.cluster import Action
-    from horologe_controller.scheduler import Refusal
+    from horologe_controller.scheduler import Plan, Refusal
     from horologe_controller.settings import Settings
+    from horologe_controller.share import Action
 
 ATTEMPTS = 3
 """A request is planned this often at most: after losing a worker twice, something about it may be the reason."""
@@ -68,7 +68,7 @@ class Controller:
                 self._register(now_ns, sender, message)
             case Pong():
                 if worker := self.cluster.workers.get(sender):
-                    worker.clock.observe(message.sent_ns, message.peer_ns, now_ns)
+                    self.cluster.clock(worker, message.sent_ns, message.peer_ns, now_ns)
             case Admit():
                 self.out.extend(self.repository.admit(sender, message))
                 self.out.extend(self.repository.announcement())
@@ -84,16 +84,23 @@ class Controller:
         for sender, submit, arrival_ns in self._arrived:
             self._submit(now_ns, sender, submit, arrival_ns)
         self._arrived.clear()
-        plan = self.scheduler.plan(now_ns, self.cluster)
-        for refusal in plan.refuse:
-            self._refuse(refusal)
-        self.out.extend(self._actions.carry_out(now_ns, plan))
+        plan = self._plan(now_ns)
+        while plan.load:
+            plan = self._plan(now_ns)
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
             for request in self._actions.overdue(now_ns):
                 self._enqueue(now_ns, request)
             self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
         self._wake_ns = plan.wake_ns
+
+    def _plan(self, now_ns: int) -> Plan:
+        """Ask the scheduler, and do as it says."""
+        plan = self.scheduler.plan(now_ns, self.cluster)
+        for refusal in plan.refuse:
+            self._refuse(refusal)
+        self.out.extend(self._actions.carry_out(now_ns, plan))
+        return plan
 
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
@@ -232,12 +239,11 @@ class Controller:
         """A dead worker's requests are planned again; a dead submitter's are dropped."""
         self._peers.pop(address, None)
         self.repository.leave(address)
-        if worker := self.cluster.workers.pop(address, None):
+        if worker := self.cluster.workers.get(address):
+            self.cluster.lose(worker)
             for request in self._actions.lost_with(address):
                 request.attempts += 1
                 self._enqueue(now_ns, request)
-            for share in worker.shares.values():
-                share.exec.pending.clear()
             self.out.extend(self.repository.refresh())
             self.out.extend(self.repository.announcement())
             return

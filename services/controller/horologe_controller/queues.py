@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import bisect
 import heapq
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from horologe_common.models import ModelSpec
 
+    QueueKey = tuple[int, bool]
+    """(`alike`, best effort), within a model."""
 
 UNPLACED, FINISHED = 0, -1
 """In the place of an action's id: the request is in none yet, or has ended."""
 
 
 class Request(msgspec.Struct, eq=False):
-    """A submit as the controller holds it. `deadline_ns` is when EXEC must have ended."""
+    """A submit as the controller holds it. `deadline_ns` is when EXEC must have ended.
+
+    `cost_ns` is the execution time that it added to its queue: what is ahead of others, and demand for its model.
+    """
 
     id: int
     submitter: str
@@ -36,15 +41,19 @@ class Request(msgspec.Struct, eq=False):
     attempts: int = 0
     queued: bool = False
     admitted: bool = False
+    cost_ns: int = 0
 
 
 class ModelQueue:
     """Waiting requests of one model (and shape) in order of deadline, then arrival."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, alike: int = 0, best_effort: bool = False) -> None:
         self.spec = spec
+        self.model = spec.key
+        self.key = alike, best_effort
+        self.best_effort = best_effort
         self.rows = 0
-        self._order: list[tuple[int, int]] = []
+        self._deadlines: list[int] = []
         self._requests: list[Request] = []
 
     def __len__(self) -> int:
@@ -53,77 +62,125 @@ class ModelQueue:
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests)
 
+    def __getitem__(self, index: int) -> Request:
+        return self._requests[index]
+
     def add(self, request: Request) -> None:
-        key = (request.deadline_ns, request.id)
-        at = len(self._order) if not self._order or self._order[-1] < key else bisect.bisect(self._order, key)
-        self._order.insert(at, key)
-        self._requests.insert(at, request)
+        deadlines, deadline_ns = self._deadlines, request.deadline_ns
+        if not deadlines or deadlines[-1] <= deadline_ns:
+            deadlines.append(deadline_ns)
+            self._requests.append(request)
+        else:
+            at = bisect_right(deadlines, deadline_ns)
+            deadlines.insert(at, deadline_ns)
+            self._requests.insert(at, request)
         self.rows += request.rows
 
     def remove(self, request: Request) -> None:
-        at = bisect.bisect_left(self._order, (request.deadline_ns, request.id))
-        del self._order[at], self._requests[at]
+        at = self._requests.index(request, bisect_left(self._deadlines, request.deadline_ns))
+        del self._deadlines[at], self._requests[at]
         self.rows -= request.rows
 
-    def first(self) -> Request:
-        return self._requests[0]
+    def take(self, start: int, count: int) -> list[Request]:
+        """Remove and return `count` requests from place `start` on."""
+        end = start + count
+        taken = self._requests[start:end]
+        del self._requests[start:end], self._deadlines[start:end]
+        self.rows -= sum(request.rows for request in taken)
+        return taken
 
-    def rows_before(self, deadline_ns: int) -> int:
-        """Rows with a deadline up to this, exactly for single-row requests and in proportion otherwise."""
-        if not self._order:
-            return 0
-        return self.rows * bisect.bisect(self._order, (deadline_ns, 1 << 62)) // len(self._order)
+    def sizes(self) -> Iterator[int]:
+        """Batch sizes that the queue may be able to fill, largest first."""
+        sizes = self.spec.batch_sizes
+        limit = self.rows if self.rows == len(self._requests) else self.spec.compiled(min(self.rows, sizes[-1]))
+        return (size for size in reversed(sizes) if size <= limit or size == sizes[0])
 
-    def batch(self, size: int, end_ns: int) -> list[Request]:
-        """The earliest requests whose deadline is `end_ns` or later, up to `size` rows together."""
-        chosen: list[Request] = []
-        rows = 0
-        start = bisect.bisect_left(self._order, (end_ns, 0))
-        for index in range(start, len(self._requests)):
-            request = self._requests[index]
-            if rows + request.rows > size:
+    def surviving(self, end_ns: int) -> int:
+        """The place of the first request whose deadline is `end_ns` or later: so are all behind it."""
+        return bisect_left(self._deadlines, end_ns)
+
+    def filling(self, place: int, size: int) -> int:
+        """How many requests from `place` on make a batch of `size`; 0 where there are too few for that size.
+
+        A size is padded only where no smaller one holds the first request, or where the next one does not fit.
+        """
+        if self.rows == len(self._requests):  # single rows, as nearly always
+            count = rows = min(size, self.rows - place)
+        else:
+            count, rows = self._fit(place, size)
+        if rows == size or not count:
+            return count
+        compiled = self.spec.compiled
+        more = place + count < len(self._requests)
+        return count if compiled(rows) == size and (more or compiled(self._requests[place].rows) == size) else 0
+
+    def _fit(self, place: int, size: int) -> tuple[int, int]:
+        """(requests, rows) from `place` on that fit into `size` rows, in order."""
+        count = rows = 0
+        for index in range(place, len(self._requests)):
+            more = self._requests[index].rows
+            if rows + more > size:
                 break
-            chosen.append(request)
-            rows += request.rows
-            if rows == size:
-                break
-        return chosen
+            count += 1
+            rows += more
+        return count, rows
 
 
 class Backlog:
-    """All queues, those with a deadline and the best-effort ones, and a heap of last possible starts."""
+    """All queues by model, and a heap of last possible starts."""
 
     def __init__(self) -> None:
-        self.queues: dict[tuple[str, int], ModelQueue] = {}
-        """(model key, `alike`) -> queue of requests with a deadline; only those that hold any."""
-        self.best_effort: dict[tuple[str, int], ModelQueue] = {}
+        self._queues: dict[str, dict[QueueKey, ModelQueue]] = {}
+        """Only those that hold any request."""
         self._last_starts: list[tuple[int, int, Request]] = []
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def add(self, request: Request, exec_ns: int) -> None:
-        """Queue; `exec_ns` is the shortest time in which it could be run."""
-        queues = self.best_effort if request.best_effort else self.queues
-        key = (request.spec.key, request.alike)
+    def __iter__(self) -> Iterator[ModelQueue]:
+        for queues in self._queues.values():
+            yield from queues.values()
+
+    def of(self, model: str) -> Iterable[ModelQueue]:
+        """The queues of a model."""
+        queues = self._queues.get(model)
+        return queues.values() if queues else ()
+
+    def add(self, request: Request, exec_ns: int) -> ModelQueue:
+        """Put it into its queue, which is returned; `exec_ns` is the shortest time in which it could be run."""
+        spec = request.spec
+        queues = self._queues.setdefault(spec.key, {})
+        key = request.alike, request.best_effort
         queue = queues.get(key)
         if queue is None:
-            queue = queues[key] = ModelQueue(request.spec)
+            queue = queues[key] = ModelQueue(spec, *key)
         queue.add(request)
         self._size += 1
         request.queued = True
         heapq.heappush(self._last_starts, (request.deadline_ns - exec_ns, request.id, request))
+        return queue
 
     def remove(self, request: Request) -> None:
-        queues = self.best_effort if request.best_effort else self.queues
-        key = (request.spec.key, request.alike)
-        queue = queues[key]
+        queue = self._queues[request.spec.key][request.alike, request.best_effort]
         queue.remove(request)
-        self._size -= 1
-        request.queued = False
+        self._left(queue, [request])
+
+    def take(self, queue: ModelQueue, start: int, count: int) -> list[Request]:
+        """Remove and return a batch."""
+        taken = queue.take(start, count)
+        self._left(queue, taken)
+        return taken
+
+    def _left(self, queue: ModelQueue, requests: list[Request]) -> None:
+        self._size -= len(requests)
+        for request in requests:
+            request.queued = False
         if not queue:
-            del queues[key]
+            queues = self._queues[queue.model]
+            del queues[queue.key]
+            if not queues:
+                del self._queues[queue.model]
 
     def overdue(self, now_ns: int) -> Iterator[Request]:
         """Take, one by one, the queued requests whose last possible start (as of `add`) has passed."""
@@ -144,9 +201,8 @@ class Backlog:
         return heap[0][0] + 1 if heap else None
 
     def check(self) -> None:
-        queues = (*self.queues.values(), *self.best_effort.values())
-        assert self._size == sum(map(len, queues))
-        for queue in queues:
+        assert self._size == sum(map(len, self))
+        for queue in self:
             assert queue.rows == sum(request.rows for request in queue) > 0
-            order = [(request.deadline_ns, request.id) for request in queue]
-            assert order == sorted(order)
+            deadlines = [request.deadline_ns for request in queue]
+            assert deadlines == sorted(deadlines) == queue._deadlines

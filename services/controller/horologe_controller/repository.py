@@ -82,6 +82,8 @@ class Repository:
                 found[key] = ModelState(state.spec, state_now, "no worker serves it now")
         self._states = dict(sorted(found.items()))
         self._cluster.specs = {key: state.spec for key, state in self._states.items() if state.state != "UNAVAILABLE"}
+        for share in self._cluster.shares():
+            self._cluster.stir(share)
         return self._answers()
 
     def _models(self) -> Models:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from horologe_controller.cluster import Action, Cluster, Share
+    from horologe_controller.cluster import Cluster
     from horologe_controller.queues import Request
+    from horologe_controller.share import Action, Share
 
 
 class Batch(msgspec.Struct):
@@ -40,7 +41,10 @@ class Refusal(msgspec.Struct):
 
 
 class Plan(msgspec.Struct):
-    """Decisions, to be carried out in this order: refuse, unload, load, start."""
+    """Decisions, to be carried out in this order: refuse, unload, load, start.
+
+    At most one LOAD: where there is one, the scheduler is asked again at once, when the mirror knows of it.
+    """
 
     start: list[Batch]
     load: list[tuple[Share, str]]
@@ -59,16 +63,13 @@ class Scheduler(Protocol):
         """Forget a queued request (cancelled)."""
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
-        """Decide. What the plan starts and refuses is not queued any more; the cluster mirror is not changed."""
+        """Decide. What the plan starts and refuses is not queued any more; the mirror is as `cluster.changes` says."""
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
-        """An action has ended after `took_ns`."""
+        """An action has ended after `took_ns`: the estimates know of it."""
 
     def __len__(self) -> int:
         """Requests queued."""
-
-    def demand_ns(self, now_ns: int, cluster: Cluster) -> dict[str, int]:
-        """Queued execution time per model key."""
 
     def check(self) -> None:
         """Assert the laws of its queues."""

@@ -16,6 +16,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Each lane of each share is given work for this long (Clockwork appendix B)."""
     in_flight: int = 2
     """INFERs outstanding per share at most: with actions shorter than a message's way, more would only be smaller."""
+    window_ns: int = 0
+    """An INFER that has not begun this long after its predicted start is given up (and planned again while its
+    deadlines allow); 0: it may begin as long as every deadline in it can be kept."""
+    admission: bool = True
+    """Refuse on arrival what the work ahead leaves no time for. Off: as Clockwork's appendix B has it, a request waits
+    until not even a batch of its own could finish in time."""
     margin_ns: int = ms(1)
     """The way back to the client, added to what is measured of it."""
     return_quantile_window: int = 200

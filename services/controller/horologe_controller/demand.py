@@ -1,0 +1,166 @@
+"""How much work each model has outstanding, which shares can be expected to do it, and who most needs a LOAD.
+
+Clockwork appendix B: demand d_m, allocations a_m,g with sum over g = d_m, load l_g = sum over m of a_m,g, and load
+priority p_m = d_m - sum over g of a_m,g * capacity / l_g. As there, a model's allocations and priority are brought up
+to date when something happens to that model, not whenever a load changes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from horologe_common.clock import ms
+
+if TYPE_CHECKING:
+    from horologe_controller.queues import Request
+    from horologe_controller.share import Holders, Share
+
+CAPACITY_NS = ms(100)
+"""Work a share is taken to do while the demand lasts: the SLO of Clockwork's evaluation."""
+SWEEP_FROM = 64
+
+
+class Demand:
+    """The estimates of appendix B. A request counts while a LOAD that began now would still help it."""
+
+    def __init__(self) -> None:
+        self._total: dict[str, int] = {}
+        self._parts: dict[str, dict[Share, int]] = {}
+        self._loads: dict[Share, int] = {}
+        self._priority: dict[str, int] = {}
+        self._heap: list[tuple[int, str]] = []
+        self._helped_until: list[tuple[int, int, Request]] = []
+        self._counted: dict[int, int] = {}
+        self._stale: dict[str, bool] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._total)
+
+    def __contains__(self, model: str) -> bool:
+        return model in self._total
+
+    def add(self, request: Request, until_ns: int) -> None:
+        """A request has come whose model, were it to be loaded, would have to be so from `until_ns` on."""
+        model = request.spec.key
+        self._counted[request.id] = request.cost_ns
+        self._total[model] = self._total.get(model, 0) + request.cost_ns
+        self._stale[model] = True
+        heapq.heappush(self._helped_until, (until_ns, request.id, request))
+
+    def remove(self, request: Request) -> None:
+        """It is not outstanding any more, or beyond help."""
+        cost_ns = self._counted.pop(request.id, None)
+        if cost_ns is None:
+            return
+        model = request.spec.key
+        left_ns = self._total[model] - cost_ns
+        if left_ns > 0:
+            self._total[model] = left_ns
+        else:
+            del self._total[model]
+        self._stale[model] = True
+
+    def changed(self, model: str) -> None:
+        """The model has come to a share, or gone."""
+        if model in self._total or model in self._parts:
+            self._stale[model] = True
+
+    def update(self, now_ns: int, holders: Holders) -> None:
+        """Take in what has happened up to now."""
+        past = self._helped_until
+        while past and past[0][0] < now_ns:
+            self.remove(heapq.heappop(past)[2])
+        if self._stale:
+            stale, self._stale = self._stale, {}
+            for model in stale:
+                self._allocate(model, holders)
+
+    def neediest(self, share: Share) -> str | None:
+        """The model with the highest positive priority that the share lacks."""
+        heap, kept, found = self._heap, [], None
+        while heap:
+            entry = heap[0]
+            if self._priority.get(entry[1]) != -entry[0]:
+                heapq.heappop(heap)
+            elif share.lacks(entry[1]):
+                found = entry[1]
+                break
+            else:
+                kept.append(heapq.heappop(heap))
+        for entry in kept:
+            heapq.heappush(heap, entry)
+        return found
+
+    def unfulfilled(self) -> bool:
+        """Whether some model's priority is positive."""
+        heap = self._heap
+        while heap and self._priority.get(heap[0][1]) != -heap[0][0]:
+            heapq.heappop(heap)
+        return bool(heap)
+
+    def load_ns(self, share: Share) -> int:
+        """l_g: the demand allocated to the share."""
+        return self._loads.get(share, 0)
+
+    def forget(self, share: Share) -> None:
+        """The share is gone; its models have been told of as `changed`."""
+        self._loads.pop(share, None)
+
+    def priority_ns(self, model: str) -> int:
+        """p_m, as of when something last happened to the model; 0 or less: its demand will be fulfilled."""
+        return self._priority.get(model, 0)
+
+    def _allocate(self, model: str, holders: Holders) -> None:
+        """a_m,g inversely proportional to l_g, then p_m."""
+        loads = self._loads
+        for share, part_ns in self._parts.pop(model, {}).items():
+            loads[share] -= part_ns
+        total_ns = self._total.get(model, 0)
+        if not total_ns:
+            self._priority.pop(model, None)
+            return
+        priority_ns = total_ns
+        hosts = holders.of.get(model)
+        if hosts:
+            parts = self._parts[model] = _parts(total_ns, {share: loads.get(share, 0) for share in hosts})
+            for share, part_ns in parts.items():
+                loads[share] = load_ns = loads.get(share, 0) + part_ns
+                priority_ns -= part_ns * CAPACITY_NS // max(1, load_ns)
+        if self._priority.get(model) != priority_ns:
+            self._priority[model] = priority_ns
+            if priority_ns > 0:
+                heapq.heappush(self._heap, (-priority_ns, model))
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop entries that do not count any more once they are the majority."""
+        if len(self._heap) > 2 * len(self._priority) + SWEEP_FROM:
+            self._heap = [(-priority, model) for model, priority in self._priority.items() if priority > 0]
+            heapq.heapify(self._heap)
+
+    def check(self) -> None:
+        """Allocations add up to the demand and to the loads."""
+        by_share: dict[Share, int] = {}
+        for model, parts in self._parts.items():
+            if model not in self._stale:
+                assert sum(parts.values()) == self._total[model]
+            for share, part_ns in parts.items():
+                by_share[share] = by_share.get(share, 0) + part_ns
+        assert {share: load for share, load in self._loads.items() if load} == {
+            share: load for share, load in by_share.items() if load
+        }
+        waiting = {model for model, priority in self._priority.items() if priority > 0}
+        assert waiting <= {model for _, model in self._heap}
+
+
+def _parts(total_ns: int, loads: dict[Share, int]) -> dict[Share, int]:
+    """The total in whole ns, shared out inversely to the loads."""
+    if len(loads) == 1:
+        return dict.fromkeys(loads, total_ns)
+    weights = {share: 1 / (1 + max(0, load_ns)) for share, load_ns in loads.items()}
+    scale = total_ns / sum(weights.values())
+    parts = {share: int(scale * weight) for share, weight in weights.items()}
+    last = next(reversed(parts))
+    parts[last] += total_ns - sum(parts.values())
+    return parts

@@ -1,0 +1,216 @@
+"""What schedulers that plan a few milliseconds ahead have in common: queues, admission, the look-ahead, placement.
+
+A subclass says which batch of a queue is best on a share (`propose`). Nothing here looks at every model, share or
+request: what has changed is looked at, and what comes first in a heap.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from horologe_common.clock import ms
+from horologe_controller.admission import Admission
+from horologe_controller.demand import Demand
+from horologe_controller.placement import Placement
+from horologe_controller.queues import Backlog
+from horologe_controller.scheduler import Batch, Plan, Refusal
+from horologe_controller.share import LOAD_SIZE
+from horologe_controller.strategies import Ranking, Strategy
+
+if TYPE_CHECKING:
+    from horologe_controller.cluster import Cluster
+    from horologe_controller.queues import ModelQueue, Request
+    from horologe_controller.settings import Settings
+    from horologe_controller.share import Action, Share
+
+BEST_EFFORT_LOOKAHEAD_NS = ms(1)
+"""Best-effort batches are given this long ahead: one that waits would keep deadline traffic waiting for it too."""
+
+
+class LookAhead:
+    """A scheduler but for `propose`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.backlog = Backlog()
+        self.admission = Admission()
+        self.demand = Demand()
+        self.placement = Placement(settings)
+        self._rankings: dict[Share, tuple[Ranking, Ranking]] = {}
+        """For each share: deadline traffic, best effort."""
+        self._hungry: dict[Share, bool] = {}
+        """Shares that had room when last looked at, and nothing they could start."""
+        self._due: list[tuple[int, int, Share]] = []
+        """When shares that were full want more, unless a Result comes first."""
+
+    def propose(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+        """The best batch of the queue that could start at `start_ns` on the share and make every deadline in it.
+
+        While queue and estimates stay as they are, its rank must not fall as `start_ns` grows.
+        """
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.backlog)
+
+    def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
+        spec = request.spec
+        size = spec.compiled(request.rows)
+        exec_ns, _ = cluster.quick_exec_ns(now_ns, spec.key, size)
+        if not request.best_effort:
+            if not exec_ns or now_ns + exec_ns > request.deadline_ns:
+                exec_ns = cluster.best_exec_ns(now_ns, spec.key, size) or 0
+            if exec_ns and (refusal := self._refusal(now_ns, request, exec_ns, cluster)):
+                return refusal
+        if not exec_ns:
+            return Refusal(request, "no worker can serve this model")
+        request.admitted = True
+        queue = self.backlog.add(request, exec_ns)
+        self.admission.entered(now_ns, request, queue, cluster)
+        load_ns, _ = cluster.quick_exec_ns(now_ns, spec.key, LOAD_SIZE)
+        self.demand.add(request, request.deadline_ns - exec_ns - load_ns)
+        for share in cluster.holders.of.get(spec.key, ()):
+            self._ranking(share, queue).changed(queue)
+            if share in self._hungry:
+                cluster.changes.lane(share)
+        return None
+
+    def _refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
+        if self.settings.admission:
+            return self.admission.refusal(now_ns, request, exec_ns, cluster)
+        late_ns = now_ns + exec_ns - request.deadline_ns
+        return Refusal(request, "its execution alone takes longer", late_ns) if late_ns > 0 else None
+
+    def remove(self, request: Request) -> None:
+        self.backlog.remove(request)
+        self._left(request)
+
+    def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
+        """The estimates of its model on its share are others."""
+        for queue in self.backlog.of(action.model):
+            self._ranking(action.share, queue).changed(queue)
+
+    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
+        plan = Plan([], [], [], [], None)
+        shares = self._changed(now_ns, cluster)
+        plan.refuse = self._refusals(now_ns, cluster)
+        for share in sorted(shares, key=_index):
+            self._fill(now_ns, share, cluster, plan)
+        self.demand.update(now_ns, cluster.holders)
+        wakes = (
+            self.placement.plan(now_ns, cluster, self.demand, plan), self.backlog.next_overdue_ns(),
+            self._due[0][0] if self._due else None,
+        )  # fmt: skip
+        plan.wake_ns = min((at for at in wakes if at is not None and at > now_ns), default=None)
+        return plan
+
+    def _ranking(self, share: Share, queue: ModelQueue) -> Ranking:
+        rankings = self._rankings.get(share)
+        if rankings is None:
+            rankings = self._rankings[share] = Ranking(self.propose), Ranking(_oldest)
+        return rankings[queue.best_effort]
+
+    def _changed(self, now_ns: int, cluster: Cluster) -> dict[Share, bool]:
+        """Take in what has changed; the shares that may have room and something to start."""
+        changes, shares = cluster.changes, {}
+        for share, model in changes.models:
+            self.demand.changed(model)
+            for queue in self.backlog.of(model):
+                self._ranking(share, queue).changed(queue)
+        for share, deep in changes.shares.items():
+            if share.gone:
+                self._rankings.pop(share, None)
+                self._hungry.pop(share, None)
+                continue
+            shares[share] = True
+            if deep:
+                self.placement.changed(share)
+        changes.clear()
+        while self._due and self._due[0][0] <= now_ns:
+            share = heapq.heappop(self._due)[2]
+            if not share.gone:
+                shares[share] = True
+        return shares
+
+    def _refusals(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
+        """Those that not even a batch of their own, started now, would finish in time."""
+        refused = []
+        for request in self.backlog.overdue(now_ns):
+            spec = request.spec
+            exec_ns = cluster.best_exec_ns(now_ns, spec.key, spec.compiled(request.rows)) or 0
+            if exec_ns and now_ns + exec_ns <= request.deadline_ns:
+                self.backlog.again(request, request.deadline_ns - exec_ns)
+                continue
+            self.remove(request)
+            self.admission.in_vain(request, exec_ns)
+            refused.append(Refusal(request, "its turn did not come in time", now_ns + exec_ns - request.deadline_ns))
+        return refused
+
+    def _fill(self, now_ns: int, share: Share, cluster: Cluster, plan: Plan) -> None:
+        """Batches for one share until it has work for the look-ahead."""
+        self._hungry.pop(share, None)
+        if not cluster.workers[share.worker].reachable or share.exec.overdue(now_ns, self.settings.action_grace_ns):
+            return
+        rankings = self._rankings.get(share)
+        free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
+        while in_flight < self.settings.in_flight and free_ns < now_ns + self.settings.lookahead_ns:
+            strategy = rankings[0].best(now_ns, free_ns, share) if rankings else None
+            if strategy is None and rankings:
+                strategy = self._best_effort(now_ns, free_ns, share, rankings[1])
+            if strategy is None:
+                self._hungry[share] = True
+                return
+            plan.start.append(self._batch(free_ns, share, strategy))
+            free_ns += strategy.expected_ns
+            in_flight += 1
+        if in_flight < self.settings.in_flight:
+            heapq.heappush(self._due, (free_ns - self.settings.lookahead_ns, share.index, share))
+
+    def _best_effort(self, now_ns: int, free_ns: int, share: Share, ranking: Ranking) -> Strategy | None:
+        """What deadline traffic leaves: the oldest request, with as many of its model as there are."""
+        strategy = ranking.best(now_ns, free_ns, share)
+        soon_ns = now_ns + BEST_EFFORT_LOOKAHEAD_NS
+        if strategy is not None and free_ns > soon_ns:
+            heapq.heappush(self._due, (free_ns - BEST_EFFORT_LOOKAHEAD_NS, share.index, share))
+            return None
+        return strategy
+
+    def _batch(self, free_ns: int, share: Share, strategy: Strategy) -> Batch:
+        queue, expected_ns = strategy.queue, strategy.expected_ns
+        requests = self.backlog.take(queue, strategy.start, strategy.requests)
+        for request in requests:
+            self._left(request)
+        self.admission.ran(queue.model, len(requests), expected_ns // len(requests))
+        latest_ns = requests[0].deadline_ns - expected_ns
+        if self.settings.window_ns:
+            latest_ns = min(latest_ns, free_ns + self.settings.window_ns)
+        return Batch(share, queue.model, strategy.size, requests, free_ns, latest_ns, expected_ns)
+
+    def _left(self, request: Request) -> None:
+        self.admission.left(request)
+        self.demand.remove(request)
+
+    def check(self) -> None:
+        self.backlog.check()
+        self.admission.ahead.check()
+        self.demand.check()
+        for rankings in self._rankings.values():
+            for ranking in rankings:
+                ranking.check()
+
+
+def _index(share: Share) -> int:
+    return share.index
+
+
+def _oldest(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+    """Best effort: the longest waiting request first."""
+    if not queue:
+        return None
+    first = queue[0]
+    for size in queue.sizes():
+        if count := queue.filling(0, size):
+            expected_ns = share.predict(now_ns, queue.model, size)
+            return Strategy((first.arrival_ns, first.id), queue, size, 0, count, expected_ns)
+    return None

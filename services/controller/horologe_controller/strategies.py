@@ -1,0 +1,100 @@
+"""Which batch goes next on a share: the best strategy of every queue, in order (Clockwork appendix B)."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horologe_controller.queues import ModelQueue
+    from horologe_controller.share import Share
+
+    Propose = Callable[[int, int, Share, ModelQueue], "Strategy | None"]
+    """(now_ns, start_ns, share, queue): the best batch of the queue that could start at `start_ns` on the share."""
+    Rank = tuple[int, int]
+    """What the scheduler orders by (ns), and the id of the first request of the batch."""
+
+NOWHERE = (0, None)
+SWEEP_FROM = 64
+
+
+class Strategy(NamedTuple):
+    """Run so many `requests` of a queue from place `start` on as a batch of `size`. The lowest `rank` goes first."""
+
+    rank: Rank
+    queue: ModelQueue
+    size: int
+    start: int
+    requests: int
+    expected_ns: int
+
+
+class Ranking:
+    """The strategies of one share, best first; O(log n) for each queue that has changed or was looked at in vain.
+
+    Relies on this: while nothing is added to a queue and the estimates stay, its rank only grows, with the start time
+    and with every request that leaves. So what was found before is a lower bound: it is looked at again when it comes
+    first, and not sooner. Other queues are `changed`; a start earlier than the last has everything looked at again.
+    """
+
+    def __init__(self, propose: Propose) -> None:
+        self._propose = propose
+        self._heap: list[tuple[Rank, int, ModelQueue]] = []
+        self._known: dict[ModelQueue, tuple[int, Rank | None]] = {}
+        """Queues that were proposed from: the number and the rank of the entry in the heap that counts, if any."""
+        self._changed: dict[ModelQueue, bool] = {}
+        self._start_ns = 0
+        self._entries = 0
+
+    def changed(self, queue: ModelQueue) -> None:
+        """Requests have come, the model has come to the share or gone from it, or its estimates are others."""
+        self._changed[queue] = True
+
+    def best(self, now_ns: int, start_ns: int, share: Share) -> Strategy | None:
+        """The strategy with the lowest rank among those that can start at `start_ns` and make every deadline."""
+        if start_ns < self._start_ns:
+            self._changed |= dict.fromkeys(self._known, True)
+        self._start_ns = start_ns
+        if self._changed:
+            for queue in self._changed:
+                self._look_at(queue, share, self._propose(now_ns, start_ns, share, queue))
+            self._changed.clear()
+        heap, known = self._heap, self._known
+        while heap:
+            rank, entry, queue = heap[0]
+            if known.get(queue, NOWHERE)[0] != entry:
+                heapq.heappop(heap)
+                continue
+            strategy = self._propose(now_ns, start_ns, share, queue)
+            if strategy is not None and strategy.rank == rank:
+                return strategy
+            heapq.heappop(heap)
+            known[queue] = NOWHERE
+            self._look_at(queue, share, strategy)
+        return None
+
+    def _look_at(self, queue: ModelQueue, share: Share, strategy: Strategy | None) -> None:
+        """Enter what has been found for a queue."""
+        if not queue or queue.model not in share.resident:
+            self._known.pop(queue, None)
+        elif strategy is None:
+            self._known[queue] = NOWHERE
+        elif self._known.get(queue, NOWHERE)[1] != strategy.rank:
+            self._entries += 1
+            self._known[queue] = self._entries, strategy.rank
+            heapq.heappush(self._heap, (strategy.rank, self._entries, queue))
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Forget what does not count any more once it is the majority."""
+        if len(self._heap) > 2 * len(self._known) + SWEEP_FROM:
+            self._known = {queue: entry for queue, entry in self._known.items() if queue}
+            self._heap = [one for one in self._heap if self._known.get(one[2], NOWHERE)[0] == one[1]]
+            heapq.heapify(self._heap)
+
+    def check(self) -> None:
+        """Every queue that was found a strategy for is in the heap with it."""
+        entries = {entry: (queue, rank) for rank, entry, queue in self._heap}
+        assert all(entries[entry] == (queue, rank) for queue, (entry, rank) in self._known.items() if entry)
