@@ -42,6 +42,8 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Each of the rest becomes so many workloads, with so many times fewer calls."""
     order: Literal["table", "cheapest"] = "cheapest"
     """Varieties in the order of the table, or by execution time of a request in the best batch."""
+    first_minute: int = 0
+    """Of the trace, to begin with."""
     start: int = 0
     """The largest workload goes to this place of the order."""
 
@@ -68,7 +70,7 @@ def replay(mapping: Mapping, rate: float, minutes: int) -> Replay:
     instances = [(variety, number) for number in range(mapping.copies) for variety in used]
     rates = np.zeros((minutes, len(instances)))
     for place, series in enumerate(workloads(mapping)):
-        rates[:, place % len(instances)] += np.resize(series, minutes)
+        rates[:, place % len(instances)] += np.resize(np.roll(series, -mapping.first_minute), minutes)
     rates *= rate / rates.sum(1).mean()
     best_s = np.array([variety.best_row_ms / 1e3 for variety, _ in instances])
     return Replay([_instance(*one) for one in instances], rates, best_s)

@@ -52,6 +52,7 @@ class Fig5:
             _row(place, scheduler, slo_ms, seed, runs) for scheduler in place.schedulers for slo_ms in place.slos_ms
         ]  # fmt: skip
         facts = {
+            "late": "a request is answered at its SLO at the latest: with its outputs, or that it has timed out",
             "bound": "the largest b / exec(b) with exec(b) inside the SLO: a device that does nothing but such batches",
             "clients": f"round trip {place.cluster.client_ns / 5e5:g} ms, resend after {place.resend_ns / 1e6:g} ms",
         }
@@ -96,7 +97,7 @@ def _row(place: Scene, scheduler: str, slo_ms: float, seed: int, runs: Runs) -> 
     return {
         "scheduler": scheduler, "slo_ms": slo_ms, "goodput": round(goodput, 1), "bound": round(bound, 1),
         "of_bound": round(goodput / bound, 4), "paper": PAPER.get(slo_ms), "late": line.late,
-        "refused": line.unserved, "p50_ms": line.times.quantile_ms(0.5), "p99_ms": line.times.quantile_ms(0.99),
+        "timed_out": line.timed_out, "refused": line.unserved, "p50_ms": line.times.quantile_ms(0.5), "p99_ms": line.times.quantile_ms(0.99),
         "max_ms": round(line.times.max_ns / 1e6, 3),
     }  # fmt: skip
 

@@ -135,7 +135,7 @@ def _run(
         rows.append({
             "run": what, "multiplier": round(place.multiplier(step), DECIMALS),
             "slo_ms": round(place.base_ms * place.multiplier(step), 2), "sent": sensitive.sent,
-            "satisfaction": round(sensitive.satisfaction, 5), "late": sensitive.late,
+            "satisfaction": round(sensitive.satisfaction, 5), "late": sensitive.late, "timed_out": sensitive.timed_out,
             "p50_ms": sensitive.times.quantile_ms(0.5), "max_ms": round(sensitive.times.max_ns / 1e6, 3),
             "best_effort_rate": round(best_effort.ok / (place.step_ns / 1e9), 1),
             "exec_devices": round(panel.exec_ns / place.step_ns, 3),

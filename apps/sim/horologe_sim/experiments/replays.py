@@ -86,7 +86,8 @@ def row(run: Run, ledger: Ledger, laid: Replay) -> dict[str, Any]:
     return {
         "run": run.name, "devices": run.cluster.devices, "slo_ms": run.slo_ns / 1e6, "sent": line.sent,
         "offered": round(line.sent / seconds, 1), "goodput": round(line.ok / seconds, 1),
-        "satisfaction": round(line.satisfaction, 7), "unserved": line.unserved, "late": line.late,
+        "satisfaction": round(line.satisfaction, 7), "refused": line.unserved,
+        "timed_out": line.timed_out, "late": line.late,
         "p50_ms": line.times.quantile_ms(0.5), "p99_ms": line.times.quantile_ms(0.99),
         "p9999_ms": line.times.quantile_ms(0.9999), "max_ms": round(line.times.max_ns / 1e6, 3),
         "cold_share": round(line.cold / max(1, line.sent), 4), "cold_rate": round(line.cold / seconds, 1),

@@ -62,7 +62,7 @@ class Window:
         widths = [row["width_ms"] for row in findings.rows]
         left.plot(widths, [row["goodput"] for row in findings.rows], marker="o")
         right.plot(widths, [row["too_late_share"] for row in findings.rows], marker="o", label="TOO_LATE")
-        right.plot(widths, [row["late_share"] for row in findings.rows], marker="o", label="late answers")
+        right.plot(widths, [row["timed_out_share"] for row in findings.rows], marker="o", label="timed out")
         left.set(xscale="log", xlabel="width of the window (ms)", ylabel="goodput (r/s)")
         right.set(xscale="log", xlabel="width of the window (ms)", ylabel="share")
         right.legend()
@@ -84,7 +84,7 @@ def _row(place: Scene, width_ms: float, seed: int, runs: Runs) -> dict[str, Any]
         "width_ms": width_ms, "goodput": round(line.ok / ((place.duration_ns - place.warmup_ns) / 1e9), 1),
         "satisfaction": round(line.satisfaction, 5), "too_late": ledger.too_late,
         "too_late_share": round(ledger.too_late / (batches + ledger.too_late), 5),
-        "late_share": round(line.late / max(1, line.sent), 6), "p99_ms": line.times.quantile_ms(0.99),
+        "timed_out_share": round(line.timed_out / max(1, line.sent), 6), "p99_ms": line.times.quantile_ms(0.99),
     }  # fmt: skip
 
 

@@ -40,12 +40,15 @@ class Times:
 
 
 class Line:
-    """Requests of one group: `late` were answered after their SLO, `unserved` refused or lost."""
+    """Requests of one group: `late` got their outputs after their SLO, `timed_out` a word at SLO and grace without.
 
-    __slots__ = ("cold", "late", "ok", "sent", "times", "unserved")
+    `unserved` were refused.
+    """
+
+    __slots__ = ("cold", "late", "ok", "sent", "timed_out", "times", "unserved")
 
     def __init__(self, width_ns: int = FINE_NS) -> None:
-        self.sent = self.ok = self.late = self.unserved = self.cold = 0
+        self.sent = self.ok = self.late = self.timed_out = self.unserved = self.cold = 0
         self.times = Times(width_ns)
 
     @property
@@ -100,18 +103,24 @@ class Ledger:
             line.sent += 1
             line.cold += cold
 
-    def answered(self, sent_ns: int, group: int, took_ns: int, slo_ns: int) -> None:
-        """Its outputs are with the client, after `took_ns`. `slo_ns` 0: any time will do."""
+    def answered(self, sent_ns: int, group: int, took_ns: int, slo_ns: int, grace_ns: int) -> None:
+        """Its outputs were there after `took_ns`; the client had its answer at SLO and grace at the latest.
+
+        `slo_ns` 0: any time will do.
+        """
         lines = (self.panels[sent_ns // self.interval_ns].lines[group], self.lines[group])
+        limit_ns = slo_ns + grace_ns if slo_ns else took_ns
         for line in lines if sent_ns >= self.from_ns else lines[:1]:
             if took_ns <= slo_ns or not slo_ns:
                 line.ok += 1
-            else:
+            elif took_ns <= limit_ns:
                 line.late += 1
-            line.times.add(took_ns)
+            else:
+                line.timed_out += 1
+            line.times.add(min(took_ns, limit_ns))
 
     def unserved(self, sent_ns: int, group: int) -> None:
-        """It was refused, or lost."""
+        """It was refused."""
         self.panels[sent_ns // self.interval_ns].lines[group].unserved += 1
         if sent_ns >= self.from_ns:
             self.lines[group].unserved += 1
@@ -137,8 +146,8 @@ class Ledger:
     def check(self) -> None:
         """Every request has one end at most."""
         for line in self.lines:
-            assert line.ok + line.late + line.unserved <= line.sent
-            assert line.times.total == line.ok + line.late
+            assert line.ok + line.late + line.timed_out + line.unserved <= line.sent
+            assert line.times.total == line.ok + line.late + line.timed_out
 
     def _error(self, kind: str, error_ns: int) -> None:
         self.errors[kind, "under" if error_ns > 0 else "over"].add(abs(error_ns))

@@ -50,6 +50,8 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One way between a client and the edge, and from a worker to the client."""
     worker_ns: int = us(60)
     """One way between the controller and a worker."""
+    grace_ns: int = 0
+    """Until a client is told, after its SLO, that it has been missed; outputs that come meanwhile are still sent."""
     turn_ns: int = us(50)
     """What a turn of the controller takes: what comes meanwhile is handled in the next."""
     controller: ControllerSettings = ControllerSettings()
@@ -251,9 +253,11 @@ class Lean:
                 self.ledger.loaded(end_ns, took_ns, action.expected_ns)
             return
         self.ledger.ran(end_ns, len(action.rows), took_ns, action.expected_ns, pending.promised_ns - self.begin_ns)
+        client_ns = self.setting.client_ns
         for row in action.rows:
             one = self.open.pop(row.submit_id)
-            self.ledger.answered(one.sent_ns, one.group, end_ns + self.setting.client_ns - one.sent_ns, one.slo_ns)
+            took_ns, limit_ns = end_ns + client_ns - one.sent_ns, one.slo_ns + self.setting.grace_ns
+            self.ledger.answered(one.sent_ns, one.group, took_ns, one.slo_ns, self.setting.grace_ns)
             if one.loop >= 0 and self._loops:
-                back_ns = result.end_ns + 2 * self.setting.client_ns
-                self.at(back_ns, self._ask_again, (one.loop, self._loops[one.loop]))
+                answer_ns = one.sent_ns + (min(took_ns, limit_ns) if one.slo_ns else took_ns)
+                self.at(self.begin_ns + answer_ns + client_ns, self._ask_again, (one.loop, self._loops[one.loop]))
