@@ -29,6 +29,7 @@ from horologe_sim.workload import Load
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from horologe_common.reactor import Tap
     from horologe_sim.report import Report
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -127,11 +128,19 @@ def examples() -> list[str]:
     return sorted(path.stem for path in EXAMPLES.glob("*.toml"))
 
 
-def run(scenario: Scenario, seed: int | None = None, progress: Callable[[float], None] | None = None) -> Report:
-    """Play it. `progress` is told from time to time how far it is, from 0 to 1."""
+def run(
+    scenario: Scenario, seed: int | None = None, progress: Callable[[float], None] | None = None,
+    timeline: Callable[[int], Tap] | None = None,
+) -> Report:  # fmt: skip
+    """Play it. `progress` is told from time to time how far it is, from 0 to 1.
+
+    `timeline` makes a tap on all cores, given when the load begins.
+    """
     from horologe_sim.house import House
 
     house = House(scenario if seed is None else msgspec.structs.replace(scenario, seed=seed))
+    if timeline:
+        house.world.tap = timeline(house.begin_ns)
     house.run(progress)
     return house.report()
 

@@ -97,7 +97,8 @@ def _row(place: Scene, scheduler: str, slo_ms: float, seed: int, runs: Runs) -> 
     return {
         "scheduler": scheduler, "slo_ms": slo_ms, "goodput": round(goodput, 1), "bound": round(bound, 1),
         "of_bound": round(goodput / bound, 4), "paper": PAPER.get(slo_ms), "late": line.late,
-        "timed_out": line.timed_out, "refused": line.unserved, "p50_ms": line.times.quantile_ms(0.5), "p99_ms": line.times.quantile_ms(0.99),
+        "timed_out": line.timed_out, "refused": line.unserved,
+        "p50_ms": line.times.quantile_ms(0.5), "p99_ms": line.times.quantile_ms(0.99),
         "max_ms": round(line.times.max_ns / 1e6, 3),
     }  # fmt: skip
 
