@@ -55,7 +55,7 @@ class Desk:
     ) -> tuple[Request, Refusal | None]:
         self.requests += 1
         request = Request(
-            self.requests, "selector/0#1", self.requests, spec, rows, "frontend/0#1", self.requests, now_ns,
+            self.requests, "selector/0#1", self.requests, spec, spec.key, rows, "frontend/0#1", self.requests, now_ns,
             now_ns + ms(deadline_ms), best_effort,
         )  # fmt: skip
         return request, self.scheduler.add(now_ns, request, self.cluster)

@@ -12,7 +12,9 @@ SPEC = a_spec()
 
 
 def a_request(number: int, deadline_ns: int, rows: int = 1, best_effort: bool = False) -> Request:
-    return Request(number, "selector/0#1", number, SPEC, rows, "frontend/0#1", number, 0, deadline_ns, best_effort)
+    return Request(
+        number, "selector/0#1", number, SPEC, SPEC.key, rows, "frontend/0#1", number, 0, deadline_ns, best_effort
+    )
 
 
 WAITING = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 4)), max_size=30)

@@ -18,6 +18,10 @@ AGE_NS = s(2)
 """A measurement older than this says nothing about now: one stall must not refuse a model for ever."""
 
 
+SLOWER = 1050
+"""Thousandths of the profile from which on a share counts as slower than its profiles: less is noise."""
+
+
 class Rolling:
     """The last `window` measurements, none older than `age_ns`, and a high quantile of them.
 
@@ -32,25 +36,38 @@ class Rolling:
         self._quantile = quantile
 
     def observe(self, now_ns: int, value: int) -> None:
-        if len(self._samples) == self._window:
+        samples = self._samples
+        if len(samples) == self._window:
             self._forget()
-        self._samples.append((now_ns, value))
+        samples.append((now_ns, value))
         bisect.insort(self._ordered, value)
 
     def high(self, now_ns: int) -> int | None:
         """The high quantile, or None without a recent measurement."""
-        return self._at(now_ns, self._quantile)
+        samples = self._samples
+        if samples and samples[0][0] < now_ns - self._age_ns:
+            self._forget_old(now_ns)
+        ordered = self._ordered
+        return ordered[math.ceil(self._quantile * len(ordered)) - 1] if ordered else None
 
     def median(self, now_ns: int) -> int | None:
         """The median, or None without a recent measurement."""
-        return self._at(now_ns, 0.5)
+        samples = self._samples
+        if samples and samples[0][0] < now_ns - self._age_ns:
+            self._forget_old(now_ns)
+        ordered = self._ordered
+        return ordered[(len(ordered) - 1) // 2] if ordered else None
 
-    def _at(self, now_ns: int, quantile: float) -> int | None:
+    def summary(self, now_ns: int) -> tuple[int, int, int]:
+        """(until when this holds if nothing is measured, high quantile, median); zeros without a measurement."""
+        high_ns, median_ns = self.high(now_ns), self.median(now_ns)
+        if high_ns is None or median_ns is None:
+            return 0, 0, 0
+        return self._samples[0][0] + self._age_ns, high_ns, median_ns
+
+    def _forget_old(self, now_ns: int) -> None:
         while self._samples and self._samples[0][0] < now_ns - self._age_ns:
             self._forget()
-        if not self._ordered:
-            return None
-        return self._ordered[math.ceil(quantile * len(self._ordered)) - 1]
 
     def _forget(self) -> None:
         """Drop the oldest."""
@@ -64,44 +81,51 @@ class Estimate:
     Size 0 is LOAD. `pace` is the share's: thousandths of the profile's durations that its actions lately took.
     """
 
-    __slots__ = ("_measured", "_pace", "_slowdown", "seed_ns")
+    __slots__ = ("_current", "_measured", "_pace", "seed_ns")
 
     def __init__(self, seed_ns: Mapping[int, int], pace: Rolling) -> None:
         self.seed_ns = seed_ns
         self._pace = pace
         self._measured: dict[int, Rolling] = {}
-        self._slowdown: Rolling | None = None
+        self._current: dict[int, tuple[int, int, int]] = {}
+        """Size -> (until when this holds, high quantile, median): asked ten times as often as measured."""
 
     def observe(self, now_ns: int, size: int, took_ns: int) -> None:
         seed_ns = self.seed_ns.get(size)
         if seed_ns is None:
             return
-        if (measured := self._measured.get(size)) is None:
+        measured = self._measured.get(size)
+        if measured is None:
             measured = self._measured[size] = Rolling()
         measured.observe(now_ns, took_ns)
-        if size > 0:  # LOAD says nothing about EXEC
-            if self._slowdown is None:
-                self._slowdown = Rolling(window=2 * WINDOW, quantile=0.5)
-            permille = 1000 * took_ns // max(1, seed_ns)
-            self._slowdown.observe(now_ns, permille)
-            self._pace.observe(now_ns, permille)
+        self._current[size] = measured.summary(now_ns)
+        if size:  # LOAD says nothing about EXEC
+            self._pace.observe(now_ns, 1000 * took_ns // (seed_ns or 1))
 
     def predict(self, now_ns: int, size: int) -> int:
         """Duration of a batch of `size`. Sizes not run lately are the profile, times how far others are off theirs."""
-        if (measured := self._measured.get(size)) is not None and (high_ns := measured.high(now_ns)) is not None:
-            return high_ns
-        return self.seed_ns[size] if size == 0 else self.seed_ns[size] * self._permille(now_ns) // 1000
+        current = self._current.get(size)
+        if current is not None and now_ns <= current[0]:
+            return current[1]
+        return self._summary(now_ns, size)[1]
 
     def typical(self, now_ns: int, size: int) -> int:
         """What a batch of `size` mostly takes: sums of many are estimated by this, not by the high quantile."""
-        if (measured := self._measured.get(size)) is not None and (median_ns := measured.median(now_ns)) is not None:
-            return median_ns
-        return self.predict(now_ns, size)
+        current = self._current.get(size)
+        if current is not None and now_ns <= current[0]:
+            return current[2]
+        return self._summary(now_ns, size)[2]
 
-    def _permille(self, now_ns: int) -> int:
-        """The model's own pace, else the share's; never quicker than the profile on hearsay."""
-        own = self._slowdown.high(now_ns) if self._slowdown is not None else None
-        return max(1000, own or self._pace.high(now_ns) or 1000)
+    def _summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
+        """What is left of the measurements, else the profile at the share's pace."""
+        if (measured := self._measured.get(size)) is not None:
+            current = self._current[size] = measured.summary(now_ns)
+            if current[0]:
+                return current
+        seed_ns = self.seed_ns[size]
+        if size and (permille := self._pace.high(now_ns) or 0) > SLOWER:
+            seed_ns = seed_ns * permille // 1000
+        return 0, seed_ns, seed_ns
 
 
 BUCKETS_NS = (

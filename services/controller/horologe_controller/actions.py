@@ -47,7 +47,7 @@ class Actions:
         del self._pending[action.id]
         end_ns = min(now_ns, result.end_ns - self._cluster.workers[sender].offset_ns())
         _lane(action).ended(action, end_ns)
-        self._cluster.changes.lane(action.share)
+        self._cluster.changes.share(action.share)
         return action, end_ns
 
     def lost_with(self, worker: str) -> list[Request]:

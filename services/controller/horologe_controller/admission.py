@@ -25,15 +25,17 @@ class Ahead:
 
     def __init__(self) -> None:
         self.total_ns = 0
-        self._latest_ns = 0
+        self._last_slot = 0
         self._slots: dict[int, int] = {}
         self._blocks: dict[int, int] = {}
 
     def add(self, deadline_ns: int, cost_ns: int) -> None:
         self.total_ns += cost_ns
-        self._latest_ns = max(self._latest_ns, deadline_ns)
-        for sums, place in ((self._slots, deadline_ns >> SLOT_BITS), (self._blocks, deadline_ns >> BLOCK_BITS)):
-            sums[place] = sums.get(place, 0) + cost_ns
+        slot, block = deadline_ns >> SLOT_BITS, deadline_ns >> BLOCK_BITS
+        if slot > self._last_slot:
+            self._last_slot = slot
+        self._slots[slot] = self._slots.get(slot, 0) + cost_ns
+        self._blocks[block] = self._blocks.get(block, 0) + cost_ns
 
     def remove(self, deadline_ns: int, cost_ns: int) -> None:
         self.total_ns -= cost_ns
@@ -45,13 +47,14 @@ class Ahead:
 
     def before(self, deadline_ns: int) -> int:
         """Work with a deadline up to this, to the slot."""
-        if deadline_ns >= self._latest_ns or not self.total_ns:
+        last = deadline_ns >> SLOT_BITS
+        if last >= self._last_slot or not self.total_ns:
             return self.total_ns
         block = deadline_ns >> BLOCK_BITS
         earlier_ns = sum(work_ns for place, work_ns in self._blocks.items() if place < block)
         first = block << (BLOCK_BITS - SLOT_BITS)
         slots = self._slots
-        return earlier_ns + sum(slots.get(place, 0) for place in range(first, (deadline_ns >> SLOT_BITS) + 1))
+        return earlier_ns + sum(slots.get(place, 0) for place in range(first, last + 1))
 
     def check(self) -> None:
         assert self.total_ns == sum(self._slots.values()) == sum(self._blocks.values())
@@ -75,10 +78,16 @@ class Admission:
             self.in_vain(request, exec_ns)
         return Refusal(request, "the work ahead of it takes past its deadline", end_ns - request.deadline_ns)
 
-    def entered(self, now_ns: int, request: Request, queue: ModelQueue, cluster: Cluster) -> None:
-        """It has been put into its queue: what it adds to the queue's execution time, in batches as they fit now."""
+    def entered(self, now_ns: int, request: Request, queue: ModelQueue, cluster: Cluster, alone_ns: int) -> None:
+        """It has been put into its queue: what it adds to the queue's execution time, in batches as they fit now.
+
+        `alone_ns` is what it mostly takes in a batch of its own.
+        """
         rows = queue.rows
-        cost_ns = _queue_ns(now_ns, queue, rows, cluster) - _queue_ns(now_ns, queue, rows - request.rows, cluster)
+        if rows == request.rows:
+            cost_ns = alone_ns
+        else:
+            cost_ns = _queue_ns(now_ns, queue, rows, cluster) - _queue_ns(now_ns, queue, rows - request.rows, cluster)
         request.cost_ns = max(1, cost_ns)
         if not request.best_effort:
             self.ahead.add(request.deadline_ns, request.cost_ns)
@@ -90,7 +99,7 @@ class Admission:
 
     def in_vain(self, request: Request, exec_ns: int) -> None:
         """It was admitted and could not be run in time: from now on be surer of its model's next ones."""
-        model = request.spec.key
+        model = request.model
         self._caution_ns[model] = min(self._caution_ns.get(model, 0) + exec_ns, CAUTION_LIMIT_NS)
 
     def ran(self, model: str, requests: int, exec_ns: int) -> None:
@@ -100,7 +109,7 @@ class Admission:
 
     def _wait_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """Until it could start if all with an earlier deadline went first, spread over all shares."""
-        capable = cluster.capable.get(request.spec.key)
+        capable = cluster.capable.get(request.model)
         if not capable:  # its workers may come back in time
             return 0
         outstanding_ns = cluster.work.outstanding_ns(now_ns) // cluster.size
@@ -110,13 +119,11 @@ class Admission:
         """How much earlier than its deadline a request should end, by the estimates, to be admitted behind others."""
         budget_ns = max(0, request.deadline_ns - now_ns)
         overrun_ns = min(cluster.overruns.high(now_ns) or 0, budget_ns // MOST_HEADROOM)
-        return max(budget_ns // HEADROOM, overrun_ns) + self._caution_ns.get(request.spec.key, 0)
+        return max(budget_ns // HEADROOM, overrun_ns) + self._caution_ns.get(request.model, 0)
 
 
 def _queue_ns(now_ns: int, queue: ModelQueue, rows: int, cluster: Cluster) -> int:
     """What so many rows of a queue mostly take in batches as large as they fill."""
-    if not rows:
-        return 0
     sizes = queue.spec.batch_sizes
     size = next((size for size in reversed(sizes) if size <= rows), sizes[0])
     return rows * cluster.quick_exec_ns(now_ns, queue.model, size)[1] // min(size, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import Offset, ms, s
+from horologe_common.clock import NEVER_NS, Offset, ms, s
 from horologe_common.latency import Estimate, Rolling
 from horologe_common.wire import ShareState
 from horologe_controller.share import LOAD_SIZE, Holders, Share, Work
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FRESH_NS = ms(10)
 """How long `quick_exec_ns` may be remembered; whoever would refuse by it asks `best_exec_ns`."""
+NOBODY: dict[Share, bool] = {}
 
 
 class Worker:
@@ -151,26 +152,41 @@ class Cluster:
         if not capable:
             del self.capable[model]
 
-    def best_exec_ns(self, now_ns: int, model: str, size: int) -> int | None:
-        """The shortest predicted duration over all shares; by the last profile while no worker serves the model.
-
-        Shares that do not hold the model count by its profile. None if none could ever run it.
-        """
-        holders, capable = self.holders.of.get(model, {}), self.capable.get(model, {})
-        times = [share.predict(now_ns, model, size) for share in holders if model in share.estimates]
-        if len(times) < len(capable) or not capable:
-            times.extend(seed[size] for seed in self._seeds.get(model, {}).values())
-        return min(times, default=None)
-
     def quick_exec_ns(self, now_ns: int, model: str, size: int) -> tuple[int, int]:
-        """(shortest predicted, least typical) duration of a batch of `size`, as of the last 10 ms; 0, 0 if unknown."""
+        """(shortest predicted, least typical) duration of a batch of `size` over all shares, as of the last 10 ms.
+
+        Shares that do not hold the model count by its profile, and so does the last one known while no worker serves
+        it. 0, 0 if none ever could run it.
+        """
         found = self._quick.get((model, size))
-        if found is None or found[0] < now_ns - FRESH_NS:
-            holders = self.holders.of.get(model, {})
-            typical = [share.estimates[model].typical(now_ns, size) for share in holders if model in share.estimates]
-            best_ns = self.best_exec_ns(now_ns, model, size) or 0
-            found = self._quick[model, size] = now_ns, best_ns, min(typical, default=best_ns)
-        return found[1], found[2]
+        if found is not None and found[0] > now_ns - FRESH_NS:
+            return found[1], found[2]
+        best_ns = typical_ns = NEVER_NS
+        holders = self.holders.of.get(model, NOBODY)
+        for share in holders:
+            if (estimate := share.estimates.get(model)) is not None:
+                if (high_ns := estimate.predict(now_ns, size)) < best_ns:
+                    best_ns = high_ns
+                if (mostly_ns := estimate.typical(now_ns, size)) < typical_ns:
+                    typical_ns = mostly_ns
+        if len(holders) < len(self.capable.get(model, NOBODY)) or best_ns == NEVER_NS:
+            best_ns = min(best_ns, self._seed_ns(model, size))
+            typical_ns = best_ns if typical_ns == NEVER_NS else typical_ns
+        self._quick[model, size] = now_ns, best_ns, typical_ns
+        return best_ns, typical_ns
+
+    def best_exec_ns(self, now_ns: int, model: str, size: int) -> int:
+        """`quick_exec_ns`, as of now."""
+        self._quick.pop((model, size), None)
+        return self.quick_exec_ns(now_ns, model, size)[0]
+
+    def _seed_ns(self, model: str, size: int) -> int:
+        seeds = self._seeds.get(model)
+        return min(seed[size] for seed in seeds.values()) if seeds else 0
+
+    def load_ns(self, model: str) -> int:
+        """What a LOAD of the model takes by its profiles."""
+        return self._seed_ns(model, LOAD_SIZE)
 
     def check(self) -> None:
         for share in self.shares():

@@ -12,7 +12,7 @@ from horologe_common.core import Gone, Joined, Out, role
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Admit, Cancel, Describe, Description, Outcome, Ping, Pong, Register, Result, Submit
-from horologe_controller.accounts import count_result, set_pending
+from horologe_controller.accounts import Accounts, set_pending
 from horologe_controller.actions import Actions
 from horologe_controller.cluster import Cluster, Worker
 from horologe_controller.queues import FINISHED, UNPLACED, Request
@@ -45,6 +45,7 @@ class Controller:
         self.scheduler = SCHEDULERS[settings.scheduler](settings)
         self.repository = Repository(self.cluster)
         self.stats = Stats()
+        self._accounts = Accounts(self.stats)
         self._arrived: list[tuple[str, Submit, int]] = []
         self._requests: dict[int, Request] = {}
         self._by_submit: dict[tuple[str, int], int] = {}
@@ -110,7 +111,8 @@ class Controller:
         return len(self._requests)
 
     def refresh_stats(self) -> None:
-        """Bring the gauges up to date, before they are read."""
+        """Bring what follows from other state up to date, before it is read."""
+        self._accounts.refresh()
         set_pending(self.stats, self.cluster.specs.values(), list(self._requests.values()))
 
     def check(self) -> None:
@@ -137,8 +139,8 @@ class Controller:
         back_ns = self.settings.margin_ns + (self.cluster.returns.high(now_ns) or 0)
         deadline_ns = end_ns - min(back_ns, submit.budget_ns // BACK_SHARE)
         request = Request(
-            self._last_id, sender, submit.id, spec, submit.rows, submit.holder, submit.input_id, arrival_ns,
-            deadline_ns, submit.best_effort, submit.alike,
+            self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
+            arrival_ns, deadline_ns, submit.best_effort, submit.alike,
         )  # fmt: skip
         self._requests[request.id] = request
         self._by_submit[sender, submit.id] = request.id
@@ -180,7 +182,7 @@ class Controller:
             return
         action, end_ns = ended
         took_ns = result.end_ns - result.begin_ns
-        count_result(self.stats, action, result, took_ns)
+        self._accounts.ended(action, result, took_ns)
         if result.status == Status.OK:
             action.share.estimates[action.model].observe(now_ns, action.batch_size, took_ns)
             self.scheduler.observe(now_ns, action, took_ns)
@@ -214,8 +216,8 @@ class Controller:
         self.cluster.withdraw(share, action.model)
         self.repository.failed(share.worker, action.model, result.reason)
         self.out.extend(self.repository.announcement())
-        for request in [one for one in self._requests.values() if one.queued and one.spec.key == action.model]:
-            if self.cluster.best_exec_ns(now_ns, action.model, request.spec.batch_sizes[0]) is None:
+        for request in [one for one in self._requests.values() if one.queued and one.model == action.model]:
+            if not self.cluster.best_exec_ns(now_ns, action.model, request.spec.batch_sizes[0]):
                 self.scheduler.remove(request)
                 self._finish(request, Status.FAILED, f"model could not be loaded: {result.reason}")
 

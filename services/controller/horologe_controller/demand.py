@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import ms
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from horologe_controller.queues import Request
     from horologe_controller.share import Holders, Share
 
@@ -42,7 +44,7 @@ class Demand:
 
     def add(self, request: Request, until_ns: int) -> None:
         """A request has come whose model, were it to be loaded, would have to be so from `until_ns` on."""
-        model = request.spec.key
+        model = request.model
         self._counted[request.id] = request.cost_ns
         self._total[model] = self._total.get(model, 0) + request.cost_ns
         self._stale[model] = True
@@ -53,7 +55,7 @@ class Demand:
         cost_ns = self._counted.pop(request.id, None)
         if cost_ns is None:
             return
-        model = request.spec.key
+        model = request.model
         left_ns = self._total[model] - cost_ns
         if left_ns > 0:
             self._total[model] = left_ns
@@ -121,12 +123,11 @@ class Demand:
             self._priority.pop(model, None)
             return
         priority_ns = total_ns
-        hosts = holders.of.get(model)
-        if hosts:
-            parts = self._parts[model] = _parts(total_ns, {share: loads.get(share, 0) for share in hosts})
+        if hosts := holders.of.get(model):
+            parts = self._parts[model] = _parts(total_ns, hosts, loads)
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads.get(share, 0) + part_ns
-                priority_ns -= part_ns * CAPACITY_NS // max(1, load_ns)
+                priority_ns -= part_ns * CAPACITY_NS // (load_ns or 1)
         if self._priority.get(model) != priority_ns:
             self._priority[model] = priority_ns
             if priority_ns > 0:
@@ -154,11 +155,11 @@ class Demand:
         assert waiting <= {model for _, model in self._heap}
 
 
-def _parts(total_ns: int, loads: dict[Share, int]) -> dict[Share, int]:
+def _parts(total_ns: int, hosts: Mapping[Share, bool], loads: Mapping[Share, int]) -> dict[Share, int]:
     """The total in whole ns, shared out inversely to the loads."""
-    if len(loads) == 1:
-        return dict.fromkeys(loads, total_ns)
-    weights = {share: 1 / (1 + max(0, load_ns)) for share, load_ns in loads.items()}
+    if len(hosts) == 1:
+        return dict.fromkeys(hosts, total_ns)
+    weights = {share: 1 / (1 + loads.get(share, 0)) for share in hosts}
     scale = total_ns / sum(weights.values())
     parts = {share: int(scale * weight) for share, weight in weights.items()}
     last = next(reversed(parts))

@@ -15,7 +15,6 @@ from horologe_controller.demand import Demand
 from horologe_controller.placement import Placement
 from horologe_controller.queues import Backlog
 from horologe_controller.scheduler import Batch, Plan, Refusal
-from horologe_controller.share import LOAD_SIZE
 from horologe_controller.strategies import Ranking, Strategy
 
 if TYPE_CHECKING:
@@ -55,25 +54,23 @@ class LookAhead:
         return len(self.backlog)
 
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
-        spec = request.spec
-        size = spec.compiled(request.rows)
-        exec_ns, _ = cluster.quick_exec_ns(now_ns, spec.key, size)
+        size = request.spec.batch_sizes[0] if request.rows == 1 else request.spec.compiled(request.rows)
+        exec_ns, typical_ns = cluster.quick_exec_ns(now_ns, request.model, size)
         if not request.best_effort:
             if not exec_ns or now_ns + exec_ns > request.deadline_ns:
-                exec_ns = cluster.best_exec_ns(now_ns, spec.key, size) or 0
+                exec_ns = cluster.best_exec_ns(now_ns, request.model, size)
             if exec_ns and (refusal := self._refusal(now_ns, request, exec_ns, cluster)):
                 return refusal
         if not exec_ns:
             return Refusal(request, "no worker can serve this model")
         request.admitted = True
         queue = self.backlog.add(request, exec_ns)
-        self.admission.entered(now_ns, request, queue, cluster)
-        load_ns, _ = cluster.quick_exec_ns(now_ns, spec.key, LOAD_SIZE)
-        self.demand.add(request, request.deadline_ns - exec_ns - load_ns)
-        for share in cluster.holders.of.get(spec.key, ()):
+        self.admission.entered(now_ns, request, queue, cluster, typical_ns)
+        self.demand.add(request, request.deadline_ns - exec_ns - cluster.load_ns(request.model))
+        for share in cluster.holders.of.get(request.model, ()):
             self._ranking(share, queue).changed(queue)
             if share in self._hungry:
-                cluster.changes.lane(share)
+                cluster.changes.share(share)
         return None
 
     def _refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
@@ -94,15 +91,18 @@ class LookAhead:
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         plan = Plan([], [], [], [], None)
         shares = self._changed(now_ns, cluster)
-        plan.refuse = self._refusals(now_ns, cluster)
-        for share in sorted(shares, key=_index):
-            self._fill(now_ns, share, cluster, plan)
+        if not self.backlog:
+            self._hungry |= shares
+        else:
+            plan.refuse = self._refusals(now_ns, cluster)
+            for share in shares if len(shares) < 2 else sorted(shares, key=_index):
+                self._fill(now_ns, share, cluster, plan)
         self.demand.update(now_ns, cluster.holders)
-        wakes = (
-            self.placement.plan(now_ns, cluster, self.demand, plan), self.backlog.next_overdue_ns(),
-            self._due[0][0] if self._due else None,
-        )  # fmt: skip
-        plan.wake_ns = min((at for at in wakes if at is not None and at > now_ns), default=None)
+        plan.wake_ns = self.placement.plan(now_ns, cluster, self.demand, plan)
+        if self.backlog:
+            plan.wake_ns = _sooner(plan.wake_ns, self.backlog.next_overdue_ns())
+        if self._due:
+            plan.wake_ns = _sooner(plan.wake_ns, self._due[0][0])
         return plan
 
     def _ranking(self, share: Share, queue: ModelQueue) -> Ranking:
@@ -137,8 +137,7 @@ class LookAhead:
         """Those that not even a batch of their own, started now, would finish in time."""
         refused = []
         for request in self.backlog.overdue(now_ns):
-            spec = request.spec
-            exec_ns = cluster.best_exec_ns(now_ns, spec.key, spec.compiled(request.rows)) or 0
+            exec_ns = cluster.best_exec_ns(now_ns, request.model, request.spec.compiled(request.rows))
             if exec_ns and now_ns + exec_ns <= request.deadline_ns:
                 self.backlog.again(request, request.deadline_ns - exec_ns)
                 continue
@@ -198,6 +197,12 @@ class LookAhead:
         for rankings in self._rankings.values():
             for ranking in rankings:
                 ranking.check()
+
+
+def _sooner(one_ns: int | None, other_ns: int | None) -> int | None:
+    if one_ns is None or other_ns is None:
+        return other_ns if one_ns is None else one_ns
+    return min(one_ns, other_ns)
 
 
 def _index(share: Share) -> int:

@@ -20,10 +20,10 @@ class Placement:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._roomy: dict[Share, bool] = {}
-        """Shares whose free pages may hold another of the models they lack."""
+        """Shares not filled yet. Where a model has once been evicted, only demand fills pages."""
 
     def changed(self, share: Share) -> None:
-        """Its pages, or the models it could hold, are others."""
+        """The models it can hold are others."""
         self._roomy[share] = True
 
     def plan(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> int | None:

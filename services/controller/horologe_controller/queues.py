@@ -30,6 +30,7 @@ class Request(msgspec.Struct, eq=False):
     submitter: str
     submit_id: int
     spec: ModelSpec
+    model: str
     rows: int
     holder: str
     input_id: int
@@ -149,12 +150,13 @@ class Backlog:
 
     def add(self, request: Request, exec_ns: int) -> ModelQueue:
         """Put it into its queue, which is returned; `exec_ns` is the shortest time in which it could be run."""
-        spec = request.spec
-        queues = self._queues.setdefault(spec.key, {})
+        queues = self._queues.get(request.model)
+        if queues is None:
+            queues = self._queues[request.model] = {}
         key = request.alike, request.best_effort
         queue = queues.get(key)
         if queue is None:
-            queue = queues[key] = ModelQueue(spec, *key)
+            queue = queues[key] = ModelQueue(request.spec, *key)
         queue.add(request)
         self._size += 1
         request.queued = True
@@ -162,7 +164,7 @@ class Backlog:
         return queue
 
     def remove(self, request: Request) -> None:
-        queue = self._queues[request.spec.key][request.alike, request.best_effort]
+        queue = self._queues[request.model][request.alike, request.best_effort]
         queue.remove(request)
         self._left(queue, [request])
 

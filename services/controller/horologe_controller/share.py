@@ -132,12 +132,12 @@ class Changes:
 
     def __init__(self) -> None:
         self.shares: dict[Share, bool] = {}
-        """Shares that have changed; True: in their pages or the models they can hold, not only in what they run."""
+        """Shares that have changed; True: in the models they can hold or in being reachable."""
         self.models: dict[tuple[Share, str], bool] = {}
         """Models that have come to a share or gone from it."""
 
-    def lane(self, share: Share) -> None:
-        """An action of the share has ended."""
+    def share(self, share: Share) -> None:
+        """What it runs or holds is something else."""
         self.shares.setdefault(share, False)
 
     def clear(self) -> None:
@@ -155,14 +155,16 @@ class Holders:
 
     def enter(self, share: Share, model: str, *, resident: bool) -> None:
         self.of.setdefault(model, {})[share] = resident
-        self.changes.shares[share] = self.changes.models[share, model] = True
+        self.changes.share(share)
+        self.changes.models[share, model] = True
 
     def leave(self, share: Share, model: str) -> None:
         holders = self.of[model]
         del holders[share]
         if not holders:
             del self.of[model]
-        self.changes.shares[share] = self.changes.models[share, model] = True
+        self.changes.share(share)
+        self.changes.models[share, model] = True
 
 
 class Share:

@@ -57,16 +57,19 @@ class Ranking:
         if start_ns < self._start_ns:
             self._changed |= dict.fromkeys(self._known, True)
         self._start_ns = start_ns
+        heap, known, fresh = self._heap, self._known, None
         if self._changed:
             for queue in self._changed:
-                self._look_at(queue, share, self._propose(now_ns, start_ns, share, queue))
+                fresh = self._propose(now_ns, start_ns, share, queue)
+                self._look_at(queue, share, fresh)
             self._changed.clear()
-        heap, known = self._heap, self._known
         while heap:
             rank, entry, queue = heap[0]
             if known.get(queue, NOWHERE)[0] != entry:
                 heapq.heappop(heap)
                 continue
+            if fresh is not None and fresh.rank == rank:
+                return fresh
             strategy = self._propose(now_ns, start_ns, share, queue)
             if strategy is not None and strategy.rank == rank:
                 return strategy
