@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer, Core, Out
 
-LANES = {"infer": "EXEC", "load": "LOAD"}
+LANES = {"infer": ("EXEC", 1), "load": ("LOAD", 3)}
+"""Name and number of the lane of what happened; what was predicted is the line below."""
 
 
 class Timeline:
@@ -31,6 +32,7 @@ class Timeline:
         self._limit = limit
         self._planned: dict[int, tuple[str, str, int, int]] = {}
         self._events: list[dict[str, Any]] = []
+        self._workers: dict[str, int] = {}
 
     def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """A Result: what happened to an action."""
@@ -52,33 +54,43 @@ class Timeline:
             if action is not None:
                 rows = f" x{len(message.rows)}" if isinstance(message, Infer) else ""
                 what = f"{message.model.partition('/')[0]}{rows}"
-                self._planned[message.action_id] = (
-                    kind,
-                    what,
-                    action.promised_ns - action.expected_ns,
-                    action.promised_ns,
-                )
+                end_ns = action.promised_ns
+                self._planned[message.action_id] = kind, what, end_ns - action.expected_ns, end_ns
 
     def faulted(self, now_ns: int, core: Core) -> None:
         """See `Tap`."""
 
     def write(self, path: Path) -> int:
         """Write the file; returns how many actions are in it. Raises OSError."""
-        path.write_text(json.dumps({"traceEvents": self._events, "displayTimeUnit": "ms"}))
-        return sum(event["tid"] in LANES.values() for event in self._events)
+        path.write_text(json.dumps({"traceEvents": [*self._names(), *self._events], "displayTimeUnit": "ms"}))
+        return len(self._events) // 2
 
     def _ended(self, worker: str, planned: tuple[str, str, int, int], result: Result) -> None:
         if len(self._events) >= 2 * self._limit:
             self.left_out += 1
             return
         kind, what, start_ns, end_ns = planned
-        lane = LANES[kind]
+        _, lane = LANES[kind]
+        number = self._workers.setdefault(worker, len(self._workers) + 1)
         args = {
             "status": Status(result.status).name, "predicted_ms": (end_ns - start_ns) / 1e6,
             "actual_ms": (result.end_ns - result.begin_ns) / 1e6, "late_ms": (result.end_ns - end_ns) / 1e6,
         }  # fmt: skip
-        for tid, begin, end in ((f"{lane} predicted", start_ns, end_ns), (lane, result.begin_ns, result.end_ns)):
+        for tid, begin, end in ((lane + 1, start_ns, end_ns), (lane, result.begin_ns, result.end_ns)):
             self._events.append({
-                "name": what, "cat": kind, "ph": "X", "pid": worker, "tid": tid, "ts": (begin - self._begin_ns) / 1e3,
+                "name": what, "cat": kind, "ph": "X", "pid": number, "tid": tid, "ts": (begin - self._begin_ns) / 1e3,
                 "dur": (end - begin) / 1e3, "args": args,
             })  # fmt: skip
+
+    def _names(self) -> list[dict[str, Any]]:
+        """Metadata: what the numbers of processes and threads stand for."""
+        lines = [
+            (number, told)
+            for name, number in LANES.values() for number, told in ((number, name), (number + 1, f"{name} predicted"))
+        ]  # fmt: skip
+        return [
+            *({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": worker}}
+              for worker, pid in self._workers.items()),
+            *({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+              for pid in self._workers.values() for tid, name in lines),
+        ]  # fmt: skip
