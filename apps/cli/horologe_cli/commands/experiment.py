@@ -54,9 +54,10 @@ def experiment(
 
 
 def _known() -> dict[str, Experiment]:
+    from horologe_cli.live import Live
     from horologe_sim.experiments import EXPERIMENTS
 
-    return dict(EXPERIMENTS)
+    return {**EXPERIMENTS, Live.name: Live()}
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:
