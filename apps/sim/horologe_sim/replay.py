@@ -154,8 +154,8 @@ def _essence(to: str, message: Any) -> tuple[str, str, dict[str, Any]]:
 
 
 def _inline_io(segment: Segment) -> Any:
-    """What the executors said of each model: those whose INPUT was a lane's work did not have it inline."""
-    apart = {message.model: True for message in _local(segment.entries) if message.lane == "input"}
+    """What the executors said of each model: those whose INPUT or OUTPUT was a lane's work did not have it inline."""
+    apart = {message.model: True for message in _local(segment.entries) if message.lane in ("input", "output")}
     return lambda model: model not in apart
 
 

@@ -34,7 +34,8 @@ PURE = frozenset({
     *(f"horologe_frontend.{name}" for name in ("catalogue", "core", "settings", "statistics")),
     *(f"horologe_selector.{name}" for name in ("cache", "core", "settings")),
     *(f"horologe_controller.{name}" for name in (
-        "actions", "admission", "cluster", "core", "demand", "lookahead", "placement", "queues", "repository",
+        "accounts", "actions", "admission", "cluster", "core", "demand", "lookahead", "placement", "queues",
+        "repository",
         "scheduler", "settings", "share", "strategies",
     )),
     *(f"horologe_gpu_worker.{name}" for name in (

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     Seed = dict[int, int]
 
-FRESH_NS = ms(10)
-"""How long `quick_exec_ns` may be remembered; whoever would refuse by it asks `best_exec_ns`."""
+FRESH_NS = ms(5)
+"""How long `quick_exec_ns` is remembered, for each share asked; whoever would refuse by it asks `best_exec_ns`."""
 NOBODY: dict[Share, bool] = {}
 
 
@@ -128,7 +128,7 @@ class Cluster:
 
     def stir(self, share: Share) -> None:
         """Have the scheduler look at the share."""
-        self.changes.shares[share] = True
+        self.changes.stir(share)
 
     def lose(self, worker: Worker) -> None:
         """Nothing more will be heard of the worker."""
@@ -153,13 +153,13 @@ class Cluster:
             del self.capable[model]
 
     def quick_exec_ns(self, now_ns: int, model: str, size: int) -> tuple[int, int]:
-        """(shortest predicted, least typical) duration of a batch of `size` over all shares, as of the last 10 ms.
+        """(shortest predicted, least typical) duration of a batch of `size` over all shares, as of a moment ago.
 
         Shares that do not hold the model count by its profile, and so does the last one known while no worker serves
         it. 0, 0 if none ever could run it.
         """
         found = self._quick.get((model, size))
-        if found is not None and found[0] > now_ns - FRESH_NS:
+        if found is not None and now_ns < found[0]:
             return found[1], found[2]
         best_ns = typical_ns = NEVER_NS
         holders = self.holders.of.get(model, NOBODY)
@@ -172,7 +172,7 @@ class Cluster:
         if len(holders) < len(self.capable.get(model, NOBODY)) or best_ns == NEVER_NS:
             best_ns = min(best_ns, self._seed_ns(model, size))
             typical_ns = best_ns if typical_ns == NEVER_NS else typical_ns
-        self._quick[model, size] = now_ns, best_ns, typical_ns
+        self._quick[model, size] = now_ns + FRESH_NS * (1 + len(holders)), best_ns, typical_ns
         return best_ns, typical_ns
 
     def best_exec_ns(self, now_ns: int, model: str, size: int) -> int:

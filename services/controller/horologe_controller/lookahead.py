@@ -38,6 +38,10 @@ class LookAhead:
         self.placement = Placement(settings)
         self._rankings: dict[Share, tuple[Ranking, Ranking]] = {}
         """For each share: deadline traffic, best effort."""
+        self._rankings_of: dict[str, dict[Share, tuple[Ranking, Ranking]]] = {}
+        """The same by model, of the shares where it is resident."""
+        self._lacking = False
+        """Whether some share lacks a model that it could hold."""
         self._hungry: dict[Share, bool] = {}
         """Shares that had room when last looked at, and nothing they could start."""
         self._due: list[tuple[int, int, Share]] = []
@@ -67,10 +71,12 @@ class LookAhead:
         queue = self.backlog.add(request, exec_ns)
         self.admission.entered(now_ns, request, queue, cluster, typical_ns)
         self.demand.add(request, request.deadline_ns - exec_ns - cluster.load_ns(request.model))
-        for share in cluster.holders.of.get(request.model, ()):
-            self._ranking(share, queue).changed(queue)
-            if share in self._hungry:
-                cluster.changes.share(share)
+        if rankings_of := self._rankings_of.get(request.model):
+            for rankings in rankings_of.values():
+                rankings[request.best_effort].changed[queue] = True
+            for share in self._hungry:
+                if share in rankings_of:
+                    cluster.changes.share(share)
         return None
 
     def _refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
@@ -86,7 +92,7 @@ class LookAhead:
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         """The estimates of its model on its share are others."""
         for queue in self.backlog.of(action.model):
-            self._ranking(action.share, queue).changed(queue)
+            self._rankings[action.share][queue.best_effort].changed[queue] = True
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         plan = Plan([], [], [], [], None)
@@ -97,27 +103,23 @@ class LookAhead:
             plan.refuse = self._refusals(now_ns, cluster)
             for share in shares if len(shares) < 2 else sorted(shares, key=_index):
                 self._fill(now_ns, share, cluster, plan)
-        self.demand.update(now_ns, cluster.holders)
-        plan.wake_ns = self.placement.plan(now_ns, cluster, self.demand, plan)
+        if self._lacking:
+            self.demand.update(now_ns, cluster.holders)
+            plan.wake_ns = self.placement.plan(now_ns, cluster, self.demand, plan)
         if self.backlog:
             plan.wake_ns = _sooner(plan.wake_ns, self.backlog.next_overdue_ns())
         if self._due:
             plan.wake_ns = _sooner(plan.wake_ns, self._due[0][0])
+        if plan.wake_ns is not None and plan.wake_ns <= now_ns:
+            plan.wake_ns = now_ns + 1
         return plan
-
-    def _ranking(self, share: Share, queue: ModelQueue) -> Ranking:
-        rankings = self._rankings.get(share)
-        if rankings is None:
-            rankings = self._rankings[share] = Ranking(self.propose), Ranking(_oldest)
-        return rankings[queue.best_effort]
 
     def _changed(self, now_ns: int, cluster: Cluster) -> dict[Share, bool]:
         """Take in what has changed; the shares that may have room and something to start."""
         changes, shares = cluster.changes, {}
-        for share, model in changes.models:
-            self.demand.changed(model)
-            for queue in self.backlog.of(model):
-                self._ranking(share, queue).changed(queue)
+        if changes.models:
+            for share, model in changes.models:
+                self._moved(share, model)
         for share, deep in changes.shares.items():
             if share.gone:
                 self._rankings.pop(share, None)
@@ -126,12 +128,30 @@ class LookAhead:
             shares[share] = True
             if deep:
                 self.placement.changed(share)
+        if changes.models or changes.deep:
+            self._lacking = any(share.lacking for share in cluster.shares())
         changes.clear()
         while self._due and self._due[0][0] <= now_ns:
             share = heapq.heappop(self._due)[2]
             if not share.gone:
                 shares[share] = True
         return shares
+
+    def _moved(self, share: Share, model: str) -> None:
+        """The model has come to the share, or gone."""
+        self.demand.changed(model)
+        rankings = self._rankings.get(share)
+        if rankings is None:
+            rankings = self._rankings[share] = Ranking(self.propose), Ranking(_oldest)
+        for queue in self.backlog.of(model):
+            rankings[queue.best_effort].changed[queue] = True
+        rankings_of = self._rankings_of.setdefault(model, {})
+        if model in share.resident:
+            rankings_of[share] = rankings
+        else:
+            rankings_of.pop(share, None)
+            if not rankings_of:
+                del self._rankings_of[model]
 
     def _refusals(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
         """Those that not even a batch of their own, started now, would finish in time."""

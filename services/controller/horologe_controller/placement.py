@@ -52,7 +52,7 @@ class Placement:
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
-                return now_ns
+                return None
         return None if wake_ns is None else wake_ns - self._settings.lookahead_ns
 
     def _preload(self, cluster: Cluster, plan: Plan) -> None:

@@ -135,14 +135,20 @@ class Changes:
         """Shares that have changed; True: in the models they can hold or in being reachable."""
         self.models: dict[tuple[Share, str], bool] = {}
         """Models that have come to a share or gone from it."""
+        self.deep = False
 
     def share(self, share: Share) -> None:
         """What it runs or holds is something else."""
         self.shares.setdefault(share, False)
 
+    def stir(self, share: Share) -> None:
+        """The models it can hold are others, or it can be reached now."""
+        self.shares[share] = self.deep = True
+
     def clear(self) -> None:
         self.shares.clear()
         self.models.clear()
+        self.deep = False
 
 
 class Holders:
@@ -231,10 +237,18 @@ class Share:
         self.load.clear()
         for model in (*self.resident, *self.loading):
             self._holders.leave(self, model)
+        self.resident.clear()
+        self.loading.clear()
+        self.pages_free = self.pages_total
 
     def predict(self, now_ns: int, model: str, size: int) -> int:
         """Duration of a batch of `size`, or of LOAD for `LOAD_SIZE`."""
         return self.estimates[model].predict(now_ns, size)
+
+    @property
+    def lacking(self) -> int:
+        """How many models it could hold and does not."""
+        return len(self.estimates) - len(self.resident) - len(self.loading)
 
     def lacks(self, model: str) -> bool:
         """Whether it could hold the model and does not."""

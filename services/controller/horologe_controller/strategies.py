@@ -36,7 +36,7 @@ class Ranking:
 
     Relies on this: while nothing is added to a queue and the estimates stay, its rank only grows, with the start time
     and with every request that leaves. So what was found before is a lower bound: it is looked at again when it comes
-    first, and not sooner. Other queues are `changed`; a start earlier than the last has everything looked at again.
+    first, and not sooner. Other queues are put into `changed`; if a start is earlier than the last, all are looked at.
     """
 
     def __init__(self, propose: Propose) -> None:
@@ -44,25 +44,22 @@ class Ranking:
         self._heap: list[tuple[Rank, int, ModelQueue]] = []
         self._known: dict[ModelQueue, tuple[int, Rank | None]] = {}
         """Queues that were proposed from: the number and the rank of the entry in the heap that counts, if any."""
-        self._changed: dict[ModelQueue, bool] = {}
+        self.changed: dict[ModelQueue, bool] = {}
+        """Queues to look at: requests have come, the model has come to the share, or its estimates are others."""
         self._start_ns = 0
         self._entries = 0
-
-    def changed(self, queue: ModelQueue) -> None:
-        """Requests have come, the model has come to the share or gone from it, or its estimates are others."""
-        self._changed[queue] = True
 
     def best(self, now_ns: int, start_ns: int, share: Share) -> Strategy | None:
         """The strategy with the lowest rank among those that can start at `start_ns` and make every deadline."""
         if start_ns < self._start_ns:
-            self._changed |= dict.fromkeys(self._known, True)
+            self.changed |= dict.fromkeys(self._known, True)
         self._start_ns = start_ns
         heap, known, fresh = self._heap, self._known, None
-        if self._changed:
-            for queue in self._changed:
+        if self.changed:
+            for queue in self.changed:
                 fresh = self._propose(now_ns, start_ns, share, queue)
                 self._look_at(queue, share, fresh)
-            self._changed.clear()
+            self.changed.clear()
         while heap:
             rank, entry, queue = heap[0]
             if known.get(queue, NOWHERE)[0] != entry:
