@@ -16,6 +16,7 @@ import numpy as np
 
 from horologe_cli.sender import Ended, Sender
 from horologe_common.clock import ms, s
+from horologe_controller.settings import Settings as ControllerSettings
 from horologe_sim import scenario as scenarios
 from horologe_sim.experiment import Bar, Findings, scene
 from horologe_sim.network import NetworkSettings
@@ -45,6 +46,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warmup_s: float
     probes: int
     models: tuple[Entry, ...]
+    controller: ControllerSettings = ControllerSettings()
 
     @property
     def names(self) -> list[str]:
@@ -102,7 +104,7 @@ def _both(folder: str, place: Scene, load: float, seed: list[int]) -> tuple[dict
     """One run: live, then simulated with the network as it was measured just before."""
     import uvloop
 
-    with _services(folder) as house:
+    with _services(folder, place) as house:
         house.wait_ready(READY_S)
         ways, ended = uvloop.run(_measure(house, place, load, seed))
     network = _network(ways, place)
@@ -156,7 +158,7 @@ def _simulated(ended: list[Ended], place: Scene, network: NetworkSettings, seed:
     )
     total = scenarios.run(Scenario(
         place.models, loads, seed=seed, duration_ns=s(place.seconds + 1),
-        warmup_ns=s(place.warmup_s), network=network,
+        warmup_ns=s(place.warmup_s), network=network, controller=place.controller,
     )).total  # fmt: skip
     return _side("sim", total.ok / (place.seconds - place.warmup_s), total.p50_ms, total.p99_ms)
 
@@ -184,11 +186,17 @@ def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
     return bars
 
 
-def _services(folder: str) -> Embedded:
+def _services(folder: str, place: Scene) -> Embedded:
     from horologe_cli.arrangement import Options
     from horologe_cli.embedded import Embedded
 
-    options = Options(folder, 1, False, "127.0.0.1:0", ("tcp://127.0.0.1:0",), "off")
+    default, wanted = ControllerSettings(), place.controller
+    sets = tuple(
+        f"controller.{name}={str(getattr(wanted, name)).lower()}"
+        for name in wanted.__struct_fields__
+        if getattr(wanted, name) != getattr(default, name)
+    )
+    options = Options(folder, 1, False, "127.0.0.1:0", ("tcp://127.0.0.1:0",), "off", sets=sets)
     return Embedded(options, lambda process, line: None)
 
 

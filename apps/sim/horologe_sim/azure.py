@@ -9,9 +9,10 @@ instances, the largest first, one to each, and from the first instance again whe
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 from importlib import resources
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -41,11 +42,13 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     duplicates: int = 34
     """Each of the rest becomes so many workloads, with so many times fewer calls."""
     order: Literal["table", "cheapest"] = "cheapest"
-    """Varieties in the order of the table, or by execution time of a request in the best batch."""
+    """cheapest: varieties by execution time of a request in the best batch, from place `start` to ever cheaper ones,
+    then the dearer ones. So the largest workloads, which fill batches, are on dearer models than middling ones, which
+    do not."""
     first_minute: int = 0
     """Of the trace, to begin with."""
     start: int = 0
-    """The largest workload goes to this place of the order."""
+    """The place of the variety that the largest workload goes to."""
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -66,28 +69,44 @@ def replay(mapping: Mapping, rate: float, minutes: int) -> Replay:
     used = [one for one in varieties() if one.name not in mapping.left_out]
     if mapping.order == "cheapest":
         used.sort(key=lambda one: one.best_row_ms)
-    used = used[mapping.start :] + used[: mapping.start]
+        used = used[mapping.start :: -1] + used[mapping.start + 1 :]
     instances = [(variety, number) for number in range(mapping.copies) for variety in used]
     rates = np.zeros((minutes, len(instances)))
-    for place, series in enumerate(workloads(mapping)):
-        rates[:, place % len(instances)] += np.resize(np.roll(series, -mapping.first_minute), minutes)
+    functions = calls()
+    for place, workload in enumerate(workloads(mapping)):
+        rates[:, place % len(instances)] += workload.series(functions, mapping.first_minute, minutes)
     rates *= rate / rates.sum(1).mean()
     best_s = np.array([variety.best_row_ms / 1e3 for variety, _ in instances])
     return Replay([_instance(*one) for one in instances], rates, best_s)
 
 
-def workloads(mapping: Mapping) -> list[NDArray[np.float64]]:
-    """Calls by minute of every workload, the largest first."""
-    functions = calls()
-    functions = functions[np.argsort(-functions.sum(1), kind="stable")]
-    found = [functions[0] / mapping.shares] * mapping.shares
-    found += list(functions[1 : 1 + mapping.whole])
-    for copy in range(mapping.duplicates):
-        later = np.roll(functions[1 + mapping.whole :], -HOUR * copy, axis=1)
-        found += list(later / mapping.duplicates)
-    return sorted(found, key=lambda series: -float(series.sum()))
+class Workload(NamedTuple):
+    """`1 / parts` of the calls of a function (its row), as they are `later` minutes later in the trace."""
+
+    calls: float
+    """In the whole trace."""
+    row: int
+    parts: int
+    later: int
+
+    def series(self, functions: NDArray[np.float64], first: int, minutes: int) -> NDArray[np.float64]:
+        """Calls by minute."""
+        return np.resize(np.roll(functions[self.row], -self.later - first), minutes) / self.parts
 
 
+def workloads(mapping: Mapping) -> list[Workload]:
+    """All workloads, the largest first."""
+    totals = calls().sum(1)
+    largest, *others = np.argsort(-totals, kind="stable").tolist()
+    found = [Workload(totals[largest] / mapping.shares, largest, mapping.shares, 0)] * mapping.shares
+    found += [Workload(totals[row], row, 1, 0) for row in others[: mapping.whole]]
+    parts = mapping.duplicates
+    for row in others[mapping.whole :]:
+        found += [Workload(totals[row] / parts, row, parts, HOUR * copy % MINUTES) for copy in range(parts)]
+    return sorted(found, key=lambda one: -one.calls)
+
+
+@functools.cache
 def calls() -> NDArray[np.float64]:
     """Invocations by function and minute: 500 x 480."""
     data = resources.files("horologe_sim").joinpath("data", "azure_functions_500.csv.gz").read_bytes()

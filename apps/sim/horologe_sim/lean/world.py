@@ -88,7 +88,7 @@ class Lean:
         self._chunks = iter(chunks)
         self._chunk = Chunk((), (), (), ())
         self._at = 0
-        self._next_ns = 0
+        self._next_ns = NEVER_NS
         self._loops = loops
         self._clock = clock or (lambda: 0)
         self._watch = watch
