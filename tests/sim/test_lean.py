@@ -19,8 +19,9 @@ from horologe_sim import scenario as scenarios
 from horologe_sim.catalogue import batch_limited_rate, varieties
 from horologe_sim.lean.device import LeanDevice
 from horologe_sim.lean.ledger import Ledger, Times
+from horologe_sim.lean.setting import Setting
 from horologe_sim.lean.traffic import Chunk, Loop, Stream, poisson
-from horologe_sim.lean.world import Lean, Setting
+from horologe_sim.lean.world import Lean
 from horologe_sim.network import NetworkSettings
 from horologe_sim.noise import NOISES, Draws, measured
 from horologe_sim.scenario import Entry, Scenario

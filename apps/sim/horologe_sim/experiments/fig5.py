@@ -11,8 +11,8 @@ from horologe_sim.catalogue import batch_limited_rate, varieties
 from horologe_sim.experiment import Bar, Cost, Findings, scene
 from horologe_sim.experiments.runs import Runs
 from horologe_sim.lean.ledger import Ledger
+from horologe_sim.lean.setting import Setting
 from horologe_sim.lean.traffic import Loop
-from horologe_sim.lean.world import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

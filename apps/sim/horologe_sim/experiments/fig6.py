@@ -14,8 +14,8 @@ from horologe_sim.catalogue import varieties
 from horologe_sim.experiment import Bar, Cost, Findings, scene
 from horologe_sim.experiments.runs import Runs
 from horologe_sim.lean.ledger import Ledger, Panel
+from horologe_sim.lean.setting import Setting
 from horologe_sim.lean.traffic import Stream, poisson
-from horologe_sim.lean.world import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ import msgspec
 from horologe_sim.azure import Mapping as Mapping
 from horologe_sim.azure import Replay, replay
 from horologe_sim.lean.ledger import SIGNS, Ledger, Panel
+from horologe_sim.lean.setting import Setting
 from horologe_sim.lean.traffic import Stream, poisson
-from horologe_sim.lean.world import Setting
 
 if TYPE_CHECKING:
     from horologe_sim.experiments.runs import Runs

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from horologe_sim.experiment import Cost, Progress
     from horologe_sim.gpu import SimModel
     from horologe_sim.lean.ledger import Ledger
+    from horologe_sim.lean.setting import Setting
     from horologe_sim.lean.traffic import Chunk, Loop
-    from horologe_sim.lean.world import Setting
 
 
 class Runs:

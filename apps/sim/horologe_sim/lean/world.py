@@ -16,11 +16,9 @@ from horologe_common.core import Joined
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core import Controller
-from horologe_controller.settings import Settings as ControllerSettings
-from horologe_sim.catalogue import PAGES
 from horologe_sim.lean.device import LeanDevice
 from horologe_sim.lean.traffic import Chunk
-from horologe_sim.noise import NOISES, Draws, Noise
+from horologe_sim.noise import Draws
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from horologe_sim.gpu import SimModel
     from horologe_sim.lean.device import Ended
     from horologe_sim.lean.ledger import Ledger
+    from horologe_sim.lean.setting import Setting
     from horologe_sim.lean.traffic import Loop
 
 HOST = "host"
@@ -36,25 +35,6 @@ START_NS = s(1000)
 BEST_EFFORT_NS = s(30)
 PATIENCE_NS = s(2)
 PROGRESS_NS = s(1)
-
-
-class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cluster of a lean run."""
-
-    devices: int = 1
-    pages: int = PAGES
-    noise: Noise = NOISES["clockwork"]
-    settle_ns: int = s(3)
-    """Before the load: free pages are filled."""
-    client_ns: int = us(100)
-    """One way between a client and the edge, and from a worker to the client."""
-    worker_ns: int = us(60)
-    """One way between the controller and a worker."""
-    grace_ns: int = 0
-    """Until a client is told, after its SLO, that it has been missed; outputs that come meanwhile are still sent."""
-    turn_ns: int = us(50)
-    """What a turn of the controller takes: what comes meanwhile is handled in the next."""
-    controller: ControllerSettings = ControllerSettings()
 
 
 class Open(msgspec.Struct, frozen=True, gc=False):
