@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bench_gpu.rig import Rig
 
-TOLERANCE = {"rtol": 2e-2, "atol": 2e-3}
+TOLERANCE: dict[str, Any] = {"rtol": 2e-2, "atol": 2e-3}
 """Convolutions on a device may compute in TF32, which keeps ten bits."""
 NETS = ("resnet50", "transformer")
 

@@ -39,7 +39,7 @@ def goodput(rig: Rig) -> Iterator[Row]:
             slo_ns = round(slo_ms * 1e6 * (40 if rig.pretend else 1))
             raw = max((size / time_ns for size, time_ns in median_ns.items() if time_ns <= slo_ns), default=0.0) * 1e9
             if not raw:
-                yield row("goodput", f"{name} SLO {slo_ms} ms", **{"raw rows/s": 0.0})
+                yield row("goodput", f"{name} SLO {slo_ms} ms", (), **{"raw rows/s": 0.0})
                 continue
             found = _serve(runners, planned_ns, slo_ns, OVERLOAD * raw, 0.1 if rig.pretend else SECONDS)
             notes = {"rows/s": found.pop("rows/s"), "raw rows/s": raw, **found}

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
-from horologe_sim.gpu import Noise
+from horologe_sim.noise import Noise
 from horologe_sim.scenario import Scenario
 from horologe_sim.workload import Load
 from sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, stall

@@ -10,9 +10,9 @@ from horologe_common.core import Out
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Ping
 from horologe_sim import scenario as scenarios
-from horologe_sim.gpu import Noise
 from horologe_sim.house import House
 from horologe_sim.network import Network, NetworkSettings
+from horologe_sim.noise import Noise
 from horologe_sim.process import Process, Stuck
 from horologe_sim.workload import Demand, Load
 from horologe_sim.world import World

@@ -27,7 +27,7 @@ from horologe_gpu_worker.waiting import exec_core
 from worker_builders import an_input
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport
@@ -120,7 +120,7 @@ def house(shelf: Shelf) -> Iterator[House]:
 
 
 def an_exec(
-    values: list[float], action_id: int = 1, model: str = "sum/1", batch_size: int = 0, **window: Any
+    values: Sequence[float], action_id: int = 1, model: str = "sum/1", batch_size: int = 0, **window: Any
 ) -> Operation:
     header, whole = header_of("x", an_input(values))
     parts = [memoryview(whole)[16 * at : 16 * at + 16] for at in range(len(values))]

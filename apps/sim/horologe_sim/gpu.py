@@ -10,22 +10,22 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from horologe_common.clock import ms
 from horologe_common.models import DTYPES, nbytes
 from horologe_common.status import Status
 from horologe_common.wire import ModelReport, Tensor
 from horologe_gpu_worker.lanes import Abort, Finished, Lane, Operation, not_run
+from horologe_sim.noise import Draws
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec
+    from horologe_sim.noise import Noise
     from horologe_sim.process import Process
 
-DRAWS = 4096
 SCAN_NS = ms(5)
 ON_LOAD_LANE = ("load", "unload")
 
@@ -40,16 +40,6 @@ class SimModel(msgspec.Struct, frozen=True):
     @property
     def inline_io(self) -> bool:
         return not (self.input_ns or self.output_ns)
-
-
-class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far real durations are from the profile: a lognormal factor, and now and then something much longer."""
-
-    sigma: float = 0.0
-    """Of the factor's logarithm; its median is 1."""
-    spike_share: float = 0.0
-    """Share of operations that also take `spike_ns`."""
-    spike_ns: int = 0
 
 
 class Meter(msgspec.Struct):
@@ -94,10 +84,8 @@ class Device:
         self.lanes = "lanes/" + worker.partition("/")[2]
         self.models = models
         self.meter = meter
-        self.noise = noise
         self.loaded: dict[tuple[int, str], bool] = {}
-        self._rng = np.random.default_rng(seed)
-        self._factors: list[float] = []
+        self._draws = Draws(noise, seed)
         self._runners: dict[tuple[int, str], Runner] = {}
 
     def inline_io(self, model: str) -> bool:
@@ -206,17 +194,7 @@ class Device:
         }.get(todo.lane)  # fmt: skip
         if seed_ns is None:
             seed_ns = profile.exec_ns[todo.batch_size]
-        return self._noisy(seed_ns)
-
-    def _noisy(self, seed_ns: int) -> int:
-        noise = self.noise
-        if noise.sigma:
-            if not self._factors:
-                self._factors = self._rng.lognormal(0.0, noise.sigma, DRAWS).tolist()
-            seed_ns = round(seed_ns * self._factors.pop())
-        if noise.spike_share and self._rng.random() < noise.spike_share:
-            seed_ns += noise.spike_ns
-        return max(1, seed_ns)
+        return self._draws.noisy(seed_ns, todo.lane)
 
 
 _ZEROS = memoryview(bytes(1 << 20))

@@ -73,6 +73,24 @@ class Report(msgspec.Struct, frozen=True):
     overdue_ms: float
     """The latest that an answer came after its deadline."""
 
+    @property
+    def attainment(self) -> float:
+        """Share of the requests that were answered in time."""
+        return self.total.ok / self.total.sent if self.total.sent else 1.0
+
+    @property
+    def utilisation(self) -> float:
+        """Mean share of the time in EXEC."""
+        return sum(one.utilisation for one in self.workers.values()) / max(1, len(self.workers))
+
+    def summary(self) -> str:
+        """One line."""
+        cold = self.total.cold / max(1, self.total.sent)
+        return (
+            f"attainment {self.attainment:.3%}, goodput {self.total.goodput:.1f}/s, utilisation "
+            f"{self.utilisation:.1%} of {len(self.workers)} device(s), cold starts {cold:.2%}"
+        )
+
     def to_json(self) -> str:
         """Indented, in a fixed order."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
@@ -89,7 +107,8 @@ class Report(msgspec.Struct, frozen=True):
                 (name, f"{one.utilisation:.0%}", str(one.batches), f"{one.rows_mean:.2f}", *map(str, counts))
             )  # fmt: skip
         sizes = ", ".join(f"{count} of {rows}" for rows, count in self.batches.items())
-        return "\n".join((head, "", *_aligned(rows), "", *_aligned(workers), "", f"batches by rows: {sizes}"))
+        parts = (head, "", *aligned(rows), "", *aligned(workers), "", f"batches by rows: {sizes}", "", self.summary())
+        return "\n".join(parts)
 
 
 def _cells(name: str, row: Row) -> tuple[str, ...]:
@@ -98,7 +117,8 @@ def _cells(name: str, row: Row) -> tuple[str, ...]:
     return (name, *map(str, counts), f"{row.goodput:.1f}", *(f"{time:.2f}" for time in times))
 
 
-def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Lines of a plain table: the first column to the left, the others to the right."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [

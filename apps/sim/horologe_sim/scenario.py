@@ -21,13 +21,15 @@ from horologe_controller.settings import Settings as ControllerSettings
 from horologe_frontend.settings import Settings as FrontendSettings
 from horologe_gpu_worker.settings import Settings as WorkerSettings
 from horologe_selector.settings import Settings as SelectorSettings
-from horologe_sim.gpu import Noise, SimModel
+from horologe_sim.gpu import SimModel
 from horologe_sim.network import NetworkSettings
+from horologe_sim.noise import NOISES, Noise
 from horologe_sim.workload import Load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from horologe_common.cores import Tap
     from horologe_sim.report import Report
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -116,7 +118,7 @@ def load(path: str | Path) -> Scenario:
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"scenario {path}: {error}") from error
     try:
-        return msgspec.convert({"name": file.stem, **_read(f"scenario {path}", table)}, Scenario, strict=False)
+        return msgspec.convert({"name": file.stem, **read_units(f"scenario {path}", table)}, Scenario, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"scenario {path}: {error}") from error
 
@@ -126,25 +128,40 @@ def examples() -> list[str]:
     return sorted(path.stem for path in EXAMPLES.glob("*.toml"))
 
 
-def run(scenario: Scenario, seed: int | None = None, progress: Callable[[float], None] | None = None) -> Report:
-    """Play it. `progress` is told from time to time how far it is, from 0 to 1."""
+def run(
+    scenario: Scenario, seed: int | None = None, progress: Callable[[float], None] | None = None,
+    timeline: Callable[[int], Tap] | None = None,
+) -> Report:  # fmt: skip
+    """Play it. `progress` is told from time to time how far it is, from 0 to 1.
+
+    `timeline` makes a tap on all cores, given when the load begins.
+    """
     from horologe_sim.house import House
 
     house = House(scenario if seed is None else msgspec.structs.replace(scenario, seed=seed))
+    if timeline:
+        house.world.tap = timeline(house.begin_ns)
     house.run(progress)
     return house.report()
 
 
-def _read(where: str, value: Any, key: str = "") -> Any:
-    """The table with texts of durations and sizes as numbers: keys may be written without `_ns` and `_bytes`."""
+def read_units(where: str, value: Any, key: str = "") -> Any:
+    """The table with texts of durations and sizes as numbers, and the name of a noise as what it means.
+
+    Keys may be written without `_ns` and `_bytes`. Raises `SettingsError`.
+    """
     if isinstance(value, dict):
-        return {_full(name, one): _read(f"{where}: {name}", one, _full(name, one)) for name, one in value.items()}
+        return {_full(name): read_units(f"{where}: {name}", one, _full(name)) for name, one in value.items()}
     if isinstance(value, list):
-        return [_read(where, one, key) for one in value]
+        return [read_units(where, one, key) for one in value]
     if isinstance(value, str) and key.endswith("_ns"):
         return quantity(where, value, DURATIONS)
     if isinstance(value, str) and key.endswith("_bytes"):
         return quantity(where, value, SIZES)
+    if isinstance(value, str) and key == "noise":
+        if value not in NOISES:
+            raise SettingsError(f"{where}: got {value!r}, wanted one of {', '.join(NOISES)}, or a table")
+        return msgspec.to_builtins(NOISES[value])
     return value
 
 
@@ -152,12 +169,13 @@ PLAIN = {
     "duration": "duration_ns", "warmup": "warmup_ns", "settle": "settle_ns", "patience": "patience_ns",
     "slo": "slo_ns", "at": "at_ns", "restart": "restart_ns", "for": "for_ns", "from": "from_ns", "think": "think_ns",
     "every": "every_ns", "burst": "burst_ns", "times": "times_ns", "clocks": "clocks_ns", "cancel_after": "cancel_ns",
-    "turn": "turn_ns", "delay": "delay_ns", "jitter": "jitter_ns", "notice": "notice_ns", "spike": "spike_ns",
+    "turn": "turn_ns", "delay": "delay_ns", "resend": "resend_ns",
+    "step": "step_ns", "minute": "minute_ns", "jitter": "jitter_ns", "notice": "notice_ns", "spike": "spike_ns",
 }  # fmt: skip
 """What people write -> the field."""
 
 
-def _full(name: str, value: Any) -> str:
+def _full(name: str) -> str:
     return PLAIN.get(name, name)
 
 

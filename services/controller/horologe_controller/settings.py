@@ -11,7 +11,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "0"
     """There is one controller."""
     scheduler: str = "clockwork"
-    """clockwork or edf."""
+    """clockwork, edf, or fifo (a baseline that refuses nothing)."""
     lookahead_ns: int = ms(5)
     """Each lane of each share is given work for this long (Clockwork appendix B)."""
     in_flight: int = 2

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horologe_cli.output import Exit, Json, console, exit_for, fail, notes
+from horologe_cli.output import Exit, Json, console, exit_for, fail, notes, print_json
 
 if TYPE_CHECKING:
     from horologe_sim.report import Report
@@ -18,6 +18,20 @@ def sim(
     file: Annotated[
         str, typer.Argument(help="Scenario (TOML), or the name of an example; none: list them.", metavar="[FILE]")
     ] = "",
+    model: Annotated[
+        list[str] | None, typer.Option(help="Instead of a file: a model of the catalogue.", metavar="NAME[*COPIES]")
+    ] = None,
+    slo: Annotated[str, typer.Option(help="Deadline of every request.")] = "100ms",
+    rate: Annotated[float, typer.Option(min=0.0, help="Poisson arrivals a second, over all models.")] = 0.0,
+    trace: Annotated[Path | None, typer.Option(help="Arrivals from a CSV file: seconds[,model].")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Instead of the scenario's.")] = None,
+    duration: Annotated[str, typer.Option(help="Of the load.")] = "",
+    pages: Annotated[int, typer.Option(min=1, help="Of 16 MiB, for the weights on a device.")] = 1407,
+    noise: Annotated[str, typer.Option(help="Of execution times: none or clockwork.")] = "clockwork",
+    find_devices: Annotated[
+        float | None, typer.Option(min=0.0, max=100.0, help="The fewest devices that reach this attainment, in %.")
+    ] = None,
+    trace_out: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto timeline of all actions.")] = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the scenario's.")] = None,
     json: Json = False,
 ) -> None:
@@ -28,18 +42,33 @@ def sim(
       horologe sim
       horologe sim two-models --seed 7
       horologe sim ./overload.toml --json
+      horologe sim --model resnet50_v1*12 --slo 50ms --rate 1500 --devices 3
+      horologe sim --model resnet50_v1 --slo 25ms --trace arrivals.csv --find-devices 99.9
+      horologe sim two-models --trace-out timeline.json
     """
     from horologe_sim import scenario
+    from horologe_sim.words import Words
+    from horologe_sim.words import scenario as from_words
 
-    if not file:
+    if not file and not model:
         for name in scenario.examples():
             console().print(name)
         return
+    if file and model:
+        fail("FILE, --model: got both, wanted one of them", Exit.USAGE)
     try:
-        report = _play(scenario.load(file), seed, quiet=json)
+        if model:
+            scene = from_words(Words(tuple(model), slo, rate, trace, devices or 1, duration, pages, noise))
+        else:
+            scene = scenario.load(file)
+        scene = _changed(scene, seed, devices)
+        if find_devices is not None:
+            _find(scene, find_devices / 100, trace_out, json)
+        else:
+            report = _play(scene, trace_out, quiet=json)
+            console().print(report.to_json() if json else report.table(), markup=False, soft_wrap=True)
     except Exception as error:
         exit_for(error, "")
-    console().print(report.to_json() if json else report.table(), markup=False, soft_wrap=True)
 
 
 def replay(
@@ -71,11 +100,53 @@ def replay(
         raise SystemExit(int(Exit.FAILED))
 
 
-def _play(scene: Scenario, seed: int | None, quiet: bool) -> Report:
+def _changed(scene: Scenario, seed: int | None, devices: int | None) -> Scenario:
+    import msgspec
+
+    scene = scene if seed is None else msgspec.structs.replace(scene, seed=seed)
+    return msgspec.structs.replace(scene, workers=devices) if devices else scene
+
+
+def _play(scene: Scenario, trace_out: Path | None, quiet: bool) -> Report:
     from rich.progress import Progress
 
     from horologe_sim.scenario import run
+    from horologe_sim.timeline import Timeline
+
+    taps: list[Timeline] = []
+
+    def tap(begin_ns: int) -> Timeline:
+        taps.append(Timeline(begin_ns))
+        return taps[-1]
 
     with Progress(console=notes(), transient=True, disable=quiet) as progress:
         task = progress.add_task(scene.name, total=1.0)
-        return run(scene, seed, lambda done: progress.update(task, completed=done))
+        report = run(scene, None, lambda done: progress.update(task, completed=done), tap if trace_out else None)
+    if trace_out:
+        written = taps[0].write(trace_out)
+        more = f", {taps[0].left_out} more left out" if taps[0].left_out else ""
+        notes().print(f"{trace_out}: {written} actions{more}", markup=False)
+    return report
+
+
+def _find(scene: Scenario, target: float, trace_out: Path | None, json: bool) -> None:
+    from rich.progress import Progress
+
+    from horologe_sim.sizing import fewest
+
+    with Progress(console=notes(), transient=True, disable=json) as progress:
+        task = progress.add_task(scene.name, total=1.0)
+        size = fewest(
+            scene, target, lambda done, what: progress.update(task, completed=done, description=f"{scene.name}: {what}")
+        )
+    if trace_out:
+        _play(_changed(scene, None, size.devices), trace_out, quiet=json)
+    if json:
+        print_json(size)
+        return
+    console().print(size.report.table(), markup=False, soft_wrap=True)
+    for probe in size.probes:
+        console().print(
+            f"{probe.devices:5} device(s): {probe.attainment:.3%}, {probe.utilisation:.1%} busy", markup=False
+        )
+    console().print(f"{size.devices} device(s) reach {target:.3%}", markup=False)

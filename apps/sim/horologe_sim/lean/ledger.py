@@ -1,0 +1,153 @@
+"""What became of the requests, added up: memory does not grow with their number."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from horologe_common.clock import ms, us
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FINE_NS, COARSE_NS, LONGEST_NS = us(10), us(100), ms(1000)
+SIGNS = ("over", "under")
+
+
+class Times:
+    """A histogram of durations, even buckets up to a second; what is longer is in the last, but for the maximum."""
+
+    def __init__(self, width_ns: int = FINE_NS) -> None:
+        self.width_ns = width_ns
+        self.counts = [0] * (LONGEST_NS // width_ns + 1)
+        self.total = 0
+        self.max_ns = 0
+
+    def add(self, took_ns: int) -> None:
+        at = took_ns // self.width_ns
+        self.counts[at if at < len(self.counts) else -1] += 1
+        self.total += 1
+        if took_ns > self.max_ns:
+            self.max_ns = took_ns
+
+    def quantile_ms(self, q: float) -> float:
+        """Upper bound of the bucket that holds the quantile, at most the maximum; 0 when empty."""
+        wanted = q * self.total
+        for at, seen in enumerate(accumulate(self.counts)):
+            if seen and seen >= wanted:
+                return round(min((at + 1) * self.width_ns, self.max_ns) / 1e6, 3)
+        return round(self.max_ns / 1e6, 3)
+
+
+class Line:
+    """Requests of one group: `late` got their outputs after their SLO, `timed_out` a word at SLO and grace without.
+
+    `unserved` were refused.
+    """
+
+    __slots__ = ("cold", "late", "ok", "sent", "timed_out", "times", "unserved")
+
+    def __init__(self, width_ns: int = FINE_NS) -> None:
+        self.sent = self.ok = self.late = self.timed_out = self.unserved = self.cold = 0
+        self.times = Times(width_ns)
+
+    @property
+    def satisfaction(self) -> float:
+        """Share answered in time."""
+        return self.ok / self.sent if self.sent else 1.0
+
+
+class Panel:
+    """One interval of time, by when requests were sent; actions by when they ended."""
+
+    def __init__(self, groups: int, models: int) -> None:
+        self.lines = [Line(COARSE_NS) for _ in range(groups)]
+        self.cold_models = bytearray(models)
+        self.batches = self.rows = 0
+        self.exec_ns = self.load_ns = 0
+
+
+class Ledger:
+    """Counts of all groups from `from_ns` on, and of every interval. Times count from the beginning of the load."""
+
+    def __init__(self, groups: Sequence[str], models: int, interval_ns: int, from_ns: int = 0) -> None:
+        self.groups = list(groups)
+        self.from_ns = from_ns
+        self.interval_ns = interval_ns
+        self.lines = [Line() for _ in groups]
+        self.panels: list[Panel] = []
+        self.errors = {(kind, sign): Times() for kind in ("infer", "load", "completion") for sign in SIGNS}
+        self.batch_rows = [0] * 1025
+        self.loads = self.unloads = self.too_late = 0
+        self._models = models
+
+    def line(self, group: str) -> Line:
+        return self.lines[self.groups.index(group)]
+
+    def panel(self, at_ns: int) -> Panel:
+        """The panel of a time."""
+        at = at_ns // self.interval_ns
+        while len(self.panels) <= at:
+            self.panels.append(Panel(len(self.groups), self._models))
+        return self.panels[at]
+
+    def sent(self, sent_ns: int, group: int, model: int, cold: bool) -> None:
+        """A request has been sent; `cold`: no device had its model then."""
+        panel = self.panel(sent_ns)
+        panel.lines[group].sent += 1
+        if cold:
+            panel.lines[group].cold += 1
+            panel.cold_models[model] = 1
+        if sent_ns >= self.from_ns:
+            line = self.lines[group]
+            line.sent += 1
+            line.cold += cold
+
+    def answered(self, sent_ns: int, group: int, took_ns: int, slo_ns: int, grace_ns: int) -> None:
+        """Its outputs were there after `took_ns`; the client had its answer at SLO and grace at the latest.
+
+        `slo_ns` 0: any time will do.
+        """
+        lines = (self.panels[sent_ns // self.interval_ns].lines[group], self.lines[group])
+        limit_ns = slo_ns + grace_ns if slo_ns else took_ns
+        for line in lines if sent_ns >= self.from_ns else lines[:1]:
+            if took_ns <= slo_ns or not slo_ns:
+                line.ok += 1
+            elif took_ns <= limit_ns:
+                line.late += 1
+            else:
+                line.timed_out += 1
+            line.times.add(min(took_ns, limit_ns))
+
+    def unserved(self, sent_ns: int, group: int) -> None:
+        """It was refused."""
+        self.panels[sent_ns // self.interval_ns].lines[group].unserved += 1
+        if sent_ns >= self.from_ns:
+            self.lines[group].unserved += 1
+
+    def ran(self, end_ns: int, rows: int, took_ns: int, expected_ns: int, promised_ns: int) -> None:
+        """An INFER has ended. `promised_ns`: when it was predicted to, as it was sent."""
+        panel = self.panel(end_ns)
+        panel.batches += 1
+        panel.rows += rows
+        panel.exec_ns += took_ns
+        if end_ns >= self.from_ns:
+            self.batch_rows[min(rows, 1024)] += 1
+            self._error("infer", took_ns - expected_ns)
+            self._error("completion", end_ns - promised_ns)
+
+    def loaded(self, end_ns: int, took_ns: int, expected_ns: int) -> None:
+        """A LOAD has ended."""
+        self.panel(end_ns).load_ns += took_ns
+        if end_ns >= self.from_ns:
+            self.loads += 1
+            self._error("load", took_ns - expected_ns)
+
+    def check(self) -> None:
+        """Every request has one end at most."""
+        for line in self.lines:
+            assert line.ok + line.late + line.timed_out + line.unserved <= line.sent
+            assert line.times.total == line.ok + line.late + line.timed_out
+
+    def _error(self, kind: str, error_ns: int) -> None:
+        self.errors[kind, "under" if error_ns > 0 else "over"].add(abs(error_ns))

@@ -1,0 +1,69 @@
+"""Who asks for what, and when: open streams drawn in chunks, and closed loops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from horologe_common.clock import s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Rates = Callable[[int], NDArray[np.float64]]
+
+BEST_EFFORT = 0
+
+
+class Chunk(NamedTuple):
+    """Requests in order of time, counted from the beginning of the load. `models`: places in the list of models."""
+
+    times_ns: Sequence[int]
+    models: Sequence[int]
+    slos_ns: Sequence[int]
+    groups: Sequence[int]
+
+
+class Loop(NamedTuple):
+    """A client that asks again when it has its answer, `resend_ns` after a refusal."""
+
+    model: int
+    slo_ns: int
+    group: int = 0
+    resend_ns: int = 0
+
+
+class Stream(NamedTuple):
+    """A Poisson stream whose rates change by step: `rates(step)` gives requests a second by model, in the step."""
+
+    rates: Rates
+    step_ns: int
+    slo_ns: Callable[[int], int]
+    """By step."""
+    group: int = 0
+
+
+def poisson(streams: Sequence[Stream], duration_ns: int, seed: Sequence[int], chunk_ns: int = s(1)) -> Iterator[Chunk]:
+    """All streams together, in chunks of `chunk_ns` (a divisor of every step)."""
+    rng = np.random.default_rng(seed)
+    for begin_ns in range(0, duration_ns, chunk_ns):
+        end_ns = min(begin_ns + chunk_ns, duration_ns)
+        yield _sorted([_draw(rng, stream, begin_ns, end_ns) for stream in streams])
+
+
+def _draw(rng: np.random.Generator, stream: Stream, begin_ns: int, end_ns: int) -> tuple[NDArray[np.int64], ...]:
+    step = begin_ns // stream.step_ns
+    edges = np.cumsum(stream.rates(step))
+    count = rng.poisson(edges[-1] * (end_ns - begin_ns) / 1e9) if edges.size else 0
+    times = rng.integers(begin_ns, end_ns, count)
+    models = np.searchsorted(edges, rng.random(count) * edges[-1], side="right") if count else times
+    return times, models, np.full(count, stream.slo_ns(step)), np.full(count, stream.group)
+
+
+def _sorted(parts: Sequence[tuple[NDArray[np.int64], ...]]) -> Chunk:
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return Chunk(*(column[order].tolist() for column in columns))

@@ -1,0 +1,65 @@
+"""A plain baseline: first come, first served, with a batch limit per model that Clipper's AIMD finds (its section 4.3).
+
+Nothing is refused for being late, and what is late is run all the same, as in systems that only queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_common.clock import s
+from horologe_controller.lookahead import LookAhead
+from horologe_controller.strategies import Strategy
+
+if TYPE_CHECKING:
+    from horologe_controller.cluster import Cluster
+    from horologe_controller.queues import ModelQueue, Request
+    from horologe_controller.scheduler import Batch, Refusal
+    from horologe_controller.settings import Settings
+    from horologe_controller.share import Action, Share
+
+STEP, BACKOFF = 1.0, 0.9
+"""Clipper: one more row after a batch within the SLO, a tenth fewer after one beyond it."""
+WINDOW_NS = s(3600)
+"""A batch may begin whenever its turn comes."""
+
+
+class Fifo(LookAhead):
+    """The oldest request goes next, with as many of its model behind it as the limit allows."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._limits: dict[str, float] = {}
+
+    def propose(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+        """The largest size within the limit, at least the smallest."""
+        if not queue or (estimate := share.estimates.get(queue.model)) is None:
+            return None
+        first, limit = queue[0], self._limits.get(queue.model, 1.0)
+        for size in queue.sizes():
+            if (size <= limit or size == queue.spec.compiled(first.rows)) and (count := queue.filling(0, size)):
+                rank = 0, first.arrival_ns, first.id
+                return Strategy(rank, queue, size, 0, count, estimate.predict(now_ns, size))
+        return None
+
+    def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
+        """Adapt the limit of the model to how its batch took, against the budget of its oldest request."""
+        if action.kind == "infer":
+            oldest = action.requests[0]
+            limit = self._limits.get(action.model, 1.0)
+            if took_ns > oldest.deadline_ns - oldest.arrival_ns:
+                self._limits[action.model] = max(1.0, limit * BACKOFF)
+            else:
+                self._limits[action.model] = min(limit + STEP, float(oldest.spec.max_batch))
+        super().observe(now_ns, action, took_ns)
+
+    def _refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
+        return None
+
+    def _refusals(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
+        return []
+
+    def _batch(self, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
+        batch = super()._batch(free_ns, share, cluster, strategy)
+        batch.latest_ns = free_ns + WINDOW_NS
+        return batch

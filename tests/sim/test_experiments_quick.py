@@ -1,0 +1,98 @@
+"""The experiments on tiny scenes, through the command: the form of their JSON, their bars, the same seed twice."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from horologe_cli.main import app
+from horologe_sim.experiment import Bar, scene
+from horologe_sim.experiments import EXPERIMENTS
+from horologe_sim.experiments.fig5 import Scene
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TINY = {
+    "fig5": ["slos_ms=[50]", 'schedulers=["clockwork", "fifo"]', 'duration="300ms"', 'warmup="100ms"'],
+    "fig6": ["models=120", "cluster.pages=140", "minutes=6", "minutes_before=1", 'minute="300ms"', "major_rate=300"],
+    "fig7": ["steps=6", 'step="200ms"', 'warmup="200ms"', "models=[6]", "rates=[300]", "tightest=[11.4]"],
+    "fig8": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
+    "scale": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
+    "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
+}  # fmt: skip
+OK, A_BAR_FAILS, USAGE = 0, 1, 2
+
+
+def run(name: str, *more: str) -> tuple[int, dict[str, Any]]:
+    changes = [f"--set={change}" for change in TINY[name]]
+    result = CliRunner().invoke(app, ["experiment", name, "--quick", "--json", *changes, *more])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_rows_and_bars_in_the_agreed_form_and_the_exit_code_says_whether_all_hold(name: str) -> None:
+    code, found = run(name)
+    assert list(found) == ["experiment", "rows", "bars"]
+    assert found["experiment"] == name
+    assert found["rows"]
+    assert all(list(bar) == ["name", "value", "bar", "holds"] for bar in found["bars"])
+    assert code == (OK if all(bar["holds"] for bar in found["bars"]) else A_BAR_FAILS)
+
+
+@pytest.mark.parametrize("name", ["fig5", "fig8"])
+def test_the_same_seed_gives_the_same_findings_and_another_seed_others(name: str) -> None:
+    first, again, other = run(name), run(name), run(name, "--seed", "9")
+    assert first == again
+    assert first[1]["rows"] != other[1]["rows"]
+
+
+def test_findings_become_files(tmp_path: Path) -> None:
+    _, found = run("fig5", "--plot", "--out", str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fig5.json", "fig5.md", "fig5.png"]
+    written = json.loads((tmp_path / "fig5.json").read_text())
+    assert {key: written[key] for key in found} == found
+    page = (tmp_path / "fig5.md").read_text()
+    assert all(bar["name"].rpartition(",")[0] in page for bar in found["bars"])
+
+
+@pytest.mark.parametrize("name", ["fig6", "fig7", "fig8", "scale", "window"])
+def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
+    run(name, "--plot", "--out", str(tmp_path))
+    assert (tmp_path / f"{name}.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nope"], "wanted one of fig5"), (["fig5", "--set", "nope"], "wanted KEY=VALUE"),
+        (["fig5", "--set", "nope=1"], "nope"), (["fig5", "--set", "cluster.devices=many"], "devices"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_a_usage_error_that_names_it(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(app, ["experiment", *arguments])
+    assert result.exit_code == USAGE
+    assert told in result.stderr
+
+
+def test_a_shortened_scene_is_the_full_one_but_for_what_it_shortens() -> None:
+    full, quick = (scene("fig5", Scene, quick, {}) for quick in (False, True))
+    assert quick.duration_ns < full.duration_ns
+    assert (quick.cluster, quick.slos_ms, quick.clients) == (full.cluster, full.slos_ms, full.clients)
+
+
+@pytest.mark.parametrize(
+    ("value", "bar", "sense", "holds"),
+    [
+        (1.0, 1.0, "at least", True),
+        (0.9, 1.0, "at least", False),
+        (1.0, 1.0, "at most", True),
+        (2, 1, "at most", False),
+    ],
+)
+def test_a_bar_holds_on_its_side(value: float, bar: float, sense: Any, holds: bool) -> None:
+    assert Bar("b", value, bar, sense).holds is holds

@@ -1,0 +1,202 @@
+"""The lean world: every request has one end, windows and pages are kept, and it agrees with the exact world."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from horologe_common.clock import ms, s, us
+from horologe_common.status import Status
+from horologe_common.wire import Infer, Load, Row
+from horologe_controller.settings import Settings as ControllerSettings
+from horologe_sim import scenario as scenarios
+from horologe_sim.catalogue import batch_limited_rate, varieties
+from horologe_sim.lean.device import LeanDevice
+from horologe_sim.lean.ledger import Ledger, Times
+from horologe_sim.lean.setting import Setting
+from horologe_sim.lean.traffic import Chunk, Loop, Stream, poisson
+from horologe_sim.lean.world import Lean
+from horologe_sim.network import NetworkSettings
+from horologe_sim.noise import NOISES, Draws, measured
+from horologe_sim.scenario import Entry, Scenario
+from horologe_sim.workload import Load as Phase
+
+(RESNET,) = varieties(["resnet50_v1"])
+
+
+def a_stream(rate: float, models: int = 1, slo_ms: float = 50) -> Stream:
+    return Stream(lambda step: np.full(models, rate / models), s(10), lambda step: ms(slo_ms))
+
+
+def played(setting: Setting, models: int, chunks: Any = (), loops: Any = (), duration_ns: int = s(1)) -> Lean:
+    lean = Lean(setting, RESNET.copies(models), Ledger(["all"], models, s(1)), 1, chunks, loops)
+    lean.run(duration_ns)
+    lean.check()
+    assert not lean.open
+    (line,) = lean.ledger.lines
+    assert line.sent == line.ok + line.late + line.timed_out + line.unserved > 0
+    return lean
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    rate=some.floats(50, 2000), slo_ms=some.floats(2, 200), models=some.integers(1, 12), pages=some.integers(7, 60),
+    devices=some.integers(1, 3), admission=some.booleans(), window_ms=some.sampled_from([0, 0.2, 5]),
+)  # fmt: skip
+def test_every_request_has_one_end_and_no_device_is_asked_for_what_it_cannot(
+    rate: float, slo_ms: float, models: int, pages: int, devices: int, admission: bool, window_ms: float
+) -> None:
+    controller = ControllerSettings(admission=admission, window_ns=ms(window_ms))
+    setting = Setting(devices=devices, pages=pages, controller=controller, settle_ns=ms(100))
+    played(setting, models, poisson([a_stream(rate, models, slo_ms)], s(0.3), [1]), duration_ns=s(0.3))
+
+
+@pytest.mark.parametrize("load", [0.5, 0.9, 1.5])
+def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> None:
+    """Two models and a device: goodput within 2%, the median within 5%. Transport and turns alike, no jitter."""
+    rate, slo_ms, seconds = load * 16 / 0.01567, 100, 2
+    chunks = list(poisson([a_stream(rate, 2, slo_ms)], s(seconds), [7]))
+    controller = ControllerSettings(admission=False, margin_ns=us(300))
+    lean = played(Setting(noise=NOISES["none"], controller=controller), 2, chunks, duration_ns=s(seconds))
+    times = [(at + us(100), model) for chunk in chunks for at, model in zip(*chunk[:2], strict=True)]
+    entry = Entry("m", RESNET.exec_ms, count=2, load_ms=RESNET.load_ms, weights_mb=RESNET.weights_mb, slo_ns=ms(slo_ms))
+    report = scenarios.run(Scenario(
+        (entry,), tuple(Phase("trace", times_ns=tuple(at for at, of in times if of == model), models=(f"m-{model}",),
+                              slo_ns=ms(slo_ms) - us(100)) for model in (0, 1)),
+        duration_ns=s(seconds), path="direct", controller=controller,
+        network=NetworkSettings(delay_ns=us(60), jitter_ns=0),
+    ))  # fmt: skip
+    (line,) = lean.ledger.lines
+    assert line.ok == pytest.approx(report.total.ok, rel=0.02)
+    assert line.times.quantile_ms(0.5) == pytest.approx(report.total.p50_ms + 0.1, rel=0.05)
+
+
+def test_a_closed_loop_of_full_batches_reaches_what_batches_allow() -> None:
+    loops = [Loop(model, ms(500), 0, ms(1)) for _ in range(16) for model in range(3)]
+    lean = played(Setting(noise=NOISES["none"]), 3, loops=loops, duration_ns=s(3))
+    assert lean.ledger.panels[1].lines[0].ok == pytest.approx(batch_limited_rate(RESNET, 500), rel=0.05)
+
+
+def test_the_same_seed_gives_the_same_ledger() -> None:
+    setting = Setting(controller=ControllerSettings(admission=False))
+    lines = [played(setting, 3, poisson([a_stream(900, 3)], s(1), [4])).ledger.lines[0] for _ in range(2)]
+    assert lines[0].times.counts == lines[1].times.counts
+
+
+SMALL = some.integers(0, 20)
+
+
+class Bench:
+    """A lean device by itself: what it makes happen, and the Results."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[int, int, Any, Any]] = []
+        self.made = 0
+        self.results: list[tuple[int, int, int, int]] = []
+        models = {model.report.spec.key: model for model in RESNET.copies(2)}
+        self.device = LeanDevice("worker/0#1", models, 14, Draws(NOISES["none"], [1]), us(50), self.at, self.ended)
+
+    def at(self, at_ns: int, call: Any, argument: Any) -> None:
+        self.made += 1
+        self.events.append((at_ns, self.made, call, argument))
+
+    def ended(self, now_ns: int, ended: Any) -> None:
+        device, action, result = ended
+        self.results.append((action.action_id, result.status, result.begin_ns, result.end_ns))
+        device.advance(now_ns, device.exec if isinstance(action, Infer) else device.load)
+
+    def run(self) -> None:
+        while self.events:
+            self.events.sort(key=lambda event: event[:2])
+            at_ns, _, call, argument = self.events.pop(0)
+            call(at_ns, argument)
+
+
+def an_infer(number: int, earliest_ns: int, latest_ns: int, model: str = "resnet50_v1-0/1") -> Infer:
+    return Infer(number, 0, model, 1, (Row(0, 1, 0, 1, 1),), ("s/0#1",), earliest_ns, latest_ns, ms(2.61))
+
+
+def a_load(number: int, model: str) -> Load:
+    return Load(number, 0, model, 0, s(10), ms(8.33))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    some.lists(some.tuples(some.integers(0, 20), some.integers(0, 20), some.integers(0, 10)), min_size=1, max_size=12)
+)
+def test_a_lean_lane_runs_one_at_a_time_inside_the_windows(windows: list[tuple[int, int, int]]) -> None:
+    bench = Bench()
+    bench.device.begin_load(0, a_load(1000, "resnet50_v1-0/1"))
+    bench.run()
+    for number, (sent_ms, wait_ms, width_ms) in enumerate(sorted(windows)):
+        earliest_ns = ms(20 + sent_ms + wait_ms)
+        bench.at(ms(20 + sent_ms), lambda now_ns, infer: bench.device.infer(now_ns, infer),
+                 an_infer(number, earliest_ns, earliest_ns + ms(width_ms)))  # fmt: skip
+    bench.run()
+    ran = sorted((begin, end) for number, status, begin, end in bench.results if status == Status.OK and number < 1000)
+    assert len(bench.results) == len(windows) + 1
+    assert all(one[1] <= two[0] for one, two in pairwise(ran))
+    bounds = {
+        number: (ms(20 + at + wait), ms(20 + at + wait + width))
+        for number, (at, wait, width) in enumerate(sorted(windows))
+    }
+    for number, status, begin, _ in bench.results:
+        if status == Status.OK and number < 1000:
+            assert bounds[number][0] <= begin <= bounds[number][1]
+    bench.device.check()
+
+
+def test_a_lean_device_has_no_more_pages_than_it_has() -> None:
+    bench = Bench()
+    for number, model in enumerate(("resnet50_v1-0/1", "resnet50_v1-1/1")):
+        bench.device.begin_load(0, a_load(number, model))
+    bench.run()
+    assert [status for _, status, *_ in bench.results] == [Status.OK, Status.OK]
+    assert bench.device.pages.free_pages == 0
+    bench.device.unload("resnet50_v1-0/1")
+    bench.device.infer(s(1), an_infer(7, s(1), s(2)))
+    bench.run()
+    assert bench.results[-1][1] == Status.FAILED
+    with pytest.raises(AssertionError, match="not loaded"):
+        bench.device.check()
+
+
+def test_streams_are_poisson_by_step_and_in_order() -> None:
+    stream = Stream(lambda step: np.array([300.0, 700.0]) * step, s(1), lambda step: ms(10 * (step + 1)))
+    chunks = list(poisson([stream], s(3), [1], s(1)))
+    times = [at for chunk in chunks for at in chunk.times_ns]
+    assert times == sorted(times)
+    assert [len(chunk.times_ns) for chunk in chunks] == [0, pytest.approx(1000, abs=130), pytest.approx(2000, abs=180)]
+    assert set(chunks[2].slos_ns) == {ms(30)}
+    assert np.mean(chunks[2].models) == pytest.approx(0.7, abs=0.05)
+    assert isinstance(chunks[0], Chunk)
+
+
+def test_noise_has_the_tail_of_the_figure() -> None:
+    draws = Draws(NOISES["clockwork"], [1])
+    more = np.array([draws.noisy(ms(3)) - ms(3) for _ in range(200_000)])
+    assert np.quantile(more, 0.99) == pytest.approx(us(250), rel=0.15)
+    assert np.median(np.abs(more)) < us(10)
+    assert more.max() > ms(19)
+    assert 0.99 < measured("exec").mean() < 1.01
+
+
+@given(some.lists(some.integers(0, 2 * 10**9), min_size=1, max_size=60), some.sampled_from([0.5, 0.99, 1.0]))
+def test_quantiles_of_a_histogram_are_good_to_a_bucket(values: list[int], q: float) -> None:
+    times = Times()
+    for value in values:
+        times.add(value)
+    exact = float(np.quantile(np.array(values), q, method="inverted_cdf")) / 1e6
+    found = times.quantile_ms(q)
+    assert found >= exact - 0.01 if exact < 1000 else found > 999
+    assert found <= max(exact + 0.02, 0.0) if exact < 1000 else found <= max(values) / 1e6 + 0.001
+
+
+def test_a_setting_is_told_by_its_fields() -> None:
+    assert msgspec.structs.asdict(Setting())["pages"] == 1407

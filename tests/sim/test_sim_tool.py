@@ -1,0 +1,88 @@
+"""`horologe sim` as a tool: scenarios from a few words, the fewest devices, a timeline."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from horologe_cli.main import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+USAGE, FAILED = 2, 1
+SHORT = ["--duration", "500ms", "--noise", "none"]
+
+
+def sim(*arguments: str) -> Any:
+    result = CliRunner().invoke(app, ["sim", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_models_and_a_rate_are_enough() -> None:
+    report = json.loads(sim("--model", "resnet50_v1*3", "--rate", "300", "--slo", "50ms", "--json", *SHORT).stdout)
+    assert report["total"]["ok"] == report["total"]["sent"] > 50
+    assert len(report["workers"]) == 1
+    assert "attainment 100.000%" in sim("--model", "resnet50_v1", "--rate", "100", "--devices", "2", *SHORT).stdout
+
+
+def test_a_trace_is_followed_line_by_line(tmp_path: Path) -> None:
+    trace = tmp_path / "arrivals.csv"
+    trace.write_text("0.1,resnet18_v1\n0.2,resnet50_v1\n0.2,resnet50_v1\n")
+    words = ["--model", "resnet18_v1", "--model", "resnet50_v1", "--trace", str(trace), "--json"]
+    report = json.loads(sim(*words).stdout)
+    assert {name: row["sent"] for name, row in report["models"].items()} == {"resnet18_v1": 1, "resnet50_v1": 2}
+
+
+def test_the_fewest_devices_reach_the_target_and_one_less_does_not() -> None:
+    words = ["--model", "resnet50_v1*4", "--rate", "1800", "--slo", "40ms", "--find-devices", "99", "--json", *SHORT]
+    size = json.loads(sim(*words).stdout)
+    attained = {probe["devices"]: probe["attainment"] for probe in size["probes"]}
+    assert attained[size["devices"]] >= 0.99
+    assert size["devices"] > 1
+    assert attained[size["devices"] - 1] < 0.99
+
+
+def test_what_no_number_of_devices_reaches_is_said() -> None:
+    result = sim("--model", "resnet50_v1", "--rate", "100", "--slo", "2ms", "--find-devices", "99", *SHORT)
+    assert result.exit_code == FAILED
+    assert "99.000%" in result.stderr
+
+
+def test_a_timeline_has_every_action_predicted_and_actual(tmp_path: Path) -> None:
+    file = tmp_path / "timeline.json"
+    words = ["--model", "resnet50_v1*2", "--rate", "200", "--json", "--trace-out", str(file), *SHORT]
+    report = json.loads(sim(*words).stdout)
+    events = [event for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"]
+    execs = [event for event in events if event["cat"] == "infer"]
+    batches = sum(worker["batches"] for worker in report["workers"].values())
+    assert len(execs) == 2 * batches
+    assert all(event["dur"] > 0 for event in events)
+    assert all(abs(event["args"]["late_ms"]) < 1 for event in execs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--model", "nope", "--rate", "1"], "resnet50_v1"), (["--model", "resnet50_v1*0", "--rate", "1"], "COPIES"),
+        (["--model", "resnet50_v1"], "--rate"), (["--model", "resnet50_v1", "--rate", "1", "--slo", "5"], "--slo"),
+        (["two-models", "--model", "resnet50_v1"], "FILE"), (["--model", "resnet50_v1", "--trace", "nope"], "nope"),
+        (["--model", "resnet50_v1", "--rate", "1", "--noise", "loud"], "clockwork"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_a_usage_error_that_names_it(arguments: list[str], told: str) -> None:
+    result = sim(*arguments)
+    assert result.exit_code == USAGE
+    assert told in result.stderr
+
+
+def test_a_line_of_a_trace_that_is_no_time_is_named(tmp_path: Path) -> None:
+    trace = tmp_path / "arrivals.csv"
+    trace.write_text("0.1\nsoon\n")
+    result = sim("--model", "resnet50_v1", "--trace", str(trace))
+    assert result.exit_code == USAGE
+    assert "line 2" in result.stderr
