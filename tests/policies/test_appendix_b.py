@@ -67,9 +67,9 @@ class ScannedQueue(Ranking):
 
 
 def _smaller(now_ns: int, share: Share, queue: ModelQueue, size: int) -> int:
-    """How many larger sizes there were requests for, and time when the last of them came."""
+    """How many larger sizes there have been requests for since the last batch, and time when the last came."""
     budget_ns = queue[len(queue) - 1].deadline_ns - queue[len(queue) - 1].arrival_ns
-    larger = [other for other in queue.spec.batch_sizes if size < other <= len(queue)]
+    larger = [other for other in queue.spec.batch_sizes if size < other <= queue.most_rows]
     return sum(share.predict(now_ns, queue.model, other) <= budget_ns for other in larger)
 
 

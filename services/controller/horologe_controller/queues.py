@@ -54,6 +54,8 @@ class ModelQueue:
         self.key = alike, best_effort
         self.best_effort = best_effort
         self.rows = 0
+        self.most_rows = 0
+        """Most rows there were since the last batch was taken: so large the next could have been."""
         self._deadlines: list[int] = []
         self._requests: list[Request] = []
 
@@ -76,6 +78,8 @@ class ModelQueue:
             deadlines.insert(at, deadline_ns)
             self._requests.insert(at, request)
         self.rows += request.rows
+        if self.rows > self.most_rows:
+            self.most_rows = self.rows
 
     def remove(self, request: Request) -> None:
         at = self._requests.index(request, bisect_left(self._deadlines, request.deadline_ns))
@@ -88,12 +92,13 @@ class ModelQueue:
         taken = self._requests[start:end]
         del self._requests[start:end], self._deadlines[start:end]
         self.rows -= sum(request.rows for request in taken)
+        self.most_rows = self.rows
         return taken
 
     def sizes(self) -> Iterator[int]:
-        """Batch sizes that the queue may be able to fill, largest first."""
-        sizes = self.spec.batch_sizes
-        limit = self.rows if self.rows == len(self._requests) else self.spec.compiled(min(self.rows, sizes[-1]))
+        """Batch sizes that the queue could have filled since the last batch was taken, largest first."""
+        sizes, rows = self.spec.batch_sizes, self.most_rows
+        limit = rows if self.rows == len(self._requests) else self.spec.compiled(min(rows, sizes[-1]))
         return (size for size in reversed(sizes) if size <= limit or size == sizes[0])
 
     def newest_budget_ns(self) -> int:
