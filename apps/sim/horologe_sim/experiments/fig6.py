@@ -75,7 +75,8 @@ class Fig6:
         Runs(1, cost, progress).play(self.name, place.cluster, models, ledger, seed, total_ns, chunks)
         rows = [_row(place, ledger, minute) for minute in range(place.minutes_before + place.minutes)]
         facts = {
-            "PCIe bound": f"a LOAD for each cold request, {1e3 / variety.load_ms:.0f} a second, and the requests whose model was loaded when they came",
+            "PCIe bound": f"{1e3 / variety.load_ms:.0f} LOADs a second, one for each cold request, and the requests "
+            "whose model was loaded when they came",
             "paper": "Minor back to 200 r/s and 20 ms from t = 20 on; longest latency 100 ms; 201 models at t = 3.5",
         }
         bars = _bars(rows, place, 1e3 / variety.load_ms)
