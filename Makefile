@@ -34,7 +34,7 @@ test: $(STAMPS)/dev ## all tests that need neither a GPU nor root
 check: $(STAMPS)/dev ## lint, types, import contracts, generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy apps libs services
+	$(BIN)/mypy apps libs services tests
 	$(BIN)/lint-imports --no-cache
 	@if [ -f docs/generate.py ]; then $(BIN)/python docs/generate.py --check; fi
 

@@ -141,8 +141,8 @@ class Drive:
         controller.tick(now_ns)
         self.cpu_ns += time.thread_time_ns() - begin_ns
         outs, controller.out = controller.out, []
-        for to, message, _ in outs:
-            self.answer(to, message)
+        for out in outs:
+            self.answer(out.to, out.message)
 
     def answer(self, to: str, message: Any) -> None:
         match message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import zmq
 
@@ -43,7 +43,7 @@ PAIR = ModelSpec(
 )
 WORDS = ModelSpec("words", "1", "python", (TensorSpec("s", "BYTES", (-1,)),), (TensorSpec("s", "BYTES", (-1,)),))
 
-Replies = "list[tuple[Any, Sequence[Any]]]"
+Replies: TypeAlias = "list[tuple[Any, Sequence[Any]]]"
 
 
 class FakeFrontend:

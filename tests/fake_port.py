@@ -76,7 +76,7 @@ class FakePort:
         outputs = tuple(Tensor(t.name.replace("in", "out"), t.datatype, t.shape, t.nbytes) for t in predict.inputs)
         pairs = [(t, b) for t, b in zip(outputs, buffers, strict=True) if t.name in (predict.outputs or (t.name,))]
         answer = Answer(0, Status.OK, tuple(t for t, _ in pairs), "", 0, spec.name, spec.version, 1000, 2000, 2)
-        self.statistics.observe(10, spec, answer, 1, 5000)
+        self.statistics.observe(10, spec, answer, 1, 5000, 5000)
         return answer, [b for _, b in pairs]
 
     def find(self, model: str, version: str = "") -> ModelSpec:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from onnx import TensorProto, helper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 SIGNATURE = """
 [[inputs]]
@@ -56,6 +60,38 @@ def a_python_model(repository: Path, source: str = ECHO, name: str = "code", **k
 def an_onnx_model(repository: Path, name: str = "graph", manifest: str = "batch_sizes = [1, 2]\n", **kind: Any) -> Path:
     """`y = x`, see `onnx_bytes`."""
     return a_folder(repository, name, manifest, model_onnx=onnx_bytes(**kind))
+
+
+def a_pytorch_model(repository: Path, name: str = "program", manifest: str = "batch_sizes = [1, 2]\n") -> Path:
+    """`y` = `x` [-1, 4]. Skips the test where PyTorch is not installed."""
+    return a_pytorch_export(repository, "echo", name, manifest)
+
+
+def a_pytorch_export(repository: Path, kind: str, name: str = "program", manifest: str = "") -> Path:
+    """One of the models of models/export_pytorch.py."""
+    path = _exported(kind)
+    return a_folder(repository, name, manifest, model_pt2=path.read_bytes())
+
+
+@cache
+def _exported(kind: str) -> Path:
+    pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+    import tempfile
+
+    path: Path = pytorch_exports().export(Path(tempfile.mkdtemp()), kind)
+    return path / "model.pt2"
+
+
+@cache
+def pytorch_exports() -> Any:
+    """The module models/export_pytorch.py."""
+    file = Path(__file__).resolve().parents[1] / "models" / "export_pytorch.py"
+    spec = importlib.util.spec_from_file_location("export_pytorch", file)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["export_pytorch"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def onnx_bytes(

@@ -359,16 +359,6 @@ def test_stop_cancels_what_takes_too_long(server: str) -> None:
         assert closed(sock)
 
 
-def test_readiness_goes_first(server: str) -> None:
-    with House(server=server, drain_notice_ns=400 * MS) as house, httpx.Client(base_url=house.server.url) as client:
-        stopping = threading.Thread(target=house.stop)
-        stopping.start()
-        house.wait(lambda: house.oip.draining)
-        assert client.get("/v2/health/ready").status_code == 503
-        assert client.post("/v2/models/echo/infer", content=GOOD).status_code == 200
-        stopping.join()
-
-
 def test_keys(server: str, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("secret\n")
     with House(Keys.read(str(tmp_path / "keys")), server=server) as house:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from horologe_common.core import Gone, Joined, Out
 from horologe_common.keys import is_loopback, load_keys, make_keys
-from horologe_common.links import Links, LinkSettings
+from horologe_common.links import Links
 from horologe_common.reactor import Reactor
 from horologe_common.settings import SettingsError
+from horologe_common.sockets import LinkSettings
 from horologe_common.wire import (
     PROTOCOL,
     AnyMessage,
@@ -197,7 +198,7 @@ def test_a_fault_in_a_core_is_logged_and_survived(start: Any, client: Any, tmp_p
     sock = client(f"ipc://{tmp_path}/clients")
     sock.send(packet(Predict(1, "fault", "", 0, ()), Ping(3)))
     assert reply(sock).sent_ns == 3
-    assert frontend.reactor.faults == 1
+    assert frontend.reactor.cores.faults == 1
 
 
 def test_clients_shake_hands_and_their_end_is_noticed(start: Any, client: Any, tmp_path: Path) -> None:
@@ -260,7 +261,7 @@ def test_random_bytes_on_every_socket_do_no_harm(start: Any, client: Any, tmp_pa
     while not isinstance(pong := reply(public), Pong):
         pass
     assert pong.sent_ns == 77
-    assert frontend.reactor.faults == 0
+    assert frontend.reactor.cores.faults == 0
 
 
 def test_with_keys_only_their_holders_get_in(start: Any, client: Any, tmp_path: Path) -> None:

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 RUNNERS = {"asyncio": asyncio.run, "uvloop": uvloop.run}
-SILENT = lambda message, buffers: [] if isinstance(message, Predict) else None  # noqa: E731 - a reaction
+
+
+def SILENT(message: Any, buffers: Any) -> list[Any] | None:
+    return [] if isinstance(message, Predict) else None
 
 
 @pytest.fixture

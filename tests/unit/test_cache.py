@@ -22,7 +22,7 @@ def test_what_was_stored_is_fetched_until_it_expires() -> None:
     cache.store(0, b"k", OUTPUTS, [b"1234"], TTL)
     entry = cache.fetch(TTL - 1, b"k")
     assert entry is not None
-    assert (entry.outputs, entry.buffers) == (OUTPUTS, [b"1234"])
+    assert (entry.outputs, entry.buffers) == (OUTPUTS, (b"1234",))
     assert cache.fetch(TTL, b"k") is None
     cache.check()
     assert len(cache) == 0
@@ -55,5 +55,5 @@ def test_the_bound_holds_and_only_what_was_stored_comes_back(steps: list[tuple[b
             last[key] = bytes([number]) * size
             cache.store(now_ns, key, OUTPUTS, [last[key]], TTL)
         elif entry := cache.fetch(now_ns, key):
-            assert entry.buffers == [last[key]]
+            assert entry.buffers == (last[key],)
         cache.check()

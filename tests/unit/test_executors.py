@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, current_thread
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_spec
-from horologe_common.clock import monotonic_ns, ms, s
+from horologe_common.clock import NEVER_NS, monotonic_ns, ms, s, us
 from horologe_common.frames import header_of
 from horologe_common.models import TensorSpec
 from horologe_common.status import ModelFailed, Status
@@ -26,7 +27,7 @@ from horologe_gpu_worker.waiting import exec_core
 from worker_builders import an_input
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport
@@ -37,14 +38,16 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 class Sum:
     """`y` = sum of the row of `x`; `act` is called first."""
 
-    def __init__(self, act: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, act: Callable[[], object] = lambda: None) -> None:
         self.act = act
         self.batches: list[int] = []
+        self.threads: list[str] = []
         self.closed = False
 
     def run(self, batch_size: int, inputs: Mapping[str, Any]) -> Arrays:
         assert inputs["x"].shape[0] == batch_size
         self.batches.append(batch_size)
+        self.threads.append(current_thread().name)
         self.act()
         return {"y": inputs["x"].sum(axis=1, keepdims=True)}
 
@@ -89,7 +92,7 @@ class House:
     def __init__(self, store: Shelf) -> None:
         self.executors = Executors("worker/0#w", Settings(realtime=False), store)
         self.finished: SimpleQueue[Finished] = SimpleQueue()
-        self.executors.start(self.post)
+        self.executors.start(self.post, self.post)
 
     def post(self, sender: str, to: str, message: Finished) -> None:
         assert (sender, to) == ("lanes/0#w", "worker/0#w")
@@ -117,7 +120,7 @@ def house(shelf: Shelf) -> Iterator[House]:
 
 
 def an_exec(
-    values: list[float], action_id: int = 1, model: str = "sum/1", batch_size: int = 0, **window: Any
+    values: Sequence[float], action_id: int = 1, model: str = "sum/1", batch_size: int = 0, **window: Any
 ) -> Operation:
     header, whole = header_of("x", an_input(values))
     parts = [memoryview(whole)[16 * at : 16 * at + 16] for at in range(len(values))]
@@ -182,6 +185,47 @@ def test_one_exec_at_a_time_and_what_waits_too_long_is_not_run() -> None:
     house.executors.stop()
 
 
+def a_brief_exec(action_id: int = 1, **facts: Any) -> Operation:
+    settings = {"runtime": "onnx", "expected_ns": us(100)} | facts
+    return msgspec.structs.replace(an_exec([1], action_id), **settings)
+
+
+def test_a_brief_exec_runs_on_the_loops_thread_inside_its_window(house: House, shelf: Shelf) -> None:
+    house.load("sum/1")
+    house.executors.deliver(a_brief_exec(1))
+    assert house.finished.get_nowait().status == Status.OK
+    house.executors.deliver(a_brief_exec(2, latest_ns=monotonic_ns() - 1))
+    late = house.finished.get_nowait()
+    assert (late.status, late.begin_ns) == (Status.TOO_LATE, late.end_ns)
+    assert shelf.models["sum"].threads == [current_thread().name]
+
+
+@pytest.mark.parametrize(
+    "facts", [{"runtime": "python"}, {"runtime": "emulated"}, {"expected_ns": ms(1)}, {"earliest_ns": ms(10)}]
+)
+def test_what_is_long_or_waits_or_computes_elsewhere_goes_to_its_lane(
+    house: House, shelf: Shelf, facts: dict[str, Any]
+) -> None:
+    house.load("sum/1")
+    if "earliest_ns" in facts:
+        facts = {"earliest_ns": monotonic_ns() + facts["earliest_ns"]}
+    assert house.do(a_brief_exec(**facts)).status == Status.OK
+    assert shelf.models["sum"].threads == ["exec-0"]
+
+
+def test_a_brief_exec_does_not_overtake_what_its_lane_has(house: House, shelf: Shelf) -> None:
+    shelf.models["slow"] = Sum((go_on := Event()).wait)
+    house.load("slow/1", "sum/1")
+    house.executors.deliver(an_exec([1], 1, "slow/1"))
+    house.executors.deliver(a_brief_exec(2))
+    assert shelf.models["sum"].batches == []
+    go_on.set()
+    assert [house.finished.get(timeout=10).action_id for _ in range(2)] == [1, 2]
+    assert shelf.models["sum"].threads == ["exec-0"]
+    house.executors.deliver(a_brief_exec(3))
+    assert house.finished.get_nowait().action_id == 3
+
+
 @pytest.mark.parametrize("error", [ModelFailed("text"), ValueError("text"), SystemExit("text"), MemoryError("text")])
 def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException) -> None:
     def fail() -> None:
@@ -227,9 +271,57 @@ def test_inputs_and_outputs_pass_through_lanes_of_their_own(house: House, shelf:
     assert staged.staged["x"].shape == (4, 4)
     ran = house.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
     assert not ran.outputs
+    assert house.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK
     got = house.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
     assert values_of(got) == [1, 2, 3]
     assert shelf.models["sum"].batches == [-3, 4, -3]
+
+
+class OnDevice(Sum):
+    """A model with device memory of its own, as far as lanes can tell."""
+
+    class Slot:
+        def __init__(self, free: list[int]) -> None:
+            self.space, self.device_ns, self.on_device = Workspace(), 0, np.zeros(())
+            weakref.finalize(self, free.append, 1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.freed: list[int] = []
+
+    def slot(self, batch_size: int) -> Slot:
+        return OnDevice.Slot(self.freed)
+
+    def stage(self, slot: Slot, inputs: Mapping[str, Any]) -> None:
+        assert slot.space.holds(inputs["x"])
+        slot.on_device = inputs["x"].copy()
+        inputs["x"][:] = np.nan
+
+    def execute(self, batch_size: int, slot: Slot) -> None:
+        slot.on_device = self.run(batch_size, {"x": slot.on_device})["y"]
+        slot.device_ns = 7
+
+    def fetch(self, batch_size: int, slot: Slot) -> Arrays:
+        return {"y": slot.on_device}
+
+
+def test_a_batch_goes_through_the_memory_of_a_device_and_frees_its_slot() -> None:
+    model = OnDevice()
+    house = House(Shelf(sum=model))
+    house.load("sum/1")
+    for values in ([1, 2, 3], [5]):  # joined and padded; one part that fills the batch
+        put = an_exec(values)
+        staged = house.do(msgspec.structs.replace(put, lane="input"))
+        ran = house.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
+        assert (ran.status, ran.device_ns) == (Status.OK, 7)
+        got = house.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
+        assert values_of(got) == values
+    late = an_exec([1], latest_ns=1)
+    staged = house.do(msgspec.structs.replace(late, lane="input", latest_ns=NEVER_NS))
+    assert house.do(msgspec.structs.replace(late, inputs=(), staged=staged.staged)).status == Status.TOO_LATE
+    house.executors.stop()
+    del staged, ran, got
+    assert sum(model.freed) == 3
 
 
 def test_stopping_closes_the_models_and_begins_nothing_more(shelf: Shelf) -> None:
@@ -242,7 +334,7 @@ def test_stopping_closes_the_models_and_begins_nothing_more(shelf: Shelf) -> Non
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=4), min_size=1, max_size=4), st.integers(0, 3))
-def test_parts_are_joined_in_order_and_padded_with_zeros(rows: list[list[int]], shift: int) -> None:
+def test_parts_are_joined_in_order_and_padded_with_the_last_row(rows: list[list[int]], shift: int) -> None:
     """Parts may lie at any byte of a glued frame."""
     parts = []
     for part in rows:
@@ -255,14 +347,15 @@ def test_parts_are_joined_in_order_and_padded_with_zeros(rows: list[list[int]], 
     for _ in range(2):  # the second time the space is not clean
         x = assemble(operation, True, space)["x"]
         assert x.flags.aligned
-        assert x.sum(1).tolist() == [float(value) for part in rows for value in part] + [0.0] * (16 - count)
+        true = [float(value) for part in rows for value in part]
+        assert x.sum(1).tolist() == true + true[-1:] * (16 - count)
         space.take(64)[:] = 255
 
 
-def test_strings_are_joined_and_padded_with_empty_ones() -> None:
+def test_strings_are_joined_and_padded_with_the_last_one() -> None:
     header, buffer = header_of("x", np.array([[b"a"], [b"bc"]], object))
     operation = Operation(1, 0, "exec", "m/1", 4, 2, inputs=[(header, [buffer])])
-    assert assemble(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b""], [b""]]
+    assert assemble(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b"bc"], [b"bc"]]
 
 
 def test_what_a_model_passes_through_outlives_the_workspace() -> None:

@@ -39,7 +39,7 @@ def a_packet(*messages: list[np.ndarray[Any, Any]]) -> list[bytes]:
 
 @given(st.lists(st.lists(arrays | strings, max_size=3), max_size=3))
 def test_what_is_packed_comes_out(messages: list[list[np.ndarray[Any, Any]]]) -> None:
-    arrived = unpack(a_packet(*messages), LIMIT)
+    arrived: list[Any] = list(unpack(a_packet(*messages), LIMIT))
     assert [message.id for *_, message, _ in arrived] == list(range(len(messages)))
     for (to, sender, message, buffers), inputs in zip(arrived, messages, strict=True):
         assert (to, sender) == ("to", "sender")
@@ -62,7 +62,7 @@ def test_small_tensors_share_a_frame_and_large_ones_do_not() -> None:
 
 def test_every_kind_of_message_with_tensors_gets_its_own() -> None:
     header, payload = header_of("x", np.arange(4, dtype=np.int32))
-    messages = [
+    messages: list[Any] = [
         Ping(1),
         Answer(1, 0, (header,)),
         Ship(2, "h", (Shipped(1, (header,)), Shipped(2, (header,)))),
@@ -149,8 +149,9 @@ tensor_headers = st.tuples(
 @given(st.lists(tensor_headers, max_size=3), st.lists(st.binary(max_size=40), max_size=4))
 def test_random_headers_and_bodies_raise_nothing_else(tensors: list[Any], bodies: list[bytes]) -> None:
     try:
-        for *_, message, buffers in unpack([msgpack.packb([["", "", [[2, 1, 0, tensors]]]]), *bodies], LIMIT):
-            for header, buffer in zip(message.outputs, buffers, strict=True):
+        for arrival in unpack([msgpack.packb([["", "", [[2, 1, 0, tensors]]]]), *bodies], LIMIT):
+            message: Any = arrival[2]
+            for header, buffer in zip(message.outputs, arrival[3], strict=True):
                 assert array_of(header, buffer).shape == header.shape
     except InvalidInput:
         pass

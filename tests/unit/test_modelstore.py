@@ -18,7 +18,7 @@ from model_folders import ECHO, SIGNATURE, a_folder, a_python_model, an_emulated
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from horologe_gpu_worker.runtime import Runtime
+    from horologe_gpu_worker.runtime import Place, Runtime
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repos
         ("batch_sizes = [4, 2]", r"batch_sizes: got \[4, 2\], wanted ascending"),
         ("batch_sizes = [0, 2]", r"batch_sizes: got \[0, 2\], wanted ascending numbers from 1"),
         ("threads = 0", "threads: got 0, wanted at least 1"),
-        ("runtime = 'torch'", "runtime: got 'torch', wanted one of onnx, python, emulated"),
+        ("runtime = 'torch'", "runtime: got 'torch', wanted one of onnx, pytorch, python, emulated"),
         ("runtime = 'emulated'\n" + SIGNATURE, r"emulated: got no table, wanted \[emulated\]"),
         ("[emulated]\nexec_ms = {1 = -1}\n" + SIGNATURE, "model.toml: "),
         (SIGNATURE.replace("FP32", "FLOAT"), "inputs: x: datatype: got 'FLOAT', wanted one of BOOL"),
@@ -130,13 +130,15 @@ def test_a_model_outside_a_version_folder_is_told_where_it_belongs(store: ModelS
 
 def test_two_model_files_need_a_runtime(store: ModelStore, repository: Path) -> None:
     folder = a_folder(repository, "m", model_onnx=onnx_bytes(), model_py=ECHO)
-    assert "got onnx and python, wanted model.onnx or model.py (or `runtime` in model.toml)" in reason_for(store)
+    assert "got onnx and python, wanted model.onnx or model.pt2 or model.py (or `runtime` in model.toml)" in reason_for(
+        store
+    )
     (folder / "model.toml").write_text('runtime = "onnx"')
     assert store.scan_one("m")[0].profile is not None
 
 
 def test_a_runtime_that_is_not_installed_is_that_models_reason_only(repository: Path, tmp_path: Path) -> None:
-    def absent() -> Runtime:
+    def absent(place: Place) -> Runtime:
         importlib.import_module("package_of_no_one")
         raise AssertionError
 

@@ -25,7 +25,7 @@ FOUR = struct.pack("<4f", 1, 2, 3, 4)
 
 
 def post(
-    body: Any, headers: dict[str, str] | None = None, model: str = "echo", port: FakePort | None = None, **limits: int
+    body: Any, headers: dict[str, str] | None = None, model: str = "echo", port: FakePort | None = None, **limits: Any
 ) -> Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     raw = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}

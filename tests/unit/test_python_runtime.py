@@ -171,6 +171,25 @@ def test_large_tensors_and_neighbours_in_the_folder(tmp_path: Path) -> None:
     assert not (folder / "__pycache__").exists()
 
 
+CHOOSY = """
+class Model:
+    def predict_batch(self, inputs):
+        if not inputs["x"].all():
+            raise ValueError("no zeros")
+        return {"y": 1 / inputs["x"]}
+"""
+
+
+def test_a_model_that_does_not_take_zeros_is_warmed_with_what_it_takes(tmp_path: Path) -> None:
+    folder = a_python_model(tmp_path, CHOOSY)
+    with pytest.raises(ModelFailed, match="no zeros"), opened(folder):
+        pass
+    manifest = folder / "model.toml"
+    manifest.write_text(manifest.read_text().replace('name = "x"', 'name = "x"\nwarmup = 2'))
+    with opened(folder) as model:
+        assert model.run(1, {"x": np.full((1, 4), 4, np.float32)})["y"].tolist() == [[0.25] * 4]
+
+
 def test_strings_pass(tmp_path: Path) -> None:
     upper = '[[text.upper() for text in row] for row in inputs["x"]]'
     folder = a_python_model(tmp_path, ECHO.replace('inputs["x"]', upper))

@@ -12,6 +12,7 @@ from horologe_common.status import Status, UnknownModel
 from horologe_common.wire import Admit, Answer, Cancel, Models, ModelState, Predict, Tensor
 from horologe_frontend.catalogue import Catalogue
 from horologe_frontend.port import ReactorPort
+from horologe_frontend.statistics import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ class Core:
         self.address = "frontend/0#1"
         self.catalogue = Catalogue()
         self.catalogue.replace((ModelState(ECHO),))
+        self.statistics = Statistics()
 
     def ready(self) -> bool:
         return True

@@ -178,9 +178,9 @@ def test_every_core_can_be_restored(core: Any) -> None:
 
 def test_functions_are_named_and_put_in_place_by_whoever_restores() -> None:
     state = snapshot(cores()[1])
-    assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._digest(b"", []) == b"mine"
+    assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._admission._digest(b"", []) == b"mine"
     with pytest.raises(SnapshotError, match="<lambda> is not part of a snapshot"):
-        restore(state)._digest(b"", [])
+        restore(state)._admission._digest(b"", [])
 
 
 def test_tensors_become_zeros_of_their_size() -> None:

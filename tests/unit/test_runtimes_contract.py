@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -13,9 +14,10 @@ from horologe_common.clock import ms
 from horologe_common.models import TensorSpec
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.manifest import InvalidModel
+from horologe_gpu_worker.runtime import Place
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Waiter
-from model_folders import a_folder, a_python_model, an_emulated_model, an_onnx_model, onnx_bytes
+from model_folders import a_folder, a_python_model, a_pytorch_model, an_emulated_model, an_onnx_model, onnx_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 FOLDERS: dict[str, Callable[[Path], Path]] = {
     "onnx": an_onnx_model,
+    "pytorch": a_pytorch_model,
     "python": a_python_model,
     "emulated": an_emulated_model,
 }
@@ -35,7 +38,8 @@ def test_every_runtime_is_under_the_contract() -> None:
 
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_inspect_tells_the_signature(name: str, tmp_path: Path) -> None:
-    spec = RUNTIMES[name]().inspect(FOLDERS[name](tmp_path))
+    folder = FOLDERS[name](tmp_path)
+    spec = RUNTIMES[name]().inspect(folder)
     assert spec.runtime == name
     assert spec.inputs == (TensorSpec("x", "FP32", (-1, 4)),)
     assert spec.outputs == (TensorSpec("y", "FP32", (-1, 4)),)
@@ -63,8 +67,8 @@ def test_answers_belong_to_their_inputs_at_every_batch_size(name: str, tmp_path:
 
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_several_models_are_open_at_once_and_closing_one_leaves_the_others(name: str, tmp_path: Path) -> None:
-    runtime = RUNTIMES[name]()
     folders = [FOLDERS[name](tmp_path / part) for part in "ab"]
+    runtime = RUNTIMES[name]()
     first, second = [runtime.open(runtime.inspect(folder), folder) for folder in folders]
     first.close()
     x = np.ones((1, 4), np.float32)
@@ -75,7 +79,9 @@ def test_several_models_are_open_at_once_and_closing_one_leaves_the_others(name:
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_a_folder_without_its_files_is_invalid_and_says_which(name: str, tmp_path: Path) -> None:
     folder = a_folder(tmp_path, "empty")
-    with pytest.raises(InvalidModel, match=r"model\.(onnx|py|toml)"):
+    if name == "pytorch":
+        pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+    with pytest.raises(InvalidModel, match=r"model\.(onnx|pt2|py|toml)"):
         RUNTIMES[name]().inspect(folder)
 
 
@@ -87,7 +93,7 @@ def test_a_missing_signature_is_named(name: str, tmp_path: Path) -> None:
 
 
 def test_importing_the_registry_imports_no_runtime() -> None:
-    code = "import sys, horologe_gpu_worker.modelstore as m; sys.exit('onnxruntime' in sys.modules)"
+    code = "import sys, horologe_gpu_worker.modelstore as m; sys.exit(bool({'onnxruntime', 'torch'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -174,3 +180,34 @@ def test_emulated_wants_a_time_for_every_batch_size(tmp_path: Path) -> None:
     folder = an_emulated_model(tmp_path, batch_sizes=[1, 2, 4])
     with pytest.raises(InvalidModel, match=r"emulated\.exec_ms: got times for \[1, 2\], wanted \[4\] too"):
         EmulatedRuntime().inspect(folder)
+
+
+def test_onnx_bound_to_buffers_answers_like_the_session(tmp_path: Path) -> None:
+    """IO binding as on a CUDA device, with the buffers on the host."""
+    onnx, bound = (importlib.import_module(f"horologe_gpu_worker.runtimes.{name}") for name in ("onnx", "onnx_bound"))
+    folder = an_onnx_model(tmp_path)
+    spec = onnx.OnnxRuntime().inspect(folder)
+    assert bound.bindable(spec)
+    model = bound.BoundModel(spec, onnx._session(folder / "model.onnx", 1, True), "cpu", 0)
+    answers = []
+    for batch_size in (1, 2, 1):
+        x = np.random.default_rng(batch_size).random((batch_size, 4), np.float32)
+        x.flags.writeable = False
+        answers.append((x, model.run(batch_size, {"x": x})["y"]))
+    for x, y in answers:
+        np.testing.assert_array_equal(x, y)
+    with pytest.raises(ModelFailed, match="model graph/1: "):
+        model.run(1, {"x": np.ones((1, 5), np.float32)})
+    model.close()
+
+
+def test_onnx_without_cuda_names_the_package_that_has_it(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has CUDA")
+    folder = an_onnx_model(tmp_path)
+    runtime = RUNTIMES["onnx"](Place("cuda"))
+    with pytest.raises(InvalidModel, match="wanted the package onnxruntime-gpu"):
+        runtime.open(runtime.inspect(folder), folder)

@@ -469,7 +469,7 @@ def test_garbage_is_ignored(frames: list[bytes]) -> None:
     talk.sent()
     talk.session.receive(talk.now_ns, frames)
     assert not sink.done()
-    assert talk.session.ready
+    assert talk.session.handshake.ready
 
 
 def test_an_answer_that_cannot_be_read_fails_its_own_request_only() -> None:

@@ -63,10 +63,10 @@ class Arrangement(NamedTuple):
 
 def sections() -> dict[str, type[msgspec.Struct]]:
     """Every table a settings file may have -> the struct that reads it."""
-    from horologe_common.links import LinkSettings
     from horologe_common.log import LogSettings
     from horologe_common.metrics import MetricsSettings
     from horologe_common.recorder import RecorderSettings
+    from horologe_common.sockets import LinkSettings
     from horologe_controller.settings import Settings as ControllerSettings
     from horologe_frontend.http_settings import HttpSettings
     from horologe_frontend.settings import Settings as FrontendSettings

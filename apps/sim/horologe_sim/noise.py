@@ -25,16 +25,16 @@ SAMPLES = {"exec": "clockwork_exec_samples.csv", "load": "clockwork_load_samples
 class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A duration is its profile times a factor (the body), plus now and then an addition (the tail, the spikes)."""
 
-    body: Literal["", "measured"] = ""
-    """measured: factors are repeated runs of three models (loads of four) over their median (`data/README.md`)."""
     sigma: float = 0.0
     """Of a lognormal factor's logarithm; its median is 1."""
-    tail_share: float = 0.0
-    """Share of operations to which an exponential of mean `tail_ns` is added."""
-    tail_ns: int = 0
     spike_share: float = 0.0
     """Share of operations that also take `spike_ns`."""
     spike_ns: int = 0
+    tail_share: float = 0.0
+    """Share of operations to which an exponential of mean `tail_ns` is added."""
+    tail_ns: int = 0
+    body: Literal["", "measured"] = ""
+    """measured: factors are repeated runs of three models (loads of four) over their median (`data/README.md`)."""
 
 
 NOISES = {

@@ -9,8 +9,8 @@ from horologe_common.core import Buffer, Core, Gone, Joined, role
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from horologe_common.cores import Tap
     from horologe_common.events import Events
-    from horologe_common.reactor import Tap
 
 ROUNDS_A_TURN = 64
 """As the reactor: what its cores still have for each other then waits for the next turn."""
@@ -192,7 +192,8 @@ class Process:
             outs, core.out = core.out, []
             if tap:
                 tap.ticked(now_ns, core, outs)
-            for to, message, buffers in outs:
+            for out in outs:
+                to, message, buffers = out.to, out.message, out.buffers
                 if to in self.cores:
                     local.append((to, core.address, message, buffers))
                 elif deliver := self._attached.get(to):

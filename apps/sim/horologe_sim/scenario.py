@@ -29,7 +29,7 @@ from horologe_sim.workload import Load
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_common.reactor import Tap
+    from horologe_common.cores import Tap
     from horologe_sim.report import Report
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -45,7 +45,8 @@ class Timeline:
         """Actions on their way: the mirror knows when each is predicted to run."""
         if not isinstance(core, Controller):
             return
-        for to, message, _ in outs:
+        for out in outs:
+            to, message = out.to, out.message
             if not isinstance(message, Infer | Load) or to not in core.cluster.workers:
                 continue
             share = core.cluster.workers[to].shares[message.share]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core import Core
-    from horologe_common.reactor import Tap
+    from horologe_common.cores import Tap
     from horologe_sim.network import Network
 
 START_NS = s(1000)

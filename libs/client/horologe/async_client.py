@@ -13,10 +13,12 @@ from horologe_common.clock import ms
 from horologe_common.wire import Admit, Describe, ModelInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from types import TracebackType
+    from typing import Unpack
 
+    from horologe.call import Options
     from horologe.reply import Reply
     from horologe_common.wire import AnyMessage, Description, ModelState
 
@@ -74,61 +76,37 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def predict(
-        self,
-        model: str,
-        inputs: Any,
-        *,
-        version: str = "",
-        slo_ms: float | None = None,
-        timeout: float | None = None,
-        outputs: Sequence[str] = (),
-    ) -> Any:
+    async def predict(self, model: str, inputs: Any, **options: Unpack[Options]) -> Any:
         """Run `model` on `inputs` and return its outputs.
 
         `inputs`: a dict of arrays by tensor name; or, for a model with one input, that array. The first dimension
         counts rows and is never added for you: one 28x28 image has shape (1, 28, 28). Lists and float64 arrays
         are converted to the model's dtype, other arrays where that is safe (no value can change).
         Returns an array if one array was given and the model has one output, else a dict by tensor name.
-        `slo_ms` (milliseconds), `timeout` (seconds): the smaller is the deadline; without either the model's own
-        SLO holds, or, where it has none, the request is best effort and answered within 30 s.
+        `options`: `version`, `outputs` (names; default all), `slo_ms` (milliseconds) and `timeout` (seconds), of which
+        the smaller is the deadline; without either the model's own SLO holds, or, where it has none, the request is
+        best effort and answered within 30 s.
 
         Raises `InvalidInput` (naming field, got and wanted), `UnknownModel`, `TooLarge`, `Unauthenticated`;
         `Refused` before any work if the deadline cannot be met (`retry_after_ns`: when it could have been), `Late`
         (`reply`: what came nevertheless), `Lost`, `ModelFailed`, `ProtocolMismatch`, `Cancelled`.
         """
-        reply = await self.submit(model, inputs, version=version, slo_ms=slo_ms, timeout=timeout, outputs=outputs)
+        reply = await self.submit(model, inputs, **options)
         return reply.value
 
-    async def predict_full(
-        self,
-        model: str,
-        inputs: Any,
-        *,
-        version: str = "",
-        slo_ms: float | None = None,
-        timeout: float | None = None,
-        outputs: Sequence[str] = (),
-    ) -> Reply:
+    async def predict_full(self, model: str, inputs: Any, **options: Unpack[Options]) -> Reply:
         """Like `predict`, with the version that answered, times and batch size."""
-        return await self.submit(model, inputs, version=version, slo_ms=slo_ms, timeout=timeout, outputs=outputs)
+        return await self.submit(model, inputs, **options)
 
     async def predict_many(
-        self,
-        model: str,
-        inputs: Iterable[Any],
-        *,
-        version: str = "",
-        slo_ms: float | None = None,
-        timeout: float | None = None,
-        return_exceptions: bool = False,
+        self, model: str, inputs: Iterable[Any], *, return_exceptions: bool = False, **options: Unpack[Options]
     ) -> list[Any]:
         """One request per item, all at once; what `predict` returns for each, in order.
 
         The first error is raised and the other requests are cancelled; or, with `return_exceptions`, errors stand
         in their places of the list.
         """
-        requests = [self.submit(model, item, version=version, slo_ms=slo_ms, timeout=timeout) for item in inputs]
+        requests = [self.submit(model, item, **options) for item in inputs]
         try:
             replies = await asyncio.gather(*requests, return_exceptions=return_exceptions)
         finally:
@@ -136,24 +114,13 @@ class AsyncClient:
                 request.cancel()
         return [reply if isinstance(reply, BaseException) else reply.value for reply in replies]
 
-    def submit(
-        self,
-        model: str,
-        inputs: Any,
-        *,
-        version: str = "",
-        slo_ms: float | None = None,
-        timeout: float | None = None,
-        outputs: Sequence[str] = (),
-    ) -> asyncio.Future[Reply]:
+    def submit(self, model: str, inputs: Any, **options: Unpack[Options]) -> asyncio.Future[Reply]:
         """Start a prediction; the future of its `Reply`. Must be called on the loop. The arrays may be reused at once.
 
         Cheaper than a task around `predict`. Everything that goes wrong comes through the future.
         """
         request = Request(self._link.attach(), self._link)
-        request.request_id = self._session.predict(
-            time.monotonic_ns(), request, model, inputs, version, slo_ms, timeout, outputs
-        )
+        request.request_id = self._session.predict(time.monotonic_ns(), request, model, inputs, **options)
         self._link.post()
         return request
 

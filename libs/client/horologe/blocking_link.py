@@ -66,7 +66,7 @@ class BlockingLink:
     def wait(self, sink: Sink) -> None:
         """Read until this request has ended: by its deadline and grace at the latest."""
         while not sink.done():
-            if self._unsent or not self.session.ready:
+            if self._unsent or not self.session.handshake.ready:
                 self._turn()
             else:
                 self._receive()
@@ -119,12 +119,12 @@ class BlockingLink:
 
     def _look(self, now_ns: int) -> None:
         """Follow the connection's fate. Answers that came before it broke are answers."""
-        if self.session.refusal is not None:
+        if self.session.handshake.refusal is not None:
             self.dealer.retry(now_ns)
         if not self.dealer.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             return
         self._drain(now_ns)
-        was_ready = self.session.ready
+        was_ready = self.session.handshake.ready
         self.dealer.follow(self.session, now_ns)
-        if was_ready and not self.session.ready:
+        if was_ready and not self.session.handshake.ready:
             self._unsent.clear()  # packets of the connection that broke

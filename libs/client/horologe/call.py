@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import msgspec
 
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 BEST_EFFORT_NS = s(30)
 """The server answers requests without a deadline within this time (decisions.md)."""
 LONGEST_MS = 24 * 3600 * 1e3
+
+
+class Options(TypedDict, total=False):
+    """How a prediction is asked for, the same in every call of both clients."""
+
+    version: str
+    """Of the model; default: the newest that is ready."""
+    slo_ms: float | None
+    """Deadline in milliseconds."""
+    timeout: float | None
+    """Deadline in seconds; the smaller of the two counts."""
+    outputs: Sequence[str]
+    """Names of the outputs wanted, in this order; default: all."""
 
 
 class Sink(Protocol):
@@ -76,3 +89,10 @@ def budget(slo_ms: float | None, timeout: float | None) -> int:
             raise InvalidInput(f"{name}: got {value!r}, wanted a number over 0 and of at most a day")
         granted = min(granted, millis)
     return max(1, ms(granted)) if granted <= LONGEST_MS else 0
+
+
+def check_texts(*texts: object) -> None:
+    """Raise `InvalidInput` for a name that is no string."""
+    for text in texts:
+        if type(text) is not str:
+            raise InvalidInput(f"model, version, outputs: got {text!r}, wanted strings")

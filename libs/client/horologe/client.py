@@ -11,61 +11,22 @@ import zmq
 
 from horologe.blocking_link import BlockingLink
 from horologe.dealer import Dealer, curve_keys
+from horologe.handle import Handle
 from horologe.session import Session
 from horologe_common.clock import ms
 from horologe_common.status import Cancelled, HorologeError
 from horologe_common.wire import Admit, Describe, ModelInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from types import TracebackType
+    from typing import Unpack
 
+    from horologe.call import Options
     from horologe.catalogue import Signatures
     from horologe.reply import Reply
     from horologe_common.wire import AnyMessage, Description, ModelState
-
-
-class Handle:
-    """A request that was submitted. It belongs to the thread that submitted it."""
-
-    __slots__ = ("_done", "_error", "_link", "_result", "request_id")
-
-    def __init__(self, link: BlockingLink) -> None:
-        self._link = link
-        self._done = False
-        self._error: BaseException | None = None
-        self._result: Any = None
-        self.request_id = 0
-
-    def done(self) -> bool:
-        """Whether it has ended, as far as anything was read: only `result` and other calls of the client read."""
-        return self._done
-
-    def result(self) -> Any:
-        """Wait for the `Reply`, until the deadline and grace at the latest. Raises what `Client.predict` does."""
-        if not self._done:
-            with self._link.lock:
-                self._link.wait(self)
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def cancel(self) -> bool:
-        """Make the server forget the request and end it with `Cancelled`; False if it has ended already."""
-        with self._link.lock:
-            if self._done:
-                return False
-            self._link.session.cancel(self.request_id)
-            self.set_exception(Cancelled("cancelled by the caller"))
-            self._link.post(time.monotonic_ns())
-            return True
-
-    def set_result(self, result: Any, /) -> None:
-        self._done, self._result = True, result
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        self._done, self._error = True, exception
 
 
 class Client:
@@ -110,63 +71,39 @@ class Client:
     ) -> None:
         self.close()
 
-    def predict(
-        self,
-        model: str,
-        inputs: Any,
-        *,
-        version: str = "",
-        slo_ms: float | None = None,
-        timeout: float | None = None,
-        outputs: Sequence[str] = (),
-    ) -> Any:
+    def predict(self, model: str, inputs: Any, **options: Unpack[Options]) -> Any:
         """Run `model` on `inputs` and return its outputs.
 
         `inputs`: a dict of arrays by tensor name; or, for a model with one input, that array. The first dimension
         counts rows and is never added for you: one 28x28 image has shape (1, 28, 28). Lists and float64 arrays
         are converted to the model's dtype, other arrays where that is safe (no value can change).
         Returns an array if one array was given and the model has one output, else a dict by tensor name.
-        `slo_ms` (milliseconds), `timeout` (seconds): the smaller is the deadline; without either the model's own
-        SLO holds, or, where it has none, the request is best effort and answered within 30 s.
+        `options`: `version`, `outputs` (names; default all), `slo_ms` (milliseconds) and `timeout` (seconds), of which
+        the smaller is the deadline; without either the model's own SLO holds, or, where it has none, the request is
+        best effort and answered within 30 s.
 
         Raises `InvalidInput` (naming field, got and wanted), `UnknownModel`, `TooLarge`, `Unauthenticated`;
         `Refused` before any work if the deadline cannot be met (`retry_after_ns`: when it could have been), `Late`
         (`reply`: what came nevertheless), `Lost`, `ModelFailed`, `ProtocolMismatch`, `Cancelled`.
         """
-        handle = self.submit(model, inputs, version=version, slo_ms=slo_ms, timeout=timeout, outputs=outputs)
+        handle = self.submit(model, inputs, **options)
         return handle.result().value
 
-    def predict_full(
-        self,
-        model: str,
-        inputs: Any,
-        *,
-        version: str = "",
-        slo_ms: float | None = None,
-        timeout: float | None = None,
-        outputs: Sequence[str] = (),
-    ) -> Reply:
+    def predict_full(self, model: str, inputs: Any, **options: Unpack[Options]) -> Reply:
         """Like `predict`, with the version that answered, times and batch size."""
-        handle = self.submit(model, inputs, version=version, slo_ms=slo_ms, timeout=timeout, outputs=outputs)
+        handle = self.submit(model, inputs, **options)
         reply: Reply = handle.result()
         return reply
 
     def predict_many(
-        self,
-        model: str,
-        inputs: Iterable[Any],
-        *,
-        version: str = "",
-        slo_ms: float | None = None,
-        timeout: float | None = None,
-        return_exceptions: bool = False,
+        self, model: str, inputs: Iterable[Any], *, return_exceptions: bool = False, **options: Unpack[Options]
     ) -> list[Any]:
         """One request per item, all at once; what `predict` returns for each, in order.
 
         The first error is raised and the other requests are cancelled; or, with `return_exceptions`, errors stand
         in their places of the list.
         """
-        handles = [self.submit(model, item, version=version, slo_ms=slo_ms, timeout=timeout) for item in inputs]
+        handles = [self.submit(model, item, **options) for item in inputs]
         values: list[Any] = []
         try:
             for handle in handles:
@@ -181,16 +118,7 @@ class Client:
                 handle.cancel()
         return values
 
-    def submit(
-        self,
-        model: str,
-        inputs: Any,
-        *,
-        version: str = "",
-        slo_ms: float | None = None,
-        timeout: float | None = None,
-        outputs: Sequence[str] = (),
-    ) -> Handle:
+    def submit(self, model: str, inputs: Any, **options: Unpack[Options]) -> Handle:
         """Start a prediction; its `Handle`. The arrays may be reused at once.
 
         Everything that goes wrong comes through the handle. Its `result` is also what reads its answer.
@@ -199,7 +127,7 @@ class Client:
         handle = Handle(link)
         with link.lock:
             now_ns = time.monotonic_ns()
-            handle.request_id = link.session.predict(now_ns, handle, model, inputs, version, slo_ms, timeout, outputs)
+            handle.request_id = link.session.predict(now_ns, handle, model, inputs, **options)
             link.post(now_ns)
         return handle
 

@@ -76,7 +76,7 @@ class LoopLink:
         if self._context is None:
             return
         now_ns = time.monotonic_ns()
-        if self.session.refusal is not None:
+        if self.session.handshake.refusal is not None:
             self.dealer.retry(now_ns)
         if not self._unsent and self.session.mail(now_ns):
             self._unsent = self.session.packets(now_ns)
@@ -105,9 +105,9 @@ class LoopLink:
             return
         self._readable()  # answers that came before the connection broke are answers
         now_ns = time.monotonic_ns()
-        was_ready = self.session.ready
+        was_ready = self.session.handshake.ready
         self.dealer.follow(self.session, now_ns)
-        if was_ready and not self.session.ready:
+        if was_ready and not self.session.handshake.ready:
             self._unsent.clear()  # packets of the connection that broke
         self.post()
 

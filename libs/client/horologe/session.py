@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from horologe.book import Book
-from horologe.call import Call, Sink, budget
+from horologe.call import Call, Sink, budget, check_texts
 from horologe.catalogue import Catalogue, Fetch
-from horologe.outbox import Outbox, message_packet
+from horologe.handshake import Handshake
+from horologe.outbox import Outbox
 from horologe.reply import reply_of
 from horologe.signature import tensors_of
 from horologe_common import wire
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from horologe_common.core import Buffer
 
 ASK_NS = s(1)
-"""A question for a signature, or a wire.Hello, that brought nothing within this time is asked again."""
+"""A question for a signature that brought nothing within this time is asked again."""
 
 
 class Session:
@@ -53,17 +54,13 @@ class Session:
         max_bytes: int = 512 << 20,
     ) -> None:
         self.book = Book(grace_ns, max_open, max_bytes)
-        self.ready = False
-        """The frontend has welcomed this connection."""
-        self.refusal: HorologeError | None = None
-        """Why there will be no welcome: requests fail with it until there is a new connection."""
+        self.handshake = Handshake()
         self.ignored = 0
         """Messages that were garbage, or that answered nothing open."""
         self._catalogue = Catalogue(signatures)
         self._ids = itertools.count(1)
         self._outbox = Outbox(self.book)
         self._now_ns = 0
-        self._hello_ns = NEVER_NS
         self._closed = False
 
     # requests
@@ -87,7 +84,7 @@ class Session:
         try:
             self._admit()
             call.budget_ns = budget(slo_ms, timeout)
-            _check_texts(model, version, *outputs)
+            check_texts(model, version, *outputs)
             signature = self._catalogue.known.get((model, version))
             if signature is not None:
                 self._encode(call, inputs, signature)
@@ -128,8 +125,8 @@ class Session:
     def _admit(self) -> None:
         if self._closed:
             raise Cancelled("the client is closed")
-        if self.refusal is not None:
-            raise type(self.refusal)(self.refusal.reason)
+        if (refusal := self.handshake.refusal) is not None:
+            raise type(refusal)(refusal.reason)
         self.book.admit()
 
     def _encode(self, call: Call, inputs: Any, signature: Signature) -> None:
@@ -166,13 +163,13 @@ class Session:
     # the connection
 
     def connected(self, now_ns: int) -> None:
-        """A connection stands: say wire.Hello."""
-        self.ready, self.refusal, self._hello_ns = False, None, now_ns
+        """A connection stands: say Hello."""
+        self.handshake.connected(now_ns)
 
     def disconnected(self, now_ns: int) -> None:
         """What was sent cannot be answered any more; what was not waits for the next welcome."""
         self._now_ns = now_ns
-        self.ready, self._hello_ns = False, NEVER_NS
+        self.handshake.disconnected()
         self._outbox.clear_cancels()
         for call in self.book:
             if call.sent:
@@ -180,24 +177,23 @@ class Session:
 
     def refuse(self, error: HorologeError) -> None:
         """There will be no welcome: end everything with this error, and what comes before the next connection."""
-        self.ready, self.refusal, self._hello_ns = False, error, NEVER_NS
+        self.handshake.refuse(error)
         for call in self.book:
             self.book.end(call, type(error)(error.reason))
 
     def mail(self, now_ns: int) -> bool:
         """Whether `packets` would return any."""
-        return now_ns >= self._hello_ns or (self.ready and bool(self._outbox))
+        handshake = self.handshake
+        return now_ns >= handshake.due_ns or (handshake.ready and bool(self._outbox))
 
     def packets(self, now_ns: int) -> list[Packet]:
         """What to send now, each a list of frames."""
-        packets = [] if now_ns < self._hello_ns else [message_packet(wire.Hello(wire.PROTOCOL, ()))]
-        if packets:
-            self._hello_ns = now_ns + ASK_NS
-        return packets + self._outbox.packets(now_ns) if self.ready else packets
+        packets = self.handshake.hello(now_ns)
+        return packets + self._outbox.packets(now_ns) if self.handshake.ready else packets
 
     def next_ns(self) -> int | None:
         """When to call `expire` next; None: not before the next request."""
-        at_ns = min(self.book.next_ns() or NEVER_NS, self._hello_ns)
+        at_ns = min(self.book.next_ns() or NEVER_NS, self.handshake.due_ns)
         return None if at_ns == NEVER_NS else at_ns
 
     def expire(self, now_ns: int) -> None:
@@ -249,21 +245,14 @@ class Session:
     def _welcomed(self, welcome: wire.Welcome) -> None:
         if welcome.protocol != wire.PROTOCOL:
             self.refuse(ProtocolMismatch(f"protocol: got version {welcome.protocol}, wanted {wire.PROTOCOL}"))
-        elif not self.ready and self._hello_ns != NEVER_NS:
-            self.ready, self._hello_ns = True, NEVER_NS
+        elif self.handshake.welcomed():
             self._catalogue.known.clear()
 
     def _rejected(self, error: HorologeError) -> None:
         """Of the handshake; or of a packet, which does not say whose: only a request that is alone is ended."""
-        if not self.ready or isinstance(error, ProtocolMismatch | Unauthenticated):
+        if not self.handshake.ready or isinstance(error, ProtocolMismatch | Unauthenticated):
             self.refuse(error)
             return
         sent = [call for call in self.book if call.sent]
         if len(sent) == 1:
             self.book.end(sent[0], error)
-
-
-def _check_texts(*texts: object) -> None:
-    for text in texts:
-        if type(text) is not str:
-            raise InvalidInput(f"model, version, outputs: got {text!r}, wanted strings")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 
-class Out(NamedTuple):
+class Out(msgspec.Struct, frozen=True, gc=False):
     """A message for the core at address `to`, with its tensors' bytes in the order of its tensor headers."""
 
     to: str

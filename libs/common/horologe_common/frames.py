@@ -46,42 +46,37 @@ def unpack(frames: Sequence[Any], limit: int) -> list[tuple[str, str, AnyMessage
     """
     if not frames:
         raise InvalidInput("packet: got no frames, wanted a header")
-    arrived: list[tuple[str, str, AnyMessage, int]] = []
+    arrived: list[tuple[str, str, AnyMessage, int, int]] = []
     headers: list[Tensor] = []
     for letter in decode(frames[0], limit):
         to, sender = letter.to, letter.sender
         for message in letter.messages:
-            theirs = tensors(message)
-            headers += theirs
-            arrived.append((to, sender, message, len(theirs)))
+            begin = len(headers)
+            headers += tensors(message)
+            arrived.append((to, sender, message, begin, len(headers)))
     bodies = _split(headers, frames[1:])
-    arrivals, at = [], 0
-    for to, sender, message, wanted in arrived:
-        arrivals.append((to, sender, message, bodies[at : at + wanted]))
-        at += wanted
-    return arrivals
+    return [(to, sender, message, bodies[begin:end]) for to, sender, message, begin, end in arrived]
 
 
 def _split(headers: list[Tensor], frames: Sequence[Any]) -> list[memoryview]:
-    views = [memoryview(frame).cast("B") if len(frame) else memoryview(b"") for frame in frames]
+    """The bytes of each tensor."""
+    sizes = []
     for tensor in headers:
+        sizes.append(size := tensor.nbytes)
         if tensor.datatype == "BYTES":
-            if tensor.nbytes < 4 * count(tensor.shape):
-                raise InvalidInput(
-                    f"tensor {tensor.name!r}: {tensor.nbytes} bytes are too few for {list(tensor.shape)}"
-                )
-        elif tensor.nbytes != (wanted := nbytes(tensor.datatype, tensor.shape)):
+            if size < 4 * count(tensor.shape):
+                raise InvalidInput(f"tensor {tensor.name!r}: {size} bytes are too few for {list(tensor.shape)}")
+        elif size != (wanted := nbytes(tensor.datatype, tensor.shape)):
             raise InvalidInput(
-                f"tensor {tensor.name!r}: got {tensor.nbytes} bytes, "
-                f"wanted {wanted} for {tensor.datatype}{list(tensor.shape)}"
+                f"tensor {tensor.name!r}: got {size} bytes, wanted {wanted} for {tensor.datatype}{list(tensor.shape)}"
             )
-    sizes = [tensor.nbytes for tensor in headers]
-    if len(views) == 1 and len(sizes) > 1:
-        if sum(sizes) != len(views[0]):
-            raise InvalidInput(f"body: got {len(views[0])} bytes, wanted {sum(sizes)}")
-        at, parts = 0, []
+    views = [memoryview(frame).cast("B") if len(frame) else memoryview(b"") for frame in frames]
+    if len(views) == 1 < len(sizes):
+        whole, at, parts = views[0], 0, []
+        if sum(sizes) != len(whole):
+            raise InvalidInput(f"body: got {len(whole)} bytes, wanted {sum(sizes)}")
         for size in sizes:
-            parts.append(views[0][at : at + size])
+            parts.append(whole[at : at + size])
             at += size
         return parts
     if [len(view) for view in views] != sizes:
@@ -140,19 +135,28 @@ def _strings(tensor: Tensor, buffer: memoryview) -> NDArray[Any]:
     return array.reshape(tensor.shape)
 
 
-def rows_of(tensor: Tensor, buffer: Buffer, start: int, rows: int) -> tuple[Tensor, memoryview]:
-    """Header and bytes of `rows` rows of a batch tensor from row `start`, without copying."""
-    view, total = memoryview(buffer), tensor.shape[0]
-    if tensor.datatype == "BYTES":
-        begin, end = _row_offsets(tensor, view, start), _row_offsets(tensor, view, start + rows)
-    else:
-        begin, end = tensor.nbytes // total * start, tensor.nbytes // total * (start + rows)
-    return Tensor(tensor.name, tensor.datatype, (rows, *tensor.shape[1:]), end - begin), view[begin:end]
+def split_rows(tensor: Tensor, buffer: Buffer, counts: Sequence[int]) -> list[tuple[Tensor, memoryview]]:
+    """Headers and bytes of as many rows of a batch tensor as each count says, one after another, without copying."""
+    view, rest = memoryview(buffer), tensor.shape[1:]
+    fixed = 0 if tensor.datatype == "BYTES" else tensor.nbytes // tensor.shape[0]
+    headers: dict[int, Tensor] = {}
+    parts, at = [], 0
+    for rows in counts:
+        header = headers.get(rows)
+        if header is None:
+            size = fixed * rows or _strings_size(view[at:], rows * math.prod(rest))
+            header = Tensor(tensor.name, tensor.datatype, (rows, *rest), size)
+            if fixed:
+                headers[rows] = header
+        end = at + header.nbytes
+        parts.append((header, view[at:end]))
+        at = end
+    return parts
 
 
-def _row_offsets(tensor: Tensor, view: memoryview, row: int) -> int:
+def _strings_size(view: memoryview, number: int) -> int:
     at = 0
-    for _ in range(row * math.prod(tensor.shape[1:])):
+    for _ in range(number):
         at += 4 + int(struct.unpack_from("<I", view, at)[0])
     return at
 

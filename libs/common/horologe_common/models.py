@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,7 +41,7 @@ class TensorSpec(msgspec.Struct, array_like=True, frozen=True):
     shape: tuple[int, ...]
 
 
-class ModelSpec(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """A model version as every service sees it. `batched`: dimension 0 of every tensor counts rows."""
 
     name: str
@@ -56,7 +57,7 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, gc=False):
     cache: bool = False
     cache_ttl_ns: int = 0
 
-    @property
+    @cached_property
     def key(self) -> str:
         """`name/version`: how every message behind the selector names the model."""
         return f"{self.name}/{self.version}"
@@ -84,7 +85,8 @@ class Profile(msgspec.Struct, array_like=True, frozen=True, gc=False):
     load_ns: int
 
 
-def nbytes(datatype: str, shape: Sequence[int]) -> int:
+@lru_cache(4096)
+def nbytes(datatype: str, shape: tuple[int, ...]) -> int:
     """Size of a fixed-width tensor. Raises `InvalidInput` for an unknown datatype or a negative dimension."""
     dtype = DTYPES.get(datatype)
     if dtype is None:

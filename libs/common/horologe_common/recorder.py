@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from horologe_common.core import Buffer, Core
-    from horologe_common.reactor import Reactor
+    from horologe_common.cores import Cores
 
 log = logger("recorder")
 
@@ -152,12 +152,12 @@ class Recorder:
             log.exception("core not recorded", core=core.address, error=str(error))
 
 
-def install(reactor: Reactor, settings: RecorderSettings, process: str) -> Recorder | None:
-    """Record the cores of a reactor, if `settings` want it, and write on SIGUSR1. For the main thread."""
+def install(cores: Cores, settings: RecorderSettings, process: str) -> Recorder | None:
+    """Record the cores of a process, if `settings` want it, and write on SIGUSR1. For the main thread."""
     if not settings.directory:
         return None
     recorder = Recorder(settings, process)
-    reactor.tap = recorder
+    cores.tap = recorder
 
     def ask(*_: Any) -> None:
         recorder.wanted = "asked"

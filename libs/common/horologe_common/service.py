@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from horologe_common import metrics
-from horologe_common.links import Links, LinkSettings
+from horologe_common.links import Links
 from horologe_common.log import LogSettings, configure, logger
 from horologe_common.metrics import MetricsSettings, Stats
 from horologe_common.reactor import Reactor
 from horologe_common.recorder import RecorderSettings, install
 from horologe_common.settings import SettingsError, load
+from horologe_common.sockets import LinkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -85,7 +86,9 @@ class Service:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
         exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), lambda: True)
         log.info("ready", cores=[core.address for core in cores])
-        recorder = install(reactor, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address))
+        recorder = install(
+            reactor.cores, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
+        )
         reactor.run()
         if recorder:
             recorder.write("stop")
@@ -96,13 +99,13 @@ class Service:
 
 
 def _stats(reactor: Reactor) -> list[Stats]:
-    for core in reactor.cores.values():
+    for core in reactor.cores:
         if isinstance(core, RefreshesStats):
             core.refresh_stats()
     own = Stats()
     own.count("horologe_messages_dropped_total", by=reactor.links.dropped)
-    own.count("horologe_core_faults_total", by=reactor.faults)
-    return [own, *(core.stats for core in reactor.cores.values() if hasattr(core, "stats"))]
+    own.count("horologe_core_faults_total", by=reactor.cores.faults)
+    return [own, *(core.stats for core in reactor.cores if hasattr(core, "stats"))]
 
 
 def boot_id() -> str:

@@ -31,7 +31,7 @@ PURE = frozenset({
     *(f"horologe_common.{name}" for name in (
         "clock", "core", "latency", "metrics", "models", "staging", "status", "wire", "snapshot",
     )),
-    *(f"horologe_frontend.{name}" for name in ("catalogue", "core", "settings", "statistics")),
+    *(f"horologe_frontend.{name}" for name in ("admission", "asks", "catalogue", "core", "settings", "statistics")),
     *(f"horologe_selector.{name}" for name in ("cache", "core", "settings")),
     *(f"horologe_controller.{name}" for name in (
         "accounts", "actions", "admission", "cluster", "core", "demand", "lookahead", "placement", "queues",

@@ -55,6 +55,9 @@ class Demand:
         cost_ns = self._counted.pop(request.id, None)
         if cost_ns is None:
             return
+        past = self._helped_until
+        while past and past[0][1] not in self._counted:  # `update` is not called while no share lacks a model
+            heapq.heappop(past)
         model = request.model
         left_ns = self._total[model] - cost_ns
         if left_ns > 0:
@@ -141,7 +144,8 @@ class Demand:
             heapq.heapify(self._heap)
 
     def check(self) -> None:
-        """Allocations add up to the demand and to the loads."""
+        """Allocations add up to the demand and to the loads; nothing is kept of requests that have left."""
+        assert self._counted or not self._helped_until
         by_share: dict[Share, int] = {}
         for model, parts in self._parts.items():
             if model not in self._stale:

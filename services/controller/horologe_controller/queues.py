@@ -96,6 +96,11 @@ class ModelQueue:
         limit = self.rows if self.rows == len(self._requests) else self.spec.compiled(min(self.rows, sizes[-1]))
         return (size for size in reversed(sizes) if size <= limit or size == sizes[0])
 
+    def newest_budget_ns(self) -> int:
+        """How long the request with the latest deadline was given."""
+        newest = self._requests[-1]
+        return newest.deadline_ns - newest.arrival_ns
+
     def surviving(self, end_ns: int) -> int:
         """The place of the first request whose deadline is `end_ns` or later: so are all behind it."""
         return bisect_left(self._deadlines, end_ns)
@@ -163,10 +168,12 @@ class Backlog:
         heapq.heappush(self._last_starts, (request.deadline_ns - exec_ns, request.id, request))
         return queue
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: Request) -> ModelQueue:
+        """Out of its queue, which is returned."""
         queue = self._queues[request.model][request.alike, request.best_effort]
         queue.remove(request)
         self._left(queue, [request])
+        return queue
 
     def take(self, queue: ModelQueue, start: int, count: int) -> list[Request]:
         """Remove and return a batch."""

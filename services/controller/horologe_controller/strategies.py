@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     Propose = Callable[[int, int, Share, ModelQueue], "Strategy | None"]
     """(now_ns, start_ns, share, queue): the best batch of the queue that could start at `start_ns` on the share."""
-    Rank = tuple[int, int]
-    """What the scheduler orders by (ns), and the id of the first request of the batch."""
+    Rank = tuple[int, int, int]
+    """How many sizes smaller the batch is than it might have been, what the scheduler orders by (ns), and the id of
+    the first request."""
 
 NOWHERE = (0, None)
 SWEEP_FROM = 64
@@ -34,9 +35,9 @@ class Strategy(NamedTuple):
 class Ranking:
     """The strategies of one share, best first; O(log n) for each queue that has changed or was looked at in vain.
 
-    Relies on this: while nothing is added to a queue and the estimates stay, its rank only grows, with the start time
-    and with every request that leaves. So what was found before is a lower bound: it is looked at again when it comes
-    first, and not sooner. Other queues are put into `changed`; if a start is earlier than the last, all are looked at.
+    Relies on this: while a queue and the estimates stay as they are, its rank only grows, with the start time. So what
+    was found before is a lower bound: it is looked at again when it comes first, and not sooner. Other queues are put
+    into `changed`; if a start is earlier than the last, all are looked at.
     """
 
     def __init__(self, propose: Propose) -> None:
@@ -45,7 +46,7 @@ class Ranking:
         self._known: dict[ModelQueue, tuple[int, Rank | None]] = {}
         """Queues that were proposed from: the number and the rank of the entry in the heap that counts, if any."""
         self.changed: dict[ModelQueue, bool] = {}
-        """Queues to look at: requests have come, the model has come to the share, or its estimates are others."""
+        """Queues to look at: requests have come or gone, or the model has, or its estimates are others."""
         self._start_ns = 0
         self._entries = 0
 

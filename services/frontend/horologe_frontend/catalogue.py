@@ -25,12 +25,13 @@ class Catalogue:
     def __init__(self) -> None:
         self.ready = False
         self._by_name: dict[str, list[ModelState]] = {}
+        self._found: dict[tuple[str, str], ModelSpec] = {}
         self._verdicts: dict[str, tuple[tuple[Any, Any], tuple[int, int]]] = {}
 
     def replace(self, models: Sequence[ModelState]) -> None:
         """Take over an announcement, which is always complete."""
         self.ready = True
-        self._by_name, self._verdicts = {}, {}
+        self._by_name, self._found, self._verdicts = {}, {}, {}
         for state in sorted(models, key=lambda state: _natural(state.spec.version)):
             self._by_name.setdefault(state.spec.name, []).append(state)
 
@@ -55,12 +56,15 @@ class Catalogue:
 
         A request for a model whose workers are restarting waits for them while its deadline allows.
         """
+        if spec := self._found.get((name, version)):
+            return spec
         if not self._by_name:  # just (re)started: the model may well be there as soon as a worker has reported
             raise Refused("no models are known yet: the controller or its workers are starting", RETRY_NS)
         states = [state for state in reversed(self._by_name.get(name, ())) if version in ("", state.spec.version)]
         for wanted in ("READY", "LOADING"):
             for state in states:
                 if state.state == wanted:
+                    self._found[name, version] = state.spec
                     return state.spec
         raise UnknownModel(f"model: got {name!r}{f' version {version!r}' if version else ''}, which is not served")
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.clock import NEVER_NS, ms
+from horologe_common.clock import ms
 from horologe_common.core import Deadlines, Gone, Joined, Out, role
 from horologe_common.metrics import Stats
 from horologe_common.staging import Staging
-from horologe_common.status import HorologeError, InvalidInput, Refused, Status, TooLarge
+from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import (
     Admit,
     Answer,
@@ -25,9 +25,11 @@ from horologe_common.wire import (
     ModelInfo,
     Models,
     Predict,
-    Query,
     Release,
 )
+from horologe_frontend.admission import Admission, Request
+from horologe_frontend.answers import addressed, only
+from horologe_frontend.asks import Asks
 from horologe_frontend.catalogue import Catalogue
 from horologe_frontend.statistics import Statistics
 
@@ -35,33 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core import Buffer
-    from horologe_common.models import ModelSpec
     from horologe_frontend.settings import Settings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
-
-
-class Request(msgspec.Struct):
-    """An open request of a client. `selector` is where it was asked, `worker` where its inputs went."""
-
-    id: int
-    client: str
-    client_id: int
-    spec: ModelSpec
-    arrival_ns: int
-    deadline_ns: int
-    query: Query
-    outputs: tuple[str, ...]
-    selector: str = ""
-    worker: str = ""
-
-
-class Ask(msgspec.Struct, frozen=True):
-    """A question passed on to the controller."""
-
-    client: str
-    client_id: int
-    message: Any
 
 
 class Frontend:
@@ -75,15 +53,14 @@ class Frontend:
         self.staging = Staging(address, settings.staging_bytes)
         self.stats = Stats()
         self.statistics = Statistics()
-        self._digest = digest
+        self._admission = Admission(settings, self.catalogue, self.staging, digest)
         self._requests: dict[int, Request] = {}
         self._by_client: dict[str, dict[int, int]] = {}
         self._lingering: dict[int, str] = {}
-        self._asks: dict[int, Ask] = {}
+        self.asks = Asks(settings.ask_ns)
         self._deadlines = Deadlines()
         self._selector = self._controller = ""
         self._workers: dict[str, bool] = {}
-        self._last_id = 0
         self.draining = False
         self._from_clients: dict[type, Handler] = {
             Predict: self._predict, Cancel: self._cancelled, ModelInfo: self._model_info, Admit: self._ask,
@@ -91,7 +68,7 @@ class Frontend:
         }  # fmt: skip
         self._from_peers: dict[type, Handler] = {
             Answer: self._answered, Dispatch: self._ship, Release: self._release, Models: self._models,
-            Description: self._described, Joined: self._joined,
+            Description: self._told, Joined: self._joined,
         }  # fmt: skip
 
     def drain(self) -> None:
@@ -112,15 +89,18 @@ class Frontend:
     def tick(self, now_ns: int) -> None:
         """Answer what nobody else has answered by its deadline plus the grace."""
         for key in self._deadlines.due(now_ns):
-            if key in self._asks:
-                self._told(_unanswered(key, self._asks[key].message))
-            elif request := self._requests.get(key):
-                late = request.worker in self._workers
-                reason = "not finished by the deadline" if late else "nothing heard of it by the deadline"
-                self._give_up(now_ns, request, Status.LATE if late else Status.LOST, reason)
+            request = self._requests[key]
+            late = request.worker in self._workers
+            reason = "not finished by the deadline" if late else "nothing heard of it by the deadline"
+            self._give_up(now_ns, request, Status.LATE if late else Status.LOST, reason)
+        if self.asks.deadlines:
+            self.out.extend(self.asks.expired(now_ns))
 
     def wakeup_ns(self) -> int | None:
-        return self._deadlines.next_ns()
+        at_ns = self._deadlines.next_ns()
+        if (ask_ns := self.asks.deadlines.next_ns()) is None:
+            return at_ns
+        return ask_ns if at_ns is None else min(at_ns, ask_ns)
 
     def ready(self) -> bool:
         """Whether requests can be served: everything behind is reachable, and it is not draining."""
@@ -149,31 +129,14 @@ class Frontend:
         self._query(now_ns, request)
 
     def _admit(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
-        """A request, its inputs staged. Raises what a client did wrong, or Refused."""
+        """A request, its inputs staged. Raises what the client did wrong, or `Refused`."""
         if message.id in self._by_client.get(client, ()):
             raise InvalidInput(f"id: got {message.id}, which is still open")
         if self.draining:
             raise Refused("draining", retry_after_ns=ms(1000))
         if len(self._requests) >= self.settings.max_pending:
             raise Refused(f"{self.settings.max_pending} requests are open already", retry_after_ns=ms(100))
-        size = sum(map(len, buffers))
-        if size > self.settings.max_request_bytes:
-            raise TooLarge(f"inputs: got {size} bytes, at most {self.settings.max_request_bytes}")
-        spec = self.catalogue.find(message.model, message.version)
-        rows, alike = self.catalogue.check_inputs(spec, message)
-        self._last_id += 1
-        if not self.staging.hold(self._last_id, message.inputs, buffers):
-            raise Refused("staging is full", retry_after_ns=ms(100))
-        budget_ns = self._budget(message.budget_ns, spec)
-        digest = self._digest(repr(message.inputs).encode(), buffers) if spec.cache else b""
-        best_effort = budget_ns == 0
-        deadline_ns = now_ns + (budget_ns or self.settings.best_effort_ns)
-        query = Query(self._last_id, spec.key, deadline_ns - now_ns, rows, digest, best_effort, alike)
-        return Request(self._last_id, client, message.id, spec, now_ns, deadline_ns, query, message.outputs)
-
-    def _budget(self, asked_ns: int, spec: ModelSpec) -> int:
-        """The client's deadline, else the model's, else 0: best effort."""
-        return min(max(0, asked_ns), NEVER_NS >> 1) or spec.slo_ns
+        return self._admission.admit(now_ns, client, message, buffers)
 
     def _query(self, now_ns: int, request: Request) -> None:
         """Ask the selector; without one, `_joined` will."""
@@ -192,7 +155,7 @@ class Frontend:
         if message.status == Status.OK and now_ns > request.deadline_ns:
             message = msgspec.structs.replace(message, status=int(Status.LATE), reason="finished after the deadline")
         if request.outputs:
-            message, buffers = _only(message, buffers, request.outputs)
+            message, buffers = only(message, buffers, request.outputs)
         self._finish(now_ns, request, message, buffers)
         self.staging.release(request.id)
 
@@ -204,27 +167,18 @@ class Frontend:
         if not open_ids:
             del self._by_client[request.client]
         self._deadlines.cancel(request.id)
-        self._count(now_ns, request, answer)
-        if answer.status != Status.CANCELLED:
-            self.out.append(Out(request.client, _addressed(answer, request.client_id), buffers))
-
-    def _count(self, now_ns: int, request: Request, answer: Answer) -> None:
-        stats, labels = self.stats, (request.spec.name, request.spec.version)
-        took_ns = now_ns - request.arrival_ns
-        self.statistics.observe(now_ns, request.spec, answer, request.query.rows, took_ns)
-        stats.observe("horologe_request_seconds", *labels, value=took_ns)
+        spec = request.spec
+        took_ns, slack_ns = now_ns - request.arrival_ns, request.deadline_ns - now_ns
+        self.statistics.observe(now_ns, spec, answer, request.query.rows, took_ns, slack_ns)
         if answer.status != Status.OK:
-            stats.count("nv_inference_request_failure", *labels, Status(answer.status).name)
-            return
-        stats.observe("horologe_slack_seconds", *labels, value=request.deadline_ns - now_ns)
+            status = Status(answer.status).name
+            self.stats.count("nv_inference_request_failure", spec.name, spec.version, status)
+        if answer.status != Status.CANCELLED:
+            self.out.append(Out(request.client, addressed(answer, request.client_id), buffers))
 
     def refresh_stats(self) -> None:
         """Bring the metrics that follow from `statistics` up to date, before they are read."""
-        for key, model in self.statistics.items():
-            labels = tuple(key.split("/", 1))
-            self.stats.set("nv_inference_request_success", *labels, to=model.success.count)
-            self.stats.set("nv_inference_request_duration_us", *labels, to=model.success.ns // 1000)
-            self.stats.set("nv_inference_queue_duration_us", *labels, to=model.queue.ns // 1000)
+        self.statistics.publish(self.stats)
         self.stats.set("horologe_staged_bytes", to=self.staging.held_bytes)
 
     def _give_up(self, now_ns: int, request: Request, status: Status, reason: str) -> None:
@@ -260,24 +214,13 @@ class Frontend:
         if message.id == 0:
             self.catalogue.replace(message.models)
         else:
-            self._told(message)
+            self._told(now_ns, controller, message, buffers)
 
-    def _described(self, now_ns: int, controller: str, message: Description, buffers: Sequence[Buffer]) -> None:
-        self._told(message)
+    def _told(self, now_ns: int, controller: str, message: Models | Description, buffers: Sequence[Buffer]) -> None:
+        self.out.extend(self.asks.told(message))
 
     def _ask(self, now_ns: int, client: str, message: Admit | Describe, buffers: Sequence[Buffer]) -> None:
-        self._last_id += 1
-        self._asks[self._last_id] = Ask(client, message.id, message)
-        if self._controller:
-            self._deadlines.arm(self._last_id, now_ns + self.settings.ask_ns)
-            self.out.append(Out(self._controller, msgspec.structs.replace(message, id=self._last_id)))
-        else:
-            self._told(_unanswered(self._last_id, message))
-
-    def _told(self, message: Models | Description) -> None:
-        if ask := self._asks.pop(message.id, None):
-            self._deadlines.cancel(message.id)
-            self.out.append(Out(ask.client, msgspec.structs.replace(message, id=ask.client_id)))
+        self.out.append(self.asks.ask(now_ns, client, message, self._controller))
 
     def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
         address = message.address
@@ -306,24 +249,3 @@ class Frontend:
                 self._workers.pop(address, None)
             case _:
                 self._cancelled(now_ns, address, Cancel(tuple(self._by_client.get(address, ()))), ())
-
-
-def _addressed(answer: Answer, client_id: int) -> Answer:
-    return Answer(
-        client_id, answer.status, answer.outputs, answer.reason, answer.retry_after_ns, answer.model, answer.version,
-        answer.queue_ns, answer.exec_ns, answer.batch_size, answer.cached,
-    )  # fmt: skip
-
-
-def _only(answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]) -> tuple[Answer, Sequence[Buffer]]:
-    """The answer with the outputs asked for, in the order asked."""
-    at = {tensor.name: index for index, tensor in enumerate(answer.outputs)}
-    order = [at[name] for name in wanted if name in at]
-    outputs = tuple(answer.outputs[index] for index in order)
-    return msgspec.structs.replace(answer, outputs=outputs), [buffers[index] for index in order]
-
-
-def _unanswered(key: int, message: Admit | Describe) -> Models | Description:
-    if isinstance(message, Admit):
-        return Models(key, (), int(Status.LOST), "the controller did not answer")
-    return Description(key, (), "", 0)

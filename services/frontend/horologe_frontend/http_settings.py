@@ -38,8 +38,6 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a client may leave an answer unread."""
     idle_timeout_ns: int = s(75)
     """How long a connection may stay open between requests."""
-    drain_notice_ns: int = 0
-    """At a stop: how long to go on listening while readiness is already false, so that balancers notice."""
     drain_ns: int = s(30)
     """At a stop: how long requests in flight may take before they are cancelled."""
     compress_from_bytes: int = 1024

@@ -67,8 +67,6 @@ class HttpServer:
     async def stop(self) -> None:
         """Drain: readiness is false at once; then no new connections; requests in flight get their time."""
         self._handler.draining = True
-        if self._settings.drain_notice_ns:
-            await asyncio.sleep(self._settings.drain_notice_ns / 1e9)
         if self._listener is not None:
             await self._server.close(self._settings.drain_ns)
             self._listener.close()

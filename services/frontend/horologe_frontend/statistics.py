@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.latency import Histogram
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
+    from horologe_common.metrics import Stats
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer
 
@@ -46,12 +48,16 @@ class ModelStats:
     last_ns: int = 0
     """Monotonic time of the last answer; 0: none yet."""
     batches: dict[int, BatchStats] = field(default_factory=dict)
+    took: Histogram = field(default_factory=Histogram)
+    slack: Histogram = field(default_factory=Histogram)
 
-    def observe(self, now_ns: int, spec: ModelSpec, answer: Answer, rows: int, total_ns: int) -> None:
+    def observe(self, now_ns: int, spec: ModelSpec, answer: Answer, rows: int, total_ns: int, slack_ns: int) -> None:
         self.last_ns = now_ns
+        self.took.observe(total_ns)
         if answer.status != Status.OK:
             self.fail.add(total_ns)
             return
+        self.slack.observe(slack_ns)
         self.success.add(total_ns)
         self.rows += rows
         if answer.cached:
@@ -63,7 +69,8 @@ class ModelStats:
         self.compute_infer.add(answer.exec_ns)
         if answer.batch_size > 0:
             share = rows / answer.batch_size
-            batch = self.batches.setdefault(answer.batch_size, BatchStats())
+            if (batch := self.batches.get(answer.batch_size)) is None:
+                batch = self.batches[answer.batch_size] = BatchStats()
             batch.executions += share
             batch.exec_ns += share * answer.exec_ns
 
@@ -74,15 +81,23 @@ class Statistics:
     def __init__(self) -> None:
         self._models: dict[str, ModelStats] = {}
 
-    def observe(self, now_ns: int, spec: ModelSpec, answer: Answer, rows: int, total_ns: int) -> None:
-        """Count one answer; `total_ns`: from the request's arrival to it."""
+    def observe(self, now_ns: int, spec: ModelSpec, answer: Answer, rows: int, total_ns: int, slack_ns: int) -> None:
+        """Count one answer; `total_ns`: from the request's arrival to it, `slack_ns`: from it to the deadline."""
         stats = self._models.get(spec.key)
         if stats is None:
             stats = self._models[spec.key] = ModelStats()
-        stats.observe(now_ns, spec, answer, rows, total_ns)
+        stats.observe(now_ns, spec, answer, rows, total_ns, slack_ns)
 
-    def items(self) -> list[tuple[str, ModelStats]]:
-        return list(self._models.items())
+    def publish(self, stats: Stats) -> None:
+        """Set the metrics that follow from these numbers."""
+        for key, model in self._models.items():
+            labels = tuple(key.split("/", 1))
+            stats.set("nv_inference_request_success", *labels, to=model.success.count)
+            stats.set("nv_inference_request_duration_us", *labels, to=model.success.ns // 1000)
+            stats.set("nv_inference_queue_duration_us", *labels, to=model.queue.ns // 1000)
+            stats.histograms["horologe_request_seconds", *labels] = model.took
+            if model.slack.total:
+                stats.histograms["horologe_slack_seconds", *labels] = model.slack
 
     def of(self, key: str) -> ModelStats:
         return self._models.get(key) or ModelStats()

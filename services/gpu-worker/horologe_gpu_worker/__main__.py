@@ -10,7 +10,7 @@ from horologe_common.status import HorologeError
 from horologe_gpu_worker.core import Worker
 from horologe_gpu_worker.executors import Executors
 from horologe_gpu_worker.modelstore import ModelStore
-from horologe_gpu_worker.settings import Settings
+from horologe_gpu_worker.settings import Settings, place_of
 
 if TYPE_CHECKING:
     from horologe_common.reactor import Reactor
@@ -21,8 +21,8 @@ def main() -> None:
     settings = service.settings(Settings, "worker")
     links = service.links(settings.name)
     address = links.address("worker", settings.name)
-    store = ModelStore(Path(settings.repository), Path(settings.cache))
     try:
+        store = ModelStore(Path(settings.repository), Path(settings.cache), place=place_of(settings))
         reports = store.scan()
     except HorologeError as error:
         raise SystemExit(f"horologe-gpu-worker: {error.reason}") from error
@@ -32,7 +32,7 @@ def main() -> None:
     def attach(reactor: Reactor) -> None:
         """What the worker puts out for its lanes goes to the threads; what they finish comes back as messages."""
         reactor.attach(worker.lanes, executors.deliver)
-        executors.start(reactor.post_threadsafe)
+        executors.start(reactor.post, reactor.post_threadsafe)
 
     try:
         service.run([worker], links, follows_directory=True, prepare=attach)

@@ -105,6 +105,7 @@ class Action:
             infer.action_id, infer.share, lane, infer.model, self.batch_size, self.rows,
             infer.earliest_ns, infer.latest_ns, infer.expected_ns,
             [_joined([inputs[at] for _, inputs in rows], self.rows, spec.batched) for at in range(len(spec.inputs))],
+            runtime=spec.runtime,
         )  # fmt: skip
 
     def _alike(self, rows: list[tuple[int, RowInputs]]) -> list[tuple[int, RowInputs]]:
@@ -133,11 +134,13 @@ def refusal(infer: Infer, spec: ModelSpec | None, shares: int) -> str:
         return f"share: got {infer.share}, wanted one below {shares}"
     if infer.batch_size not in spec.batch_sizes:
         return f"batch_size: got {infer.batch_size}, wanted one of {list(spec.batch_sizes)}"
-    count = sum(row.rows for row in infer.rows)
+    count, parties = 0, len(infer.parties)
+    for row in infer.rows:
+        if row.rows < 1 or row.holder >= parties or row.submitter >= parties:
+            return f"rows: each has at least one row, and parties among the {parties}"
+        count += row.rows
     if not infer.rows or count > infer.batch_size or (not spec.batched and len(infer.rows) > 1):
         return f"rows: got {count} in {len(infer.rows)} inputs, wanted 1 to {infer.batch_size}"
-    if any(row.rows < 1 or max(row.holder, row.submitter) >= len(infer.parties) for row in infer.rows):
-        return f"rows: each has at least one row, and parties among the {len(infer.parties)}"
     return ""
 
 

@@ -33,23 +33,23 @@ def workspace_bytes(spec: ModelSpec) -> int:
     )
 
 
-def assemble(operation: Operation, batched: bool, space: Workspace) -> dict[str, NDArray[Any]]:
-    """The inputs of a batch of `batch_size` rows: the true rows in order, then padding (zeros, empty strings).
+def assemble(operation: Operation, batched: bool, space: Workspace, moved: bool = False) -> dict[str, NDArray[Any]]:
+    """The inputs of a batch of `batch_size` rows: the true rows in order, then padding, which is the last row again.
 
-    One part that fills the batch is used where it lies, read-only; everything else is built in `space`, which
-    stays untouched until the next call.
+    One part that fills the batch is used where it lies, read-only, unless all is to be `moved`; everything else is
+    built in `space`, which stays untouched until the next call.
     """
     space.clear()
     pad = operation.batch_size - operation.rows if batched else 0
-    return {tensor.name: _array(tensor, parts, pad, space) for tensor, parts in operation.inputs}
+    return {tensor.name: _array(tensor, parts, pad, space, moved) for tensor, parts in operation.inputs}
 
 
-def _array(tensor: Tensor, parts: Sequence[Buffer], pad: int, space: Workspace) -> NDArray[Any]:
+def _array(tensor: Tensor, parts: Sequence[Buffer], pad: int, space: Workspace, moved: bool) -> NDArray[Any]:
     if tensor.datatype == "BYTES":
         strings = array_of(tensor, concat_rows(parts))
-        return np.concatenate([strings, np.full((pad, *tensor.shape[1:]), b"", object)]) if pad else strings
+        return np.concatenate([strings, np.repeat(strings[-1:], pad, axis=0)]) if pad else strings
     dtype = DTYPES[tensor.datatype]
-    if not pad and len(parts) == 1:
+    if not pad and len(parts) == 1 and not moved:
         array = np.frombuffer(parts[0], dtype)
         if array.flags.aligned:  # glued frames may begin at any byte
             return array.reshape(tensor.shape)
@@ -61,7 +61,7 @@ def _array(tensor: Tensor, parts: Sequence[Buffer], pad: int, space: Workspace) 
         view[at : at + len(part)] = part
         at += len(part)
     if pad:
-        flat[at:] = 0
+        flat[at:].reshape(pad, -1)[:] = flat[at - at // tensor.shape[0] : at]
     return flat.view(dtype).reshape(shape)
 
 

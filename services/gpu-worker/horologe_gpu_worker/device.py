@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.log import logger
@@ -11,9 +11,10 @@ from horologe_common.status import HorologeError, Status
 from horologe_gpu_worker.batches import assemble, results, workspace_bytes
 from horologe_gpu_worker.lanes import Finished, Operation, not_run
 from horologe_gpu_worker.memory import Workspace
+from horologe_gpu_worker.runtime import Staging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport
@@ -48,13 +49,21 @@ class Transfers(Protocol):
 class _Loaded:
     """A model in memory. The lock keeps UNLOAD from closing it under a running EXEC."""
 
-    __slots__ = ("closed", "lock", "model", "spec")
+    __slots__ = ("closed", "lock", "model", "spec", "staging")
 
     def __init__(self, model: OpenModel, spec: ModelSpec) -> None:
         self.model = model
         self.spec = spec
+        self.staging = model if isinstance(model, Staging) else None
         self.lock = Lock()
         self.closed = False
+
+
+class _Ran(NamedTuple):
+    """What EXEC leaves for OUTPUT, which an UNLOAD in between does not concern."""
+
+    loaded: _Loaded
+    outputs: Any
 
 
 class Device:
@@ -106,20 +115,21 @@ class Device:
         loaded = self._loaded.get(operation.model)
         if loaded is None:
             return _not_loaded(operation)
-        if operation.staged is not None:
-            inputs: Mapping[str, Any] = operation.staged
-        else:
-            inputs = assemble(operation, loaded.spec.batched, self._space)
+        staged = operation.staged
+        inputs = assemble(operation, loaded.spec.batched, self._space) if staged is None else staged
         with loaded.lock:
             if loaded.closed:
                 return _not_loaded(operation)
             begin_ns = monotonic_ns()
             if begin_ns > operation.latest_ns:
                 return not_run(operation, Status.TOO_LATE, begin_ns, "the window closed while its inputs were prepared")
+            if staged is not None and loaded.staging:
+                loaded.staging.execute(operation.batch_size, staged)
+                return _finished(operation, begin_ns, staged=_Ran(loaded, staged), device_ns=staged.device_ns)
             outputs = loaded.model.run(operation.batch_size, inputs)
             end_ns = monotonic_ns()
-        if operation.staged is not None:
-            return _finished(operation, begin_ns, end_ns, staged=outputs)
+        if staged is not None:
+            return _finished(operation, begin_ns, end_ns, staged=_Ran(loaded, outputs))
         found = results(operation, loaded.spec, outputs, self._space)
         return _finished(operation, begin_ns, end_ns, outputs=found)
 
@@ -128,6 +138,10 @@ class Device:
         loaded = self._loaded.get(operation.model)
         if loaded is None:
             return _not_loaded(operation)
+        if loaded.staging:
+            slot = loaded.staging.slot(operation.batch_size)
+            loaded.staging.stage(slot, assemble(operation, loaded.spec.batched, slot.space, moved=True))
+            return _finished(operation, begin_ns, staged=slot)
         inputs = assemble(operation, loaded.spec.batched, Workspace())  # its own: EXEC may be running the batch before
         if isinstance(loaded.model, Transfers):
             loaded.model.copy_in(operation.rows)
@@ -135,12 +149,12 @@ class Device:
 
     def _output(self, operation: Operation) -> Finished:
         begin_ns = monotonic_ns()
-        loaded = self._loaded.get(operation.model)
-        if loaded is None:
-            return _not_loaded(operation)
-        if isinstance(loaded.model, Transfers):
+        loaded, outputs = operation.staged
+        if loaded.staging:
+            outputs = loaded.staging.fetch(operation.batch_size, outputs)
+        elif isinstance(loaded.model, Transfers):
             loaded.model.copy_out(operation.rows)
-        return _finished(operation, begin_ns, outputs=results(operation, loaded.spec, operation.staged, self._space))
+        return _finished(operation, begin_ns, outputs=results(operation, loaded.spec, outputs, self._space))
 
     def _scan(self, operation: Operation) -> Finished:
         begin_ns = monotonic_ns()
@@ -156,8 +170,9 @@ def _not_loaded(operation: Operation) -> Finished:
 
 def _finished(
     operation: Operation, begin_ns: int, end_ns: int = 0, *, status: Status = Status.OK, outputs: Sequence[Any] = (),
-    reason: str = "", staged: Any = None, models: Sequence[ModelReport] = (),
+    reason: str = "", staged: Any = None, models: Sequence[ModelReport] = (), device_ns: int = 0,
 ) -> Finished:  # fmt: skip
+    """`device_ns`: as the device itself timed it; 0: it is the time between begin and end."""
     end_ns = end_ns or monotonic_ns()
     return Finished(
         operation.action_id,
@@ -165,7 +180,7 @@ def _finished(
         status,
         begin_ns,
         end_ns,
-        end_ns - begin_ns,
+        device_ns or end_ns - begin_ns,
         outputs,
         reason,
         staged,

@@ -1,4 +1,7 @@
-"""A thread per lane and share: takes operations in the order of their windows, waits, runs, posts what happened."""
+"""A thread per lane and share: takes operations in the order of their windows, waits, runs, posts what happened.
+
+An EXEC that is shorter than a hand-over between threads runs on the loop's own thread instead: `brief`.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,14 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.settings import Settings
 
     Post = Callable[[str, str, Any], None]
-    """`reactor.post_threadsafe(sender, to, message)`."""
+    """`post(sender, to, message)` of the reactor, or its `post_threadsafe`."""
 
 LANE_OF = {"unload": "load"}
 """UNLOAD shares LOAD's lane: what it frees is free before the next LOAD begins."""
 WAITING_LANES = ("input", "exec", "output")
 """Lanes whose start is worth a real-time wait. LOAD takes milliseconds, and a scan seconds."""
+COMPUTE_HERE = ("onnx",)
+"""Runtimes whose EXEC computes in this process and waits for nothing: fit for the loop's thread if it is brief."""
 
 log = logger("executors")
 
@@ -52,14 +57,20 @@ class LaneThread:
         self._lane = Lane()
         self._inbox: SimpleQueue[Operation | Abort | None] = SimpleQueue()
         self._stopping = False
+        self._given = self._ended = 0
         self._thread = Thread(target=self._loop, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def put(self, message: Operation | Abort) -> None:
-        """From any thread."""
+        """From the loop's thread."""
+        self._given += isinstance(message, Operation)
         self._inbox.put(message)
+
+    def idle(self) -> bool:
+        """Whether every operation has ended. On the loop's thread that holds until the next `put`."""
+        return self._given == self._ended
 
     def stop(self, wait_s: float) -> bool:
         """End after the operation that runs now; what is queued is not begun. True if the thread has ended."""
@@ -72,7 +83,11 @@ class LaneThread:
         pin(self._core)
         while (operation := self._next()) is not None:
             self._priority.lower()
-            self._post(self._run(operation))
+            self._end(self._run(operation))
+
+    def _end(self, finished: Finished) -> None:
+        self._ended += 1
+        self._post(finished)
 
     def _next(self) -> Operation | None:
         """Wait for the operation to begin now; None when told to stop."""
@@ -84,7 +99,7 @@ class LaneThread:
                 return None
             now_ns = monotonic_ns()
             while late := lane.expired(now_ns):
-                self._post(not_run(late, Status.TOO_LATE, now_ns, "the window had closed"))
+                self._end(not_run(late, Status.TOO_LATE, now_ns, "the window had closed"))
             found = lane.next(now_ns)
             if isinstance(found, Operation):
                 return found
@@ -111,7 +126,7 @@ class LaneThread:
                 self._lane.push(message)
             case Abort():
                 if operation := self._lane.abort(message.action_id):
-                    self._post(not_run(operation, Status.CANCELLED, monotonic_ns()))
+                    self._end(not_run(operation, Status.CANCELLED, monotonic_ns()))
             case None:
                 self._stopping = True
 
@@ -125,25 +140,30 @@ class Executors:
         self.settings = settings
         self.store = store
         self._post: Post | None = None
+        self._post_threadsafe: Post | None = None
         self._devices = [Device(store) for _ in range(settings.shares)]
         self._threads: dict[tuple[int, str], LaneThread] = {}
         self._inline: dict[str, bool] = {}
         self._permitted = False
 
-    def start(self, post: Post) -> None:
+    def start(self, post: Post, post_threadsafe: Post) -> None:
         """Start the lanes that every model needs; the others start when something is first put into them.
 
-        `post` is told what has finished, on the lanes' threads.
+        `post_threadsafe` is told what has finished on the lanes' threads, `post` what did on the caller's of `deliver`.
         """
-        self._post = post
+        self._post, self._post_threadsafe = post, post_threadsafe
         self._permitted = self.settings.realtime and realtime_permitted()
         for share in range(self.settings.shares):
             self._thread(share, "load")
             self._thread(share, "exec")
 
     def deliver(self, message: Operation | Abort, buffers: Sequence[Buffer] = ()) -> None:
-        """Put an operation into its lane."""
-        self._thread(message.share, LANE_OF.get(message.lane, message.lane)).put(message)
+        """Put an operation into its lane, or run it at once."""
+        thread = self._thread(message.share, LANE_OF.get(message.lane, message.lane))
+        if self._post and isinstance(message, Operation) and thread.idle() and brief(message, self.settings.brief_ns):
+            self._post(self.address, self.worker, self._devices[message.share].run(message))
+        else:
+            thread.put(message)
 
     def stop(self, wait_s: float = 1.0) -> None:
         """End the threads after what they run now, and close the models."""
@@ -174,6 +194,20 @@ class Executors:
     def _finished(self, finished: Finished) -> None:
         if finished.lane == "scan":
             self._inline.clear()
-        if self._post is not None:
+        if self._post_threadsafe is not None:
             with suppress(RuntimeError):  # the loop has closed: nobody is there to be told
-                self._post(self.address, self.worker, finished)
+                self._post_threadsafe(self.address, self.worker, finished)
+
+
+def brief(operation: Operation, brief_ns: int) -> bool:
+    """Whether to run it on the loop's thread, its lane being idle: a hand-over to the lane and back takes longer.
+
+    An EXEC on the CPU, expected to take at most `brief_ns`, whose window is open; `Device.run` sees to its end.
+    """
+    return (
+        operation.lane == "exec"
+        and operation.runtime in COMPUTE_HERE
+        and operation.staged is None
+        and operation.expected_ns <= brief_ns
+        and operation.earliest_ns <= monotonic_ns()
+    )

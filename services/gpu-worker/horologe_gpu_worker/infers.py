@@ -37,6 +37,8 @@ class Infers:
         self.stats = Stats()
         self._free_at_ns = [0] * settings.shares
         self._actions: dict[int, Action] = {}
+        self._accepted: list[Action] = []
+        """In this drain, with inputs missing: mostly the drain brings these too, and no timer is needed."""
         self._ready: list[Action] = []
         self._deadlines = Deadlines()
 
@@ -62,9 +64,8 @@ class Infers:
         if now_ns > infer.latest_ns:
             self._end(action, Status.TOO_LATE, now_ns)
         elif action.waiting:
-            cut_ns = infer.latest_ns - self.settings.join_margin_ns
-            self._deadlines.arm(action_id, cut_ns if cut_ns > now_ns else infer.latest_ns)
-            action.cut = cut_ns <= now_ns
+            action.cut = infer.latest_ns - self.settings.join_margin_ns <= now_ns
+            self._accepted.append(action)
         else:
             self._ready.append(action)
 
@@ -96,6 +97,11 @@ class Infers:
 
     def tick(self, now_ns: int) -> None:
         """Start what has become complete; where the window closes, stop waiting."""
+        for new in self._accepted:
+            if new.waiting and new.infer.action_id in self._actions:
+                at_ns = new.infer.latest_ns - (0 if new.cut else self.settings.join_margin_ns)
+                self._deadlines.arm(new.infer.action_id, at_ns)
+        self._accepted.clear()
         for action_id in self._deadlines.due(now_ns):
             if (action := self._actions.get(action_id)) is None:
                 self.early.drop(action_id)

@@ -37,6 +37,8 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     """Per input tensor: the header of all true rows together, and their bytes in row order."""
     staged: Any = None
     """What `input` or `exec` left on the device for the next lane, where these have lanes of their own."""
+    runtime: str = ""
+    """Of the model, for `exec`."""
 
 
 class Abort(msgspec.Struct, frozen=True, gc=False):

@@ -10,13 +10,16 @@ import msgspec
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.settings import DURATIONS, SIZES, SettingsError, quantity
 from horologe_common.status import HorologeError, Status
+from horologe_gpu_worker.signature import zeros
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
 MANIFEST = "model.toml"
-MODEL_FILES = {"model.onnx": "onnx", "model.py": "python"}
+MODEL_FILES = {"model.onnx": "onnx", "model.pt2": "pytorch", "model.py": "python"}
 """The file a version folder holds -> the runtime that serves it when `model.toml` does not name one."""
 BATCH_SIZES = (1, 2, 4, 8, 16)
 DATATYPES = (*DTYPES, "BYTES")
@@ -34,6 +37,8 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     datatype: str
     shape: tuple[int, ...]
+    warmup: bool | int | float | str = 0
+    """Of an input: what every element is when the model is warmed and measured."""
 
 
 class Emulated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,6 +126,8 @@ def _check_tensors(where: str, entries: Iterable[TensorEntry]) -> None:
             )
         if any(dim < -1 for dim in entry.shape):
             raise InvalidModel(f"{where}: {entry.name}: shape: got {list(entry.shape)}, wanted sizes, or -1")
+        if isinstance(entry.warmup, str) != (entry.datatype == "BYTES") and entry.warmup != 0:
+            raise InvalidModel(f"{where}: {entry.name}: warmup: got {entry.warmup!r}, wanted an element of the tensor")
         seen.add(entry.name)
 
 
@@ -151,6 +158,15 @@ def declared(manifest: Manifest, folder: Path) -> tuple[tuple[TensorSpec, ...], 
             where = manifest_path(folder) or folder / MANIFEST
             raise InvalidModel(f"{where}: {kind}: got none, wanted at least one [[{kind}]] with name, datatype, shape")
     return _tensors(manifest.inputs), _tensors(manifest.outputs)
+
+
+def warmup_inputs(spec: ModelSpec, folder: Path, batch_size: int) -> dict[str, NDArray[Any]]:
+    """Inputs that the model is known to take: zeros and empty strings, or what its manifest says."""
+    arrays = zeros(spec, spec.inputs, batch_size)
+    for entry in read_manifest(folder).inputs:
+        if entry.warmup and entry.name in arrays:
+            arrays[entry.name][...] = entry.warmup.encode() if isinstance(entry.warmup, str) else entry.warmup
+    return arrays
 
 
 def _tensors(entries: Iterable[TensorEntry]) -> tuple[TensorSpec, ...]:

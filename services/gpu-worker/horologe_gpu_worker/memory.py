@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 """A cache line, and the widest vector register: what runtimes like their inputs aligned to."""
+ARENA_ALIGNMENT = 256
+"""What device memory is aligned to by its own allocators."""
 
 
 class IoCache:
@@ -43,11 +47,11 @@ class IoCache:
 class Workspace:
     """Memory in which one lane builds its batches. One EXEC at a time per share, so one serves all models.
 
-    It grows when a model is loaded, never in the hot path, and does not shrink.
+    It grows when a model is loaded, never in the hot path, and does not shrink. `space`: aligned memory to begin with.
     """
 
-    def __init__(self) -> None:
-        self._space: NDArray[np.uint8] = _aligned(0)
+    def __init__(self, space: NDArray[np.uint8] | None = None) -> None:
+        self._space: NDArray[np.uint8] = _aligned(0) if space is None else space
         self._used = 0
 
     def reserve(self, size: int) -> None:
@@ -72,12 +76,57 @@ class Workspace:
         return np.may_share_memory(array, self._space)
 
 
-def room(size: int) -> int:
+def room(size: int, alignment: int = ALIGNMENT) -> int:
     """Bytes that an array of `size` bytes takes in a workspace."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return -(-size // alignment) * alignment
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:
     raw = np.zeros(size + ALIGNMENT, np.uint8)
     offset = -raw.ctypes.data % ALIGNMENT
     return raw[offset : offset + size]
+
+
+class Arena:
+    """Pieces of [0, size), first fit, each freed on its own; from any thread.
+
+    Law: pieces and gaps cover [0, size) without overlap, and no two gaps are neighbours.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._gaps: list[tuple[int, int]] = [(0, size)] if size else []
+        self._pieces: dict[int, int] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def allocate(self, size: int) -> int | None:
+        """Where a piece of `size` bytes (at least 1; rounded up to the alignment) begins; None where none fits."""
+        size = room(max(1, size), ARENA_ALIGNMENT)
+        with self._lock:
+            for index, (begin, end) in enumerate(self._gaps):
+                if end - begin >= size:
+                    self._gaps[index : index + 1] = [(begin + size, end)] if end - begin > size else []
+                    self._pieces[begin] = begin + size
+                    return begin
+        return None
+
+    def free(self, begin: int) -> None:
+        """Take back the piece that begins there."""
+        with self._lock:
+            end = self._pieces.pop(begin)
+            at = bisect_left(self._gaps, (begin, end))
+            if at < len(self._gaps) and self._gaps[at][0] == end:
+                end = self._gaps.pop(at)[1]
+            if at and self._gaps[at - 1][1] == begin:
+                at -= 1
+                begin = self._gaps.pop(at)[0]
+            self._gaps.insert(at, (begin, end))
+
+    def check(self) -> None:
+        spans = sorted([*self._gaps, *self._pieces.items()])
+        assert [begin for begin, _ in spans] == [0, *(end for _, end in spans)][: len(spans)]
+        assert not spans or spans[-1][1] == self.size
+        assert all(before[1] < after[0] for before, after in zip(self._gaps, self._gaps[1:], strict=False))

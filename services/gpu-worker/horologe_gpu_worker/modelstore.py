@@ -25,6 +25,7 @@ from horologe_gpu_worker.manifest import (
     read_manifest,
 )
 from horologe_gpu_worker.profiling import ProfileCache, profile_of
+from horologe_gpu_worker.runtime import HOST, Place, Prepares
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 FORBIDDEN = "/#"
 """In addresses and keys these separate."""
+EXTRAS = {"pytorch": "torch"}
+"""Runtimes whose extra has another name."""
 
 log = logger("modelstore")
 
@@ -41,18 +44,20 @@ log = logger("modelstore")
 class ModelStore:
     """What the repository holds. `scan` first; blocking, as it measures models that are seen for the first time.
 
-    `report`: told, in a line each, about work that takes a while.
+    `report`: told, in a line each, about work that takes a while. `place`: where models are opened.
     """
 
     def __init__(
         self,
         repository: Path,
         cache: Path,
-        runtimes: Mapping[str, Callable[[], Runtime]] = RUNTIMES,
+        runtimes: Mapping[str, Callable[[Place], Runtime]] = RUNTIMES,
         report: Callable[[str], None] = log.info,
+        place: Place = HOST,
     ) -> None:
         self._repository = repository
-        self._profiles = ProfileCache(cache)
+        self._place = place
+        self._profiles = ProfileCache(cache, place.cuda)
         self._makers = runtimes
         self._runtimes: dict[str, Runtime] = {}
         self._report = report
@@ -121,6 +126,8 @@ class ModelStore:
             spec = msgspec.structs.replace(spec, runtime=runtime_name)
             runtime = self._runtime(runtime_name)
             spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=self._content_hash(folder))
+            if isinstance(runtime, Prepares):
+                runtime.prepare(spec, folder)
             profile = profile_of(runtime, spec, folder, self._profiles, self._report)
         except HorologeError as error:
             reason = error.reason
@@ -139,10 +146,11 @@ class ModelStore:
     def _runtime(self, name: str) -> Runtime:
         if name not in self._runtimes:
             try:
-                self._runtimes[name] = self._makers[name]()
+                self._runtimes[name] = self._makers[name](self._place)
             except ImportError as error:
                 raise InvalidModel(
-                    f"runtime {name!r}: {error.name or error} is not installed (the extra `{name}` of the distribution)"
+                    f"runtime {name!r}: {error.name or error} is not installed "
+                    f"(the extra `{EXTRAS.get(name, name)}` of the distribution)"
                 ) from error
         return self._runtimes[name]
 

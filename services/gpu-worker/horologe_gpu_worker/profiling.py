@@ -11,14 +11,16 @@ import os
 import platform
 import re
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
 from horologe_common.clock import monotonic_ns, ms
 from horologe_common.log import logger
 from horologe_common.models import Profile
-from horologe_gpu_worker.signature import zeros
+from horologe_gpu_worker.manifest import warmup_inputs
+from horologe_gpu_worker.paging.driver import device_name, load_driver
+from horologe_gpu_worker.runtime import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +35,9 @@ SEED_QUANTILE = 0.5
 """On a machine in use the 0.9 quantile of so few runs was up to five times the median. A seed that is too low costs a
 few late answers before the estimates follow; one that is too high refuses requests, and so is never corrected."""
 
+ON_DEVICE = ("onnx", "pytorch")
+"""Runtimes whose models run on the worker's CUDA device, where it has one."""
+
 log = logger("profiling")
 
 
@@ -45,9 +50,11 @@ class Declares(Protocol):
 
 
 @functools.cache
-def hardware_id(runtime: str = "") -> str:
-    """CPU model, cores and the version of the runtime's package, as a folder name."""
-    parts = [cpu_model(), f"{os.cpu_count()}-cores", _runtime_version(runtime)]
+def hardware_id(runtime: str = "", cuda: int | None = None) -> str:
+    """CPU model and cores, or the CUDA device, and the version of the runtime's package, as a folder name."""
+    on_device = cuda is not None and runtime in ON_DEVICE
+    where = [device_name(load_driver(), cuda or 0)] if on_device else [cpu_model(), f"{os.cpu_count()}-cores"]
+    parts = [*where, _runtime_version(runtime)]
     return re.sub(r"[^A-Za-z0-9.]+", "-", " ".join(filter(None, parts))).strip("-").lower()
 
 
@@ -67,17 +74,22 @@ def _runtime_version(runtime: str) -> str:
         import onnxruntime
 
         return f"onnxruntime {onnxruntime.__version__}"
+    if runtime == "pytorch":
+        import torch
+
+        return f"torch {torch.__version__}"
     return f"{runtime} {platform.python_version()}" if runtime else ""
 
 
 class ProfileCache:
     """Profiles as `<cache>/profiles/<hardware>/<content hash>.json`. What cannot be read is measured again."""
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, cuda: int | None = None) -> None:
         self._cache = cache
+        self._cuda = cuda
 
     def path(self, spec: ModelSpec) -> Path:
-        return self._cache / "profiles" / hardware_id(spec.runtime) / f"{spec.content_hash}.json"
+        return self._cache / "profiles" / hardware_id(spec.runtime, self._cuda) / f"{spec.content_hash}.json"
 
     def read(self, spec: ModelSpec) -> Profile | None:
         """None if there is no profile, or it does not cover every batch size."""
@@ -145,16 +157,21 @@ def measure(runtime: Runtime, spec: ModelSpec, folder: Path, clock: Callable[[],
     model = runtime.open(spec, folder)
     load_ns = clock() - begin_ns
     try:
-        return Profile({size: _exec_ns(model, spec, size, clock) for size in spec.batch_sizes}, load_ns)
+        return Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
     finally:
         model.close()
 
 
-def _exec_ns(model: OpenModel, spec: ModelSpec, batch_size: int, clock: Callable[[], int]) -> int:
-    inputs = zeros(spec, spec.inputs, batch_size)
+def _exec_ns(model: OpenModel, spec: ModelSpec, folder: Path, batch_size: int, clock: Callable[[], int]) -> int:
+    inputs = warmup_inputs(spec, folder, batch_size)
+    run: Callable[[], Any] = functools.partial(model.run, batch_size, inputs)
+    if isinstance(model, Staging):  # then INPUT and OUTPUT run beside another EXEC, and do not count
+        slot = model.slot(batch_size)
+        model.stage(slot, inputs)
+        run = functools.partial(model.execute, batch_size, slot)
     times: list[int] = []
     while len(times) < RUNS_MIN or (sum(times) < ENOUGH_NS and len(times) < RUNS_MAX):
         begin_ns = clock()
-        model.run(batch_size, inputs)
+        run()
         times.append(clock() - begin_ns)
     return sorted(times)[int(SEED_QUANTILE * (len(times) - 1))]

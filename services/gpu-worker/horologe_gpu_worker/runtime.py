@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,6 +11,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec
+    from horologe_gpu_worker.memory import Workspace
+
+
+class Place(NamedTuple):
+    """Where a worker's models live."""
+
+    device: str = "cpu"
+    """`cuda`, `cuda:1`, …; anything else is a name for the host's processor."""
+    pages: int = 256
+    """Pages of 16 MiB for weights, over all shares."""
+    io_bytes: int = 64 << 20
+    """Room on the device for inputs and outputs that wait between lanes."""
+
+    @property
+    def cuda(self) -> int | None:
+        """Number of the CUDA device; None where it is none. Raises ValueError for `cuda:` and no number."""
+        kind, _, number = self.device.partition(":")
+        if kind != "cuda":
+            return None
+        if number and not number.isdecimal():
+            raise ValueError(f"device: got {self.device!r}, wanted 'cuda' or 'cuda:' and a number")
+        return int(number or 0)
+
+
+HOST = Place()
 
 
 class OpenModel(Protocol):
@@ -24,6 +49,40 @@ class OpenModel(Protocol):
 
     def close(self) -> None:
         """Free what the model holds."""
+
+
+class Slot(Protocol):
+    """Inputs and outputs of one batch on their way through the lanes; its memory is free when nobody holds it."""
+
+    space: Workspace
+    """Host memory that the device copies from: where INPUT builds the batch."""
+    device_ns: int
+    """How long the device computed, after EXEC."""
+
+
+@runtime_checkable
+class Staging(Protocol):
+    """An open model on a device with memory of its own: INPUT, EXEC and OUTPUT are lanes, and run side by side."""
+
+    def slot(self, batch_size: int) -> Slot:
+        """Room for a batch. Raises `ModelFailed` where all of it is taken."""
+
+    def stage(self, slot: Any, inputs: Mapping[str, NDArray[Any]]) -> None:
+        """INPUT: copy the batch, which was built in `slot.space`, to the device."""
+
+    def execute(self, batch_size: int, slot: Any) -> None:
+        """EXEC: run the batch. Raises `ModelFailed`."""
+
+    def fetch(self, batch_size: int, slot: Any) -> Mapping[str, NDArray[Any]]:
+        """OUTPUT: copy the outputs back. Needs nothing of the model's weights."""
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A runtime that does once, when the repository is read, what no LOAD should wait for (warm-up, capture)."""
+
+    def prepare(self, spec: ModelSpec, folder: Path) -> None:
+        """Have the model ready to be loaded. Blocking. Raises `InvalidModel` or `ModelFailed`."""
 
 
 class Runtime(Protocol):

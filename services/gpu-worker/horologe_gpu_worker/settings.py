@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from horologe_common.clock import s, us
+from horologe_common.models import PAGE_BYTES
+from horologe_common.settings import SettingsError
+from horologe_gpu_worker.runtime import Place
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,7 +22,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shares: int = 1
     """Shares of the device that this worker offers; each runs one EXEC at a time. A whole device is one share."""
     device: str = "cpu"
-    """Name of the device, as it appears in reports."""
+    """`cuda`, or `cuda:1` and so on: models of `pytorch` and `onnx` run on that device. Anything else is a name for
+    the processor, as it appears in reports."""
     pages_bytes: int = 4 << 30
     """Memory for model weights per share, divided into 16 MiB pages."""
     io_cache_bytes: int = 512 << 20
@@ -40,3 +44,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Pin each EXEC lane to a core of its own, on machines with at least four."""
     spin_ns: int = us(60)
     """Final part of a wait for a window that is spun instead of slept: covers the wake-up of the thread."""
+    brief_ns: int = us(200)
+    """An EXEC expected to take no longer than this runs on the loop's thread if its lane is idle; 0: none does."""
+
+
+def place_of(settings: Settings) -> Place:
+    """Where this worker's models live. Raises `SettingsError` for a device that is named but has no number."""
+    place = Place(settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes)
+    try:
+        on_device = place.cuda is not None
+    except ValueError as error:
+        raise SettingsError(f"setting worker.{error}") from error
+    if on_device and settings.shares != 1:
+        raise SettingsError(
+            f"setting worker.shares: got {settings.shares}, wanted 1 on a CUDA device, which runs one EXEC at a time"
+        )
+    return place

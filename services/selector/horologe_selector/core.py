@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.core import Gone, Joined, Out, role
-from horologe_common.frames import rows_of
+from horologe_common.frames import split_rows
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Models, Outcome, Outputs, Query, Release, Submit
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec
+    from horologe_common.wire import Tensor
     from horologe_selector.settings import Settings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
+
+
+OK = int(Status.OK)
 
 
 class Waiter(msgspec.Struct):
@@ -127,7 +131,8 @@ class Selector:
         flight = self._flights[self._last_id] = Flight(self._last_id, model, cache_key, leader, followers)
         if cache_key:
             self._by_cache_key[cache_key] = flight.id
-        for waiter in (leader, *followers):
+        self._by_query[leader.frontend, leader.query.id] = flight.id
+        for waiter in followers:
             self._by_query[waiter.frontend, waiter.query.id] = flight.id
         self._submit(now_ns, flight)
 
@@ -142,29 +147,31 @@ class Selector:
         )))  # fmt: skip
 
     def _outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
-        start, total = 0, sum(item.rows for item in message.items)
+        counts = [item.rows for item in message.items if item.status == OK]
+        columns: list[Sequence[tuple[Tensor, Buffer]]] = [
+            [(tensor, buffer)] if len(counts) == 1 else split_rows(tensor, buffer, counts)
+            for tensor, buffer in zip(message.outputs, buffers, strict=True)
+        ]
+        groups = zip(*columns, strict=True) if columns else iter(() for _ in counts)
         for item in message.items:
-            if item.status == Status.OK:
-                parts = [
-                    (tensor, memoryview(buffer)) if item.rows == total else rows_of(tensor, buffer, start, item.rows)
-                    for tensor, buffer in zip(message.outputs, buffers, strict=True)
-                ]
-                start += item.rows
+            if item.status == OK:
+                parts = next(groups)
                 if flight := self._flights.get(item.id):
                     self._succeed(now_ns, flight, message, parts)
             elif item.status == Status.FAILED:
                 self._outcome(now_ns, worker, Outcome(item.id, item.status, item.reason), ())
 
-    def _succeed(self, now_ns: int, flight: Flight, message: Outputs, parts: Sequence[tuple[Any, memoryview]]) -> None:
+    def _succeed(self, now_ns: int, flight: Flight, message: Outputs, parts: Sequence[tuple[Tensor, Buffer]]) -> None:
         self._land(flight)
-        outputs, buffers = tuple(part[0] for part in parts), [part[1] for part in parts]
+        outputs, buffers = tuple([part[0] for part in parts]), [part[1] for part in parts]
         name, _, version = flight.model.partition("/")
         exec_ns = message.end_ns - message.begin_ns
-        for waiter in (flight.leader, *flight.followers):
+        leader = flight.leader
+        for waiter in (leader, *flight.followers):
             queue_ns = max(0, now_ns - waiter.arrival_ns - exec_ns)
             self.out.append(Out(waiter.frontend, Answer(
-                waiter.query.id, 0, outputs, "", 0, name, version, queue_ns, exec_ns, message.batch_size,
-                waiter is not flight.leader,
+                waiter.query.id, OK, outputs, "", 0, name, version, queue_ns, exec_ns, message.batch_size,
+                waiter is not leader,
             ), buffers))  # fmt: skip
         if flight.cache_key and (spec := self._specs.get(flight.model)):
             ttl_ns = spec.cache_ttl_ns or self.settings.cache_ttl_ns
@@ -211,5 +218,7 @@ class Selector:
         del self._flights[flight.id]
         if flight.cache_key and self._by_cache_key.get(flight.cache_key) == flight.id:
             del self._by_cache_key[flight.cache_key]
-        for waiter in (flight.leader, *flight.followers):
+        leader = flight.leader
+        self._by_query.pop((leader.frontend, leader.query.id), None)
+        for waiter in flight.followers:
             self._by_query.pop((waiter.frontend, waiter.query.id), None)

@@ -140,7 +140,8 @@ class Lean:
     def _deliver(self, now_ns: int) -> None:
         outs, self.controller.out = self.controller.out, []
         devices = self.devices
-        for to, message, _ in outs:
+        for out in outs:
+            to, message = out.to, out.message
             kind = type(message)
             if kind is Infer:
                 devices[to].infer(now_ns, message)

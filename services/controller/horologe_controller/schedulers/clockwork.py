@@ -1,7 +1,8 @@
 """Clockwork's strategies (appendix B): for every batch size a required start time; the earliest one goes next.
 
 Larger batches have the earlier required start, so they win where they fit, possibly at the expense of an
-unfortunately timed request before them.
+unfortunately timed request before them. One thing goes beyond the appendix: a batch smaller than it might have been,
+because the time for a larger one has passed, goes after all others. See decision 9.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ class Clockwork(LookAhead):
         """Skipped: sizes with too few requests that survive them, and sizes smaller than need be."""
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
             return None
+        late, budget_ns = 0, queue.newest_budget_ns()
         for size in queue.sizes():
             expected_ns = estimate.predict(now_ns, size)
             place = queue.surviving(start_ns + expected_ns)
             if count := queue.filling(place, size):
                 first = queue[place]
-                return Strategy((first.deadline_ns - expected_ns, first.id), queue, size, place, count, expected_ns)
+                rank = late, first.deadline_ns - expected_ns, first.id
+                return Strategy(rank, queue, size, place, count, expected_ns)
+            late += expected_ns <= budget_ns
         return None

@@ -38,7 +38,8 @@ class Fifo(LookAhead):
         first, limit = queue[0], self._limits.get(queue.model, 1.0)
         for size in queue.sizes():
             if (size <= limit or size == queue.spec.compiled(first.rows)) and (count := queue.filling(0, size)):
-                return Strategy((first.arrival_ns, first.id), queue, size, 0, count, estimate.predict(now_ns, size))
+                rank = 0, first.arrival_ns, first.id
+                return Strategy(rank, queue, size, 0, count, estimate.predict(now_ns, size))
         return None
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
@@ -58,7 +59,7 @@ class Fifo(LookAhead):
     def _refusals(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
         return []
 
-    def _batch(self, free_ns: int, share: Share, strategy: Strategy) -> Batch:
-        batch = super()._batch(free_ns, share, strategy)
+    def _batch(self, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
+        batch = super()._batch(free_ns, share, cluster, strategy)
         batch.latest_ns = free_ns + WINDOW_NS
         return batch

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol
+
+from horologe_gpu_worker.runtime import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_gpu_worker.runtime import Runtime
+    from horologe_gpu_worker.runtime import Place, Runtime
 
 
-def _lazily(module: str, name: str) -> Callable[[], Runtime]:
-    def make() -> Runtime:
-        return cast("Runtime", getattr(importlib.import_module(f"{__name__}.{module}"), name)())
+class Maker(Protocol):
+    """Makes a runtime for a place; without one, for the host. Raises ImportError if its package is not installed."""
+
+    def __call__(self, place: Place = HOST) -> Runtime: ...
+
+
+def _lazily(module: str, name: str, placed: bool = False) -> Maker:
+    def make(place: Place = HOST) -> Runtime:
+        kind: Callable[..., Runtime] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        return kind(place) if placed else kind()
 
     return make
 
 
-RUNTIMES: dict[str, Callable[[], Runtime]] = {
-    "onnx": _lazily("onnx", "OnnxRuntime"),
+RUNTIMES: dict[str, Maker] = {
+    "onnx": _lazily("onnx", "OnnxRuntime", placed=True),
+    "pytorch": _lazily("pytorch", "PytorchRuntime", placed=True),
     "python": _lazily("python", "PythonRuntime"),
     "emulated": _lazily("emulated", "EmulatedRuntime"),
 }
-"""Runtime name (`runtime` in `model.toml`) -> what makes one. Raises ImportError if its package is not installed."""
+"""Runtime name (`runtime` in `model.toml`) -> what makes one."""

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU: one thread per EXEC unless the model asks for more, and no thread that spins."""
+"""ONNX Runtime: on the CPU one thread per EXEC unless the model asks for more, and no thread that spins."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ import onnxruntime
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.manifest import InvalidModel, build_spec, declared, manifest_path, model_files, read_manifest
+from horologe_gpu_worker.runtime import HOST, Place
+from horologe_gpu_worker.runtimes.onnx_bound import BoundModel, bindable, cuda_providers
 from horologe_gpu_worker.signature import check_outputs, zeros
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from horologe_gpu_worker.runtime import OpenModel
+
 MODEL = "model.onnx"
+CPU = ("CPUExecutionProvider",)
 QUIET = 3
 """ONNX Runtime's log severity "error": its warnings go to stderr past every log setting."""
 
@@ -53,9 +58,13 @@ class OnnxModel:
 
 
 class OnnxRuntime:
-    """Sessions on the CPU provider. Needs the package `onnxruntime` (the extra `onnx`), never `onnx`."""
+    """Sessions on the CPU provider, or that of the worker's CUDA device. Needs the package `onnxruntime` (the extra
+    `onnx`; `onnx-cuda` for CUDA), never `onnx`."""
 
     inline_io = True
+
+    def __init__(self, place: Place = HOST) -> None:
+        self._cuda = place.cuda
 
     def inspect(self, folder: Path) -> ModelSpec:
         """The signature of the graph. Raises `InvalidModel` naming file, field, got and wanted."""
@@ -72,17 +81,21 @@ class OnnxRuntime:
         weights_bytes = sum(path.stat().st_size for path in model_files(folder))
         return build_spec(folder, manifest, "onnx", signature, weights_bytes)
 
-    def open(self, spec: ModelSpec, folder: Path) -> OnnxModel:
+    def open(self, spec: ModelSpec, folder: Path) -> OpenModel:
         """A session with every batch size run once. Raises `InvalidModel` or `ModelFailed`."""
-        session = _session(folder / MODEL, read_manifest(folder).threads, optimise=True)
-        model = OnnxModel(spec, session)
+        threads = read_manifest(folder).threads
+        if self._cuda is None:
+            model: OpenModel = OnnxModel(spec, _session(folder / MODEL, threads, optimise=True))
+        else:
+            session = _session(folder / MODEL, threads, optimise=True, providers=cuda_providers(self._cuda))
+            model = BoundModel(spec, session, "cuda", self._cuda) if bindable(spec) else OnnxModel(spec, session)
         for batch_size in spec.batch_sizes:
             outputs = model.run(batch_size, zeros(spec, spec.inputs, batch_size))
             check_outputs(spec, batch_size, outputs)
         return model
 
 
-def _session(path: Path, threads: int, optimise: bool) -> Any:
+def _session(path: Path, threads: int, optimise: bool, providers: Sequence[Any] = CPU) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -95,7 +108,7 @@ def _session(path: Path, threads: int, optimise: bool) -> Any:
     if not path.is_file():
         raise InvalidModel(f"{path}: got no such file, wanted an ONNX model")
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # ONNX Runtime raises a dozen classes that have no common base of their own
         raise InvalidModel(f"{path}: got {error}, wanted a model that ONNX Runtime can open") from error
 

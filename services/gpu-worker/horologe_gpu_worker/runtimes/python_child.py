@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.status import HorologeError, ModelFailed
+from horologe_gpu_worker.manifest import warmup_inputs
 from horologe_gpu_worker.runtimes.python_channel import Channel, Done, Failed, Ready, Run, Start, pack
-from horologe_gpu_worker.signature import check_outputs, zeros
+from horologe_gpu_worker.signature import check_outputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,11 +102,11 @@ def load(folder: Path) -> Any:
 
 
 def warm(model: Any, start: Start) -> int:
-    """Run every batch size on zeros; the longest time in ns. Raises what the model raises."""
+    """Run every batch size; the longest time in ns. Raises what the model raises."""
     slowest_ns = 0
     for batch_size in start.spec.batch_sizes:
         begin_ns = time.monotonic_ns()
-        outputs = predict(model, zeros(start.spec, start.spec.inputs, batch_size))
+        outputs = predict(model, warmup_inputs(start.spec, Path(start.folder), batch_size))
         slowest_ns = max(slowest_ns, time.monotonic_ns() - begin_ns)
         check_outputs(start.spec, batch_size, outputs)
     return slowest_ns

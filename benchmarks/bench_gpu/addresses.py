@@ -1,0 +1,91 @@
+"""A captured graph holds addresses. Three ways to have a model's weights where its graphs look for them.
+
+`mapped`: an address range for good, pages mapped into it at LOAD. `captured`: graphs captured anew at every LOAD.
+`copied`: graphs over one static buffer, into which a model's weights are copied when another model ran before.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+import torch
+
+from bench_gpu.figures import Row, row, sampled, timed
+from bench_gpu.loads import busy
+from bench_gpu.rig import BATCH_SIZES
+from horologe_gpu_worker.paging.tensors import views
+from horologe_gpu_worker.runtimes.pytorch_graphs import Capturer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench_gpu.rig import Rig
+
+SAMPLES, CAPTURES = 200, 5
+
+
+def addresses(rig: Rig) -> Iterator[Row]:
+    """What each way adds to a LOAD (`mapped`, `captured`) or to an EXEC after another model's (`copied`)."""
+    for name in rig.nets:
+        yield from _mapped(rig, name)
+        yield from _captured(rig, name)
+        yield from _copied(rig, name)
+
+
+def _mapped(rig: Rig, name: str) -> Iterator[Row]:
+    """Mapping and unmapping alone, without the copy; and beside EXEC, as the driver may wait for the device."""
+    model = rig.model(name)
+    other = next(each for each in rig.nets if each != name)
+    weights = model._weights
+    pages = f"{name} {weights._range.pages} pages"
+    model.close()
+    for beside in (None, other):
+        with busy(rig, beside) as execs_ns:
+            map_ns, unmap_ns = [], []
+            for _ in range(rig.samples(SAMPLES)):
+                map_ns.append(timed(weights.map))
+                unmap_ns.append(timed(weights.unmap))
+        case = pages + (f" beside EXEC of {beside}" if beside else "")
+        yield row("mapped: map", case, map_ns)
+        yield row("mapped: unmap", case, unmap_ns)
+        if beside:
+            yield row("mapped: EXEC beside", f"{beside} batch 1", execs_ns)
+    model.load()
+
+
+def _captured(rig: Rig, name: str) -> Iterator[Row]:
+    """All batch sizes, in the pool that all graphs share; libraries are warm, so nothing is run first."""
+    model = rig.model(name)
+    times_ns = []
+    for _ in range(max(2, min(CAPTURES, rig.samples(CAPTURES)))):
+        begin_ns = perf_counter_ns()
+        for size in BATCH_SIZES:
+            rig.engine.capturer.capture(rig.program(name).forward, model._weights.tensors, model._parts[size], 0)
+        times_ns.append(perf_counter_ns() - begin_ns)
+    yield row("captured: all batch sizes", name, times_ns)
+
+
+def _copied(rig: Rig, name: str) -> Iterator[Row]:
+    """From the model's pages to the static buffer, on the device; then a replay, whose caches are the copy's."""
+    model, program = rig.model(name), rig.program(name)
+    static = torch.empty(program.layout.size, dtype=torch.uint8, device=rig.device)
+    static.copy_(model._weights.base[: program.layout.size])
+    captured = Capturer(0).capture(program.forward, views(static, program.layout), model._parts[1])
+    begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    execs_ns: list[int] = []
+
+    def once() -> int:
+        with torch.cuda.stream(rig.engine.exec_stream):
+            begin.record()
+            static.copy_(model._weights.base[: program.layout.size], non_blocking=True)
+            middle.record()
+            captured.graph.replay()
+            end.record()
+            end.synchronize()
+        execs_ns.append(round(middle.elapsed_time(end) * 1e6))
+        return round(begin.elapsed_time(middle) * 1e6)
+
+    copies_ns = sampled(once, rig.samples(SAMPLES), 5)
+    yield row("copied: weights", f"{name} {program.layout.size / 1e6:.0f} MB", copies_ns)
+    yield row("copied: EXEC after", f"{name} batch 1", execs_ns)

@@ -1,0 +1,142 @@
+"""LOAD, INPUT and OUTPUT: against the ceiling of a plain copy, and beside an EXEC that runs all the time."""
+
+from __future__ import annotations
+
+import contextlib
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bench_gpu.figures import Row, row, sampled, timed
+from horologe_gpu_worker.runtimes import pytorch_cuda
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench_gpu.rig import Rig
+
+CEILING_BYTES = 256 << 20
+LOAD_SAMPLES, COPY_SAMPLES, BESIDE_SAMPLES = 60, 1_000, 3_000
+
+
+def ceilings(rig: Rig) -> Iterator[Row]:
+    """One large copy by itself: the most that LOAD can reach."""
+    size = (1 << 20) if rig.pretend else CEILING_BYTES
+    host = pytorch_cuda.pinned(size)
+    host.random_(0, 256)
+    on_device = torch.empty(size, dtype=torch.uint8, device=rig.device)
+    beside = torch.empty_like(on_device)
+    for name, to, source, passes in (
+        ("host to device, pinned", on_device, host, 1), ("device to host, pinned", host, on_device, 1),
+        ("device to device, read + written", beside, on_device, 2),
+    ):  # fmt: skip
+        times_ns = sampled(_copier(to, source), rig.samples(50), 5)
+        rate = passes * size / _median(times_ns)
+        rig.copy_gb_s = rig.copy_gb_s or rate
+        yield row("ceiling", name, times_ns, **{"GB/s": rate})
+
+
+def _copier(to: Any, source: Any) -> Callable[[], int]:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    stream = torch.cuda.Stream(to.device if to.is_cuda else source.device)
+
+    def once() -> int:
+        with torch.cuda.stream(stream):
+            begin.record()
+            to.copy_(source, non_blocking=True)
+            end.record()
+        end.synchronize()
+        return round(begin.elapsed_time(end) * 1e6)
+
+    return once
+
+
+def loads(rig: Rig) -> Iterator[Row]:
+    """UNLOAD and LOAD in turn, alone and while another network's EXEC runs; host clock, as the LOAD lane sees it."""
+    for name in rig.nets:
+        other = next(each for each in rig.nets if each != name)
+        model = rig.model(name)
+        size = model._weights.size
+        for beside in (None, other):
+            with busy(rig, beside) as execs_ns:
+                load_ns, unload_ns = [], []
+                for _ in range(rig.samples(LOAD_SAMPLES)):
+                    unload_ns.append(timed(model.close))
+                    load_ns.append(timed(model.load))
+            case = f"{name} {size / 1e6:.0f} MB" + (f" beside EXEC of {beside}" if beside else "")
+            rate = size / _median(load_ns)
+            part = {"of ceiling": rate / rig.copy_gb_s} if rig.copy_gb_s else {}
+            yield row("LOAD", case, load_ns, **{"GB/s": rate, **part})
+            yield row("UNLOAD", case, unload_ns)
+            if beside:
+                yield row("EXEC beside LOAD", f"{beside} batch 1", execs_ns)
+
+
+def copies(rig: Rig) -> Iterator[Row]:
+    """INPUT and OUTPUT of a batch on their own lanes: alone, beside EXEC, and INPUT beside LOADs."""
+    for name in rig.nets:
+        other = next(each for each in rig.nets if each != name)
+        for rows in (1, 16):
+            model, slot = rig.staged(name, rows)
+            inputs = rig.inputs(name, rows)
+            for beside in (None, other):
+                case = f"{name} batch {rows}" + (f" beside EXEC of {beside}" if beside else "")
+                with busy(rig, beside):
+                    put = sampled(lambda: timed(lambda: model.stage(slot, inputs)), rig.samples(COPY_SAMPLES), 5)  # noqa: B023 (called here)
+                    got = sampled(lambda: timed(lambda: model.fetch(rows, slot)), rig.samples(COPY_SAMPLES), 5)  # noqa: B023
+                yield row("INPUT", case, put)
+                yield row("OUTPUT", case, got)
+            with loading(rig.model(other)):
+                put = sampled(lambda: timed(lambda: model.stage(slot, inputs)), rig.samples(COPY_SAMPLES), 5)  # noqa: B023
+            yield row("INPUT", f"{name} batch {rows} beside LOAD of {other}", put)
+
+
+@contextlib.contextmanager
+def busy(rig: Rig, name: str | None) -> Iterator[list[int]]:
+    """EXECs of `name` at batch 1 in another thread, one after another; the list fills with their device times."""
+    times_ns: list[int] = []
+    if name is None:
+        yield times_ns
+        return
+    run = rig.runner(name, 1)
+    with _repeated(lambda: times_ns.append(run())):
+        yield times_ns
+
+
+@contextlib.contextmanager
+def loading(model: Any) -> Iterator[None]:
+    """LOADs of a model in another thread, one after another."""
+
+    def once() -> None:
+        model.close()
+        model.load()
+
+    with _repeated(once):
+        yield
+
+
+@contextlib.contextmanager
+def _repeated(act: Callable[[], Any]) -> Iterator[None]:
+    stop, failures = Event(), []
+
+    def loop() -> None:
+        try:
+            while not stop.is_set():
+                act()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _median(values: list[int]) -> float:
+    return float(sorted(values)[len(values) // 2])

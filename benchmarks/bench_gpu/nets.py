@@ -1,0 +1,112 @@
+"""Networks of the usual shapes with random weights: what they compute does not matter, how long they take does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_ROWS = 16
+
+
+class Bottleneck(nn.Module):
+    """ResNet's block of 1x1, 3x3 and 1x1 convolutions (He et al. 2016, version 1.5: the 3x3 one has the stride)."""
+
+    def __init__(self, inside: int, width: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.parts = nn.Sequential(
+            nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, outside, 1, bias=False), nn.BatchNorm2d(outside),
+        )  # fmt: skip
+        self.past: nn.Module = nn.Identity()
+        if stride > 1 or inside != outside:
+            self.past = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.parts(x) + self.past(x))
+
+
+class ResNet(nn.Module):
+    """Image [rows, 3, side, side] -> scores [rows, classes]. (3, 4, 6, 3) blocks of width 64 are ResNet-50."""
+
+    def __init__(self, blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 64, classes: int = 1000) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        layers: list[nn.Module] = []
+        inside = width
+        for stage, count in enumerate(blocks):
+            for block in range(count):
+                outside = width << stage + 2
+                layers.append(Bottleneck(inside, width << stage, outside, 2 if stage and not block else 1))
+                inside = outside
+        self.layers = nn.Sequential(nn.MaxPool2d(3, 2, 1), *layers)
+        self.head = nn.Linear(inside, classes)
+
+    def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"scores": self.head(self.layers(self.stem(image)).mean((2, 3)))}
+
+
+class Block(nn.Module):
+    """Attention over all positions, then two dense layers (Vaswani et al. 2017, normalised as in BERT)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, width = x.shape
+        parts = self.mix(x).reshape(rows, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(parts[0], parts[1], parts[2])
+        x = self.norms[0](x + self.out(seen.transpose(1, 2).reshape(rows, length, width)))
+        return self.norms[1](x + self.narrow(F.gelu(self.widen(x))))
+
+
+class Transformer(nn.Module):
+    """Words [rows, length] (INT64) -> scores [rows, 2]. 12 blocks of 768 with 12 heads over 128 words are BERT-base."""
+
+    def __init__(self, length: int = 128, width: int = 768, blocks: int = 12, heads: int = 12, words: int = 30522):
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Parameter(torch.randn(length, width))
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(blocks)])
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, words: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"scores": self.head(self.blocks(self.words(words) + self.places)[:, 0])}
+
+
+class Net(NamedTuple):
+    """What builds a network, and an input of `rows` rows for it."""
+
+    build: Callable[[], nn.Module]
+    example: Callable[[int], torch.Tensor]
+
+
+NETS = {
+    "resnet50": Net(ResNet, lambda rows: torch.randn(rows, 3, 224, 224)),
+    "transformer": Net(Transformer, lambda rows: torch.randint(0, 30522, (rows, 128))),
+}
+TINY = {
+    "resnet50": Net(lambda: ResNet((1, 1), 8, 10), lambda rows: torch.randn(rows, 3, 32, 32)),
+    "transformer": Net(lambda: Transformer(8, 16, 1, 2, 100), lambda rows: torch.randint(0, 100, (rows, 8))),
+}
+"""The same code in no time, for --cpu."""
+
+
+def exported(net: Net, half: bool) -> Any:
+    """The network as a torch.export program for 1 to 16 rows; with `half`, weights and arithmetic in FP16."""
+    torch.manual_seed(0)
+    model = net.build().eval()
+    example = net.example(2)
+    if half:
+        model, example = model.half(), example.half() if example.is_floating_point() else example
+    rows = torch.export.Dim("rows", min=1, max=MAX_ROWS)
+    return torch.export.export(model, (example,), dynamic_shapes=({0: rows},))

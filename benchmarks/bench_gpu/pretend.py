@@ -1,0 +1,123 @@
+"""CUDA as far as our code can tell, on the CPU: for finding mistakes in code that is otherwise run on a lent device.
+
+Streams run at once, events read the clock, a graph repeats the recorded operators over the recorded tensors (so it
+answers wrongly if a weight or a buffer moved, as a real one does). Addresses and pages are the host's real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from horologe_gpu_worker.paging import tensors
+from horologe_gpu_worker.paging.host import HostBacking
+from horologe_gpu_worker.runtimes import pytorch_cuda, pytorch_graphs, pytorch_paged, pytorch_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Stream:
+    """Work is done when it is put in."""
+
+    def __init__(self, device: Any = None, priority: int = 0) -> None:
+        self.cuda_stream = 0
+
+    def synchronize(self) -> None:
+        pass
+
+    def wait_stream(self, other: Stream) -> None:
+        pass
+
+
+class Event:
+    """Recorded at once."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.at_ns = 0
+
+    def record(self, stream: Any = None) -> None:
+        self.at_ns = time.perf_counter_ns()
+
+    def query(self) -> bool:
+        return self.at_ns > 0
+
+    def synchronize(self) -> None:
+        assert self.at_ns, "the event was never recorded"
+
+    def elapsed_time(self, end: Event) -> float:
+        return (end.at_ns - self.at_ns) / 1e6
+
+
+class Graph(TorchDispatchMode):
+    """Records operators while it is active, and repeats them into the tensors they gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        answer = function(*arguments, **(named or {}))
+        self.steps.append((function, arguments, named or {}, answer))
+        return answer
+
+    def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local"
+        self.__enter__()
+
+    def capture_end(self) -> None:
+        self.__exit__(None, None, None)
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for function, arguments, named, before in self.steps:
+                answer = function(*arguments, **named)
+                for old, new in zip(_tensors(before), _tensors(answer), strict=True):
+                    if old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+
+
+class Runtime:
+    """torch.cuda.cudart()."""
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        return 0
+
+
+@contextlib.contextmanager
+def pretend_cuda() -> Iterator[None]:
+    """Within it, the worker's CUDA code runs on the CPU."""
+    cuda: dict[str, Any] = {
+        "Stream": Stream, "Event": Event, "CUDAGraph": Graph, "cudart": Runtime,
+        "graph_pool_handle": lambda: (0, 0), "stream": lambda stream: contextlib.nullcontext(),
+        "synchronize": lambda device=None: None, "empty_cache": lambda: None, "init": lambda: None,
+        "set_device": lambda device: None, "is_available": lambda: True,
+    }  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        for name, value in cuda.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        patches: list[tuple[Any, str, Any]] = [
+            (pytorch_graphs, "device_at", lambda number: torch.device("cpu")),
+            (pytorch_cuda, "load_driver", lambda: None),
+            (pytorch_cuda, "CudaBacking", lambda driver, device, page_bytes: HostBacking(page_bytes)),
+            (pytorch_cuda, "pinned", lambda size: torch.zeros(size, dtype=torch.uint8)),
+            (pytorch_cuda, "load_program", lambda path, cuda: pytorch_program.load_program(path)),
+            (pytorch_paged, "tensor_at", lambda address, size, cuda: tensors.tensor_at(address, size, None)),
+        ]
+        for module, name, value in patches:
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
+def _tensors(answer: Any) -> list[Any]:
+    if isinstance(answer, torch.Tensor):
+        return [answer]
+    return [one for one in answer if isinstance(one, torch.Tensor)] if isinstance(answer, tuple | list) else []

@@ -1,0 +1,90 @@
+"""The device under test, through the worker's own code for it: engine, models, batches."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bench_gpu.nets import MAX_ROWS, NETS, TINY, exported
+from horologe_gpu_worker.runtimes import pytorch_cuda
+from horologe_gpu_worker.runtimes.pytorch_program import Program, program_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+PAGE_BYTES = 16 << 20
+BATCH_SIZES = (1, 2, 4, 8, 16)
+
+
+class Rig:
+    """`effort` scales how many samples are taken; `tiny` networks compute next to nothing."""
+
+    def __init__(self, pretend: bool, effort: float = 1.0, half: bool = False, tiny: bool = False) -> None:
+        self.pretend = pretend
+        self.effort = effort
+        self.half = half
+        self.nets = TINY if tiny else NETS
+        self.engine = pytorch_cuda.CudaEngine(0, 8 if tiny else 128, PAGE_BYTES, (4 if tiny else 512) << 20)
+        self.device = self.engine.capturer.device
+        self.copy_gb_s = 0.0
+        """Of a plain copy from pinned memory, once that has been measured."""
+        self.models: dict[str, Any] = {}
+        self._programs: dict[str, Program] = {}
+
+    def samples(self, wanted: int) -> int:
+        """So many of `wanted` samples as this run takes."""
+        return max(3, int(wanted * self.effort))
+
+    def program(self, name: str) -> Program:
+        if name not in self._programs:
+            program = program_of(exported(self.nets[name], self.half), None if self.pretend else 0)
+            pytorch_cuda.pin(program.memory)
+            self._programs[name] = program
+        return self._programs[name]
+
+    def another(self, name: str, sizes: tuple[int, ...] = BATCH_SIZES) -> Any:
+        """A model of the program with addresses of its own: loaded, captured."""
+        program = self.program(name)
+        spec = SimpleNamespace(
+            key=name, inputs=program.inputs, outputs=program.outputs, batch_sizes=sizes, batched=True
+        )
+        model = self.engine.model(spec, program, 1)  # type: ignore[arg-type]
+        model.load()
+        model.warm()
+        return model
+
+    def model(self, name: str) -> Any:
+        """The one model of this name that every section uses. Loaded: a graph over nothing would end the process."""
+        if name not in self.models:
+            self.models[name] = self.another(name)
+        if not self.models[name].loaded:
+            self.models[name].load()
+        return self.models[name]
+
+    def inputs(self, name: str, rows: int, seed: int = 1) -> dict[str, NDArray[np.generic]]:
+        torch.manual_seed(seed)
+        example = self.nets[name].example(MAX_ROWS)
+        array = example.half() if self.half and example.is_floating_point() else example
+        return {self.program(name).inputs[0].name: array[:rows].numpy()}
+
+    def staged(self, name: str, rows: int) -> tuple[Any, Any]:
+        """The model, and a batch for it that is on the device already."""
+        model = self.model(name)
+        slot = model.slot(rows)
+        model.stage(slot, self.inputs(name, rows))
+        return model, slot
+
+    def runner(self, name: str, rows: int) -> Callable[[], int]:
+        """Runs a batch as the EXEC lane does; answers with the device's own time."""
+        model, slot = self.staged(name, rows)
+
+        def once() -> int:
+            model.execute(rows, slot)
+            return int(slot.device_ns)
+
+        return once

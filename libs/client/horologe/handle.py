@@ -1,0 +1,53 @@
+"""A request of the blocking client."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from horologe_common.status import Cancelled
+
+if TYPE_CHECKING:
+    from horologe.blocking_link import BlockingLink
+
+
+class Handle:
+    """A request that was submitted. It belongs to the thread that submitted it."""
+
+    __slots__ = ("_done", "_error", "_link", "_result", "request_id")
+
+    def __init__(self, link: BlockingLink) -> None:
+        self._link = link
+        self._done = False
+        self._error: BaseException | None = None
+        self._result: Any = None
+        self.request_id = 0
+
+    def done(self) -> bool:
+        """Whether it has ended, as far as anything was read: only `result` and other calls of the client read."""
+        return self._done
+
+    def result(self) -> Any:
+        """Wait for the `Reply`, until the deadline and grace at the latest. Raises what `Client.predict` does."""
+        if not self._done:
+            with self._link.lock:
+                self._link.wait(self)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def cancel(self) -> bool:
+        """Make the server forget the request and end it with `Cancelled`; False if it has ended already."""
+        with self._link.lock:
+            if self._done:
+                return False
+            self._link.session.cancel(self.request_id)
+            self.set_exception(Cancelled("cancelled by the caller"))
+            self._link.post(time.monotonic_ns())
+            return True
+
+    def set_result(self, result: Any, /) -> None:
+        self._done, self._result = True, result
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._done, self._error = True, exception

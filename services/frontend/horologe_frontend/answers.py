@@ -1,0 +1,30 @@
+"""A selector's answer as the client gets it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.wire import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core import Buffer
+
+
+def addressed(answer: Answer, client_id: int) -> Answer:
+    """The answer under the id that the client gave its request."""
+    return Answer(
+        client_id, answer.status, answer.outputs, answer.reason, answer.retry_after_ns, answer.model, answer.version,
+        answer.queue_ns, answer.exec_ns, answer.batch_size, answer.cached,
+    )  # fmt: skip
+
+
+def only(answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]) -> tuple[Answer, Sequence[Buffer]]:
+    """The answer with the outputs asked for, in the order asked."""
+    at = {tensor.name: index for index, tensor in enumerate(answer.outputs)}
+    order = [at[name] for name in wanted if name in at]
+    outputs = tuple(answer.outputs[index] for index in order)
+    return msgspec.structs.replace(answer, outputs=outputs), [buffers[index] for index in order]

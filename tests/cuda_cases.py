@@ -1,0 +1,149 @@
+"""What a model on a CUDA device promises, on a rig: run on a pretend device by unit tests, on a real one by tests/gpu.
+
+Imports nothing but PyTorch, numpy and the worker's code for devices.
+"""
+
+from __future__ import annotations
+
+import gc
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from horologe_common.status import ModelFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench_gpu.rig import Rig
+
+TOLERANCE: dict[str, Any] = {"rtol": 2e-2, "atol": 2e-3}
+"""Convolutions on a device may compute in TF32, which keeps ten bits."""
+NETS = ("resnet50", "transformer")
+
+
+@pytest.fixture
+def settled(rig: Rig) -> Iterator[Rig]:
+    """The rig; after the test its pages and slots balance."""
+    for name in rig.models:
+        if not rig.models[name].loaded:
+            rig.models[name].load()
+    yield rig
+    gc.collect()
+    rig.engine.pool.check()
+    rig.engine.arena.check()
+    assert len(rig.engine.arena) == 0
+
+
+def wanted(rig: Rig, name: str, inputs: dict[str, Any]) -> Any:
+    """What the module itself answers, on the CPU; its weights are those of the export, by their seed."""
+    torch.manual_seed(0)
+    net = rig.nets[name].build().eval()
+    [array] = inputs.values()
+    return net(torch.from_numpy(array))["scores"].detach().numpy()
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_answers_are_the_modules_at_every_batch_size(settled: Rig, name: str) -> None:
+    for rows in (16, 1, 4, 2, 8):
+        inputs = settled.inputs(name, rows, seed=rows)
+        found = settled.model(name).run(rows, inputs)["scores"]
+        np.testing.assert_allclose(found, wanted(settled, name, inputs), **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_graphs_stay_valid_when_weights_come_back_to_other_pages(settled: Rig, name: str) -> None:
+    model, inputs = settled.model(name), settled.inputs(name, 4)
+    before = model.run(4, inputs)["scores"]
+    where = model._weights._range
+    pages = where.mapped
+    other = settled.model(next(each for each in NETS if each != name))
+    other.close()
+    model.close()
+    other.load()  # takes the pages that were just given back
+    model.load()
+    assert where.mapped != pages
+    np.testing.assert_array_equal(model.run(4, inputs)["scores"], before)
+    assert not model.altered()
+    assert other.run(1, settled.inputs(other._spec.key, 1))["scores"].shape[0] == 1
+
+
+def test_batches_of_two_models_in_turn_do_not_meet(settled: Rig) -> None:
+    """They share buffers and workspace."""
+    inputs = {name: settled.inputs(name, 8) for name in NETS}
+    first = {name: settled.model(name).run(8, inputs[name])["scores"] for name in NETS}
+    for _ in range(3):
+        for name in NETS:
+            np.testing.assert_array_equal(settled.model(name).run(8, inputs[name])["scores"], first[name])
+
+
+def test_the_next_input_may_be_staged_before_this_one_runs(settled: Rig) -> None:
+    model = settled.model("resnet50")
+    batches = [settled.inputs("resnet50", 2, seed) for seed in range(3)]
+    alone = [model.run(2, batch)["scores"] for batch in batches]
+    slots = [model.slot(2) for _ in batches]
+    for slot, batch in zip(slots, batches, strict=True):
+        model.stage(slot, batch)
+    for slot in slots:
+        model.execute(2, slot)
+        assert slot.device_ns > 0
+    for slot, answer in zip(slots, alone, strict=True):
+        np.testing.assert_array_equal(model.fetch(2, slot)["scores"], answer)
+
+
+def test_loads_beside_exec_change_no_answer(settled: Rig) -> None:
+    model, other = settled.model("transformer"), settled.model("resnet50")
+    inputs = settled.inputs("transformer", 2)
+    before = model.run(2, inputs)["scores"]
+    stop, failures = Event(), []
+
+    def loads() -> None:
+        try:
+            while not stop.is_set():
+                other.close()
+                other.load()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = Thread(target=loads)
+    thread.start()
+    try:
+        for _ in range(50):
+            np.testing.assert_array_equal(model.run(2, inputs)["scores"], before)
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures
+    answer = other.run(1, settled.inputs("resnet50", 1))["scores"]
+    assert np.isfinite(answer).all()
+
+
+def test_a_model_captured_later_leaves_those_before_it_alone(settled: Rig) -> None:
+    inputs = settled.inputs("resnet50", 4)
+    before = settled.model("resnet50").run(4, inputs)["scores"]
+    late = settled.another("resnet50", (2, 4))
+    np.testing.assert_allclose(late.run(4, inputs)["scores"], before, **TOLERANCE)
+    np.testing.assert_array_equal(settled.model("resnet50").run(4, inputs)["scores"], before)
+    late.close()
+    late.retire()
+
+
+def test_no_room_for_a_batch_is_a_clear_failure(settled: Rig) -> None:
+    model = settled.model("resnet50")
+    held = [model.slot(16)]
+    fitting = settled.engine.arena.size // model._parts[16].size
+    with pytest.raises(ModelFailed, match=r"io: got a batch of \d+ bytes, wanted one that fits .*io_cache_bytes"):
+        held.extend(model.slot(16) for _ in range(fitting))
+    assert len(held) <= fitting
+
+
+def test_an_output_of_another_shape_fails_the_capture(settled: Rig) -> None:
+    model, program = settled.model("transformer"), settled.program("transformer")
+    layout = model._parts[2]
+    [output] = layout.outputs
+    wrong = layout._replace(outputs=(output._replace(shape=(1, *output.shape[1:]), size=output.size // 2),))
+    with pytest.raises(ValueError, match=r"output 'scores': got torch.float32 \[2, 2\], wanted torch.float32 \[1, 2\]"):
+        settled.engine.capturer.capture(program.forward, model._weights.tensors, wrong)

@@ -1,0 +1,67 @@
+"""Whole runtimes on a real CUDA device. Need msgspec (carry its wheel), and ONNX's need onnx and onnxruntime-gpu."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+pytest.importorskip("msgspec", reason="msgspec is not installed: carry its wheel to run whole runtimes")
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+import numpy as np
+
+from horologe_gpu_worker.runtime import Place, Staging
+from horologe_gpu_worker.runtimes import RUNTIMES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.gpu
+CUDA = Place("cuda:0", 8, 16 << 20)
+
+
+@pytest.mark.parametrize("kind", ["echo", "convnet", "wide"])
+def test_pytorch_serves_a_folder(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the builders of test models need onnx")
+    from model_folders import a_pytorch_export, pytorch_exports
+
+    folder = a_pytorch_export(tmp_path, kind)
+    runtime = RUNTIMES["pytorch"](CUDA)
+    spec = runtime.inspect(folder)
+    build, row = pytorch_exports().MODELS[kind]
+    torch.manual_seed(0)
+    module = build().eval()
+    for rows in (16, 1, 2):
+        model = runtime.open(spec, folder)  # the second time: no capture, the same addresses
+        assert isinstance(model, Staging)
+        x = np.random.default_rng(rows).random((rows, *row), np.float32)
+        found = model.run(rows, {spec.inputs[0].name: x})
+        for name, wanted in module(torch.from_numpy(x)).items():
+            np.testing.assert_allclose(found[name], wanted.detach().numpy(), rtol=2e-2, atol=2e-3)
+        model.close()
+
+
+def test_onnx_keeps_weights_and_buffers_on_the_device(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the builders of test models need onnx")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime-gpu is not installed (the extra `onnx-cuda`)")
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has no CUDA (the extra `onnx-cuda`)")
+    from horologe_gpu_worker.runtimes.onnx_bound import BoundModel
+    from model_folders import an_onnx_model
+
+    folder = an_onnx_model(tmp_path)
+    runtime = RUNTIMES["onnx"](CUDA)
+    spec = runtime.inspect(folder)
+    model = runtime.open(spec, folder)
+    assert isinstance(model, BoundModel)
+    assert model._session.get_providers()[0] == "CUDAExecutionProvider"
+    answers = []
+    for rows in (1, 2, 1):
+        x = np.random.default_rng(rows).random((rows, 4), np.float32)
+        answers.append((x, model.run(rows, {"x": x})["y"]))
+    for x, y in answers:
+        np.testing.assert_array_equal(x, y)
+    model.close()

@@ -1,0 +1,25 @@
+"""Demand forgets the requests that have left, also while no share lacks a model and nobody asks for an update."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import a_spec
+from horologe_controller.demand import Demand
+from horologe_controller.queues import Request
+
+
+@given(st.permutations(range(1, 9)))
+def test_nothing_is_kept_of_requests_that_have_left(order: list[int]) -> None:
+    demand, spec = Demand(), a_spec()
+    requests = {
+        number: Request(number, "s", number, spec, spec.key, 1, "h", number, 0, 100 + number, False) for number in order
+    }
+    for number, request in requests.items():
+        request.cost_ns = 1
+        demand.add(request, 50 + number)
+    for number in order:
+        demand.remove(requests[number])
+    demand.check()
+    assert not demand

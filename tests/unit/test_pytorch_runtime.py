@@ -1,0 +1,239 @@
+"""PyTorch on the CPU: weights in pages, LOAD after UNLOAD, and programs that cannot be served."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+
+from horologe_common.models import PAGE_BYTES
+from horologe_common.status import ModelFailed
+from horologe_gpu_worker.manifest import InvalidModel
+from horologe_gpu_worker.modelstore import ModelStore
+from horologe_gpu_worker.runtime import Place
+from horologe_gpu_worker.runtimes import pytorch
+from horologe_gpu_worker.runtimes.pytorch import PytorchRuntime
+from horologe_gpu_worker.runtimes.pytorch_host import HostEngine
+from model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def runtime() -> Iterator[PytorchRuntime]:
+    runtime = PytorchRuntime(Place(pages=4))
+    yield runtime
+    pool_of(runtime).check()
+
+
+def pool_of(runtime: PytorchRuntime) -> Any:
+    assert isinstance(runtime._engine, HostEngine)
+    return runtime._engine.pool
+
+
+def a_program(folder: Path, model: Any, *examples: Any, rows: Any = None, name: str = "m", manifest: str = "") -> Path:
+    rows = {0: torch.export.Dim("rows", min=1, max=16)} if rows is None else rows
+    target = a_folder(folder, name, manifest)
+    shapes = tuple(rows for _ in examples) if rows else None
+    torch.export.save(torch.export.export(model.eval(), examples, dynamic_shapes=shapes), target / "model.pt2")
+    return target
+
+
+class Function(torch.nn.Module):
+    """A module of a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("kind", ["convnet", "wide"])
+def test_answers_are_the_modules_before_and_after_unload(kind: str, runtime: PytorchRuntime, tmp_path: Path) -> None:
+    exports = pytorch_exports()
+    folder = a_pytorch_export(tmp_path, kind)
+    build, row = exports.MODELS[kind]
+    torch.manual_seed(0)
+    module = build().eval()
+    spec = runtime.inspect(folder)
+    other = a_pytorch_model(tmp_path, "other")
+    for batch_size in (2, 16, 1):
+        x = np.random.default_rng(batch_size).random((batch_size, *row), np.float32)
+        model = runtime.open(spec, folder)
+        between = runtime.open(runtime.inspect(other), other)  # takes the pages that were free a moment ago
+        found = model.run(batch_size, {spec.inputs[0].name: x})
+        wanted = module(torch.from_numpy(x))
+        for name in found:
+            np.testing.assert_allclose(found[name], wanted[name].detach().numpy(), rtol=1e-4, atol=1e-6)
+        model.close()
+        between.close()
+        pool_of(runtime).check()
+
+
+def test_a_tensor_larger_than_a_page_takes_pages_wherever_they_are(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    folder = a_pytorch_export(tmp_path, "wide")
+    spec = runtime.inspect(folder)
+    assert (spec.weights_bytes, spec.pages) == (20 << 20, 2)
+    others = [a_pytorch_model(tmp_path, f"other{number}") for number in range(3)]
+    opened = [runtime.open(runtime.inspect(other), other) for other in others]
+    opened[1].close()  # leaves one free page between two that are taken, and one at the end
+    model = runtime.open(spec, folder)
+    assert model.run(1, {"x": np.ones((1, 64), np.float32)})["y"].shape == (1, 1)
+    for each in (model, opened[0], opened[2]):
+        each.close()
+
+
+def test_tied_weights_are_kept_once(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    spec = runtime.inspect(a_pytorch_export(tmp_path, "convnet"))
+    parameters = dict(pytorch_exports().ConvNet().named_parameters())
+    assert "again.weight" not in parameters
+    rounded = sum(-(-one.nbytes // 256) * 256 for one in parameters.values())
+    assert rounded <= spec.weights_bytes <= rounded + 3 * 256  # the statistics of the batch norm
+
+
+def test_a_second_load_reads_no_file_and_warms_nothing(
+    runtime: PytorchRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = a_pytorch_model(tmp_path)
+    spec = runtime.inspect(folder)
+    runtime.prepare(spec, folder)
+    monkeypatch.setattr(HostEngine, "program", None)
+    monkeypatch.setattr(pytorch, "check_outputs", None)
+    for _ in range(2):
+        model = runtime.open(spec, folder)
+        x = np.ones((1, 4), np.float32)
+        np.testing.assert_array_equal(model.run(1, {"x": x})["y"], x)
+        model.close()
+
+
+def test_shares_that_load_a_model_at_once_have_pages_each(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    folder = a_pytorch_model(tmp_path)
+    spec = runtime.inspect(folder)
+    first, second = runtime.open(spec, folder), runtime.open(spec, folder)
+    first.close()
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_array_equal(second.run(2, {"x": x})["y"], x)
+    second.close()
+
+
+def test_a_changed_file_is_read_again_and_what_runs_goes_on(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    model = Function(lambda x: {"y": x + 1})
+    folder = a_program(tmp_path, model, torch.zeros(2, 4))
+    old = runtime.open(runtime.inspect(folder), folder)
+    changed = a_program(tmp_path / "b", Function(lambda x: {"y": x + 2}), torch.zeros(2, 4))
+    (folder / "model.pt2").write_bytes((changed / "model.pt2").read_bytes() + b"")
+    (folder / "model.toml").write_text("slo = '5ms'")
+    new = runtime.open(runtime.inspect(folder), folder)
+    x = np.zeros((1, 4), np.float32)
+    assert (old.run(1, {"x": x})["y"][0, 0], new.run(1, {"x": x})["y"][0, 0]) == (1, 2)
+    old.close()
+    assert new.run(1, {"x": x})["y"][0, 0] == 2
+    new.close()
+
+
+def test_an_answer_that_is_a_weight_outlives_the_model(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    class Constant(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.arange(4.0))
+
+        def forward(self, x: Any) -> Any:
+            return {"y": x + 0, "table": self.table}
+
+    folder = a_program(tmp_path, Constant(), torch.zeros(2, 4), rows={})
+    model = runtime.open(runtime.inspect(folder), folder)
+    outputs = model.run(1, {"x": np.zeros((2, 4), np.float32)})
+    model.close()
+    assert outputs["table"].tolist() == [0, 1, 2, 3]
+
+
+def test_names_of_outputs_come_from_the_dict_or_the_manifest(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    pair = Function(lambda x: (x + 1, x.sum(1) > 0))
+    plain = runtime.inspect(a_program(tmp_path, pair, torch.zeros(2, 4), name="plain"))
+    assert [(one.name, one.datatype, one.shape) for one in plain.outputs] == [
+        ("output_0", "FP32", (-1, 4)), ("output_1", "BOOL", (-1,)),
+    ]  # fmt: skip
+    entry = "[[outputs]]\nname = '{}'\ndatatype = '{}'\nshape = {}\n"
+    names = entry.format("more", "FP32", [-1, 4]) + entry.format("any", "BOOL", [-1])
+    named = a_program(tmp_path, pair, torch.zeros(2, 4), name="named", manifest=names)
+    spec = runtime.inspect(named)
+    assert [one.name for one in spec.outputs] == ["more", "any"]
+    model = runtime.open(spec, named)
+    assert sorted(model.run(1, {"x": np.ones((1, 4), np.float32)})) == ["any", "more"]
+    model.close()
+    other = a_program(tmp_path, pair, torch.zeros(2, 4), name="other", manifest=SIGNATURE)
+    with pytest.raises(InvalidModel, match=r"outputs: got .*'y'.*wanted .*output_1.*as in the program"):
+        runtime.inspect(other)
+
+
+def test_programs_that_keep_state_are_refused(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x: Any) -> Any:
+            self.calls.add_(1)
+            return {"y": x + self.calls}
+
+    folder = a_program(tmp_path, Counter(), torch.zeros(2, 4))
+    with pytest.raises(ModelFailed, match="state: got a program that changes its weights, wanted one that keeps"):
+        runtime.prepare(runtime.inspect(folder), folder)
+
+
+def test_programs_that_write_to_their_inputs_are_refused(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    folder = a_program(tmp_path, Function(lambda x: {"y": x.add_(1)}), torch.zeros(2, 4))
+    with pytest.raises(ModelFailed, match="state: got a program that changes its inputs"):
+        runtime.prepare(runtime.inspect(folder), folder)
+
+
+def test_a_dtype_without_a_datatype_is_named(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    folder = a_program(tmp_path, Function(lambda x: {"y": x.bfloat16()}), torch.zeros(2, 4))
+    with pytest.raises(InvalidModel, match=r"output 'y': dtype: got torch.bfloat16, wanted one of torch.bool"):
+        runtime.inspect(folder)
+
+
+def test_batch_sizes_beyond_the_export_are_named(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    folder = a_pytorch_model(tmp_path, manifest="batch_sizes = [1, 32]")
+    with pytest.raises(InvalidModel, match=r"batch_sizes: got \[1, 32\], wanted \d to 16, as the program"):
+        runtime.inspect(folder)
+
+
+def test_garbage_names_the_file(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    with pytest.raises(InvalidModel, match=r"model\.pt2: got .*, wanted a program saved by torch\.export\.save"):
+        runtime.inspect(a_folder(tmp_path, "garbage", model_pt2=b"not an archive"))
+
+
+def test_failure_carries_the_models_text(runtime: PytorchRuntime, tmp_path: Path) -> None:
+    folder = a_pytorch_model(tmp_path)
+    model = runtime.open(runtime.inspect(folder), folder)
+    with pytest.raises(ModelFailed, match=r"model program/1: .*size"):
+        model.run(1, {"x": np.ones((1, 5), np.float32)})
+    model.close()
+
+
+def test_a_cuda_device_that_is_not_there_is_named(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    store = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None, place=Place("cuda"))
+    a_pytorch_model(tmp_path / "models")
+    (report,) = store.scan()
+    assert "worker.device: got 'cuda', wanted a CUDA device" in report.reason
+
+
+def test_the_store_serves_it_and_its_load_is_what_the_profile_says(tmp_path: Path) -> None:
+    a_pytorch_export(tmp_path / "models", "convnet")
+    store = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None)
+    (report,) = store.scan()
+    assert (report.reason, report.spec.runtime, report.spec.pages) == ("", "pytorch", 1)
+    assert report.profile is not None
+    assert set(report.profile.exec_ns) == {1, 2, 4, 8, 16}
+    assert store.inline_io("program/1")
+    assert report.spec.weights_bytes < PAGE_BYTES
