@@ -39,7 +39,8 @@ class Fig8:
         for number, run in enumerate(place.all()):
             ledger, laid = play(run, runs, seed)
             rows.append(row(run, ledger, laid))
-            bars += _bars(rows[-1], run.wanted)
+            if run.wanted:
+                bars += _bars(rows[-1], run.wanted)
             facts[run.name] = told(run, laid)
             if not number:
                 series = {"minutes": panels(run, ledger), "errors": errors(ledger)}

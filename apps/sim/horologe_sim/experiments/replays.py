@@ -27,7 +27,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     order: Literal["table", "cheapest"]
     start: int
     wanted: float
-    """Share to be served in time."""
+    """Share to be served in time; 0: the run stands beside the others, without a bar."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_common.settings import SettingsError
+from horologe_common.clock import ms
 from horologe_sim.catalogue import varieties
 from horologe_sim.experiment import Bar, Cost, Findings, scene
 from horologe_sim.experiments.runs import Runs
@@ -41,10 +41,8 @@ class Window:
     title = "Goodput and TOO_LATE against the width of the window"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
-        """See `Experiment`. Raises `SettingsError` where the controller has no such setting."""
+        """See `Experiment`."""
         place = scene(self.name, Scene, quick, changes)
-        if "window_ns" not in {field.name for field in msgspec.structs.fields(type(place.cluster.controller))}:
-            raise SettingsError("controller.window_ns: this controller gives every INFER all the time it has")
         cost = Cost()
         runs = Runs(len(place.widths_ms), cost, progress)
         rows = [_row(place, width_ms, seed, runs) for width_ms in place.widths_ms]
@@ -72,8 +70,7 @@ class Window:
 def _row(place: Scene, width_ms: float, seed: int, runs: Runs) -> dict[str, Any]:
     (variety,) = varieties([place.model])
     rates = np.full(place.copies, place.rate / place.copies)
-    settings = msgspec.to_builtins(place.cluster.controller) | {"window_ns": round(width_ms * 1e6)}
-    controller = msgspec.convert(settings, type(place.cluster.controller))
+    controller = msgspec.structs.replace(place.cluster.controller, window_ns=ms(width_ms))
     setting = msgspec.structs.replace(place.cluster, controller=controller)
     ledger = Ledger(["all"], place.copies, place.duration_ns, place.warmup_ns)
     stream = Stream(lambda step: rates, place.duration_ns, lambda step: place.slo_ns)
@@ -89,6 +86,6 @@ def _row(place: Scene, width_ms: float, seed: int, runs: Runs) -> dict[str, Any]
 
 
 def _row_of_default(place: Scene, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The row whose width is nearest to the controller's default."""
-    default_ms = getattr(place.cluster.controller, "window_ns", 0) / 1e6
+    """The row whose width is nearest to the scene's own; 0 is as wide as deadlines allow."""
+    default_ms = place.cluster.controller.window_ns / 1e6 or max(place.widths_ms)
     return min(rows, key=lambda row: abs(row["width_ms"] - default_ms))

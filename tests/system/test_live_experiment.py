@@ -1,0 +1,21 @@
+"""`horologe experiment live` on real processes: what it says has the agreed form. Whether it holds is not for tests."""
+
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from horologe_cli.main import app
+
+
+def test_the_same_arrivals_live_and_simulated() -> None:
+    changes = [f"--set={change}" for change in ("loads=[0.5]", "seconds=1.5", "warmup_s=0.5", "probes=5")]
+    result = CliRunner().invoke(app, ["experiment", "live", "--quick", "--json", *changes])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    found = json.loads(result.stdout)
+    assert list(found) == ["experiment", "rows", "bars"]
+    (row,) = found["rows"]
+    assert row["load"] == 0.5
+    assert min(row["live_goodput"], row["sim_goodput"], row["live_p50_ms"], row["sim_p50_ms"]) > 0
+    assert [bar["bar"] for bar in found["bars"]][:2] == [0.02, 0.05]
