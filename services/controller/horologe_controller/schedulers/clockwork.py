@@ -2,7 +2,7 @@
 
 Larger batches have the earlier required start, so they win where they fit, possibly at the expense of an
 unfortunately timed request before them. One thing goes beyond the appendix: a batch smaller than it might have been,
-because the time for a larger one has passed, goes after all others. See decision 9.
+because the time for a larger one has passed, goes after all others. See decision 10.
 """
 
 from __future__ import annotations
