@@ -85,6 +85,8 @@ class Device:
         self.models = models
         self.meter = meter
         self.loaded: dict[tuple[int, str], bool] = {}
+        self.slowness = 1.0
+        """Everything takes so many times as long as it should."""
         self._draws = Draws(noise, seed)
         self._runners: dict[tuple[int, str], Runner] = {}
 
@@ -194,7 +196,7 @@ class Device:
         }.get(todo.lane)  # fmt: skip
         if seed_ns is None:
             seed_ns = profile.exec_ns[todo.batch_size]
-        return self._draws.noisy(seed_ns, todo.lane)
+        return round(self.slowness * self._draws.noisy(seed_ns, todo.lane))
 
 
 _ZEROS = memoryview(bytes(1 << 20))

@@ -154,6 +154,9 @@ class House:
         if fault.kind == "stall":
             self.world.stall(fault.process, fault.for_ns)
             return
+        if fault.kind == "slow":
+            self.devices[fault.process].slowness = fault.factor
+            return
         self.world.kill(fault.process, void=fault.void)
         if fault.restart_ns:
             self.world.events.at(self.world.now_ns + fault.restart_ns, self.world.start, fault.process)

@@ -60,11 +60,13 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at_ns: int
     process: str
     """edge, frontend, selector, controller, client or worker/N."""
-    kind: Literal["kill", "stall"] = "kill"
+    kind: Literal["kill", "stall", "slow"] = "kill"
     restart_ns: int = s(1)
     """kill: it is back after this long; 0: it stays away."""
     for_ns: int = ms(100)
     """stall: for how long."""
+    factor: float = 3.0
+    """slow: from now on a worker's device takes so many times as long."""
     void: bool = False
     """kill: packets that it had sent and that are under way are lost too."""
 

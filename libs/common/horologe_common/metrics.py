@@ -42,6 +42,9 @@ METRICS: dict[str, Metric] = {
         "histogram", "EXEC begin less the latest of window start, end of the EXEC before it and arrival of its inputs"
     ),
     "horologe_actions_total": Metric("counter", "Finished actions", ("action", "status")),
+    "horologe_device_slowness": Metric(
+        "gauge", "How many times as long as profiled EXECs lately took (median of ten)", ("worker", "share")
+    ),
     "horologe_pages_free": Metric("gauge", "Free 16 MiB pages", ("worker", "share")),
     "horologe_staged_bytes": Metric("gauge", "Tensors held for workers"),
     "horologe_messages_dropped_total": Metric("counter", "Messages without a route (receiver has left or restarted)"),

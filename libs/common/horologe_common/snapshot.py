@@ -34,7 +34,7 @@ PURE = frozenset({
     *(f"horologe_frontend.{name}" for name in ("admission", "asks", "catalogue", "core", "settings", "statistics")),
     *(f"horologe_selector.{name}" for name in ("cache", "core", "settings")),
     *(f"horologe_controller.{name}" for name in (
-        "accounts", "actions", "admission", "cluster", "core", "demand", "lookahead", "placement", "queues",
+        "accounts", "actions", "admission", "cluster", "core", "demand", "lane", "lookahead", "placement", "queues",
         "repository",
         "scheduler", "settings", "share", "strategies",
     )),

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.core import instance
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horologe_common.metrics import Stats
-    from horologe_common.models import ModelSpec
     from horologe_common.wire import Result
+    from horologe_controller.cluster import Cluster
+    from horologe_controller.lane import Action
     from horologe_controller.queues import Request
-    from horologe_controller.share import Action
 
 STATUS_NAMES = {int(status): status.name for status in Status}
 
@@ -56,20 +57,19 @@ class Accounts:
             account.exec_ns += took_ns
             stats.observe("horologe_batch_rows", *labels, value=rows)
 
-    def refresh(self) -> None:
-        """Bring the metrics of the models up to date."""
+    def refresh(self, now_ns: int, cluster: Cluster, requests: Iterable[Request]) -> None:
+        """Bring up to date what follows from the counts and from the state of things: models, shares, open requests."""
         stats = self._stats
         for labels, account in self._models.items():
             stats.set("nv_inference_exec_count", *labels, to=account.batches)
             stats.set("nv_inference_count", *labels, to=account.rows)
             stats.set("nv_inference_compute_infer_duration_us", *labels, to=account.exec_ns // 1000)
-
-
-def set_pending(stats: Stats, specs: Iterable[ModelSpec], requests: Iterable[Request]) -> None:
-    """The gauge of open requests, for every model there is and every one that still has some."""
-    waiting = {(spec.name, spec.version): 0 for spec in specs}
-    for request in requests:
-        labels = request.spec.name, request.spec.version
-        waiting[labels] = waiting.get(labels, 0) + 1
-    for labels, count in waiting.items():
-        stats.set("nv_inference_pending_request_count", *labels, to=count)
+        for share in cluster.shares():
+            labels = instance(share.worker), str(share.number)
+            stats.set("horologe_device_slowness", *labels, to=share.slowness(now_ns))
+        waiting = {(spec.name, spec.version): 0 for spec in cluster.specs.values()}
+        for request in requests:
+            labels = request.spec.name, request.spec.version
+            waiting[labels] = waiting.get(labels, 0) + 1
+        for labels, count in waiting.items():
+            stats.set("nv_inference_pending_request_count", *labels, to=count)

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING
 
 from horologe_common.core import Out
 from horologe_common.wire import Dispatch, Infer, Load, Row, Unload
-from horologe_controller.share import LOAD_SIZE, Action
+from horologe_controller.lane import Action
+from horologe_controller.share import LOAD_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horologe_common.wire import Result
     from horologe_controller.cluster import Cluster
+    from horologe_controller.lane import Kind, Lane
     from horologe_controller.queues import Request
     from horologe_controller.scheduler import Batch, Plan
-    from horologe_controller.share import Kind, Lane, Share
+    from horologe_controller.share import Share
 
 
 class Actions:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import NEVER_NS, Offset, ms, s
 from horologe_common.latency import Estimate, Rolling
 from horologe_common.wire import ShareState
-from horologe_controller.share import LOAD_SIZE, Holders, Share, Work
+from horologe_controller.lane import Work
+from horologe_controller.share import LOAD_SIZE, Holders, Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from horologe_common.core import Gone, Joined, Out, role
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Admit, Cancel, Describe, Description, Outcome, Ping, Pong, Register, Result, Submit
-from horologe_controller.accounts import Accounts, set_pending
+from horologe_controller.accounts import Accounts
 from horologe_controller.actions import Actions
 from horologe_controller.cluster import Cluster, Worker
 from horologe_controller.queues import FINISHED, UNPLACED, Request
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core import Buffer
+    from horologe_controller.lane import Action
     from horologe_controller.scheduler import Plan, Refusal
     from horologe_controller.settings import Settings
-    from horologe_controller.share import Action
 
 ATTEMPTS = 3
 """A request is planned this often at most: after losing a worker twice, something about it may be the reason."""
@@ -52,6 +52,7 @@ class Controller:
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
         self._peers: dict[str, str] = {}
         self._last_id = 0
+        self._now_ns = 0
         self._ping_ns = 0
         self._wake_ns: int | None = None
 
@@ -82,6 +83,7 @@ class Controller:
 
     def tick(self, now_ns: int) -> None:
         """Take in what has arrived, plan, and send what the plan says."""
+        self._now_ns = now_ns
         for sender, submit, arrival_ns in self._arrived:
             self._submit(now_ns, sender, submit, arrival_ns)
         self._arrived.clear()
@@ -112,8 +114,7 @@ class Controller:
 
     def refresh_stats(self) -> None:
         """Bring what follows from other state up to date, before it is read."""
-        self._accounts.refresh()
-        set_pending(self.stats, self.cluster.specs.values(), list(self._requests.values()))
+        self._accounts.refresh(self._now_ns, self.cluster, list(self._requests.values()))
 
     def check(self) -> None:
         """Pages add up; every request is queued or in exactly one pending action."""

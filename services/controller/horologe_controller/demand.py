@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from horologe_controller.share import Holders, Share
 
 CAPACITY_NS = ms(100)
-"""Work a share is taken to do while the demand lasts: the SLO of Clockwork's evaluation."""
+"""Work a share as quick as its profiles is taken to do while the demand lasts: the SLO of Clockwork's evaluation."""
 SWEEP_FROM = 64
 
 
@@ -79,7 +79,7 @@ class Demand:
         if self._stale:
             stale, self._stale = self._stale, {}
             for model in stale:
-                self._allocate(model, holders)
+                self._allocate(now_ns, model, holders)
 
     def neediest(self, share: Share) -> str | None:
         """The model with the highest positive priority that the share lacks."""
@@ -116,7 +116,7 @@ class Demand:
         """p_m, as of when something last happened to the model; 0 or less: its demand will be fulfilled."""
         return self._priority.get(model, 0)
 
-    def _allocate(self, model: str, holders: Holders) -> None:
+    def _allocate(self, now_ns: int, model: str, holders: Holders) -> None:
         """a_m,g inversely proportional to l_g, then p_m."""
         loads = self._loads
         for share, part_ns in self._parts.pop(model, {}).items():
@@ -130,7 +130,7 @@ class Demand:
             parts = self._parts[model] = _parts(total_ns, hosts, loads)
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads.get(share, 0) + part_ns
-                priority_ns -= part_ns * CAPACITY_NS // (load_ns or 1)
+                priority_ns -= part_ns * _capacity_ns(now_ns, share) // (load_ns or 1)
         if self._priority.get(model) != priority_ns:
             self._priority[model] = priority_ns
             if priority_ns > 0:
@@ -157,6 +157,11 @@ class Demand:
         }
         waiting = {model for model, priority in self._priority.items() if priority > 0}
         assert waiting <= {model for _, model in self._heap}
+
+
+def _capacity_ns(now_ns: int, share: Share) -> int:
+    """A device that has become slower does less (grey failure, Clockwork section 7): models are loaded elsewhere."""
+    return round(CAPACITY_NS / share.slowness(now_ns))
 
 
 def _parts(total_ns: int, hosts: Mapping[Share, bool], loads: Mapping[Share, int]) -> dict[Share, int]:

@@ -19,9 +19,10 @@ from horologe_controller.strategies import Ranking, Strategy
 
 if TYPE_CHECKING:
     from horologe_controller.cluster import Cluster
+    from horologe_controller.lane import Action
     from horologe_controller.queues import ModelQueue, Request
     from horologe_controller.settings import Settings
-    from horologe_controller.share import Action, Share
+    from horologe_controller.share import Share
 
 LATEST_NS = us(500)
 """A best-effort batch, or one smaller than it might have been, is given only this long before a share runs dry:

@@ -13,10 +13,11 @@ from horologe_controller.strategies import Strategy
 
 if TYPE_CHECKING:
     from horologe_controller.cluster import Cluster
+    from horologe_controller.lane import Action
     from horologe_controller.queues import ModelQueue, Request
     from horologe_controller.scheduler import Batch, Refusal
     from horologe_controller.settings import Settings
-    from horologe_controller.share import Action, Share
+    from horologe_controller.share import Share
 
 STEP, BACKOFF = 1.0, 0.9
 """Clipper: one more row after a batch within the SLO, a tenth fewer after one beyond it."""
