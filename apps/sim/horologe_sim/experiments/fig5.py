@@ -68,7 +68,7 @@ class Fig5:
             rows = [row for row in findings.rows if row["scheduler"] == name]
             slos = [row["slo_ms"] for row in rows]
             left.plot(slos, [row["goodput"] for row in rows], marker="o", label=name)
-            right.plot(slos, [row["max_ms"] for row in rows], marker="o", label=name)
+            right.plot(slos, [row["max_ms"] or None for row in rows], marker="o", label=name)
         rows = [row for row in findings.rows if row["scheduler"] == names[0]]
         slos = [row["slo_ms"] for row in rows]
         left.plot(slos, [row["bound"] for row in rows], "k--", label="bound")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from horologe_common.clock import s
@@ -34,6 +35,15 @@ class Loop(NamedTuple):
     slo_ns: int
     group: int = 0
     resend_ns: int = 0
+
+
+class Open(msgspec.Struct, frozen=True, gc=False):
+    """A request under way. `slo_ns` 0: best effort. `loop`: whose, or -1."""
+
+    sent_ns: int
+    slo_ns: int
+    group: int
+    loop: int
 
 
 class Stream(NamedTuple):

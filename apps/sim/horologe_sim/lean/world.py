@@ -9,15 +9,13 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.core import Joined
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core import Controller
 from horologe_sim.lean.device import LeanDevice
-from horologe_sim.lean.traffic import Chunk
+from horologe_sim.lean.traffic import Chunk, Open
 from horologe_sim.noise import Draws
 
 if TYPE_CHECKING:
@@ -35,15 +33,6 @@ START_NS = s(1000)
 BEST_EFFORT_NS = s(30)
 PATIENCE_NS = s(2)
 PROGRESS_NS = s(1)
-
-
-class Open(msgspec.Struct, frozen=True, gc=False):
-    """A request under way. `slo_ns` 0: best effort. `loop`: whose, or -1."""
-
-    sent_ns: int
-    slo_ns: int
-    group: int
-    loop: int
 
 
 class Lean:
@@ -201,15 +190,27 @@ class Lean:
         self._asked = number = self._asked + 1
         self.open[number] = Open(sent_ns, slo_ns, group, loop)
         self.ledger.sent(sent_ns, group, model, not self._loaded[key])
+        if loop >= 0 and slo_ns:
+            self.at(self.begin_ns + sent_ns + slo_ns + self.setting.grace_ns + 1, self._timed_out, number)
         budget_ns = (slo_ns or BEST_EFFORT_NS) - (self.now_ns - self.begin_ns - sent_ns)
         self._tell(CLIENT, Submit(number, key, max(1, budget_ns), 1, CLIENT, number, not slo_ns))
 
     def _refused(self, now_ns: int, outcome: Outcome) -> None:
-        one = self.open.pop(outcome.id)
+        if (one := self.open.pop(outcome.id, None)) is None:
+            return
         self.ledger.unserved(one.sent_ns, one.group)
         if one.loop >= 0 and self._loops:
             loop = self._loops[one.loop]
             self.at(now_ns + 2 * self.setting.client_ns + loop.resend_ns, self._ask_again, (one.loop, loop))
+
+    def _timed_out(self, now_ns: int, number: int) -> None:
+        """The client of a closed loop has its word at SLO and grace, and asks again; what it asked for is still run."""
+        if (one := self.open.pop(number, None)) is None:
+            return
+        took_ns = now_ns - self.begin_ns - one.sent_ns
+        self.ledger.answered(one.sent_ns, one.group, took_ns, one.slo_ns, self.setting.grace_ns)
+        if self._loops:
+            self.at(now_ns + self.setting.client_ns, self._ask_again, (one.loop, self._loops[one.loop]))
 
     def _ended(self, now_ns: int, ended: Ended) -> None:
         """A Result reaches the controller; outputs of an INFER reach the clients."""
@@ -236,9 +237,10 @@ class Lean:
         self.ledger.ran(end_ns, len(action.rows), took_ns, action.expected_ns, pending.promised_ns - self.begin_ns)
         client_ns = self.setting.client_ns
         for row in action.rows:
-            one = self.open.pop(row.submit_id)
-            took_ns, limit_ns = end_ns + client_ns - one.sent_ns, one.slo_ns + self.setting.grace_ns
+            if (one := self.open.pop(row.submit_id, None)) is None:
+                continue
+            took_ns = end_ns + client_ns - one.sent_ns
             self.ledger.answered(one.sent_ns, one.group, took_ns, one.slo_ns, self.setting.grace_ns)
             if one.loop >= 0 and self._loops:
-                answer_ns = one.sent_ns + (min(took_ns, limit_ns) if one.slo_ns else took_ns)
-                self.at(self.begin_ns + answer_ns + client_ns, self._ask_again, (one.loop, self._loops[one.loop]))
+                back_ns = result.end_ns + 2 * client_ns
+                self.at(back_ns, self._ask_again, (one.loop, self._loops[one.loop]))
