@@ -17,6 +17,7 @@ from horologe_common.status import Status
 from horologe_gpu_worker.core import lanes_of
 from horologe_gpu_worker.device import Device, Store
 from horologe_gpu_worker.lanes import Abort, Finished, Lane, Operation, not_run
+from horologe_gpu_worker.settings import place_of
 from horologe_gpu_worker.waiting import Priority, exec_core, pin, realtime_permitted, sharp_timers
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ LANE_OF = {"unload": "load"}
 """UNLOAD shares LOAD's lane: what it frees is free before the next LOAD begins."""
 WAITING_LANES = ("input", "exec", "output")
 """Lanes whose start is worth a real-time wait. LOAD takes milliseconds, and a scan seconds."""
-COMPUTE_HERE = ("onnx",)
-"""Runtimes whose EXEC computes in this process and waits for nothing: fit for the loop's thread if it is brief."""
+COMPUTE_HERE = ("onnx", "pytorch")
+"""Runtimes whose EXEC on the CPU computes in this process and waits for nothing."""
 
 log = logger("executors")
 
@@ -139,6 +140,7 @@ class Executors:
         self.address = lanes_of(worker)
         self.settings = settings
         self.store = store
+        self._brief_ns = settings.brief_ns if place_of(settings).cuda is None else 0
         self._post: Post | None = None
         self._post_threadsafe: Post | None = None
         self._devices = [Device(store) for _ in range(settings.shares)]
@@ -160,7 +162,7 @@ class Executors:
     def deliver(self, message: Operation | Abort, buffers: Sequence[Buffer] = ()) -> None:
         """Put an operation into its lane, or run it at once."""
         thread = self._thread(message.share, LANE_OF.get(message.lane, message.lane))
-        if self._post and isinstance(message, Operation) and thread.idle() and brief(message, self.settings.brief_ns):
+        if self._post and isinstance(message, Operation) and thread.idle() and brief(message, self._brief_ns):
             self._post(self.address, self.worker, self._devices[message.share].run(message))
         else:
             thread.put(message)
@@ -202,12 +204,12 @@ class Executors:
 def brief(operation: Operation, brief_ns: int) -> bool:
     """Whether to run it on the loop's thread, its lane being idle: a hand-over to the lane and back takes longer.
 
-    An EXEC on the CPU, expected to take at most `brief_ns`, whose window is open; `Device.run` sees to its end.
+    An EXEC on the CPU, expected to take less than `brief_ns`, whose window is open; `Device.run` sees to its end.
     """
     return (
         operation.lane == "exec"
         and operation.runtime in COMPUTE_HERE
         and operation.staged is None
-        and operation.expected_ns <= brief_ns
+        and operation.expected_ns < brief_ns
         and operation.earliest_ns <= monotonic_ns()
     )

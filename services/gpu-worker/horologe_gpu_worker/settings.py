@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spin_ns: int = us(60)
     """Final part of a wait for a window that is spun instead of slept: covers the wake-up of the thread."""
     brief_ns: int = us(200)
-    """An EXEC expected to take no longer than this runs on the loop's thread if its lane is idle; 0: none does."""
+    """An EXEC on the CPU expected to take less than this runs on the loop's thread if its lane is idle."""
 
 
 def place_of(settings: Settings) -> Place:
