@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from horologe_common.clock import ms, s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.wire import Register
 from horologe_common.wire import Share as Told
+from horologe_controller import demand, strategies
 from horologe_controller.actions import Actions
 from horologe_controller.cluster import Cluster, Worker
 from horologe_controller.demand import CAPACITY_NS, Demand
@@ -204,7 +206,18 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.large_base_example])
+@pytest.fixture(autouse=True)
+def sweeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not count any more is swept away at every chance, as it is now and then in a long run."""
+    monkeypatch.setattr(strategies, "SWEEP_FROM", -4)
+    monkeypatch.setattr(demand, "SWEEP_FROM", -4)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.large_base_example, HealthCheck.function_scoped_fixture],
+)
 @given(steps, st.sampled_from([1, 2, 12]), st.integers(1, 3), st.integers(3, 12), st.booleans())
 def test_it_decides_as_the_literal_scan(
     steps: list[Any], models: int, shares: int, pages: int, admission: bool

@@ -89,11 +89,13 @@ class Ranking:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Forget what does not count any more once it is the majority."""
-        if len(self._heap) > 2 * len(self._known) + SWEEP_FROM:
-            self._known = {queue: entry for queue, entry in self._known.items() if queue}
-            self._heap = [one for one in self._heap if self._known.get(one[2], NOWHERE)[0] == one[1]]
-            heapq.heapify(self._heap)
+        """Forget, in place, what does not count any more once it is the majority."""
+        heap, known = self._heap, self._known
+        if len(heap) > 2 * len(known) + SWEEP_FROM:
+            for queue in [queue for queue in known if not queue]:
+                del known[queue]
+            heap[:] = [one for one in heap if known.get(one[2], NOWHERE)[0] == one[1]]
+            heapq.heapify(heap)
 
     def check(self) -> None:
         """Every queue that was found a strategy for is in the heap with it."""
