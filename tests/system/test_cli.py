@@ -102,7 +102,7 @@ def test_input_that_is_pickled_is_not_opened(tmp_path: Path) -> None:
         (("--set", "worker"), ("--set worker", "SECTION.FIELD=VALUE")),
         (("--set", "links.bind=tcp://0.0.0.0:1"), ("links.bind",)),
         (("--set", "frontend.grace_ns=5 minutes"), ("frontend.grace_ns", "'5 minutes'")),
-        (("--scheduler", "fifo"), ("controller.scheduler", "'fifo'", "clockwork")),
+        (("--scheduler", "lifo"), ("controller.scheduler", "'lifo'", "clockwork")),
         (("--http", "8000"), ("--http", "'8000'", "HOST:PORT")),
         (("--models", "nowhere"), ("models", "'nowhere'")),
         (("--config", "nowhere.toml"), ("nowhere.toml",)),
