@@ -116,12 +116,11 @@ class Actions:
     ) -> Action:  # fmt: skip
         self._last_id += 1
         end_ns = start_ns + expected_ns
-        typical_ns = share.estimates[model].typical(now_ns, size)
         action = Action(
-            self._last_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns, typical_ns
+            self._last_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns
         )
         self._pending[action.id] = action
-        _lane(action).append(action)
+        _lane(action).pending[action.id] = action
         return action
 
 

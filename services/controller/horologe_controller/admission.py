@@ -8,8 +8,11 @@ from horologe_common.clock import s
 from horologe_controller.scheduler import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from horologe_controller.cluster import Cluster
     from horologe_controller.queues import ModelQueue, Request
+    from horologe_controller.share import Share
 
 HEADROOM, MOST_HEADROOM = 10, 4
 """Where others wait ahead, a tenth of a budget is kept for their taking longer than predicted; at most a quarter."""
@@ -65,7 +68,10 @@ class Admission:
 
     def __init__(self) -> None:
         self.ahead = Ahead()
+        self.work_ns = 0
+        """What all queues with deadlines mostly take, in batches as large as they fill now."""
         self._caution_ns: dict[str, int] = {}
+        self._outstanding = (-1, 0)
 
     def refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
         """None if the request, running `exec_ns`, can be expected to end by its deadline."""
@@ -78,24 +84,24 @@ class Admission:
             self.in_vain(request, exec_ns)
         return Refusal(request, "the work ahead of it takes past its deadline", end_ns - request.deadline_ns)
 
-    def entered(self, now_ns: int, request: Request, queue: ModelQueue, cluster: Cluster, alone_ns: int) -> None:
-        """It has been put into its queue: what it adds to the queue's execution time, in batches as they fit now.
-
-        `alone_ns` is what it mostly takes in a batch of its own.
-        """
-        rows = queue.rows
-        if rows == request.rows:
-            cost_ns = alone_ns
-        else:
-            cost_ns = _queue_ns(now_ns, queue, rows, cluster) - _queue_ns(now_ns, queue, rows - request.rows, cluster)
-        request.cost_ns = max(1, cost_ns)
+    def entered(self, now_ns: int, request: Request, queue: ModelQueue, cluster: Cluster) -> None:
+        """It has been put into its queue: its part of what the queue takes now is its cost."""
+        work_ns = _queue_ns(now_ns, queue, cluster)
+        request.cost_ns = max(1, work_ns * request.rows // queue.rows)
         if not request.best_effort:
             self.ahead.add(request.deadline_ns, request.cost_ns)
+            self._counted(queue, work_ns)
 
-    def left(self, request: Request) -> None:
-        """It is not queued any more."""
-        if not request.best_effort:
-            self.ahead.remove(request.deadline_ns, request.cost_ns)
+    def left(self, now_ns: int, requests: Sequence[Request], queue: ModelQueue, cluster: Cluster) -> None:
+        """They are not queued any more."""
+        if not queue.best_effort:
+            for request in requests:
+                self.ahead.remove(request.deadline_ns, request.cost_ns)
+            self._counted(queue, _queue_ns(now_ns, queue, cluster))
+
+    def _counted(self, queue: ModelQueue, work_ns: int) -> None:
+        self.work_ns += work_ns - queue.work_ns
+        queue.work_ns = work_ns
 
     def in_vain(self, request: Request, exec_ns: int) -> None:
         """It was admitted and could not be run in time: from now on be surer of its model's next ones."""
@@ -107,13 +113,26 @@ class Admission:
         if caution_ns := self._caution_ns.get(model):
             self._caution_ns[model] = max(0, caution_ns - requests * exec_ns // RELIEF)
 
+    def check(self, queues: Iterable[ModelQueue]) -> None:
+        self.ahead.check()
+        assert self.work_ns == sum(queue.work_ns for queue in queues if not queue.best_effort)
+
     def _wait_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """Until it could start if all with an earlier deadline went first, spread over all shares."""
         capable = cluster.capable.get(request.model)
         if not capable:  # its workers may come back in time
             return 0
-        outstanding_ns = cluster.work.outstanding_ns(now_ns) // cluster.size
-        return outstanding_ns + self.ahead.before(request.deadline_ns) // len(capable)
+        before_ns, total_ns = self.ahead.before(request.deadline_ns), self.ahead.total_ns
+        ahead_ns = self.work_ns * before_ns // total_ns if total_ns else 0
+        return (ahead_ns + self._outstanding_ns(now_ns, capable, cluster)) // len(capable)
+
+    def _outstanding_ns(self, now_ns: int, capable: Mapping[Share, bool], cluster: Cluster) -> int:
+        """What the EXECs given to these shares mostly still take; of all shares, added up once per instant."""
+        if len(capable) != cluster.size:
+            return sum(share.outstanding_ns(now_ns) for share in capable)
+        if self._outstanding[0] != now_ns:
+            self._outstanding = now_ns, sum(share.outstanding_ns(now_ns) for share in capable)
+        return self._outstanding[1]
 
     def _headroom_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """How much earlier than its deadline a request should end, by the estimates, to be admitted behind others."""
@@ -122,8 +141,10 @@ class Admission:
         return max(budget_ns // HEADROOM, overrun_ns) + self._caution_ns.get(request.model, 0)
 
 
-def _queue_ns(now_ns: int, queue: ModelQueue, rows: int, cluster: Cluster) -> int:
-    """What so many rows of a queue mostly take in batches as large as they fill."""
-    sizes = queue.spec.batch_sizes
+def _queue_ns(now_ns: int, queue: ModelQueue, cluster: Cluster) -> int:
+    """What the rows of a queue mostly take in batches as large as they fill."""
+    rows, sizes = queue.rows, queue.spec.batch_sizes
+    if not rows:
+        return 0
     size = next((size for size in reversed(sizes) if size <= rows), sizes[0])
     return rows * cluster.quick_exec_ns(now_ns, queue.model, size)[1] // min(size, rows)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import NEVER_NS, Offset, ms, s
 from horologe_common.latency import Estimate, Rolling
 from horologe_common.wire import ShareState
-from horologe_controller.lane import Work
 from horologe_controller.share import LOAD_SIZE, Holders, Share
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ class Cluster:
         self.specs: dict[str, ModelSpec] = {}
         """Models that some worker serves and that are admitted."""
         self.holders = Holders()
-        self.work = Work()
         self.capable: dict[str, dict[Share, bool]] = {}
         """Model key -> the shares that could run it."""
         self.returns = Rolling(window=return_window, age_ns=s(5), quantile=0.9)
@@ -106,7 +104,7 @@ class Cluster:
     def _share(self, worker: str, told: wire.Share) -> Share:
         self.size += 1
         self._last_index += 1
-        return Share(worker, told.share, self._last_index, told.device, told.pages_total, self.holders, self.work)
+        return Share(worker, told.share, self._last_index, told.device, told.pages_total, self.holders)
 
     def _seed(self, model: str, profile: Profile) -> Seed:
         """The profile's durations by batch size, one object for all shares that have the same."""
@@ -192,7 +190,6 @@ class Cluster:
     def check(self) -> None:
         for share in self.shares():
             share.check()
-        self.work.check([share.exec for worker in self.workers.values() for share in worker.shares.values()])
 
 
 def _servable(report: wire.ModelReport, most_pages: int) -> tuple[ModelSpec, Profile | None, str]:

@@ -173,7 +173,7 @@ class Controller:
     def _cancel(self, now_ns: int, sender: str, submit_id: int) -> None:
         if request := self._requests.get(self._by_submit.get((sender, submit_id), 0)):
             if request.queued:  # else its action goes on without it
-                self.scheduler.remove(request, self.cluster)
+                self.scheduler.remove(now_ns, request, self.cluster)
             self._finish(request, Status.CANCELLED)
         self._arrived = [one for one in self._arrived if (one[0], one[1].id) != (sender, submit_id)]
 
@@ -219,7 +219,7 @@ class Controller:
         self.out.extend(self.repository.announcement())
         for request in [one for one in self._requests.values() if one.queued and one.model == action.model]:
             if not self.cluster.best_exec_ns(now_ns, action.model, request.spec.batch_sizes[0]):
-                self.scheduler.remove(request, self.cluster)
+                self.scheduler.remove(now_ns, request, self.cluster)
                 self._finish(request, Status.FAILED, f"model could not be loaded: {result.reason}")
 
     def _register(self, now_ns: int, sender: str, message: Register) -> None:

@@ -61,7 +61,7 @@ class LookAhead:
 
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
         size = request.spec.batch_sizes[0] if request.rows == 1 else request.spec.compiled(request.rows)
-        exec_ns, typical_ns = cluster.quick_exec_ns(now_ns, request.model, size)
+        exec_ns, _ = cluster.quick_exec_ns(now_ns, request.model, size)
         if not request.best_effort:
             if not exec_ns or now_ns + exec_ns > request.deadline_ns:
                 exec_ns = cluster.best_exec_ns(now_ns, request.model, size)
@@ -71,7 +71,7 @@ class LookAhead:
             return Refusal(request, "no worker can serve this model")
         request.admitted = True
         queue = self.backlog.add(request, exec_ns)
-        self.admission.entered(now_ns, request, queue, cluster, typical_ns)
+        self.admission.entered(now_ns, request, queue, cluster)
         self.demand.add(request, request.deadline_ns - exec_ns - cluster.load_ns(request.model))
         self._queue_changed(queue, cluster)
         return None
@@ -93,9 +93,15 @@ class LookAhead:
         late_ns = now_ns + exec_ns - request.deadline_ns
         return Refusal(request, "its execution alone takes longer", late_ns) if late_ns > 0 else None
 
-    def remove(self, request: Request, cluster: Cluster) -> None:
-        self._queue_changed(self.backlog.remove(request), cluster)
-        self._left(request)
+    def remove(self, now_ns: int, request: Request, cluster: Cluster) -> None:
+        self._left(now_ns, [request], self.backlog.remove(request), cluster)
+
+    def _left(self, now_ns: int, requests: list[Request], queue: ModelQueue, cluster: Cluster) -> None:
+        """They have left their queue."""
+        self._queue_changed(queue, cluster)
+        self.admission.left(now_ns, requests, queue, cluster)
+        for request in requests:
+            self.demand.remove(request)
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         """The estimates of its model on its share are others."""
@@ -170,7 +176,7 @@ class LookAhead:
             if exec_ns and now_ns + exec_ns <= request.deadline_ns:
                 self.backlog.again(request, request.deadline_ns - exec_ns)
                 continue
-            self.remove(request, cluster)
+            self.remove(now_ns, request, cluster)
             self.admission.in_vain(request, exec_ns)
             refused.append(Refusal(request, "its turn did not come in time", now_ns + exec_ns - request.deadline_ns))
         return refused
@@ -192,31 +198,25 @@ class LookAhead:
             if strategy is None:
                 self._hungry[share] = True
                 return
-            plan.start.append(self._batch(free_ns, share, cluster, strategy))
+            plan.start.append(self._batch(now_ns, free_ns, share, cluster, strategy))
             free_ns += strategy.expected_ns
             in_flight += 1
         if in_flight < self.settings.in_flight:
             heapq.heappush(self._due, (free_ns - self.settings.lookahead_ns, share.index, share))
 
-    def _batch(self, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
+    def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
         queue, expected_ns = strategy.queue, strategy.expected_ns
         requests = self.backlog.take(queue, strategy.start, strategy.requests)
-        self._queue_changed(queue, cluster)
-        for request in requests:
-            self._left(request)
-        self.admission.ran(queue.model, len(requests), expected_ns // len(requests))
+        self._left(now_ns, requests, queue, cluster)
+        self.admission.ran(queue.model, len(requests), share.predict(now_ns, queue.model, queue.spec.batch_sizes[0]))
         latest_ns = requests[0].deadline_ns - expected_ns
         if self.settings.window_ns:
             latest_ns = min(latest_ns, free_ns + self.settings.window_ns)
         return Batch(share, queue.model, strategy.size, requests, free_ns, latest_ns, expected_ns)
 
-    def _left(self, request: Request) -> None:
-        self.admission.left(request)
-        self.demand.remove(request)
-
     def check(self) -> None:
         self.backlog.check()
-        self.admission.ahead.check()
+        self.admission.check(self.backlog)
         self.demand.check()
         for rankings in self._rankings.values():
             for ranking in rankings:

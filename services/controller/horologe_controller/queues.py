@@ -56,6 +56,8 @@ class ModelQueue:
         self.rows = 0
         self.most_rows = 0
         """Most rows there were since the last batch was taken: so large the next could have been."""
+        self.work_ns = 0
+        """What its rows were taken to take when last counted (admission.py)."""
         self._deadlines: list[int] = []
         self._requests: list[Request] = []
 

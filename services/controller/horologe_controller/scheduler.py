@@ -60,7 +60,7 @@ class Scheduler(Protocol):
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
         """Queue a request, or refuse it at once."""
 
-    def remove(self, request: Request, cluster: Cluster) -> None:
+    def remove(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Forget a queued request (cancelled)."""
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:

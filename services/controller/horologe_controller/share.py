@@ -13,7 +13,6 @@ from horologe_controller.lane import Lane
 
 if TYPE_CHECKING:
     from horologe_common.latency import Estimate
-    from horologe_controller.lane import Work
 
 LOAD_SIZE = 0
 """Key of LOAD among the batch sizes of an estimate."""
@@ -73,16 +72,14 @@ class Share:
     `number` is the worker's, `index` the controller's, in the order of registration.
     """
 
-    def __init__(
-        self, worker: str, number: int, index: int, device: str, pages_total: int, holders: Holders, work: Work
-    ) -> None:
+    def __init__(self, worker: str, number: int, index: int, device: str, pages_total: int, holders: Holders) -> None:
         self.worker = worker
         self.number = number
         self.index = index
         self.device = device
         self.pages_total = pages_total
         self.pages_free = pages_total
-        self.exec = Lane(work)
+        self.exec = Lane()
         self.load = Lane()
         self.resident: dict[str, int] = {}
         """Model key -> pages, least recently used first."""
@@ -127,8 +124,8 @@ class Share:
     def lost(self) -> None:
         """Its worker is gone: nothing is pending or resident there any more."""
         self.gone = True
-        self.exec.clear()
-        self.load.clear()
+        self.exec.pending.clear()
+        self.load.pending.clear()
         for model in (*self.resident, *self.loading):
             self._holders.leave(self, model)
         self.resident.clear()
@@ -138,6 +135,14 @@ class Share:
     def predict(self, now_ns: int, model: str, size: int) -> int:
         """Duration of a batch of `size`, or of LOAD for `LOAD_SIZE`."""
         return self.estimates[model].predict(now_ns, size)
+
+    def outstanding_ns(self, now_ns: int) -> int:
+        """What the EXECs given mostly still take: admission sums this up, where plans rely on `exec.free_at`."""
+        total_ns = 0
+        for action in self.exec.pending.values():
+            typical_ns = self.estimates[action.model].typical(now_ns, action.batch_size)
+            total_ns += typical_ns if total_ns else max(1, action.start_ns + typical_ns - now_ns)
+        return total_ns
 
     def slowness(self, now_ns: int) -> float:
         """How many times as long as profiled its EXECs lately took; 1 if no longer than that."""

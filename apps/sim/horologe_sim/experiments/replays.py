@@ -28,6 +28,8 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: int
     wanted: float
     """Share to be served in time; 0: the run stands beside the others, without a bar."""
+    first_minute: int | None = None
+    """Instead of the mapping's."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,12 +49,15 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The runs, each with everything it depends on."""
         return [
             Run(
-                one.name, self.rate, one.slo_ns, one.wanted,
-                msgspec.structs.replace(self.mapping, order=one.order, start=one.start),
+                one.name, self.rate, one.slo_ns, one.wanted, self._mapping(one),
                 msgspec.structs.replace(self.cluster, devices=one.devices), self.warmup_ns, self.duration_ns,
             )
             for one in self.runs
         ]  # fmt: skip
+
+    def _mapping(self, one: Variant) -> Mapping:
+        first_minute = self.mapping.first_minute if one.first_minute is None else one.first_minute
+        return msgspec.structs.replace(self.mapping, order=one.order, start=one.start, first_minute=first_minute)
 
 
 class Run(NamedTuple):

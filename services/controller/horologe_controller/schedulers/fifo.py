@@ -60,7 +60,7 @@ class Fifo(LookAhead):
     def _refusals(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
         return []
 
-    def _batch(self, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
-        batch = super()._batch(free_ns, share, cluster, strategy)
+    def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
+        batch = super()._batch(now_ns, free_ns, share, cluster, strategy)
         batch.latest_ns = free_ns + WINDOW_NS
         return batch
