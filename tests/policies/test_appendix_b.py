@@ -23,6 +23,9 @@ from horologe_controller.settings import Settings
 from horologe_controller.strategies import Ranking, Strategy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from horologe_common.models import ModelSpec
     from horologe_controller.queues import ModelQueue
     from horologe_controller.scheduler import Plan
     from horologe_controller.share import Holders, Share
@@ -82,17 +85,17 @@ def _survivors(queue: ModelQueue, end_ns: int) -> int:
 class ScannedDemand(Demand):
     """All models are looked at for the one with the highest priority; loads and demand are added up anew."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, grace_ns: int) -> None:
+        super().__init__(grace_ns)
         self.requests: dict[int, Request] = {}
 
     def add(self, request: Request, until_ns: int) -> None:
         super().add(request, until_ns)
         self.requests[request.id] = request
 
-    def remove(self, request: Request) -> None:
-        super().remove(request)
-        self.requests.pop(request.id, None)
+    def remove(self, request_id: int) -> None:
+        super().remove(request_id)
+        self.requests.pop(request_id, None)
 
     def _allocate(self, now_ns: int, model: str, holders: Holders) -> None:
         super()._allocate(now_ns, model, holders)
@@ -108,7 +111,7 @@ class ScannedDemand(Demand):
         if demand_ns:
             assert self.priority_ns(model) == demand_ns - served_ns
 
-    def neediest(self, share: Share) -> str | None:
+    def neediest(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
         ranked = sorted((-priority, model) for model, priority in self._priority.items() if priority > 0)
         return next((model for _, model in ranked if share.lacks(model)), None)
 
@@ -118,7 +121,7 @@ class Scan(Clockwork):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.demand = ScannedDemand()
+        self.demand = ScannedDemand(settings.action_grace_ns)
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         for share in cluster.shares():

@@ -25,7 +25,7 @@ def test_a_batch_is_the_earliest_that_survive_it(waiting: list[tuple[int, int]],
     queue = ModelQueue(SPEC)
     for number, (deadline_ns, rows) in enumerate(waiting):
         queue.add(a_request(number, deadline_ns, rows))
-    place = queue.surviving(end_ns)
+    place = queue.surviving(end_ns, SPEC.max_batch)
     survivors = [request for request in queue if request.deadline_ns >= end_ns]
     assert [queue[at] for at in range(place, len(queue))] == survivors
     batch = queue.take(place, queue.filling(place, size))

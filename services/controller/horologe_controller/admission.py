@@ -19,6 +19,8 @@ HEADROOM, MOST_HEADROOM = 10, 4
 RELIEF = 400
 """A request that is run takes back 1/400 of what one admitted in vain adds: about one in 400 is refused late."""
 CAUTION_LIMIT_NS = s(1)
+BEST_EFFORT_PART = 1000
+"""Best-effort work counts so many times less: a model is loaded for it where none is wanted for deadlines."""
 SLOT_BITS, BLOCK_BITS = 20, 26
 """Deadlines are told apart to 2^20 ns (1 ms), in blocks of 2^26 ns (67 ms)."""
 
@@ -87,7 +89,8 @@ class Admission:
     def entered(self, now_ns: int, request: Request, queue: ModelQueue, cluster: Cluster) -> None:
         """It has been put into its queue: its part of what the queue takes now is its cost."""
         work_ns = _queue_ns(now_ns, queue, cluster)
-        request.cost_ns = max(1, work_ns * request.rows // queue.rows)
+        cost_ns = work_ns * request.rows // queue.rows
+        request.cost_ns = max(1, cost_ns // BEST_EFFORT_PART if request.best_effort else cost_ns)
         if not request.best_effort:
             self.ahead.add(request.deadline_ns, request.cost_ns)
             self._counted(queue, work_ns)

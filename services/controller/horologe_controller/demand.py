@@ -11,10 +11,12 @@ import heapq
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms
+from horologe_common.core import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from horologe_common.models import ModelSpec
     from horologe_controller.queues import Request
     from horologe_controller.share import Holders, Share
 
@@ -26,18 +28,20 @@ SWEEP_FROM = 64
 class Demand:
     """The estimates of appendix B. A request counts while a LOAD that began now would still help it."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace_ns: int) -> None:
+        self._grace_ns = grace_ns
         self._total: dict[str, int] = {}
         self._parts: dict[str, dict[Share, int]] = {}
         self._loads: dict[Share, int] = {}
         self._priority: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
-        self._helped_until: list[tuple[int, int, Request]] = []
-        self._counted: dict[int, int] = {}
+        self._helped_until = Deadlines()
+        self._counted: dict[int, tuple[str, int]] = {}
         self._stale: dict[str, bool] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._total)
+    def __len__(self) -> int:
+        """Requests that count."""
+        return len(self._counted)
 
     def __contains__(self, model: str) -> bool:
         return model in self._total
@@ -45,20 +49,18 @@ class Demand:
     def add(self, request: Request, until_ns: int) -> None:
         """A request has come whose model, were it to be loaded, would have to be so from `until_ns` on."""
         model = request.model
-        self._counted[request.id] = request.cost_ns
+        self._counted[request.id] = model, request.cost_ns
         self._total[model] = self._total.get(model, 0) + request.cost_ns
         self._stale[model] = True
-        heapq.heappush(self._helped_until, (until_ns, request.id, request))
+        self._helped_until.arm(request.id, until_ns + 1)
 
-    def remove(self, request: Request) -> None:
-        """It is not outstanding any more, or beyond help."""
-        cost_ns = self._counted.pop(request.id, None)
-        if cost_ns is None:
+    def remove(self, request_id: int) -> None:
+        """The request is not outstanding any more, or beyond help."""
+        counted = self._counted.pop(request_id, None)
+        if counted is None:
             return
-        past = self._helped_until
-        while past and past[0][1] not in self._counted:  # `update` is not called while no share lacks a model
-            heapq.heappop(past)
-        model = request.model
+        self._helped_until.cancel(request_id)
+        model, cost_ns = counted
         left_ns = self._total[model] - cost_ns
         if left_ns > 0:
             self._total[model] = left_ns
@@ -73,22 +75,21 @@ class Demand:
 
     def update(self, now_ns: int, holders: Holders) -> None:
         """Take in what has happened up to now."""
-        past = self._helped_until
-        while past and past[0][0] < now_ns:
-            self.remove(heapq.heappop(past)[2])
+        for request_id in self._helped_until.due(now_ns):
+            self.remove(request_id)
         if self._stale:
             stale, self._stale = self._stale, {}
             for model in stale:
                 self._allocate(now_ns, model, holders)
 
-    def neediest(self, share: Share) -> str | None:
-        """The model with the highest positive priority that the share lacks."""
+    def neediest(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
+        """The model with the highest positive priority that is served and that the share lacks."""
         heap, kept, found = self._heap, [], None
         while heap:
             entry = heap[0]
             if self._priority.get(entry[1]) != -entry[0]:
                 heapq.heappop(heap)
-            elif share.lacks(entry[1]):
+            elif entry[1] in specs and share.lacks(entry[1]):
                 found = entry[1]
                 break
             else:
@@ -108,10 +109,6 @@ class Demand:
         """l_g: the demand allocated to the share."""
         return self._loads.get(share, 0)
 
-    def forget(self, share: Share) -> None:
-        """The share is gone; its models have been told of as `changed`."""
-        self._loads.pop(share, None)
-
     def priority_ns(self, model: str) -> int:
         """p_m, as of when something last happened to the model; 0 or less: its demand will be fulfilled."""
         return self._priority.get(model, 0)
@@ -120,7 +117,9 @@ class Demand:
         """a_m,g inversely proportional to l_g, then p_m."""
         loads = self._loads
         for share, part_ns in self._parts.pop(model, {}).items():
-            loads[share] -= part_ns
+            left_ns = loads.pop(share, 0) - part_ns
+            if left_ns:
+                loads[share] = left_ns
         total_ns = self._total.get(model, 0)
         if not total_ns:
             self._priority.pop(model, None)
@@ -130,7 +129,7 @@ class Demand:
             parts = self._parts[model] = _parts(total_ns, hosts, loads)
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads.get(share, 0) + part_ns
-                priority_ns -= part_ns * _capacity_ns(now_ns, share) // (load_ns or 1)
+                priority_ns -= part_ns * self._capacity_ns(now_ns, share) // (load_ns or 1)
         if self._priority.get(model) != priority_ns:
             self._priority[model] = priority_ns
             if priority_ns > 0:
@@ -142,6 +141,10 @@ class Demand:
         if len(self._heap) > 2 * len(self._priority) + SWEEP_FROM:
             self._heap = [(-priority, model) for model, priority in self._priority.items() if priority > 0]
             heapq.heapify(self._heap)
+
+    def _capacity_ns(self, now_ns: int, share: Share) -> int:
+        """A device that has become slower does less, one that hangs nothing (grey failure, Clockwork section 7)."""
+        return 0 if share.hangs(now_ns, self._grace_ns) else round(CAPACITY_NS / share.slowness(now_ns))
 
     def check(self) -> None:
         """Allocations add up to the demand and to the loads; nothing is kept of requests that have left."""
@@ -157,11 +160,6 @@ class Demand:
         }
         waiting = {model for model, priority in self._priority.items() if priority > 0}
         assert waiting <= {model for _, model in self._heap}
-
-
-def _capacity_ns(now_ns: int, share: Share) -> int:
-    """A device that has become slower does less (grey failure, Clockwork section 7): models are loaded elsewhere."""
-    return round(CAPACITY_NS / share.slowness(now_ns))
 
 
 def _parts(total_ns: int, hosts: Mapping[Share, bool], loads: Mapping[Share, int]) -> dict[Share, int]:

@@ -50,9 +50,10 @@ class Lane:
         return at_ns or now_ns
 
     def ended(self, action: Action, at_ns: int) -> None:
-        """An action has ended: the next one began then, whatever was predicted."""
+        """An action has ended: if it was the one that ran, the next one began then, whatever was predicted."""
+        ran = action is next(iter(self.pending.values()), None)
         self.pending.pop(action.id, None)
-        if following := next(iter(self.pending.values()), None):
+        if ran and (following := next(iter(self.pending.values()), None)):
             following.start_ns = max(following.sent_ns, at_ns)
             following.end_ns = following.start_ns + following.expected_ns
 

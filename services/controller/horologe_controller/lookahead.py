@@ -15,9 +15,11 @@ from horologe_controller.demand import Demand
 from horologe_controller.placement import Placement
 from horologe_controller.queues import Backlog
 from horologe_controller.scheduler import Batch, Plan, Refusal
-from horologe_controller.strategies import Ranking, Strategy
+from horologe_controller.strategies import Ranking, Strategy, oldest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from horologe_controller.cluster import Cluster
     from horologe_controller.lane import Action
     from horologe_controller.queues import ModelQueue, Request
@@ -32,11 +34,14 @@ something better may come until then. Covers the way there and back; at 300 us a
 class LookAhead:
     """A scheduler but for `propose`."""
 
+    keeps_deadlines = True
+    """Refuses what cannot be done in time, and plans nothing that would end too late."""
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.backlog = Backlog()
         self.admission = Admission()
-        self.demand = Demand()
+        self.demand = Demand(settings.action_grace_ns)
         self.placement = Placement(settings)
         self._rankings: dict[Share, tuple[Ranking, Ranking]] = {}
         """For each share: deadline traffic, best effort."""
@@ -65,14 +70,16 @@ class LookAhead:
         if not request.best_effort:
             if not exec_ns or now_ns + exec_ns > request.deadline_ns:
                 exec_ns = cluster.best_exec_ns(now_ns, request.model, size)
-            if exec_ns and (refusal := self._refusal(now_ns, request, exec_ns, cluster)):
+            if exec_ns and self.keeps_deadlines and (refusal := self._refusal(now_ns, request, exec_ns, cluster)):
                 return refusal
         if not exec_ns:
             return Refusal(request, "no worker can serve this model")
         request.admitted = True
         queue = self.backlog.add(request, exec_ns)
         self.admission.entered(now_ns, request, queue, cluster)
-        self.demand.add(request, request.deadline_ns - exec_ns - cluster.load_ns(request.model))
+        last_start_ns = request.deadline_ns - exec_ns
+        helped_until_ns = last_start_ns - cluster.load_ns(request.model)
+        self.demand.add(request, helped_until_ns if helped_until_ns > now_ns else last_start_ns)
         self._queue_changed(queue, cluster)
         return None
 
@@ -82,7 +89,10 @@ class LookAhead:
         if rankings_of is None:
             return
         for rankings in rankings_of.values():
-            rankings[queue.best_effort].changed[queue] = True
+            if queue:
+                rankings[queue.best_effort].changed[queue] = True
+            else:
+                rankings[queue.best_effort].forget(queue)
         for share in self._hungry:
             if share in rankings_of:
                 cluster.changes.share(share)
@@ -101,7 +111,7 @@ class LookAhead:
         self._queue_changed(queue, cluster)
         self.admission.left(now_ns, requests, queue, cluster)
         for request in requests:
-            self.demand.remove(request)
+            self.demand.remove(request.id)
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         """The estimates of its model on its share are others."""
@@ -110,23 +120,21 @@ class LookAhead:
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         plan = Plan([], [], [], [], None)
-        if self.backlog:
+        if self.backlog and self.keeps_deadlines:
             plan.refuse = self._refusals(now_ns, cluster)
         shares = self._changed(now_ns, cluster)
         if self.backlog:
-            for share in shares if len(shares) < 2 else sorted(shares, key=_index):
-                self._fill(now_ns, share, cluster, plan)
+            self._fill_all(now_ns, shares, cluster, plan)
         else:
             self._hungry |= shares
+        wakes: list[int | None] = [self._due[0][0] if self._due else None]
         if self._lacking:
             self.demand.update(now_ns, cluster.holders)
-            plan.wake_ns = self.placement.plan(now_ns, cluster, self.demand, plan)
-        if self.backlog:
-            plan.wake_ns = _sooner(plan.wake_ns, self.backlog.next_overdue_ns())
-        if self._due:
-            plan.wake_ns = _sooner(plan.wake_ns, self._due[0][0])
-        if plan.wake_ns is not None and plan.wake_ns <= now_ns:
-            plan.wake_ns = now_ns + 1
+            wakes.append(self.placement.plan(now_ns, cluster, self.demand, plan))
+        if self.backlog and self.keeps_deadlines:
+            wakes.append(self.backlog.next_overdue_ns())
+        wake_ns = min((at_ns for at_ns in wakes if at_ns is not None), default=None)
+        plan.wake_ns = None if wake_ns is None else max(wake_ns, now_ns + 1)
         return plan
 
     def _changed(self, now_ns: int, cluster: Cluster) -> dict[Share, bool]:
@@ -139,6 +147,7 @@ class LookAhead:
             if share.gone:
                 self._rankings.pop(share, None)
                 self._hungry.pop(share, None)
+                self.placement.forget(share)
                 continue
             shares[share] = True
             if deep:
@@ -157,7 +166,7 @@ class LookAhead:
         self.demand.changed(model)
         rankings = self._rankings.get(share)
         if rankings is None:
-            rankings = self._rankings[share] = Ranking(self.propose), Ranking(_oldest)
+            rankings = self._rankings[share] = Ranking(self.propose), Ranking(oldest)
         for queue in self.backlog.of(model):
             rankings[queue.best_effort].changed[queue] = True
         rankings_of = self._rankings_of.setdefault(model, {})
@@ -177,9 +186,23 @@ class LookAhead:
                 self.backlog.again(request, request.deadline_ns - exec_ns)
                 continue
             self.remove(now_ns, request, cluster)
-            self.admission.in_vain(request, exec_ns)
+            if not request.best_effort:
+                self.admission.in_vain(request, exec_ns)
             refused.append(Refusal(request, "its turn did not come in time", now_ns + exec_ns - request.deadline_ns))
         return refused
+
+    def _fill_all(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Plan) -> None:
+        """In order. A batch may leave requests behind that a hungry share further on can make a good batch of."""
+        found = {share.index: share for share in shares}
+        order = list(found)
+        heapq.heapify(order)
+        while order:
+            index = heapq.heappop(order)
+            self._fill(now_ns, found[index], cluster, plan)
+            for share in cluster.changes.shares:
+                if share.index > index and share.index not in found:
+                    found[share.index] = share
+                    heapq.heappush(order, share.index)
 
     def _fill(self, now_ns: int, share: Share, cluster: Cluster, plan: Plan) -> None:
         """Batches for one share until it has work for the look-ahead."""
@@ -208,7 +231,9 @@ class LookAhead:
         queue, expected_ns = strategy.queue, strategy.expected_ns
         requests = self.backlog.take(queue, strategy.start, strategy.requests)
         self._left(now_ns, requests, queue, cluster)
-        self.admission.ran(queue.model, len(requests), share.predict(now_ns, queue.model, queue.spec.batch_sizes[0]))
+        if not queue.best_effort:
+            alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
+            self.admission.ran(queue.model, len(requests), alone_ns)
         latest_ns = requests[0].deadline_ns - expected_ns
         if self.settings.window_ns:
             latest_ns = min(latest_ns, free_ns + self.settings.window_ns)
@@ -221,25 +246,3 @@ class LookAhead:
         for rankings in self._rankings.values():
             for ranking in rankings:
                 ranking.check()
-
-
-def _sooner(one_ns: int | None, other_ns: int | None) -> int | None:
-    if one_ns is None or other_ns is None:
-        return other_ns if one_ns is None else one_ns
-    return min(one_ns, other_ns)
-
-
-def _index(share: Share) -> int:
-    return share.index
-
-
-def _oldest(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-    """Best effort: the longest waiting request first."""
-    if not queue:
-        return None
-    first = queue[0]
-    for size in queue.sizes():
-        if count := queue.filling(0, size):
-            expected_ns = share.predict(now_ns, queue.model, size)
-            return Strategy((1, first.arrival_ns, first.id), queue, size, 0, count, expected_ns)
-    return None

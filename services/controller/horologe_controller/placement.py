@@ -26,6 +26,10 @@ class Placement:
         """The models it can hold are others."""
         self._roomy[share] = True
 
+    def forget(self, share: Share) -> None:
+        """It is gone."""
+        self._roomy.pop(share, None)
+
     def plan(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> int | None:
         """Add to the plan; returns when a LOAD lane wants more, if something waits for that."""
         if demand.unfulfilled():
@@ -40,15 +44,16 @@ class Placement:
         horizon_ns = now_ns + self._settings.lookahead_ns
         free, wake_ns = [], None
         for share in cluster.shares():
+            if share.hangs(now_ns, self._settings.action_grace_ns):
+                continue
             if not share.load.pending or (free_ns := share.load.free_at(now_ns)) < horizon_ns:
                 free.append((demand.load_ns(share), share.index, share))
             else:
                 wake_ns = free_ns if wake_ns is None else min(wake_ns, free_ns)
         for _, _, share in sorted(free):
-            if (model := demand.neediest(share)) is None:
+            if (model := demand.neediest(share, cluster.specs)) is None:
                 continue
-            spec = cluster.specs.get(model)
-            victims = _victims(share, spec.pages, demand, running) if spec else None
+            victims = _victims(share, cluster.specs[model].pages, demand, running)
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from horologe_common.core import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,7 +24,7 @@ UNPLACED, FINISHED = 0, -1
 class Request(msgspec.Struct, eq=False):
     """A submit as the controller holds it. `deadline_ns` is when EXEC must have ended.
 
-    `cost_ns` is the execution time that it added to its queue: what is ahead of others, and demand for its model.
+    `cost_ns` is its part of what its queue takes: what is ahead of others, and demand for its model.
     """
 
     id: int
@@ -108,9 +109,13 @@ class ModelQueue:
         newest = self._requests[-1]
         return newest.deadline_ns - newest.arrival_ns
 
-    def surviving(self, end_ns: int) -> int:
-        """The place of the first request whose deadline is `end_ns` or later: so are all behind it."""
-        return bisect_left(self._deadlines, end_ns)
+    def surviving(self, end_ns: int, size: int) -> int:
+        """The place of the first request that a batch of `size` holds and whose deadline is `end_ns` or later."""
+        place = bisect_left(self._deadlines, end_ns)
+        if self.rows > len(self._requests):
+            while place < len(self._requests) and self._requests[place].rows > size:
+                place += 1
+        return place
 
     def filling(self, place: int, size: int) -> int:
         """How many requests from `place` on make a batch of `size`; 0 where there are too few for that size.
@@ -145,11 +150,11 @@ class Backlog:
     def __init__(self) -> None:
         self._queues: dict[str, dict[QueueKey, ModelQueue]] = {}
         """Only those that hold any request."""
-        self._last_starts: list[tuple[int, int, Request]] = []
-        self._size = 0
+        self._requests: dict[int, Request] = {}
+        self._last_starts = Deadlines()
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._requests)
 
     def __iter__(self) -> Iterator[ModelQueue]:
         for queues in self._queues.values():
@@ -170,9 +175,9 @@ class Backlog:
         if queue is None:
             queue = queues[key] = ModelQueue(request.spec, *key)
         queue.add(request)
-        self._size += 1
         request.queued = True
-        heapq.heappush(self._last_starts, (request.deadline_ns - exec_ns, request.id, request))
+        self._requests[request.id] = request
+        self.again(request, request.deadline_ns - exec_ns)
         return queue
 
     def remove(self, request: Request) -> ModelQueue:
@@ -189,35 +194,30 @@ class Backlog:
         return taken
 
     def _left(self, queue: ModelQueue, requests: list[Request]) -> None:
-        self._size -= len(requests)
         for request in requests:
             request.queued = False
+            del self._requests[request.id]
+            self._last_starts.cancel(request.id)
         if not queue:
             queues = self._queues[queue.model]
             del queues[queue.key]
             if not queues:
                 del self._queues[queue.model]
 
-    def overdue(self, now_ns: int) -> Iterator[Request]:
-        """Take, one by one, the queued requests whose last possible start (as of `add`) has passed."""
-        heap = self._last_starts
-        while heap and (heap[0][0] < now_ns or not heap[0][2].queued):
-            request = heapq.heappop(heap)[2]
-            if request.queued:
-                yield request
+    def overdue(self, now_ns: int) -> list[Request]:
+        """The requests whose last possible start (as of `add` or `again`) has passed; each is told of once."""
+        return [self._requests[request_id] for request_id in self._last_starts.due(now_ns)]
 
     def again(self, request: Request, last_start_ns: int) -> None:
-        """Ask `overdue` again at `last_start_ns`."""
-        heapq.heappush(self._last_starts, (last_start_ns, request.id, request))
+        """`overdue` is to tell of it once `last_start_ns` has passed."""
+        self._last_starts.arm(request.id, last_start_ns + 1)
 
     def next_overdue_ns(self) -> int | None:
-        heap = self._last_starts
-        while heap and not heap[0][2].queued:
-            heapq.heappop(heap)
-        return heap[0][0] + 1 if heap else None
+        return self._last_starts.next_ns()
 
     def check(self) -> None:
-        assert self._size == sum(map(len, self))
+        self._last_starts.check()
+        assert len(self) == sum(map(len, self))
         for queue in self:
             assert queue.rows == sum(request.rows for request in queue) > 0
             deadlines = [request.deadline_ns for request in queue]

@@ -131,6 +131,7 @@ class Share:
         self.resident.clear()
         self.loading.clear()
         self.pages_free = self.pages_total
+        self._holders.changes.share(self)
 
     def predict(self, now_ns: int, model: str, size: int) -> int:
         """Duration of a batch of `size`, or of LOAD for `LOAD_SIZE`."""
@@ -140,9 +141,14 @@ class Share:
         """What the EXECs given mostly still take: admission sums this up, where plans rely on `exec.free_at`."""
         total_ns = 0
         for action in self.exec.pending.values():
-            typical_ns = self.estimates[action.model].typical(now_ns, action.batch_size)
+            estimate = self.estimates.get(action.model)
+            typical_ns = estimate.typical(now_ns, action.batch_size) if estimate else action.expected_ns
             total_ns += typical_ns if total_ns else max(1, action.start_ns + typical_ns - now_ns)
         return total_ns
+
+    def hangs(self, now_ns: int, grace_ns: int) -> bool:
+        """Whether an action of it should have been heard of long ago."""
+        return self.exec.overdue(now_ns, grace_ns) or self.load.overdue(now_ns, grace_ns)
 
     def slowness(self, now_ns: int) -> float:
         """How many times as long as profiled its EXECs lately took; 1 if no longer than that."""

@@ -50,6 +50,11 @@ class Ranking:
         self._start_ns = 0
         self._entries = 0
 
+    def forget(self, queue: ModelQueue) -> None:
+        """It is empty: its successor is another."""
+        self.changed.pop(queue, None)
+        self._known.pop(queue, None)
+
     def best(self, now_ns: int, start_ns: int, share: Share) -> Strategy | None:
         """The strategy with the lowest rank among those that can start at `start_ns` and make every deadline."""
         if start_ns < self._start_ns:
@@ -92,8 +97,6 @@ class Ranking:
         """Forget, in place, what does not count any more once it is the majority."""
         heap, known = self._heap, self._known
         if len(heap) > 2 * len(known) + SWEEP_FROM:
-            for queue in [queue for queue in known if not queue]:
-                del known[queue]
             heap[:] = [one for one in heap if known.get(one[2], NOWHERE)[0] == one[1]]
             heapq.heapify(heap)
 
@@ -101,3 +104,16 @@ class Ranking:
         """Every queue that was found a strategy for is in the heap with it."""
         entries = {entry: (queue, rank) for rank, entry, queue in self._heap}
         assert all(entries[entry] == (queue, rank) for queue, (entry, rank) in self._known.items() if entry)
+
+
+def oldest(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+    """Best effort: the longest waiting request first."""
+    if not queue:
+        return None
+    for size in queue.sizes():
+        expected_ns = share.predict(now_ns, queue.model, size)
+        place = queue.surviving(start_ns + expected_ns, size)
+        if count := queue.filling(place, size):
+            first = queue[place]
+            return Strategy((1, first.arrival_ns, first.id), queue, size, place, count, expected_ns)
+    return None

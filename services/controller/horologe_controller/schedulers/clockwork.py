@@ -25,28 +25,21 @@ class Clockwork(LookAhead):
     """A queue has one eligible strategy at a time: that of the first request to survive the largest batch there is."""
 
     def propose(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-        """Skipped: sizes with too few requests that survive them, and sizes smaller than need be.
-
-        Where a larger batch is no better, a smaller one that loses fewer requests goes before it.
-        """
+        """Skipped: sizes with too few requests that survive them, and sizes smaller than need be."""
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
             return None
-        found: Strategy | None = None
-        budget_ns = queue.newest_budget_ns()
-        larger: list[float] = []
+        budget_ns, seed_ns = queue.newest_budget_ns(), estimate.seed_ns
+        better: list[float] = []
+        late = 0
         for size in queue.sizes():
             expected_ns = estimate.predict(now_ns, size)
-            place = queue.surviving(start_ns + expected_ns)
-            row_ns = estimate.seed_ns[size] / size
-            if (found is None or place < found.start) and (count := queue.filling(place, size)):
-                if found is not None and estimate.seed_ns[found.size] / found.size < PAYS * row_ns:
-                    break
+            row_ns = PAYS * seed_ns[size] / size
+            late = max(late, sum(larger_ns < row_ns for larger_ns in better))
+            place = queue.surviving(start_ns + expected_ns, size)
+            if count := queue.filling(place, size):
                 first = queue[place]
-                smaller = sum(other_ns < PAYS * row_ns for other_ns in larger)
-                rank = smaller, first.deadline_ns - expected_ns, first.id
-                found = Strategy(rank, queue, size, place, count, expected_ns)
-            if found is not None and not found.start:
-                break
-            if found is None and expected_ns <= budget_ns:
-                larger.append(row_ns)
-        return found
+                rank = late, first.deadline_ns - expected_ns, first.id
+                return Strategy(rank, queue, size, place, count, expected_ns)
+            if expected_ns <= budget_ns:
+                better.append(seed_ns[size] / size)
+        return None

@@ -19,7 +19,7 @@ class Edf(LookAhead):
         """The largest batch that its first request and all others in it survive."""
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
             return None
-        place = queue.surviving(start_ns + estimate.predict(now_ns, queue.spec.batch_sizes[0]))
+        place = queue.surviving(start_ns + estimate.predict(now_ns, queue.spec.batch_sizes[0]), queue.spec.max_batch)
         for at in range(place, len(queue)):
             first = queue[at]
             for size in queue.sizes():

@@ -14,8 +14,8 @@ from horologe_controller.strategies import Strategy
 if TYPE_CHECKING:
     from horologe_controller.cluster import Cluster
     from horologe_controller.lane import Action
-    from horologe_controller.queues import ModelQueue, Request
-    from horologe_controller.scheduler import Batch, Refusal
+    from horologe_controller.queues import ModelQueue
+    from horologe_controller.scheduler import Batch
     from horologe_controller.settings import Settings
     from horologe_controller.share import Share
 
@@ -27,6 +27,8 @@ WINDOW_NS = s(3600)
 
 class Fifo(LookAhead):
     """The oldest request goes next, with as many of its model behind it as the limit allows."""
+
+    keeps_deadlines = False
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -53,12 +55,6 @@ class Fifo(LookAhead):
             else:
                 self._limits[action.model] = min(limit + STEP, float(oldest.spec.max_batch))
         super().observe(now_ns, action, took_ns)
-
-    def _refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
-        return None
-
-    def _refusals(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
-        return []
 
     def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
         batch = super()._batch(now_ns, free_ns, share, cluster, strategy)

@@ -1,0 +1,191 @@
+"""What all schedulers with a look-ahead rely on, and what becomes of devices that hang and of best-effort work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import a_report, a_spec
+from horologe_common.clock import ms, s
+from horologe_common.models import PAGE_BYTES, Profile
+from horologe_common.wire import ModelReport, Register
+from horologe_common.wire import Share as Told
+from horologe_controller.actions import Actions
+from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.lane import Action, Lane
+from horologe_controller.queues import ModelQueue, Request
+from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.settings import Settings
+
+NOW = s(1000)
+SIZES = (1, 2, 4, 8)
+
+
+class Desk:
+    """A scheduler, workers of one share each, and models resident there as said."""
+
+    def __init__(
+        self, name: str, resident: list[tuple[str, ...]], models: tuple[str, ...] = ("m",), **told: Any
+    ) -> None:
+        self.settings = Settings(scheduler=name, preload=False)
+        self.scheduler = SCHEDULERS[name](self.settings)
+        self.cluster = Cluster(10)
+        self.actions = Actions("controller/0#1", self.cluster, self.settings.action_grace_ns)
+        self.specs = {key: a_spec(key, weights_bytes=4 * PAGE_BYTES) for key in models}
+        self.cluster.specs = {spec.key: spec for spec in self.specs.values()}
+        reports = tuple(a_report(spec) for spec in self.specs.values())
+        for number, held in enumerate(resident):
+            worker = self.cluster.workers[f"w{number}"] = Worker(f"w{number}", True)
+            self.cluster.register(worker, Register((Told(0, "d", 8, tuple(f"{key}/1" for key in held)),), reports))
+        self.asked = 0
+
+    def ask(self, now_ns: int, budget_ms: float, best_effort: bool = False, model: str = "m", rows: int = 1) -> Request:
+        self.asked += 1
+        spec = self.specs[model]
+        request = Request(
+            self.asked, "s", self.asked, spec, spec.key, rows, "f", self.asked, now_ns, now_ns + ms(budget_ms),
+            best_effort,
+        )  # fmt: skip
+        self.scheduler.add(now_ns, request, self.cluster)
+        return request
+
+    def plan(self, now_ns: int) -> tuple[list[Action], list[str]]:
+        """What is started, and what is loaded; both are carried out."""
+        known = set(map(id, self.actions))
+        loads: list[str] = []
+        while True:
+            plan = self.scheduler.plan(now_ns, self.cluster)
+            list(self.actions.carry_out(now_ns, plan))
+            self.scheduler.check()
+            loads += [model for _, model in plan.load]
+            if not plan.load:
+                started = [one for one in self.actions if id(one) not in known and one.kind == "infer"]
+                return started, loads
+
+    def end(self, action: Action, at_ns: int) -> None:
+        self.actions._pending.pop(action.id)
+        action.share.exec.ended(action, at_ns)
+        self.cluster.changes.share(action.share)
+
+
+profiles = st.lists(st.integers(1, 40), min_size=4, max_size=4)
+deadlines = st.lists(st.integers(1, 120), min_size=1, max_size=20)
+
+
+@pytest.mark.parametrize("name", ["clockwork", "edf"])
+@given(profiles, deadlines, st.lists(st.integers(0, 120), min_size=2, max_size=12))
+def test_a_rank_only_grows_with_the_start(name: str, times: list[int], deadlines: list[int], starts: list[int]) -> None:
+    spec = a_spec(batch_sizes=SIZES)
+    profile = Profile({size: ms(time) for size, time in zip(SIZES, sorted(times), strict=True)}, ms(5))
+    cluster = Cluster(10)
+    worker = cluster.workers["w"] = Worker("w", True)
+    cluster.register(worker, Register((Told(0, "d", 64, (spec.key,)),), (ModelReport(spec, profile),)))
+    (share,) = cluster.shares()
+    queue = ModelQueue(spec)
+    for number, deadline in enumerate(deadlines):
+        at_ns = NOW + ms(deadline)
+        queue.add(Request(number, "s", number, spec, spec.key, 1, "f", number, NOW, at_ns, False))
+    scheduler: Any = SCHEDULERS[name](Settings(scheduler=name))
+    found = [scheduler.propose(NOW, NOW + ms(start), share, queue) for start in sorted(starts)]
+    ranks = [strategy.rank for strategy in found if strategy is not None]
+    assert ranks == sorted(ranks)
+    assert None not in found[: len(ranks)]
+
+
+def test_rows_that_no_size_holds_any_more_do_not_block_those_behind() -> None:
+    desk = Desk("clockwork", [("m",)])
+    large = desk.ask(NOW, 3, rows=8)  # takes 5.5 ms
+    small = desk.ask(NOW, 20)
+    started, _ = desk.plan(NOW)
+    assert [one.id for action in started for one in action.requests] == [small.id]
+    assert not large.queued or large.deadline_ns > NOW
+
+
+@pytest.mark.parametrize("name", ["clockwork", "edf"])
+def test_best_effort_in_overload_is_still_done(name: str) -> None:
+    """What is too late is refused; the rest runs in windows that are open."""
+    desk = Desk(name, [("m",)])
+    done, now_ns = 0, NOW
+    for _ in range(300):
+        for _ in range(4):
+            desk.ask(now_ns, 100, best_effort=True)
+        for action in list(desk.actions):
+            if action.end_ns <= now_ns:
+                desk.end(action, action.end_ns)
+        for action in desk.plan(now_ns)[0]:
+            assert action.start_ns + action.expected_ns <= action.requests[0].deadline_ns
+            done += len(action.requests) if now_ns > NOW + ms(200) else 0
+        now_ns += ms(1)
+    assert done > 100
+
+
+def test_the_models_of_a_device_that_hangs_are_loaded_elsewhere() -> None:
+    desk = Desk("clockwork", [("m",), ()])
+    desk.ask(NOW, 50)
+    (stuck,), _ = desk.plan(NOW)
+    later_ns = stuck.end_ns + desk.settings.action_grace_ns + 1
+    desk.ask(later_ns, 50)
+    started, loads = desk.plan(later_ns)
+    assert loads == ["m/1"]
+    assert not started
+
+
+def test_best_effort_work_is_loaded_for_after_the_other() -> None:
+    desk = Desk("clockwork", [()], ("be", "dl"))
+    for _ in range(20):
+        desk.ask(NOW, 30_000, best_effort=True, model="be")
+    desk.ask(NOW, 200, model="dl")
+    assert desk.plan(NOW)[1][0] == "dl/1"
+
+
+def test_a_model_that_is_no_longer_served_does_not_stop_other_loads() -> None:
+    desk = Desk("clockwork", [()], ("gone", "here"))
+    for _ in range(30):
+        desk.ask(NOW, 30_000, model="gone")
+    del desk.cluster.specs["gone/1"]
+    desk.ask(NOW, 200, model="here")
+    assert desk.plan(NOW)[1] == ["here/1"]
+
+
+def test_without_deadlines_nothing_is_due() -> None:
+    desk = Desk("fifo", [("m",)])
+    for _ in range(60):
+        desk.ask(NOW, 5)
+    desk.plan(NOW)
+    later_ns = NOW + ms(1)
+    plan = desk.scheduler.plan(later_ns, desk.cluster)
+    assert plan.wake_ns is None or plan.wake_ns > later_ns + ms(0.1)
+
+
+def test_an_action_that_ends_before_its_turn_changes_nothing_for_the_one_that_runs() -> None:
+    lane, share = Lane(), next(Desk("clockwork", [()]).cluster.shares())
+    first, second = (
+        Action(number, "infer", share, "m/1", 1, [], NOW, NOW + ms(begin), NOW + ms(begin + 100), ms(100), 0)
+        for number, begin in ((1, 0), (2, 100))
+    )
+    lane.pending = {1: first, 2: second}
+    lane.ended(second, NOW + ms(97))
+    assert lane.free_at(NOW + ms(97)) == NOW + ms(100)
+
+
+def test_a_share_that_hangs_keeps_no_queues_that_have_emptied() -> None:
+    desk = Desk("clockwork", [("m",), ("m",)])
+    for number in range(50):
+        now_ns = NOW + number * ms(300)
+        desk.ask(now_ns, 50)
+        for action in desk.plan(now_ns)[0]:
+            if action.share.worker == "w1":
+                desk.end(action, action.end_ns)
+    scheduler: Any = desk.scheduler
+    for rankings in scheduler._rankings.values():
+        assert len(rankings[0].changed) + len(rankings[0]._known) <= 2
+
+
+def test_a_model_whose_load_takes_longer_than_its_requests_wait_is_loaded_for_the_next() -> None:
+    """Else it would be refused for ever, however wrong its profile."""
+    desk = Desk("clockwork", [()])
+    desk.ask(NOW, 4)  # EXEC 2 ms, LOAD 5 ms
+    assert desk.plan(NOW)[1] == ["m/1"]
