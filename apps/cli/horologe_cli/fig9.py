@@ -57,6 +57,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Models on one worker and the load on them."""
 
     name: str
+    slo_ns: int
     pages: int
     emulated: tuple[Entry, ...] = ()
     folders: tuple[str, ...] = ()
@@ -75,7 +76,6 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str
-    slo_ns: int
     seconds: float
     warmup_s: float
     sources: tuple[Source, ...]
@@ -164,7 +164,7 @@ async def _send(house: Embedded, place: Scene, source: Source, seed: list[int]) 
     from horologe import AsyncClient
 
     async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
-        sender = Sender(client, source.names, place.slo_ns, source.width)
+        sender = Sender(client, source.names, source.slo_ns, source.width)
         return await sender.poisson(source.rate, place.seconds, np.random.default_rng(seed), source.skew)
 
 
@@ -200,7 +200,7 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
 
 def _told(place: Scene, source: Source, ended: list[Ended], errors: Errors) -> str:
     counted = [one for one in ended if one.sent_ns >= s(place.warmup_s)]
-    in_time = sum(one.status == "OK" and one.took_ns <= place.slo_ns for one in counted)
+    in_time = sum(one.status == "OK" and one.took_ns <= source.slo_ns for one in counted)
     actions: dict[str, Counter[str]] = {}
     for (action, status), count in sorted(errors.statuses.items()):
         actions.setdefault(action, Counter())[status] += count
@@ -210,7 +210,7 @@ def _told(place: Scene, source: Source, ended: list[Ended], errors: Errors) -> s
     )
     return (
         f"{len(source.names)} models, {source.pages} pages, {source.rate:g} r/s for "
-        f"{place.seconds - place.warmup_s:g} s, SLO {place.slo_ns / 1e6:g} ms: "
+        f"{place.seconds - place.warmup_s:g} s, SLO {source.slo_ns / 1e6:g} ms: "
         f"{in_time / max(1, len(counted)):.3%} of {len(counted):,} requests in time. {ends}"
     )
 
