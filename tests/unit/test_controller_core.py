@@ -238,6 +238,32 @@ def test_estimates_follow_the_measurements() -> None:
     assert sent(controller, Infer)[0].expected_ns == ms(8)
 
 
+def test_a_late_start_is_an_error_of_completion_and_none_of_duration() -> None:
+    controller = a_controller()
+    controller.stats.histograms.clear()
+    submit(controller, 1)
+    (infer,) = sent(controller, Infer)
+    finish(controller, infer, infer.expected_ns + ms(3))
+    found = {key: (one.total, one.sum) for key, one in controller.stats.histograms.items() if len(key) == 3}
+    assert found["horologe_prediction_error_seconds", "infer", "over"] == (1, 0)
+    assert found["horologe_completion_error_seconds", "infer", "under"] == (1, ms(3))
+
+
+def test_what_compounds_is_measured_against_what_was_promised_at_first() -> None:
+    """The second INFER is to follow the first. That one is late, and so is the second, which takes no longer."""
+    controller = a_controller(scheduler="clockwork", in_flight=2, lookahead_ns=ms(50))
+    controller.stats.histograms.clear()
+    submit(controller, 1)
+    submit(controller, 2)
+    first, second = sent(controller, Infer)
+    end_ns = first.expected_ns + ms(2)
+    controller.handle(end_ns, WORKER, Result(first.action_id, Status.OK, 0, end_ns), ())
+    finish(controller, second, end_ns + second.expected_ns)
+    late = controller.stats.histograms["horologe_completion_error_seconds", "infer", "under"]
+    assert (late.total, late.sum) == (2, 2 * ms(2))
+    assert controller.stats.histograms["horologe_prediction_error_seconds", "infer", "under"].total == 1
+
+
 def test_unload_withdraws_and_load_asks_every_worker_to_look_again() -> None:
     controller = a_controller()
     controller.handle(0, FRONTEND, Admit(5, "sum", "", False), ())

@@ -93,6 +93,17 @@ def test_the_ring_is_bounded_and_each_segment_starts_from_a_snapshot(tmp_path: P
     assert first[1] == Ticked(90, (("controller/0#1", Pong(90, 90), ()),))
 
 
+@pytest.mark.parametrize(("roles", "recorded"), [((), True), (("controller", "selector"), True), (("worker",), False)])
+def test_only_cores_of_the_roles_asked_for_are_recorded(
+    tmp_path: Path, echo: Echo, roles: tuple[str, ...], recorded: bool
+) -> None:
+    recorder = Recorder(RecorderSettings(str(tmp_path), roles=roles), "p")
+    tell(recorder, echo, 1)
+    path = recorder.write("stop")
+    assert path is not None
+    assert [segment.core for segment in read_segments(path)] == [echo.address] * recorded
+
+
 def test_a_fault_is_written_out_after_its_turn_and_not_every_time(tmp_path: Path, echo: Echo) -> None:
     recorder = Recorder(RecorderSettings(str(tmp_path)), "p")
     begin_ns = 10**12

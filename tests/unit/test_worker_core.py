@@ -32,6 +32,7 @@ from horologe_common.wire import (
     Tensor,
     Unload,
 )
+from horologe_gpu_worker.core import Worker
 from horologe_gpu_worker.lanes import Abort, Finished, Operation, not_run
 from worker_builders import (
     CONTROLLER,
@@ -458,3 +459,47 @@ def test_outputs_of_neighbouring_rows_are_not_copied() -> None:
     assert [len(part) for part in parts] == [8, 4]
     assert all(np.shares_memory(batch, part) for part in parts)
     assert not sent(worker, Operation)
+
+
+def lane_counts(worker: Worker) -> dict[tuple[str, ...], float]:
+    """Operations by (lane, status)."""
+    return {key[1:]: value for key, value in worker.stats.values.items() if key[0] == "horologe_lane_operations_total"}
+
+
+def test_each_lane_counts_its_operations_its_work_and_how_long_they_waited() -> None:
+    worker = a_worker(inline=False)
+    told(worker, 0, CONTROLLER, Load(9, 0, MODEL, 0, ms(50), ms(2)))
+    told(worker, ms(3), worker.lanes, Finished(9, "load", Status.OK, ms(1), ms(3)))
+    told(worker, ms(3), CONTROLLER, an_infer(window=(ms(4), ms(20))))
+    [put_in] = operations(told(worker, ms(3), HOLDER, *a_ship({100: [1.0]})))
+    [run] = operations(told(worker, ms(7), worker.lanes, Finished(1, "input", Status.OK, ms(6), ms(7))))
+    [put_out] = operations(told(worker, ms(9), worker.lanes, Finished(1, "exec", Status.OK, ms(7), ms(9))))
+    told(worker, ms(10), worker.lanes, Finished(1, "output", Status.OK, ms(9) + 500, ms(10)))
+    assert (put_in.lane, run.lane, put_out.lane) == ("input", "exec", "output")
+    assert lane_counts(worker) == {(lane, "OK"): 1 for lane in ("load", "input", "exec", "output")}
+    busy = {key[1]: value for key, value in worker.stats.values.items() if key[0] == "horologe_lane_busy_seconds_total"}
+    assert busy == pytest.approx({"load": 0.002, "input": 0.001, "exec": 0.002, "output": 0.0009995})
+    waited = {key[1]: one.sum for key, one in worker.stats.histograms.items() if key[0] == "horologe_lane_wait_seconds"}
+    assert waited == {"load": ms(1), "input": ms(2), "exec": 0, "output": 500}, "a window that is not open is no wait"
+    assert not worker.telemetry
+
+
+def test_an_operation_that_was_never_run_is_counted_but_was_neither_work_nor_a_wait() -> None:
+    worker = a_worker()
+    told(worker, 0, CONTROLLER, an_infer(window=(0, ms(1))))
+    [operation] = operations(told(worker, 0, HOLDER, *a_ship({100: [1.0]})))
+    told(worker, ms(2), worker.lanes, not_run(operation, Status.TOO_LATE, ms(2)))
+    assert lane_counts(worker) == {("exec", "TOO_LATE"): 1}
+    assert not [key for key in worker.stats.values if key[0] == "horologe_lane_busy_seconds_total"]
+    assert not worker.stats.histograms
+    assert not worker.telemetry
+
+
+def test_an_unload_is_counted_by_its_own_name() -> None:
+    worker = a_worker()
+    told(worker, 0, CONTROLLER, Load(9, 0, MODEL, 0, ms(50), ms(2)))
+    told(worker, ms(3), worker.lanes, Finished(9, "load", Status.OK, ms(1), ms(3)))
+    told(worker, ms(3), CONTROLLER, Unload(10, 0, MODEL))
+    told(worker, ms(4), worker.lanes, Finished(10, "unload", Status.OK, ms(3), ms(4)))
+    assert lane_counts(worker) == {("load", "OK"): 1, ("unload", "OK"): 1}
+    assert not worker.telemetry

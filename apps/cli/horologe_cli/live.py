@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from horologe_cli.sender import Ended, Sender
+from horologe_cli.stage import READY_S, copies, services, settings_of, write_emulated
 from horologe_common.clock import ms, s
 from horologe_controller.settings import Settings as ControllerSettings
 from horologe_sim import scenario as scenarios
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from horologe_cli.embedded import Embedded
     from horologe_sim.experiment import Progress
 
-READY_S = 60.0
 HOPS = 4
 """Ways between processes on the path of a request: client, edge, worker, edge, client."""
 GOODPUT, MEDIAN, TAIL, TAIL_MS = 0.02, 0.05, 0.10, 2.0
@@ -50,13 +50,13 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def names(self) -> list[str]:
-        return [name for entry in self.models for name in _names(entry)]
+        return [name for entry in self.models for name in copies(entry)]
 
     @property
     def capacity(self) -> float:
         """Requests a second of one device that runs full batches of all models in turn."""
-        took_ms = [entry.exec_ms[max(entry.exec_ms)] for entry in self.models for _ in _names(entry)]
-        rows = [max(entry.exec_ms) for entry in self.models for _ in _names(entry)]
+        took_ms = [entry.exec_ms[max(entry.exec_ms)] for entry in self.models for _ in copies(entry)]
+        rows = [max(entry.exec_ms) for entry in self.models for _ in copies(entry)]
         return 1e3 * len(rows) / sum(took / size for took, size in zip(took_ms, rows, strict=True))
 
 
@@ -69,7 +69,7 @@ class Live:
         place = scene(self.name, Scene, quick, changes)
         found, networks = [], []
         with tempfile.TemporaryDirectory() as folder:
-            _repository(Path(folder), place)
+            write_emulated(Path(folder), place.models)
             for number in range(place.runs):
                 for at, load in enumerate(place.loads):
                     done = (number * len(place.loads) + at) / place.runs / len(place.loads)
@@ -104,7 +104,7 @@ def _both(folder: str, place: Scene, load: float, seed: list[int]) -> tuple[dict
     """One run: live, then simulated with the network as it was measured just before."""
     import uvloop
 
-    with _services(folder, place) as house:
+    with services(folder, settings_of("controller", place.controller)) as house:
         house.wait_ready(READY_S)
         ways, ended = uvloop.run(_measure(house, place, load, seed))
     network = _network(ways, place)
@@ -132,7 +132,7 @@ def _told(networks: list[NetworkSettings]) -> str:
 
 def _network(ended: list[Ended], place: Scene) -> NetworkSettings:
     """What the way takes beside EXEC of one row: its shortest time, and the mean of what comes on top, by hop."""
-    alone_ns = {name: ms(entry.exec_ms[1]) for entry in place.models for name in _names(entry)}
+    alone_ns = {name: ms(entry.exec_ms[1]) for entry in place.models for name in copies(entry)}
     ways = sorted(one.took_ns - alone_ns[place.names[one.model]] for one in ended if one.status == "OK")
     ways = ways[: max(1, len(ways) * 99 // 100)]
     least = ways[len(ways) // 100]
@@ -184,36 +184,3 @@ def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
         wanted_ms = max(TAIL * row["live_p99_ms"], TAIL_MS)
         bars.append(Bar(f"p99_ms {at}, difference", round(off_ms, 3), round(wanted_ms, 3), "at most"))
     return bars
-
-
-def _services(folder: str, place: Scene) -> Embedded:
-    from horologe_cli.arrangement import Options
-    from horologe_cli.embedded import Embedded
-
-    default, wanted = ControllerSettings(), place.controller
-    sets = tuple(
-        f"controller.{name}={str(getattr(wanted, name)).lower()}"
-        for name in wanted.__struct_fields__
-        if getattr(wanted, name) != getattr(default, name)
-    )
-    options = Options(folder, 1, False, "127.0.0.1:0", ("tcp://127.0.0.1:0",), "off", sets=sets)
-    return Embedded(options, lambda process, line: None)
-
-
-def _repository(folder: Path, place: Scene) -> None:
-    """The models as folders of an emulated runtime."""
-    for entry in place.models:
-        times = ", ".join(f"{size} = {took}" for size, took in entry.exec_ms.items())
-        text = (
-            'runtime = "emulated"\n'
-            'inputs = [{ name = "x", datatype = "FP32", shape = [-1, 1] }]\n'
-            'outputs = [{ name = "y", datatype = "FP32", shape = [-1, 1] }]\n'
-            f"[emulated]\nexec_ms = {{ {times} }}\nload_ms = {entry.load_ms}\nweights_mb = {entry.weights_mb}\n"
-        )
-        for name in _names(entry):
-            (folder / name / "1").mkdir(parents=True)
-            (folder / name / "1" / "model.toml").write_text(text)
-
-
-def _names(entry: Entry) -> list[str]:
-    return [entry.name] if entry.count == 1 else [f"{entry.name}-{number}" for number in range(entry.count)]

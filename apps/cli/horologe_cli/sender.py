@@ -28,12 +28,13 @@ class Ended(NamedTuple):
 
 
 class Sender:
-    """One-row requests with the same SLO."""
+    """Requests of one row of `width` ones, with the same SLO."""
 
-    def __init__(self, client: AsyncClient, models: list[str], slo_ns: int) -> None:
+    def __init__(self, client: AsyncClient, models: list[str], slo_ns: int, width: int = 1) -> None:
         self._client = client
         self._models = models
         self._slo_ms = slo_ns / 1e6
+        self._row = np.ones((1, width), np.float32)
         self._ended: list[Ended] = []
         self._open = 0
         self._all_ended = asyncio.Event()
@@ -48,12 +49,16 @@ class Sender:
                 await asyncio.sleep(ONE_BY_ONE_GAP_S)
         return self._ended
 
-    async def poisson(self, rate: float, seconds: float, rng: np.random.Generator) -> list[Ended]:
-        """An open loop of `rate` requests a second over all models; returns when all have their answers."""
+    async def poisson(self, rate: float, seconds: float, rng: np.random.Generator, skew: float = 0.0) -> list[Ended]:
+        """An open loop of `rate` requests a second over all models; returns when all have their answers.
+
+        The n-th model gets a share of them in proportion to `n ** -skew`.
+        """
         self._ended = []
         count = rng.poisson(rate * seconds)
         times = np.sort(rng.integers(0, round(seconds * 1e9), count)).tolist()
-        models = rng.integers(0, len(self._models), count).tolist()
+        weights = np.arange(1, len(self._models) + 1) ** -skew
+        models = rng.choice(len(self._models), count, p=weights / weights.sum()).tolist()
         start_ns = time.monotonic_ns() + HEAD_START_NS
         with quiet_collector():
             for at_ns, model in zip(times, models, strict=True):
@@ -68,7 +73,7 @@ class Sender:
         self._open += 1
         self._all_ended.clear()
         sent_ns = time.monotonic_ns()
-        future = self._client.submit(self._models[model], np.ones((1, 1), np.float32), slo_ms=self._slo_ms)
+        future = self._client.submit(self._models[model], self._row, slo_ms=self._slo_ms)
         future.add_done_callback(lambda done: self._took(done, start_ns, sent_ns, model))
 
     def _took(self, future: asyncio.Future[Any], start_ns: int, sent_ns: int, model: int) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from horologe_common.core import Core, Out
+    from horologe_common.cores import Tap
 
 OF_TENSORS = ("inputs", "outputs", "input_hash", "staged")
 """Fields that follow from the bytes of tensors."""
@@ -72,9 +73,10 @@ class ReplayReport(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-def replay(path: str | Path, core: str = "", until_s: float | None = None) -> ReplayReport:
+def replay(path: str | Path, core: str = "", until_s: float | None = None, tap: Tap | None = None) -> ReplayReport:
     """Replay the cores of a recording whose address begins with `core`, `until_s` seconds from their beginning.
 
+    `tap` sees what the cores see, as it would have in the process that was recorded.
     Raises `SettingsError` for a file that is no recording, `SnapshotError` for a snapshot that cannot be restored.
     """
     found: dict[str, CoreReplay] = {}
@@ -85,17 +87,18 @@ def replay(path: str | Path, core: str = "", until_s: float | None = None) -> Re
         report = found.setdefault(segment.core, CoreReplay(segment.core))
         start_ns = begin_ns.setdefault(segment.core, segment.start_ns)
         until_ns = None if until_s is None else start_ns + round(until_s * 1e9)
-        _Run(segment, report, start_ns).play(until_ns)
+        _Run(segment, report, start_ns, tap).play(until_ns)
     return ReplayReport(str(path), found)
 
 
 class _Run:
     """One segment."""
 
-    def __init__(self, segment: Segment, report: CoreReplay, begin_ns: int) -> None:
+    def __init__(self, segment: Segment, report: CoreReplay, begin_ns: int, tap: Tap | None) -> None:
         self.segment = segment
         self.report = report
         self.begin_ns = begin_ns
+        self.tap = tap
         functions = {"digest": lambda header, buffers: b"", "inline_io": _inline_io(segment)}
         self.core: Core = restore(segment.snapshot, functions)
 
@@ -114,13 +117,18 @@ class _Run:
             report.ticks += 1
             self._call(self._tick, entry)
             outs, self.core.out = self.core.out, []
+            if self.tap:
+                self.tap.ticked(entry.now_ns, self.core, outs)
             put_out.update(type(out.message).__name__ for out in outs)
             self._compare(entry, outs)
         report.handled, report.put_out = dict(sorted(handled.items())), dict(sorted(put_out.items()))
 
     def _handle(self, entry: Handled) -> None:
         buffers = [bytes(size) for size in entry.sizes]
-        self.core.handle(entry.now_ns, entry.sender, heavy(entry.message), buffers)
+        message = heavy(entry.message)
+        if self.tap:
+            self.tap.handled(entry.now_ns, self.core, entry.sender, message, buffers)
+        self.core.handle(entry.now_ns, entry.sender, message, buffers)
 
     def _tick(self, entry: Ticked) -> None:
         self.core.tick(entry.now_ns)

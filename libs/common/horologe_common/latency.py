@@ -133,6 +133,16 @@ BUCKETS_NS = (
     s(10),
 )
 """10 us to 10 s, six a decade."""
+ERROR_BUCKETS_NS = (
+    *(
+        round(step * 10**exponent)
+        for exponent in range(4, 8)
+        for step in (1, 1.25, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8.5)
+    ),
+    *(round(step * 10**exponent) for exponent in (8, 9) for step in (1, 3)),
+    s(10),
+)
+"""10 us to 100 ms, twelve a decade, for tails of some hundred microseconds; then two a decade to 10 s."""
 
 
 class Histogram:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from horologe_common.latency import Histogram
+from horologe_common.latency import BUCKETS_NS, ERROR_BUCKETS_NS, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,8 +38,18 @@ METRICS: dict[str, Metric] = {
     "horologe_refused_total": Metric("counter", "Requests refused by the controller, by reason", (*MODEL, "reason")),
     "horologe_batch_rows": Metric("histogram", "Rows in a batch", MODEL),
     "horologe_prediction_error_seconds": Metric("histogram", "Actual less expected duration", ("action", "side")),
+    "horologe_completion_error_seconds": Metric(
+        "histogram", "End of an action less the end predicted when it was planned", ("action", "side")
+    ),
     "horologe_start_error_seconds": Metric(
         "histogram", "EXEC begin less the latest of window start, end of the EXEC before it and arrival of its inputs"
+    ),
+    "horologe_lane_operations_total": Metric(
+        "counter", "Operations that ended: load, unload (on the lane of load), input, exec, output", ("lane", "status")
+    ),
+    "horologe_lane_busy_seconds_total": Metric("counter", "Time spent on operations, all shares together", ("lane",)),
+    "horologe_lane_wait_seconds": Metric(
+        "histogram", "Begin of an operation less the later of window start and its being given to the lane", ("lane",)
     ),
     "horologe_actions_total": Metric("counter", "Finished actions", ("action", "status")),
     "horologe_device_slowness": Metric(
@@ -72,8 +82,14 @@ class Stats:
         key = (name, *labels)
         histogram = self.histograms.get(key)
         if histogram is None:
-            histogram = self.histograms[key] = Histogram(ROWS) if name.endswith("_rows") else Histogram()
+            histogram = self.histograms[key] = Histogram(_bounds(name))
         histogram.observe(value)
+
+
+def _bounds(name: str) -> Sequence[int]:
+    if name.endswith("_rows"):
+        return ROWS
+    return ERROR_BUCKETS_NS if name.endswith("_error_seconds") else BUCKETS_NS
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

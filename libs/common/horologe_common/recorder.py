@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from horologe_common.clock import s
-from horologe_common.core import Out
+from horologe_common.core import Out, role
 from horologe_common.log import logger
 from horologe_common.settings import SettingsError
 from horologe_common.snapshot import dump_message, light, load_message, snapshot
@@ -54,6 +54,8 @@ class RecorderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Messages and ticks in a segment; then a new one begins, with a snapshot of the core."""
     segments: int = 2
     """Segments kept per core; the oldest is dropped."""
+    roles: tuple[str, ...] = ()
+    """Of the cores to record, as in `controller`; empty: all."""
 
 
 class Handled(msgspec.Struct, frozen=True, gc=False):
@@ -134,7 +136,7 @@ class Recorder:
     def _segment(self, now_ns: int, core: Core) -> Segment | None:
         ring = self._rings.get(core.address)
         if ring is None:
-            if core.address in self._unable or not getattr(core, "recorded", True):
+            if core.address in self._unable or not getattr(core, "recorded", True) or not self._asked_for(core):
                 return None
             ring = deque(maxlen=self.settings.segments)
             self._begin(now_ns, core, ring)
@@ -142,6 +144,9 @@ class Recorder:
                 return None
             self._rings[core.address] = ring
         return ring[-1]
+
+    def _asked_for(self, core: Core) -> bool:
+        return not self.settings.roles or role(core.address) in self.settings.roles
 
     def _begin(self, now_ns: int, core: Core, ring: deque[Segment]) -> None:
         try:

@@ -40,6 +40,7 @@ PURE = frozenset({
     )),
     *(f"horologe_gpu_worker.{name}" for name in (
         "actions", "answers", "core", "early", "infers", "lanes", "memory", "pages", "residency", "settings",
+        "telemetry",
     )),
 })  # fmt: skip
 """Modules a core is made of. A class of another one in a core's state is an error when it is read, not when written."""

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 STATUS_NAMES = {int(status): status.name for status in Status}
 
 
+def side_of(error_ns: int) -> str:
+    """`over`: no longer, or no later, than predicted (Clockwork section 6.5)."""
+    return "over" if error_ns <= 0 else "under"
+
+
 class Account(msgspec.Struct):
     """What a model has been run for."""
 
@@ -36,15 +41,17 @@ class Accounts:
         self._stats = stats
         self._models: dict[tuple[str, str], Account] = {}
 
-    def ended(self, action: Action, result: Result, took_ns: int) -> None:
-        """An action has ended: how, and how well its duration was predicted."""
+    def ended(self, action: Action, result: Result, took_ns: int, end_ns: int) -> None:
+        """An action has ended, at `end_ns` of our clock: how, and how well its duration and its end were predicted."""
         stats = self._stats
         stats.count("horologe_actions_total", action.kind, STATUS_NAMES[result.status])
         if result.status:
             return
-        error_ns = took_ns - action.expected_ns
-        side = "over" if error_ns <= 0 else "under"
-        stats.observe("horologe_prediction_error_seconds", action.kind, side, value=abs(error_ns))
+        for name, error_ns in (
+            ("horologe_prediction_error_seconds", took_ns - action.expected_ns),
+            ("horologe_completion_error_seconds", end_ns - action.promised_ns),
+        ):
+            stats.observe(name, action.kind, side_of(error_ns), value=abs(error_ns))
         if action.requests:
             spec = action.requests[0].spec
             labels = spec.name, spec.version

@@ -183,7 +183,7 @@ class Controller:
             return
         action, end_ns = ended
         took_ns = result.end_ns - result.begin_ns
-        self._accounts.ended(action, result, took_ns)
+        self._accounts.ended(action, result, took_ns, end_ns)
         if result.status == Status.OK:
             action.share.estimates[action.model].observe(now_ns, action.batch_size, took_ns)
             self.scheduler.observe(now_ns, action, took_ns)

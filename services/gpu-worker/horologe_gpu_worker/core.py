@@ -17,6 +17,7 @@ from horologe_gpu_worker.actions import refusal
 from horologe_gpu_worker.infers import Infers
 from horologe_gpu_worker.lanes import Finished, Operation
 from horologe_gpu_worker.residency import Residency
+from horologe_gpu_worker.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ class Worker:
         self.draining = False
         self.infers = Infers(settings, self.lanes, inline_io)
         self.stats = self.infers.stats
+        self.telemetry = Telemetry(self.stats)
         pages = settings.pages_bytes // PAGE_BYTES
         self.shares = [Residency(share, settings.device, pages, self.lanes) for share in range(settings.shares)]
         self._scans: dict[int, str] = {}
@@ -74,10 +76,10 @@ class Worker:
     def tick(self, now_ns: int) -> None:
         """Start the actions that have become complete, and put out what lanes and peers are to know."""
         self.infers.tick(now_ns)
-        self._pass_on(self.infers.out)
+        self._pass_on(now_ns, self.infers.out)
         for share in self.shares:
             if share.out:
-                self._pass_on(share.out)
+                self._pass_on(now_ns, share.out)
                 free = share.pages.free_pages
                 self.stats.set("horologe_pages_free", instance(self.address), str(share.share), to=free)
 
@@ -90,10 +92,13 @@ class Worker:
         for share in self.shares:
             share.check()
 
-    def _pass_on(self, outs: list[Out]) -> None:
+    def _pass_on(self, now_ns: int, outs: list[Out]) -> None:
         """What the actions of a lost controller came to, its successors learn: they know them from `running`."""
         for out in outs:
-            if isinstance(out.message, Result) and self.controllers and out.to not in self.controllers:
+            if isinstance(out.message, Operation):
+                self.telemetry.given(now_ns, out.message)
+                self.out.append(out)
+            elif isinstance(out.message, Result) and self.controllers and out.to not in self.controllers:
                 self.out.extend(Out(controller, out.message) for controller in self.controllers)
             else:
                 self.out.append(out)
@@ -183,7 +188,9 @@ class Worker:
     def _finished(self, now_ns: int, sender: str, finished: Finished, buffers: Sequence[Buffer]) -> None:
         if finished.lane == "scan":
             self._scanned(finished)
-        elif finished.lane == "load":
+            return
+        self.telemetry.ended(finished)
+        if finished.lane == "load":
             for share in self.shares:
                 share.finished(now_ns, finished)
         elif finished.lane != "unload":

@@ -46,6 +46,7 @@ def demo(
     from horologe_cli.arrangement import Options
     from horologe_cli.demo import Wishes
     from horologe_cli.embedded import Embedded
+    from horologe_cli.stage import repository
     from horologe_common.status import HorologeError
 
     folder = models or repository()
@@ -69,12 +70,6 @@ def demo(
     if not found.held:
         _keep_log(lines)
         raise SystemExit(int(Exit.FAILED))
-
-
-def repository() -> str:
-    """The models of the folder we are in, else those of the checkout this file belongs to."""
-    beside = Path(__file__).resolve().parents[4] / "models"
-    return "models" if Path("models").is_dir() or not beside.is_dir() else str(beside)
 
 
 def _held(house: Embedded, wishes: Wishes, quiet: bool) -> Findings:

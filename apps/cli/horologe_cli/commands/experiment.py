@@ -54,10 +54,11 @@ def experiment(
 
 
 def _known() -> dict[str, Experiment]:
+    from horologe_cli.fig9 import Fig9
     from horologe_cli.live import Live
     from horologe_sim.experiments import EXPERIMENTS
 
-    return {**EXPERIMENTS, Live.name: Live()}
+    return {**EXPERIMENTS, Fig9.name: Fig9(), Live.name: Live()}
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:
