@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builders import a_report, a_spec, sent
-from horologe_common.clock import ms
+from horologe_common.clock import ms, s
 from horologe_common.core import Gone, Joined
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -198,6 +198,39 @@ def test_a_request_at_a_silent_worker_ends_when_its_submitter_cancels_it() -> No
     controller.handle(ms(100), SELECTOR, Cancel((1,)), ())
     assert controller.pending() == 0
     controller.check()
+
+
+def test_a_request_that_hangs_worker_after_worker_is_not_given_to_every_one() -> None:
+    controller = a_controller(lookahead_ns=ms(1), action_grace_ns=ms(10))
+    for number in range(1, 6):
+        join(controller, f"worker/{number}#1")
+        for load in sent(controller, Load, f"worker/{number}"):
+            controller.handle(0, f"worker/{number}#1", Result(load.action_id, Status.OK, 0, ms(5)), ())
+    submit(controller, 1, budget_ms=60_000)
+    given = sent(controller, Infer)
+    for now_ns in range(ms(100), s(30), s(2)):
+        controller.tick(now_ns)
+        given += sent(controller, Infer)
+        assert len(given) <= 3
+    assert len(given) == 3
+    assert [outcome.status for outcome in sent(controller, Outcome)] == [Status.LOST]
+    controller.check()
+
+
+def test_a_batch_with_rows_missing_says_nothing_of_a_full_one() -> None:
+    controller = a_controller(in_flight=1)
+    for number in range(10, 130, 10):
+        submit(controller, number, number + 1, number + 2, number + 3, now_ns=number * ms(10))
+        (infer,) = sent(controller, Infer)
+        assert (infer.batch_size, infer.expected_ns) == (4, ms(3.5))
+        end_ns = number * ms(10) + ms(1)
+        rows = tuple(RowStatus(place, 0, Status.FAILED) for place in (1, 2, 3))
+        controller.handle(end_ns, WORKER, Result(infer.action_id, Status.OK, end_ns - ms(1), end_ns, rows=rows), ())
+        controller.tick(end_ns)
+    controller.refresh_stats()
+    assert controller.stats.values["nv_inference_count", "sum", "1"] == 12, "those that were run"
+    for side in ("over", "under"):
+        assert ("horologe_prediction_error_seconds", "infer", side) not in controller.stats.histograms
 
 
 def test_cancelled_requests_leave_the_queue() -> None:

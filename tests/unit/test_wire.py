@@ -69,8 +69,12 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Ping(100), "923664"),
     (wire.Pong(100, 101), "93376465"),
     (
-        wire.Register((wire.Share(0, "cpu", 8, ("m/1",)),), (wire.ModelReport(SPEC, Profile({1: 5}, 9), ""),), (10,)),
-        "9438919400a36370750891a36d2f3191939ca16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c2009281010509a0910a",
+        wire.Register(
+            (wire.Share(0, "cpu", 8, ("m/1",), (("n/1", 11),)),),
+            (wire.ModelReport(SPEC, Profile({1: 5}, 9), ""),),
+            (10,),
+        ),
+        "9438919500a36370750891a36d2f319192a36e2f310b91939ca16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c2009281010509a0910a",
     ),
     (wire.Scan("m"), "9239a16d"),
     (wire.Drain(), "913a"),

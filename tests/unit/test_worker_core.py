@@ -256,11 +256,11 @@ def test_load_takes_pages_once_and_unload_gives_them_back() -> None:
     assert result(told(worker, 13, CONTROLLER, Unload(4, 0, MODEL))).status == Status.OK
 
 
-def test_load_without_pages_fails_with_the_reason() -> None:
+def test_load_without_pages_is_refused_with_the_reason() -> None:
     worker = a_worker(specs=[a_spec(), a_spec("big", weights_bytes=2 * PAGE)], pages_bytes=2 * PAGE)
     told(worker, 0, CONTROLLER, a_load())
     refused = result(told(worker, 1, CONTROLLER, a_load(2, "big/1")))
-    assert refused.status == Status.FAILED
+    assert refused.status == Status.REFUSED, "planned again, not withdrawn"
     assert "needs 2, 1 of 2 are free" in refused.reason
     assert "not served" in result(told(worker, 1, CONTROLLER, a_load(3, "none/1"))).reason
 
@@ -302,6 +302,18 @@ def test_every_controller_incarnation_hears_what_is_resident_and_running() -> No
     assert out.message.running == (7,)
     assert [report.spec.key for report in out.message.models] == [MODEL]
     assert not told(worker, 1, "", Joined("frontend/0#x"))
+
+
+def test_a_load_of_a_lost_controller_is_told_to_its_successor_with_its_result() -> None:
+    worker = a_worker()
+    joined(worker)
+    told(worker, 0, CONTROLLER, a_load(5))
+    told(worker, 1, "", Gone(CONTROLLER))
+    [out] = joined(worker, "controller/0#b")
+    assert (out.message.shares[0].resident, out.message.shares[0].loading) == ((), ((MODEL, 5),))
+    assert result(told(worker, 10, worker.lanes, loaded(5)), "controller/0#b").action_id == 5
+    [out] = joined(worker, "controller/0#b")
+    assert (out.message.shares[0].resident, out.message.shares[0].loading) == ((MODEL,), ())
 
 
 def test_an_action_of_a_lost_controller_still_ends_and_its_successor_hears_of_it() -> None:

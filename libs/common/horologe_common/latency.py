@@ -75,6 +75,12 @@ class Rolling:
         del self._ordered[bisect.bisect_left(self._ordered, value)]
 
 
+def profiled_ns(seed_ns: Mapping[int, int], size: int) -> int:
+    """What a batch of `size` takes by a profile; one of a size that it does not have (any more): its largest."""
+    found_ns = seed_ns.get(size)
+    return seed_ns[max(seed_ns)] if found_ns is None else found_ns
+
+
 class Estimate:
     """Predicted durations of one model on one share, by batch size: recent measurements over the profile's seed.
 
@@ -122,7 +128,7 @@ class Estimate:
             current = self._current[size] = measured.summary(now_ns)
             if current[0]:
                 return current
-        seed_ns = self.seed_ns[size]
+        seed_ns = profiled_ns(self.seed_ns, size)
         if size and (permille := self._pace.high(now_ns) or 0) > SLOWER:
             seed_ns = seed_ns * permille // 1000
         return 0, seed_ns, seed_ns

@@ -34,9 +34,8 @@ PURE = frozenset({
     *(f"horologe_frontend.{name}" for name in ("admission", "asks", "catalogue", "core", "settings", "statistics")),
     *(f"horologe_selector.{name}" for name in ("cache", "core", "settings")),
     *(f"horologe_controller.{name}" for name in (
-        "accounts", "actions", "admission", "cluster", "core", "demand", "lane", "lookahead", "placement", "queues",
-        "repository",
-        "scheduler", "settings", "share", "strategies",
+        "accounts", "actions", "admission", "book", "cluster", "core", "demand", "lane", "lookahead", "placement",
+        "profiles", "queues", "repository", "scheduler", "settings", "share", "strategies",
     )),
     *(f"horologe_gpu_worker.{name}" for name in (
         "actions", "answers", "core", "early", "infers", "lanes", "memory", "pages", "residency", "settings",

@@ -343,6 +343,8 @@ class Share(Message, frozen=True):
     device: str
     pages_total: int
     resident: tuple[str, ...] = ()
+    loading: tuple[tuple[str, int], ...] = ()
+    """Model keys that have their pages but cannot run yet, and the LOAD whose Result will tell."""
 
 
 class ModelReport(Message, frozen=True):
@@ -359,7 +361,7 @@ class Register(Message, frozen=True, tag=56):
     shares: tuple[Share, ...]
     models: tuple[ModelReport, ...]
     running: tuple[int, ...] = ()
-    """Ids of actions accepted and not finished, from whichever controller."""
+    """Ids of actions accepted and not finished, from whichever controller: for whoever reads a recording."""
 
 
 class Scan(Message, frozen=True, tag=57):

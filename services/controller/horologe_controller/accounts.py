@@ -10,7 +10,7 @@ from horologe_common.core import instance
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from horologe_common.metrics import Stats
     from horologe_common.wire import Result
@@ -47,15 +47,18 @@ class Accounts:
         stats.count("horologe_actions_total", action.kind, STATUS_NAMES[result.status])
         if result.status:
             return
-        for name, error_ns in (
-            ("horologe_prediction_error_seconds", took_ns - action.expected_ns),
-            ("horologe_completion_error_seconds", end_ns - action.promised_ns),
-        ):
-            stats.observe(name, action.kind, side_of(error_ns), value=abs(error_ns))
+        errors_ns = {
+            "horologe_prediction_error_seconds": took_ns - action.expected_ns,
+            "horologe_completion_error_seconds": end_ns - action.promised_ns,
+        }
+        for name, error_ns in errors_ns.items():
+            if not result.rows:  # else it was a smaller batch than the one predicted
+                stats.observe(name, action.kind, side_of(error_ns), value=abs(error_ns))
         if action.requests:
             spec = action.requests[0].spec
             labels = spec.name, spec.version
             rows = sum(request.rows for request in action.requests)
+            rows -= sum(action.requests[row.id].rows for row in result.rows)
             account = self._models.get(labels)
             if account is None:
                 account = self._models[labels] = Account()
@@ -71,12 +74,18 @@ class Accounts:
             stats.set("nv_inference_exec_count", *labels, to=account.batches)
             stats.set("nv_inference_count", *labels, to=account.rows)
             stats.set("nv_inference_compute_infer_duration_us", *labels, to=account.exec_ns // 1000)
-        for share in cluster.shares():
-            labels = instance(share.worker), str(share.number)
-            stats.set("horologe_device_slowness", *labels, to=share.slowness(now_ns))
-        waiting = {(spec.name, spec.version): 0 for spec in cluster.specs.values()}
+        shares = {(instance(share.worker), str(share.number)): share.slowness(now_ns) for share in cluster.shares()}
+        self._gauge("horologe_device_slowness", shares)
+        waiting: dict[tuple[str, str], float] = {(spec.name, spec.version): 0 for spec in cluster.specs.values()}
         for request in requests:
             labels = request.spec.name, request.spec.version
             waiting[labels] = waiting.get(labels, 0) + 1
-        for labels, count in waiting.items():
-            stats.set("nv_inference_pending_request_count", *labels, to=count)
+        self._gauge("nv_inference_pending_request_count", waiting)
+
+    def _gauge(self, name: str, found: Mapping[tuple[str, str], float]) -> None:
+        """A gauge as it is now; what it was of others, which are gone, is forgotten."""
+        values = self._stats.values
+        for key in [key for key in list(values) if key[0] == name and key[1:] not in found]:
+            del values[key]
+        for labels, value in found.items():
+            self._stats.set(name, *labels, to=value)

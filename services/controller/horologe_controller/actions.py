@@ -12,8 +12,8 @@ from horologe_controller.share import LOAD_SIZE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horologe_common.wire import Result
-    from horologe_controller.cluster import Cluster
+    from horologe_common.wire import Register, Result
+    from horologe_controller.cluster import Cluster, Worker
     from horologe_controller.lane import Kind, Lane
     from horologe_controller.queues import Request
     from horologe_controller.scheduler import Batch, Plan
@@ -32,6 +32,10 @@ class Actions:
     def __iter__(self) -> Iterator[Action]:
         return iter(self._pending.values())
 
+    def requests(self) -> list[Request]:
+        """Those that wait for an action."""
+        return [request for action in self._pending.values() for request in action.open_requests()]
+
     def carry_out(self, now_ns: int, plan: Plan) -> Iterator[Out]:
         """What a plan says the workers are to do, in its order."""
         for share, model in plan.unload:
@@ -40,6 +44,23 @@ class Actions:
             yield self._load(now_ns, share, model)
         for batch in plan.start:
             yield from self._start(now_ns, batch)
+
+    def adopt(self, now_ns: int, worker: Worker, message: Register) -> None:
+        """LOADs that another controller has asked for: their Results will come here."""
+        for told in message.shares:
+            share = worker.shares[told.share]
+            under_way = {action.model for action in share.load.pending.values()}
+            for model, action_id in told.loading:
+                if model in share.loading and model not in under_way:
+                    expected_ns = share.predict(now_ns, model, LOAD_SIZE) if model in share.estimates else 0
+                    self._act(now_ns, "load", share, model, LOAD_SIZE, [], now_ns, expected_ns, action_id)
+
+    def drop_unserved(self) -> Iterator[Out]:
+        """UNLOAD what shares hold and cannot run any more. INFERs that come too late for it are planned again."""
+        for share, model in self._cluster.unserved:
+            if not share.gone and model not in share.estimates:
+                yield self._unload(share, model)
+        self._cluster.unserved.clear()
 
     def ended(self, now_ns: int, sender: str, result: Result) -> tuple[Action, int] | None:
         """Which action this is the result of, and when it ended on our clock; None if it is not pending there."""
@@ -106,19 +127,19 @@ class Actions:
 
     def _unload(self, share: Share, model: str) -> Out:
         """UNLOAD to the worker. It is not pending: its pages are free at once."""
-        share.unload(model)
+        if model in share.resident:
+            share.unload(model)
         self._last_id += 1
         return Out(share.worker, Unload(self._last_id, share.number, model))
 
     def _act(
         self, now_ns: int, kind: Kind, share: Share, model: str, size: int, requests: list[Request], start_ns: int,
-        expected_ns: int,
+        expected_ns: int, action_id: int = 0,
     ) -> Action:  # fmt: skip
-        self._last_id += 1
+        if not action_id:
+            action_id = self._last_id = self._last_id + 1
         end_ns = start_ns + expected_ns
-        action = Action(
-            self._last_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns
-        )
+        action = Action(action_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns)
         self._pending[action.id] = action
         _lane(action).pending[action.id] = action
         return action

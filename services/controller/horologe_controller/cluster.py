@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import NEVER_NS, Offset, ms, s
 from horologe_common.latency import Estimate, Rolling
 from horologe_common.wire import ShareState
+from horologe_controller.profiles import Profiles, unmeasured
 from horologe_controller.share import LOAD_SIZE, Holders, Share
 
 if TYPE_CHECKING:
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
     from horologe_common import wire
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Register
+    from horologe_controller.profiles import Seed
     from horologe_controller.share import Changes
-
-    Seed = dict[int, int]
 
 FRESH_NS = ms(5)
 """How long `quick_exec_ns` is remembered, for each share asked; whoever would refuse by it asks `best_exec_ns`."""
@@ -51,6 +51,10 @@ class Cluster:
         self.workers: dict[str, Worker] = {}
         self.specs: dict[str, ModelSpec] = {}
         """Models that some worker serves and that are admitted."""
+        self.revised: dict[str, bool] = {}
+        """Models that are something else than they were, or that nobody can run any more; the controller clears it."""
+        self.unserved: dict[tuple[Share, str], bool] = {}
+        """Models in pages of a share that cannot run them any more; cleared by whoever unloads them."""
         self.holders = Holders()
         self.capable: dict[str, dict[Share, bool]] = {}
         """Model key -> the shares that could run it."""
@@ -58,8 +62,7 @@ class Cluster:
         """How long results take from the end of EXEC until they are here."""
         self.overruns = Rolling(window=100, age_ns=s(5), quantile=0.9)
         """How much later than predicted, when it was planned, EXEC ends."""
-        self._seeds: dict[str, dict[tuple[tuple[int, int], ...], Seed]] = {}
-        """Model key -> its profiles as they differ between devices; kept while no worker serves the model."""
+        self._profiles = Profiles()
         self.size = 0
         """Shares, those whose clock is not known yet included."""
         self._last_index = 0
@@ -87,29 +90,58 @@ class Cluster:
         )  # fmt: skip
 
     def register(self, worker: Worker, message: Register) -> None:
-        """Take a worker's own account of its pages and models."""
+        """Take a worker's own account of its pages and models; what it does not serve any more is withdrawn."""
         most_pages = max((told.pages_total for told in message.shares), default=0)
         worker.models = {one.spec.key: _servable(one, most_pages) for one in message.models}
         for told in message.shares:
-            if (share := worker.shares.get(told.share)) is None:
-                share = worker.shares[told.share] = self._share(worker.address, told)
-                for key in told.resident:
-                    if key in worker.models:
-                        share.hold(key, worker.models[key][0].pages, loading=False)
-            for key, (_, profile, _) in worker.models.items():
-                if profile is not None and worker.models[key][0].pages <= share.pages_total:
-                    self._can_run(share, key, self._seed(key, profile))
+            share = worker.shares.get(told.share) or self._enter(worker, told)
+            for key in [key for key in share.estimates if key not in worker.models]:
+                self.withdraw(share, key)
+            for key in worker.models:
+                self._fit(worker, share, key)
+            for key in told.resident:
+                if key not in share.estimates:
+                    self.unserved[share, key] = True
             self.stir(share)
 
-    def _share(self, worker: str, told: wire.Share) -> Share:
+    def admit(self, specs: dict[str, ModelSpec]) -> None:
+        """These models are served from now on; a share can run those whose batch sizes it has all been measured for."""
+        before, self.specs = self.specs, specs
+        for key, spec in specs.items():
+            known = before.get(key)
+            if known is not None and known != spec:
+                self.revised[key] = True
+            if known is None or known.batch_sizes != spec.batch_sizes:
+                for worker in self.workers.values():
+                    for share in worker.shares.values() if key in worker.models else ():
+                        self._fit(worker, share, key)
+
+    def known(self, model: str) -> bool:
+        """Whether some share can run the model, or could if its worker were back."""
+        return model in self._profiles
+
+    def _enter(self, worker: Worker, told: wire.Share) -> Share:
+        """A share that is new here, with what is in its pages already."""
         self.size += 1
         self._last_index += 1
-        return Share(worker, told.share, self._last_index, told.device, told.pages_total, self.holders)
+        share = Share(worker.address, told.share, self._last_index, told.device, told.pages_total, self.holders)
+        worker.shares[told.share] = share
+        for key in told.resident:
+            if key in worker.models:
+                share.hold(key, worker.models[key][0].pages, loading=False)
+        for key, _ in told.loading:
+            if key in worker.models:
+                share.hold(key, worker.models[key][0].pages, loading=True)
+        return share
 
-    def _seed(self, model: str, profile: Profile) -> Seed:
-        """The profile's durations by batch size, one object for all shares that have the same."""
-        seed = {LOAD_SIZE: max(1, profile.load_ns), **profile.exec_ns}
-        return self._seeds.setdefault(model, {}).setdefault(tuple(seed.items()), seed)
+    def _fit(self, worker: Worker, share: Share, model: str) -> None:
+        """Whether the share can run the model, by what its worker reports and by the spec that is admitted."""
+        spec, profile, _ = worker.models[model]
+        sizes = self.specs.get(model, spec).batch_sizes
+        if profile is not None and spec.pages <= share.pages_total and not unmeasured(profile, sizes):
+            self._can_run(share, model, self._profiles.enter(model, profile))
+        else:
+            self.withdraw(share, model)
 
     def _can_run(self, share: Share, model: str, seed: Seed) -> None:
         """What has been measured of the model stays, unless its profile is another one now."""
@@ -117,6 +149,7 @@ class Cluster:
         if known is None or known.seed_ns is not seed:
             share.estimates[model] = Estimate(seed, share.pace)
             self.capable.setdefault(model, {})[share] = True
+            self._profiles.keep(model, self.capable[model])
 
     def clock(self, worker: Worker, sent_ns: int, peer_ns: int, received_ns: int) -> None:
         """A Pong: from the first on, windows can be told to a worker on another host."""
@@ -139,17 +172,24 @@ class Cluster:
                 self._cannot_run(share, model)
 
     def withdraw(self, share: Share, model: str) -> None:
-        """The share turned out to be unable to load the model."""
-        del share.estimates[model]
+        """The share cannot run the model (any more), if it ever could."""
+        if (estimate := share.estimates.pop(model, None)) is None:
+            return
         self._cannot_run(share, model)
+        if model in share.resident:
+            self.unserved[share, model] = True
         if model not in self.capable:
-            self._seeds.pop(model, None)
+            self._profiles.forget(model)
+            self.revised[model] = True
+        for size in estimate.seed_ns:
+            self._quick.pop((model, size), None)
 
     def _cannot_run(self, share: Share, model: str) -> None:
         capable = self.capable[model]
         del capable[share]
         if not capable:
             del self.capable[model]
+        self._profiles.keep(model, capable)
 
     def quick_exec_ns(self, now_ns: int, model: str, size: int) -> tuple[int, int]:
         """(shortest predicted, least typical) duration of a batch of `size` over all shares, as of a moment ago.
@@ -169,7 +209,7 @@ class Cluster:
                 if (mostly_ns := estimate.typical(now_ns, size)) < typical_ns:
                     typical_ns = mostly_ns
         if len(holders) < len(self.capable.get(model, NOBODY)) or best_ns == NEVER_NS:
-            best_ns = min(best_ns, self._seed_ns(model, size))
+            best_ns = min(best_ns, self._profiles.shortest_ns(model, size))
             typical_ns = best_ns if typical_ns == NEVER_NS else typical_ns
         self._quick[model, size] = now_ns + FRESH_NS * (1 + len(holders)), best_ns, typical_ns
         return best_ns, typical_ns
@@ -179,13 +219,9 @@ class Cluster:
         self._quick.pop((model, size), None)
         return self.quick_exec_ns(now_ns, model, size)[0]
 
-    def _seed_ns(self, model: str, size: int) -> int:
-        seeds = self._seeds.get(model)
-        return min(seed[size] for seed in seeds.values()) if seeds else 0
-
     def load_ns(self, model: str) -> int:
         """What a LOAD of the model takes by its profiles."""
-        return self._seed_ns(model, LOAD_SIZE)
+        return self._profiles.shortest_ns(model, LOAD_SIZE)
 
     def check(self) -> None:
         for share in self.shares():

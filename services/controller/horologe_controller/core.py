@@ -1,7 +1,7 @@
 """The controller: every request is queued, planned onto a worker inside a window, or refused; tensors never pass it.
 
 Submit -> queue -> (tick) plan -> Infer to the worker and Dispatch to the holder; Result -> the mirror, the estimates.
-`_finish` is the only place that removes a request, and it answers.
+`_finish` is the only place that removes a request from the book, and it answers.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from horologe_common.status import Status
 from horologe_common.wire import Admit, Cancel, Describe, Description, Outcome, Ping, Pong, Register, Result, Submit
 from horologe_controller.accounts import Accounts
 from horologe_controller.actions import Actions
+from horologe_controller.book import Book
 from horologe_controller.cluster import Cluster, Worker
-from horologe_controller.queues import FINISHED, UNPLACED, Request
+from horologe_controller.queues import FINISHED, UNPLACED
 from horologe_controller.repository import AUDIENCE, Repository
 from horologe_controller.schedulers import SCHEDULERS
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer
     from horologe_controller.lane import Action
+    from horologe_controller.queues import Request
     from horologe_controller.scheduler import Plan, Refusal
     from horologe_controller.settings import Settings
 
@@ -47,11 +49,9 @@ class Controller:
         self.stats = Stats()
         self._accounts = Accounts(self.stats)
         self._arrived: list[tuple[str, Submit, int]] = []
-        self._requests: dict[int, Request] = {}
-        self._by_submit: dict[tuple[str, int], int] = {}
+        self._book = Book()
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
         self._peers: dict[str, str] = {}
-        self._last_id = 0
         self._now_ns = 0
         self._ping_ns = 0
         self._wake_ns: int | None = None
@@ -64,8 +64,7 @@ class Controller:
             case Result():
                 self._result(now_ns, sender, message)
             case Cancel():
-                for submit_id in message.ids:
-                    self._cancel(now_ns, sender, submit_id)
+                self._cancel(now_ns, sender, message.ids)
             case Register():
                 self._register(now_ns, sender, message)
             case Pong():
@@ -75,7 +74,8 @@ class Controller:
                 self.out.extend(self.repository.admit(sender, message))
                 self.out.extend(self.repository.announcement())
             case Describe():
-                self._describe(now_ns, sender, message)
+                shares, scheduler = self.cluster.states(now_ns), self.settings.scheduler
+                self.out.append(Out(sender, Description(message.id, shares, scheduler, len(self._book))))
             case Joined():
                 self._joined(now_ns, message)
             case Gone():
@@ -84,18 +84,33 @@ class Controller:
     def tick(self, now_ns: int) -> None:
         """Take in what has arrived, plan, and send what the plan says."""
         self._now_ns = now_ns
+        self._revise(now_ns)
         for sender, submit, arrival_ns in self._arrived:
             self._submit(now_ns, sender, submit, arrival_ns)
         self._arrived.clear()
+        if self.cluster.workers and now_ns >= self._ping_ns:
+            self._ping_ns = now_ns + self.settings.ping_ns
+            self._again(now_ns, self._actions.overdue(now_ns))
+            self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
         plan = self._plan(now_ns)
         while plan.load:
             plan = self._plan(now_ns)
-        if self.cluster.workers and now_ns >= self._ping_ns:
-            self._ping_ns = now_ns + self.settings.ping_ns
-            for request in self._actions.overdue(now_ns):
-                self._enqueue(now_ns, request)
-            self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
         self._wake_ns = plan.wake_ns
+
+    def _revise(self, now_ns: int) -> None:
+        """Where models have changed: their requests are queued anew, or end; what shares cannot run is unloaded."""
+        self.out.extend(self._actions.drop_unserved())
+        if not self.cluster.revised:
+            return
+        requests = self._book.queued(self.cluster.revised)
+        self.cluster.revised.clear()
+        for request in requests:
+            self.scheduler.remove(now_ns, request, self.cluster)
+        for request in requests:
+            if self.cluster.known(request.model):
+                self._enqueue(now_ns, request)
+            else:
+                self._finish(request, *self.repository.why_not(request.model))
 
     def _plan(self, now_ns: int) -> Plan:
         """Ask the scheduler, and do as it says."""
@@ -110,48 +125,44 @@ class Controller:
         return min((at for at in (self._wake_ns, ping_ns) if at is not None), default=None)
 
     def pending(self) -> int:
-        return len(self._requests)
+        return len(self._book)
 
     def refresh_stats(self) -> None:
         """Bring what follows from other state up to date, before it is read."""
-        self._accounts.refresh(self._now_ns, self.cluster, list(self._requests.values()))
+        self._accounts.refresh(self._now_ns, self.cluster, self._book)
 
     def check(self) -> None:
         """Pages add up; every request is queued or in exactly one pending action."""
         self.cluster.check()
         self.scheduler.check()
-        placed = [request.id for action in self._actions for request in action.open_requests()]
-        assert len(placed) == len(set(placed))
-        assert all(request_id in self._requests for request_id in placed)
-        assert len(self._requests) == len(self._by_submit) == len(placed) + len(self.scheduler)
+        self._book.check(self._actions.requests(), len(self.scheduler))
 
     def _submit(self, now_ns: int, sender: str, submit: Submit, arrival_ns: int) -> None:
-        if (sender, submit.id) in self._by_submit or sender not in self._peers:
+        if self._book.find(sender, submit.id) or sender not in self._peers:
             return
-        spec = self.cluster.specs.get(submit.model)
-        if spec is None or submit.rows > spec.max_batch or submit.rows < 1:
-            status, reason = Status.UNKNOWN_MODEL, f"model {submit.model!r}: not served now"
-            if spec is not None:
-                status, reason = Status.INVALID_INPUT, f"rows: got {submit.rows}, wanted 1 to {spec.max_batch}"
-            self.out.append(Out(sender, Outcome(submit.id, int(status), reason)))
+        if (spec := self.cluster.specs.get(submit.model)) is None:
+            outcome = Outcome(submit.id, int(Status.UNKNOWN_MODEL), f"model {submit.model!r}: not served now")
+            self.out.append(Out(sender, outcome))
             return
-        self._last_id += 1
-        end_ns = arrival_ns + submit.budget_ns
         back_ns = self.settings.margin_ns + (self.cluster.returns.high(now_ns) or 0)
-        deadline_ns = end_ns - min(back_ns, submit.budget_ns // BACK_SHARE)
-        request = Request(
-            self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
-            arrival_ns, deadline_ns, submit.best_effort, submit.alike,
-        )  # fmt: skip
-        self._requests[request.id] = request
-        self._by_submit[sender, submit.id] = request.id
-        self._enqueue(now_ns, request)
+        deadline_ns = arrival_ns + submit.budget_ns - min(back_ns, submit.budget_ns // BACK_SHARE)
+        self._enqueue(now_ns, self._book.enter(sender, submit, spec, arrival_ns, deadline_ns))
+
+    def _again(self, now_ns: int, requests: list[Request]) -> None:
+        """Their worker is gone or hangs: it counts as an attempt, for it may have been because of them."""
+        for request in requests:
+            request.attempts += 1
+            self._enqueue(now_ns, request)
 
     def _enqueue(self, now_ns: int, request: Request) -> None:
         """Queue a new request or one whose action came to nothing."""
         request.action_id = UNPLACED
+        request.spec = self.cluster.specs.get(request.model, request.spec)
+        most_rows = request.spec.max_batch
         if request.attempts >= ATTEMPTS:
             self._finish(request, Status.LOST, f"{ATTEMPTS} attempts failed")
+        elif not 1 <= request.rows <= most_rows:
+            self._finish(request, Status.INVALID_INPUT, f"rows: got {request.rows}, wanted 1 to {most_rows}")
         elif len(self.scheduler) >= self.settings.max_queued:
             self._finish(request, Status.REFUSED, f"{self.settings.max_queued} requests are queued already")
         elif refusal := self.scheduler.add(now_ns, request, self.cluster):
@@ -165,17 +176,16 @@ class Controller:
     def _finish(self, request: Request, status: Status, reason: str = "", retry_after_ns: int = 0) -> None:
         """The one end of a request. OK is silent: the worker's outputs are the answer."""
         request.action_id = FINISHED
-        del self._requests[request.id]
-        del self._by_submit[request.submitter, request.submit_id]
+        self._book.leave(request)
         if status not in (Status.OK, Status.CANCELLED):
             self.out.append(Out(request.submitter, Outcome(request.submit_id, int(status), reason, retry_after_ns)))
 
-    def _cancel(self, now_ns: int, sender: str, submit_id: int) -> None:
-        if request := self._requests.get(self._by_submit.get((sender, submit_id), 0)):
+    def _cancel(self, now_ns: int, sender: str, submit_ids: Sequence[int]) -> None:
+        for request in filter(None, [self._book.find(sender, submit_id) for submit_id in dict.fromkeys(submit_ids)]):
             if request.queued:  # else its action goes on without it
                 self.scheduler.remove(now_ns, request, self.cluster)
             self._finish(request, Status.CANCELLED)
-        self._arrived = [one for one in self._arrived if (one[0], one[1].id) != (sender, submit_id)]
+        self._arrived = [one for one in self._arrived if one[0] != sender or one[1].id not in submit_ids]
 
     def _result(self, now_ns: int, sender: str, result: Result) -> None:
         """An action has ended: the mirror learns of it, failed rows are planned again or answered."""
@@ -184,51 +194,40 @@ class Controller:
         action, end_ns = ended
         took_ns = result.end_ns - result.begin_ns
         self._accounts.ended(action, result, took_ns, end_ns)
-        if result.status == Status.OK:
-            action.share.estimates[action.model].observe(now_ns, action.batch_size, took_ns)
-            self.scheduler.observe(now_ns, action, took_ns)
+        ok, estimate = result.status == Status.OK, action.share.estimates.get(action.model)
+        if ok and estimate and not result.rows:  # with rows missing it was a smaller batch
+            estimate.observe(now_ns, action.batch_size, took_ns)
         if action.kind == "load":
-            action.share.loaded(action.model, ok=result.status == Status.OK)
+            action.share.loaded(action.model, ok=ok)
             if result.status == Status.FAILED:
-                self._load_failed(now_ns, action, result)
+                self.out.extend(self.repository.failed(action.share, action.model, result.reason))
+            elif not estimate:  # withdrawn in the meantime
+                self.cluster.unserved[action.share, action.model] = True
             return
-        if result.status == Status.OK:
+        if ok:
             self.cluster.returns.observe(now_ns, now_ns - end_ns)
             self.cluster.overruns.observe(now_ns, max(0, end_ns - action.promised_ns))
+            if not result.rows:
+                self.scheduler.observe(now_ns, action, took_ns)
         self._settle(now_ns, action, result)
 
     def _settle(self, now_ns: int, action: Action, result: Result) -> None:
         """Each row of an INFER to its end, or back to the queue."""
-        failed = {row.id: row for row in result.rows}
+        failed = {row.id: row.status for row in result.rows}
         for place, request in enumerate(action.requests):
             if request.action_id != action.id:  # answered since, or planned elsewhere
                 continue
-            row = failed.get(place)
-            status = row.status if row else result.status
+            status = failed.get(place, result.status)
             if status in (Status.OK, Status.FAILED):  # both are told by the worker's Outputs
                 self._finish(request, Status.OK)
             else:
                 request.attempts += status != Status.TOO_LATE  # not run at all: as often as its deadline allows
                 self._enqueue(now_ns, request)
 
-    def _load_failed(self, now_ns: int, action: Action, result: Result) -> None:
-        """A model that cannot be loaded is withdrawn from that share, with the reason."""
-        share = action.share
-        self.cluster.withdraw(share, action.model)
-        self.repository.failed(share.worker, action.model, result.reason)
-        self.out.extend(self.repository.announcement())
-        for request in [one for one in self._requests.values() if one.queued and one.model == action.model]:
-            if not self.cluster.best_exec_ns(now_ns, action.model, request.spec.batch_sizes[0]):
-                self.scheduler.remove(now_ns, request, self.cluster)
-                self._finish(request, Status.FAILED, f"model could not be loaded: {result.reason}")
-
     def _register(self, now_ns: int, sender: str, message: Register) -> None:
-        if (worker := self.cluster.workers.get(sender)) is None:
-            return
-        self.cluster.register(worker, message)
-        self.repository.scanned(sender)
-        self.out.extend(self.repository.refresh())
-        self.out.extend(self.repository.announcement())
+        if worker := self.cluster.workers.get(sender):
+            self.out += self.repository.registered(worker, message)
+            self._actions.adopt(now_ns, worker, message)
 
     def _joined(self, now_ns: int, message: Joined) -> None:
         self._peers[message.address] = message.host
@@ -244,15 +243,7 @@ class Controller:
         self.repository.leave(address)
         if worker := self.cluster.workers.get(address):
             self.cluster.lose(worker)
-            for request in self._actions.lost_with(address):
-                request.attempts += 1
-                self._enqueue(now_ns, request)
-            self.out.extend(self.repository.refresh())
-            self.out.extend(self.repository.announcement())
+            self._again(now_ns, self._actions.lost_with(address))
+            self.out.extend(self.repository.changed())
             return
-        for submitter, submit_id in [key for key in self._by_submit if key[0] == address]:
-            self._cancel(now_ns, submitter, submit_id)
-
-    def _describe(self, now_ns: int, sender: str, message: Describe) -> None:
-        shares = self.cluster.states(now_ns)
-        self.out.append(Out(sender, Description(message.id, shares, self.settings.scheduler, len(self._requests))))
+        self._cancel(now_ns, address, self._book.of(address))

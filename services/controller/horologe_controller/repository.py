@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from horologe_common.core import Out
 from horologe_common.status import Status
 from horologe_common.wire import Admit, Models, ModelState, Scan
+from horologe_controller.profiles import unmeasured
 
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
-    from horologe_controller.cluster import Cluster
+    from horologe_common.wire import Register
+    from horologe_controller.cluster import Cluster, Worker
+    from horologe_controller.share import Share
 
 AUDIENCE = ("frontend", "selector", "profiler")
 """Roles that are told which models there are."""
@@ -55,24 +58,39 @@ class Repository:
             return [*outs, Out(sender, _unknown(message))]
         return [*outs, Out(sender, Models(message.id, tuple(self._states[key] for key in keys)))]
 
-    def scanned(self, worker: str) -> None:
-        """A worker has reported (again)."""
+    def registered(self, worker: Worker, message: Register) -> list[Out]:
+        """A worker has reported (again): what it had and has no more is not only away."""
+        before = worker.models
+        self._cluster.register(worker, message)
+        for key in before:
+            if key not in worker.models:
+                self._states.pop(key, None)
+                self._withdrawn.pop(key, None)
         for _, _, waiting in self._scans:
-            waiting.pop(worker, None)
+            waiting.pop(worker.address, None)
+        return self.changed()
 
-    def failed(self, worker: str, key: str, reason: str) -> None:
-        """A worker could not load the model."""
-        spec, _, _ = self._cluster.workers[worker].models[key]
-        self._cluster.workers[worker].models[key] = (spec, None, reason)
-        self.refresh()
+    def failed(self, share: Share, key: str, reason: str) -> list[Out]:
+        """A share could not load the model; the worker cannot serve it if no other share of it can."""
+        self._cluster.withdraw(share, key)
+        worker = self._cluster.workers[share.worker]
+        if key in worker.models and not any(key in other.estimates for other in worker.shares.values()):
+            worker.models[key] = (worker.models[key][0], None, reason)
+        return self.changed()
+
+    def why_not(self, key: str) -> tuple[Status, str]:
+        """How a request for a model ends that nobody can run."""
+        if (state := self._states.get(key)) is None:
+            return Status.UNKNOWN_MODEL, f"model {key!r}: not served any more"
+        return Status.FAILED, f"model could not be loaded: {state.reason}"
+
+    def changed(self) -> list[Out]:
+        """`refresh`, and what there is now to everyone who follows."""
+        return [*self.refresh(), *self.announcement()]
 
     def refresh(self) -> list[Out]:
         """Recompute from the workers; answers to loads that all of them have dealt with."""
-        found: dict[str, ModelState] = {}
-        for worker in self._cluster.workers.values():
-            for key, (spec, profile, reason) in worker.models.items():
-                if profile is not None or key not in found:
-                    found[key] = ModelState(spec, "READY" if profile is not None else "UNAVAILABLE", reason)
+        found = self._found()
         for key, state in found.items():
             if key in self._withdrawn:
                 found[key] = ModelState(state.spec, "UNAVAILABLE", "unloaded")
@@ -81,10 +99,25 @@ class Repository:
                 state_now = "UNAVAILABLE" if key in self._withdrawn else "LOADING"
                 found[key] = ModelState(state.spec, state_now, "no worker serves it now")
         self._states = dict(sorted(found.items()))
-        self._cluster.specs = {key: state.spec for key, state in self._states.items() if state.state != "UNAVAILABLE"}
+        self._cluster.admit({key: state.spec for key, state in self._states.items() if state.state != "UNAVAILABLE"})
         for share in self._cluster.shares():
             self._cluster.stir(share)
         return self._answers()
+
+    def _found(self) -> dict[str, ModelState]:
+        """What the workers report. The first that can serve a model says what it is."""
+        found: dict[str, ModelState] = {}
+        for worker in self._cluster.workers.values():
+            for key, (spec, profile, reason) in worker.models.items():
+                known = found.get(key)
+                if profile is None:
+                    found.setdefault(key, ModelState(spec, "UNAVAILABLE", reason))
+                elif known is None or known.state != "READY":
+                    found[key] = ModelState(spec, "READY", reason)
+                elif lacking := unmeasured(profile, known.spec.batch_sizes):
+                    reason = f"not at {worker.address}: batch sizes: {lacking} not measured there"
+                    found[key] = ModelState(known.spec, "READY", reason)
+        return found
 
     def _models(self) -> Models:
         return Models(0, tuple(self._states.values()))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import s
+from horologe_common.clock import NEVER_NS, s
 from horologe_common.latency import Rolling
 from horologe_controller.lane import Lane
 
@@ -134,8 +134,9 @@ class Share:
         self._holders.changes.share(self)
 
     def predict(self, now_ns: int, model: str, size: int) -> int:
-        """Duration of a batch of `size`, or of LOAD for `LOAD_SIZE`."""
-        return self.estimates[model].predict(now_ns, size)
+        """Duration of a batch of `size`, or of LOAD for `LOAD_SIZE`; for ever where it cannot run the model."""
+        estimate = self.estimates.get(model)
+        return NEVER_NS if estimate is None else estimate.predict(now_ns, size)
 
     def outstanding_ns(self, now_ns: int) -> int:
         """What the EXECs given mostly still take: admission sums this up, where plans rely on `exec.free_at`."""

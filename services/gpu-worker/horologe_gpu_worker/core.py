@@ -93,7 +93,7 @@ class Worker:
             share.check()
 
     def _pass_on(self, now_ns: int, outs: list[Out]) -> None:
-        """What the actions of a lost controller came to, its successors learn: they know them from `running`."""
+        """What the actions of a lost controller came to, its successors learn: LOADs they know from Register."""
         for out in outs:
             if isinstance(out.message, Operation):
                 self.telemetry.given(now_ns, out.message)

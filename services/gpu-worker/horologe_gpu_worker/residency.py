@@ -40,12 +40,13 @@ class Residency:
         return tuple(action_id for askers in waiting for _, action_id in askers)
 
     def report(self) -> Share:
-        """The share as Register tells it: a model counts as resident when it can run."""
+        """The share as Register tells it: a model counts as resident when it can run, until then as loading."""
         loaded = tuple(model for model in self.pages if model not in self._loading)
-        return Share(self.share, self.device, self.pages.total, loaded)
+        loading = tuple((model, action_id) for action_id, model in self._model_of.items())
+        return Share(self.share, self.device, self.pages.total, loaded, loading)
 
     def load(self, now_ns: int, sender: str, load: Load, spec: ModelSpec) -> None:
-        """Take pages and load; OK at once if that is done already, FAILED for lack of pages."""
+        """Take pages and load; OK at once if that is done already, REFUSED for lack of pages: for now."""
         if load.model in self._loading:
             self._loading[load.model].append((sender, load.action_id))
         elif load.action_id in self._model_of:
@@ -56,7 +57,7 @@ class Residency:
             self._answer(now_ns, (sender, load.action_id), Status.TOO_LATE)
         elif not self.pages.allocate(load.model, spec.pages):
             reason = f"pages: {load.model} needs {spec.pages}, {self.pages.free_pages} of {self.pages.total} are free"
-            self._answer(now_ns, (sender, load.action_id), Status.FAILED, reason)
+            self._answer(now_ns, (sender, load.action_id), Status.REFUSED, reason)
         else:
             self._loading[load.model] = [(sender, load.action_id)]
             self._model_of[load.action_id] = load.model
