@@ -69,7 +69,7 @@ class EarlyInputs:
             del self._over[next(iter(self._over))]
 
     def forget_ended(self) -> None:
-        """Ids may be used again: a new controller counts from the beginning."""
+        """Those of a controller that is gone: its successor has ids of its own."""
         self._over.clear()
 
     def check(self) -> None:

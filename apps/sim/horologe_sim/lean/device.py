@@ -61,7 +61,7 @@ class LeanDevice:
         self._push(now_ns + self._delay_ns, self.exec, "exec", infer)
 
     def begin_load(self, now_ns: int, load: Load) -> None:
-        """Sent by the controller at `now_ns`. Pages are taken when it arrives."""
+        """Sent by the controller at `now_ns`. Pages are taken at once."""
         pages = self._models[load.model].report.spec.pages
         if self.pages.allocate(load.model, pages):
             self._push(now_ns + self._delay_ns, self.load, "load", load)
