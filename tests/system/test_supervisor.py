@@ -149,10 +149,10 @@ def test_delays_grow_to_a_bound_and_start_anew_after_a_steady_life() -> None:
 
 
 PARENT = """
-import sys, time
+import os, time
 from horologe_cli.supervisor import ChildSpec, Supervisor
 supervisor = Supervisor([ChildSpec(name, "small_child", (name, "deaf")) for name in "ab"],
-                        lambda name, line: print(line, flush=True))
+                        lambda name, line: os.write(1, f"{line}\\n".encode()))  # print is two writes, by two threads
 supervisor.start()
 time.sleep(60)
 """
