@@ -109,7 +109,7 @@ class ScannedDemand(Demand):
             for share in parts
         )
         if demand_ns:
-            assert self.priority_ns(model) == demand_ns - served_ns
+            assert self._priority[model] == demand_ns - served_ns
 
     def neediest(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
         ranked = sorted((-priority, model) for model, priority in self._priority.items() if priority > 0)

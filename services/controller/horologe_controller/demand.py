@@ -109,10 +109,6 @@ class Demand:
         """l_g: the demand allocated to the share."""
         return self._loads.get(share, 0)
 
-    def priority_ns(self, model: str) -> int:
-        """p_m, as of when something last happened to the model; 0 or less: its demand will be fulfilled."""
-        return self._priority.get(model, 0)
-
     def _allocate(self, now_ns: int, model: str, holders: Holders) -> None:
         """a_m,g inversely proportional to l_g, then p_m."""
         loads = self._loads

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from horologe_sim.gpu import SimModel
     from horologe_sim.noise import Draws
 
-    At = Callable[[int, Callable[[int, "Ended"], None], "Ended"], None]
-    Wake = Callable[[int, Callable[[int, None], None], None], None]
-
 Ended = tuple["LeanDevice", "Infer | Load", Result]
 
 
