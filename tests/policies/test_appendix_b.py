@@ -65,8 +65,9 @@ class ScannedQueue(Ranking):
             ]  # fmt: skip
             if size not in enough or size < max(enough):  # too big, too small
                 continue
+            places = range(place, place + size)
             return Strategy(
-                (late, required_ns, first_id), queue, size, place, size, share.predict(now_ns, queue.model, size)
+                (late, required_ns, first_id), queue, size, places, share.predict(now_ns, queue.model, size)
             )
         return None
 

@@ -28,12 +28,26 @@ def test_a_batch_is_the_earliest_that_survive_it(waiting: list[tuple[int, int]],
     place = queue.surviving(end_ns, SPEC.max_batch)
     survivors = [request for request in queue if request.deadline_ns >= end_ns]
     assert [queue[at] for at in range(place, len(queue))] == survivors
-    batch = queue.take(place, queue.filling(place, size))
+    batch = queue.take(range(place, place + queue.filling(place, size)))
     assert batch == survivors[: len(batch)]
     rows = sum(request.rows for request in batch)
     assert rows <= size
     assert not batch or SPEC.compiled(rows) == size
     assert queue.rows == sum(request.rows for request in queue)
+
+
+@given(WAITING, st.data())
+def test_any_requests_can_make_a_batch(waiting: list[tuple[int, int]], data: st.DataObject) -> None:
+    queue = ModelQueue(SPEC)
+    for number, (deadline_ns, rows) in enumerate(waiting):
+        queue.add(a_request(number, deadline_ns, rows))
+    before = list(queue)
+    places = tuple(sorted(data.draw(st.sets(st.integers(0, len(before) - 1))))) if before else ()
+    assert queue.take(places) == [before[place] for place in places]
+    assert list(queue) == [request for place, request in enumerate(before) if place not in places]
+    assert queue.rows == sum(request.rows for request in queue)
+    deadlines = [request.deadline_ns for request in queue]
+    assert queue.surviving(25, SPEC.max_batch) == sum(deadline_ns < 25 for deadline_ns in deadlines)
 
 
 @given(WAITING, st.data())

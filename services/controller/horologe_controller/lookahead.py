@@ -230,7 +230,7 @@ class LookAhead:
 
     def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
         queue, expected_ns = strategy.queue, strategy.expected_ns
-        requests = self.backlog.take(queue, strategy.start, strategy.requests)
+        requests = self.backlog.take(queue, strategy.places)
         self._left(now_ns, requests, queue, cluster)
         if not queue.best_effort:
             alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])

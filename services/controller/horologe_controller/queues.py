@@ -89,11 +89,15 @@ class ModelQueue:
         del self._deadlines[at], self._requests[at]
         self.rows -= request.rows
 
-    def take(self, start: int, count: int) -> list[Request]:
-        """Remove and return `count` requests from place `start` on."""
-        end = start + count
-        taken = self._requests[start:end]
-        del self._requests[start:end], self._deadlines[start:end]
+    def take(self, places: range | tuple[int, ...]) -> list[Request]:
+        """Remove and return the requests at these places, in order."""
+        if isinstance(places, range):
+            taken = self._requests[places.start : places.stop]
+            del self._requests[places.start : places.stop], self._deadlines[places.start : places.stop]
+        else:
+            taken = [self._requests[place] for place in places]
+            for place in reversed(places):
+                del self._requests[place], self._deadlines[place]
         self.rows -= sum(request.rows for request in taken)
         self.most_rows = self.rows
         return taken
@@ -187,9 +191,9 @@ class Backlog:
         self._left(queue, [request])
         return queue
 
-    def take(self, queue: ModelQueue, start: int, count: int) -> list[Request]:
+    def take(self, queue: ModelQueue, places: range | tuple[int, ...]) -> list[Request]:
         """Remove and return a batch."""
-        taken = queue.take(start, count)
+        taken = queue.take(places)
         self._left(queue, taken)
         return taken
 

@@ -22,13 +22,12 @@ SWEEP_FROM = 64
 
 
 class Strategy(NamedTuple):
-    """Run so many `requests` of a queue from place `start` on as a batch of `size`. The lowest `rank` goes first."""
+    """Run the requests at these `places` of a queue, in order, as a batch of `size`. The lowest `rank` goes first."""
 
     rank: Rank
     queue: ModelQueue
     size: int
-    start: int
-    requests: int
+    places: range | tuple[int, ...]
     expected_ns: int
 
 
@@ -115,5 +114,6 @@ def oldest(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strat
         place = queue.surviving(start_ns + expected_ns, size)
         if count := queue.filling(place, size):
             first = queue[place]
-            return Strategy((1, first.arrival_ns, first.id), queue, size, place, count, expected_ns)
+            rank = 1, first.arrival_ns, first.id
+            return Strategy(rank, queue, size, range(place, place + count), expected_ns)
     return None

@@ -39,7 +39,7 @@ class Clockwork(LookAhead):
             if count := queue.filling(place, size):
                 first = queue[place]
                 rank = late, first.deadline_ns - expected_ns, first.id
-                return Strategy(rank, queue, size, place, count, expected_ns)
+                return Strategy(rank, queue, size, range(place, place + count), expected_ns)
             if expected_ns <= budget_ns:
                 better.append(seed_ns[size] / size)
         return None

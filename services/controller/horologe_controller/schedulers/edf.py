@@ -25,5 +25,6 @@ class Edf(LookAhead):
             for size in queue.sizes():
                 expected_ns = estimate.predict(now_ns, size)
                 if start_ns + expected_ns <= first.deadline_ns and (count := queue.filling(at, size)):
-                    return Strategy((0, first.deadline_ns, first.id), queue, size, at, count, expected_ns)
+                    rank = 0, first.deadline_ns, first.id
+                    return Strategy(rank, queue, size, range(at, at + count), expected_ns)
         return None

@@ -42,7 +42,7 @@ class Fifo(LookAhead):
         for size in queue.sizes():
             if (size <= limit or size == queue.spec.compiled(first.rows)) and (count := queue.filling(0, size)):
                 rank = 0, first.arrival_ns, first.id
-                return Strategy(rank, queue, size, 0, count, estimate.predict(now_ns, size))
+                return Strategy(rank, queue, size, range(count), estimate.predict(now_ns, size))
         return None
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
