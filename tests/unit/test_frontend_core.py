@@ -27,6 +27,7 @@ from horologe_common.wire import (
     Ship,
     Tensor,
 )
+from horologe_frontend.admission import MAX_APPLICATION
 from horologe_frontend.core import Frontend
 from horologe_frontend.settings import Settings
 
@@ -93,6 +94,21 @@ def test_bad_requests_name_what_came_and_what_was_wanted(predict: Predict, statu
     assert all(word in answer.reason for word in words), answer.reason
     assert not sent(frontend, Query)
     frontend.check()
+
+
+def test_the_query_says_length_and_application() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(application="chat"))
+    (query,) = sent(frontend, Query)
+    assert (query.length, query.application) == (0, "chat")
+
+
+def test_the_name_of_an_application_is_bounded() -> None:
+    frontend = a_frontend()
+    ask(frontend, a_predict(application="a" * (MAX_APPLICATION + 1)))
+    (answer,) = sent(frontend, Answer)
+    assert answer.status == Status.INVALID_INPUT
+    assert answer.reason == "application: got 129 characters, at most 128"
 
 
 def test_too_many_bytes_are_too_large() -> None:

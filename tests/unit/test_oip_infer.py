@@ -158,11 +158,17 @@ def test_deadline_is_the_smaller_of_timeout_and_slo_ms(parameters: dict[str, Any
     assert port.asked[0].budget_ns == budget_ns
 
 
+def test_the_application_goes_along() -> None:
+    port = FakePort()
+    assert post({**GOOD, "parameters": {"application": "chat"}}, port=port).status == 200
+    assert port.asked[0].application == "chat"
+
+
 @pytest.mark.parametrize(
     "parameters",
     [
         {"timeout": "5"}, {"timeout": -1}, {"timeout": True}, {"slo_ms": 0}, {"slo_ms": -1}, {"slo_ms": "fast"},
-        {"priority": "high"}, {"triton_final": True}, {"binary_data_output": 1},
+        {"priority": "high"}, {"triton_final": True}, {"binary_data_output": 1}, {"application": 5},
     ],
 )  # fmt: skip
 def test_bad_parameter_is_named(parameters: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ def a_port() -> tuple[Post, ReactorPort]:
 
 
 def a_predict() -> Predict:
-    return Predict(0, "echo", "", 7, (Tensor("in", "FP32", (3, 4), 48),), ("out",))
+    return Predict(0, "echo", "", 7, (Tensor("in", "FP32", (3, 4), 48),), ("out",), "chat")
 
 
 def test_answers_find_their_requests_in_any_order() -> None:

@@ -61,6 +61,13 @@ def test_rows_of_a_batch_go_to_their_own_queries() -> None:
     selector.check()
 
 
+def test_length_and_application_reach_the_controller() -> None:
+    selector = a_selector()
+    selector.handle(0, FRONTEND, Query(10, "sum/1", ms(100), 1, length=96, application="chat"), ())
+    (submit,) = sent(selector, Submit, CONTROLLER)
+    assert (submit.length, submit.application, submit.solo) == (96, "chat", False)
+
+
 def test_rows_that_the_controller_plans_again_are_not_answered() -> None:
     selector = a_selector()
     query(selector, 10)

@@ -136,6 +136,13 @@ def test_a_request_is_sent_with_what_remains_of_its_budget_and_its_answer_comes_
     assert talk.session.next_ns() is None
 
 
+def test_the_application_goes_along() -> None:
+    talk = Talk().knowing(ECHO)
+    talk.predict(application="chat")
+    ((request, _),) = talk.sent()
+    assert request.application == "chat"
+
+
 def test_another_msgpack_reads_what_is_sent() -> None:
     talk = Talk().knowing(ECHO)
     talk.predict(version="1", timeout=0.2, outputs=("y",))
@@ -146,7 +153,7 @@ def test_another_msgpack_reads_what_is_sent() -> None:
     talk.get(Models(messages[0][1], (ModelState(ECHO),)))
     talk.sent()
     ((_, _, (message,)),) = msgpack.unpackb(talk.headers[-1])
-    assert message == [1, message[1], "echo", "1", ms(200), [["x", "FP32", [1, 4], 16]], ["y"]]
+    assert message == [1, message[1], "echo", "1", ms(200), [["x", "FP32", [1, 4], 16]], ["y"], ""]
     assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", []]]]]
 
 
@@ -436,6 +443,7 @@ def test_names_that_are_no_text_do_not_take_others_along() -> None:
     assert len(talk.sent()) == 1
     assert isinstance(bad.end, InvalidInput)
     assert isinstance(talk.predict(model=5).end, InvalidInput)  # type: ignore[arg-type]
+    assert isinstance(talk.predict(application=None).end, InvalidInput)
     assert not good.done()
 
 

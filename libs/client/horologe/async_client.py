@@ -85,7 +85,7 @@ class AsyncClient:
         Returns an array if one array was given and the model has one output, else a dict by tensor name.
         `options`: `version`, `outputs` (names; default all), `slo_ms` (milliseconds) and `timeout` (seconds), of which
         the smaller is the deadline; without either the model's own SLO holds, or, where it has none, the request is
-        best effort and answered within 30 s.
+        best effort and answered within 30 s; `application`, on whose behalf (execution times are learned for each).
 
         Raises `InvalidInput` (naming field, got and wanted), `UnknownModel`, `TooLarge`, `Unauthenticated`;
         `Refused` before any work if the deadline cannot be met (`retry_after_ns`: when it could have been), `Late`

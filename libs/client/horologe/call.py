@@ -32,6 +32,8 @@ class Options(TypedDict, total=False):
     """Deadline in seconds; the smaller of the two counts."""
     outputs: Sequence[str]
     """Names of the outputs wanted, in this order; default: all."""
+    application: str
+    """On whose behalf: execution times are learned per model and application."""
 
 
 class Sink(Protocol):
@@ -54,6 +56,7 @@ class Call(msgspec.Struct, eq=False):
     model: str = ""
     version: str = ""
     outputs: tuple[str, ...] = ()
+    application: str = ""
     single: bool = True
     """The inputs came as one array, so a sole output goes back as one."""
     inputs: tuple[Tensor, ...] = ()
@@ -67,7 +70,9 @@ class Call(msgspec.Struct, eq=False):
         if self.question is not None:
             return self.question
         budget_ns = max(1, self.begun_ns + self.budget_ns - now_ns) if self.budget_ns else 0
-        return Predict(self.id, self.model, self.version, budget_ns, self.inputs, self.outputs)
+        return Predict(
+            self.id, self.model, self.version, budget_ns, self.inputs, self.outputs, self.application
+        )  # fmt: skip
 
 
 def budget(slo_ms: float | None, timeout: float | None) -> int:
@@ -95,4 +100,4 @@ def check_texts(*texts: object) -> None:
     """Raise `InvalidInput` for a name that is no string."""
     for text in texts:
         if type(text) is not str:
-            raise InvalidInput(f"model, version, outputs: got {text!r}, wanted strings")
+            raise InvalidInput(f"model, version, application, outputs: got {text!r}, wanted strings")

@@ -75,16 +75,17 @@ class Session:
         slo_ms: float | None = None,
         timeout: float | None = None,
         outputs: Sequence[str] = (),
+        application: str = "",
     ) -> int:
         """Open a request for a `Reply`; its id. What is wrong with it ends it like everything else: by its sink."""
         self._now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
-        call.model, call.version, call.outputs = model, version, tuple(outputs)
+        call.model, call.version, call.outputs, call.application = model, version, tuple(outputs), application
         call.single = not isinstance(inputs, Mapping)
         try:
             self._admit()
             call.budget_ns = budget(slo_ms, timeout)
-            check_texts(model, version, *outputs)
+            check_texts(model, version, application, *outputs)
             signature = self._catalogue.known.get((model, version))
             if signature is not None:
                 self._encode(call, inputs, signature)

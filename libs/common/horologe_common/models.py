@@ -42,7 +42,10 @@ class TensorSpec(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
-    """A model version as every service sees it. `batched`: dimension 0 of every tensor counts rows."""
+    """A model version as every service sees it. `batched`: dimension 0 of every tensor counts rows.
+
+    `padded`: inputs of different shapes share a batch, filled up with zeros to the longest of each variable dimension.
+    """
 
     name: str
     version: str
@@ -56,6 +59,7 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     content_hash: str = ""
     cache: bool = False
     cache_ttl_ns: int = 0
+    padded: bool = False
 
     @cached_property
     def key(self) -> str:

@@ -42,7 +42,10 @@ class Tensor(Message, frozen=True):
 
 
 class Predict(Message, frozen=True, tag=1):
-    """Run `model` on `inputs`. `budget_ns` 0: the model's own SLO, or best effort where it has none."""
+    """Run `model` on `inputs`. `budget_ns` 0: the model's own SLO, or best effort where it has none.
+
+    `application`: on whose behalf. Execution times are learned per model and application.
+    """
 
     id: int
     model: str
@@ -50,6 +53,7 @@ class Predict(Message, frozen=True, tag=1):
     budget_ns: int
     inputs: tuple[Tensor, ...]
     outputs: tuple[str, ...] = ()
+    application: str = ""
 
 
 class Answer(Message, frozen=True, tag=2):
@@ -174,7 +178,8 @@ class Rejected(Message, frozen=True, tag=13):
 class Query(Message, frozen=True, tag=20):
     """A validated request. Its inputs are staged at the sender under `id`; `input_hash` only if caching is on.
 
-    Requests of a model with variable dimensions share a batch only if their `alike` is equal.
+    Requests of a model with variable dimensions share a batch only if their `alike` is equal, which is 0 where they are
+    padded. `length` is the size of the input in those dimensions, 0 where all are fixed.
     """
 
     id: int
@@ -184,6 +189,8 @@ class Query(Message, frozen=True, tag=20):
     input_hash: bytes = b""
     best_effort: bool = False
     alike: int = 0
+    length: int = 0
+    application: str = ""
 
 
 class Release(Message, frozen=True, tag=21):
@@ -196,7 +203,10 @@ class Release(Message, frozen=True, tag=21):
 
 
 class Submit(Message, frozen=True, tag=30):
-    """One piece of work on `model` (a key `name/version`); its inputs are staged at `holder` under `input_id`."""
+    """One piece of work on `model` (a key `name/version`); its inputs are staged at `holder` under `input_id`.
+
+    `solo`: never in a batch with others, so that its time is its own.
+    """
 
     id: int
     model: str
@@ -206,6 +216,9 @@ class Submit(Message, frozen=True, tag=30):
     input_id: int
     best_effort: bool = False
     alike: int = 0
+    length: int = 0
+    application: str = ""
+    solo: bool = False
 
 
 class Outcome(Message, frozen=True, tag=31):

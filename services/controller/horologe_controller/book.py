@@ -31,7 +31,7 @@ class Book:
         self._last_id += 1
         request = Request(
             self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
-            arrival_ns, deadline_ns, submit.best_effort, submit.alike,
+            arrival_ns, deadline_ns, submit.best_effort, submit.alike, submit.length, submit.application, submit.solo,
         )  # fmt: skip
         self._open[request.id] = self._by_submit[sender, submit.id] = request
         return request

@@ -39,6 +39,9 @@ class Request(msgspec.Struct, eq=False):
     deadline_ns: int
     best_effort: bool
     alike: int = 0
+    length: int = 0
+    application: str = ""
+    solo: bool = False
     action_id: int = UNPLACED
     attempts: int = 0
     queued: bool = False

@@ -8,7 +8,7 @@ import msgspec
 
 from horologe_common.clock import NEVER_NS, ms
 from horologe_common.models import ModelSpec
-from horologe_common.status import Refused, TooLarge
+from horologe_common.status import InvalidInput, Refused, TooLarge
 from horologe_common.wire import Predict, Query
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from horologe_common.staging import Staging
     from horologe_frontend.catalogue import Catalogue
     from horologe_frontend.settings import Settings
+
+MAX_APPLICATION = 128
+"""Characters of an application's name: what is learned is kept by it."""
 
 
 class Request(msgspec.Struct):
@@ -56,8 +59,10 @@ class Admission:
         size = sum(map(len, buffers))
         if size > self.settings.max_request_bytes:
             raise TooLarge(f"inputs: got {size} bytes, at most {self.settings.max_request_bytes}")
+        if len(message.application) > MAX_APPLICATION:
+            raise InvalidInput(f"application: got {len(message.application)} characters, at most {MAX_APPLICATION}")
         spec = self.catalogue.find(message.model, message.version)
-        rows, alike = self.catalogue.check_inputs(spec, message)
+        rows, alike, length = self.catalogue.check_inputs(spec, message)
         self._last_id += 1
         if not self.staging.hold(self._last_id, message.inputs, buffers):
             raise Refused("staging is full", retry_after_ns=ms(100))
@@ -66,5 +71,7 @@ class Admission:
         best_effort = budget_ns == 0
         budget_ns = budget_ns or self.settings.best_effort_ns
         digest = self._digest(repr(message.inputs).encode(), buffers) if spec.cache else b""
-        query = Query(self._last_id, spec.key, budget_ns, rows, digest, best_effort, alike)
+        query = Query(
+            self._last_id, spec.key, budget_ns, rows, digest, best_effort, alike, length, message.application
+        )  # fmt: skip
         return Request(self._last_id, client, message.id, spec, now_ns, now_ns + budget_ns, query, message.outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import ms
@@ -26,7 +27,7 @@ class Catalogue:
         self.ready = False
         self._by_name: dict[str, list[ModelState]] = {}
         self._found: dict[tuple[str, str], ModelSpec] = {}
-        self._verdicts: dict[str, tuple[tuple[Any, Any], tuple[int, int]]] = {}
+        self._verdicts: dict[str, tuple[tuple[Any, Any], tuple[int, int, int]]] = {}
 
     def replace(self, models: Sequence[ModelState]) -> None:
         """Take over an announcement, which is always complete."""
@@ -68,15 +69,16 @@ class Catalogue:
                     return state.spec
         raise UnknownModel(f"model: got {name!r}{f' version {version!r}' if version else ''}, which is not served")
 
-    def check_inputs(self, spec: ModelSpec, predict: Predict) -> tuple[int, int]:
-        """(number of rows, `alike`). Raises `InvalidInput` unless inputs and outputs fit the signature.
+    def check_inputs(self, spec: ModelSpec, predict: Predict) -> tuple[int, int, int]:
+        """(number of rows, `alike`, `length`). Raises `InvalidInput` unless inputs and outputs fit the signature.
 
         Most requests of a model look like the one before: that verdict is remembered.
         """
         asked = (predict.inputs, predict.outputs)
         known = self._verdicts.get(spec.key)
         if known is None or known[0] != asked:
-            known = self._verdicts[spec.key] = (asked, (_check(spec, predict), shape_key(spec, predict)))
+            verdict = _check(spec, predict), shape_key(spec, predict), length_of(spec, predict)
+            known = self._verdicts[spec.key] = asked, verdict
         return known[1]
 
 
@@ -102,10 +104,24 @@ def _check(spec: ModelSpec, predict: Predict) -> int:
 
 
 def shape_key(spec: ModelSpec, predict: Predict) -> int:
-    """Equal for requests that can share a batch: 0 for fixed shapes, else a checksum of the variable ones."""
-    if not any(-1 in wanted.shape[1:] for wanted in spec.inputs):
+    """Equal for requests that can share a batch: 0 for fixed or padded shapes, else a checksum of the variable ones."""
+    if spec.padded or not any(-1 in wanted.shape[1:] for wanted in spec.inputs):
         return 0
     return zlib.crc32(repr([(tensor.name, tensor.shape[1:]) for tensor in predict.inputs]).encode()) | 1 << 32
+
+
+def length_of(spec: ModelSpec, predict: Predict) -> int:
+    """How large the input is in its variable dimensions, that of the rows left out: their product; 0 if there are none.
+
+    Of several inputs the one with the most such dimensions counts, and of these the largest. For most models whose
+    execution time depends on the input this is what it depends on: tokens of a text, pixels of an image.
+    """
+    given = {tensor.name: tensor.shape for tensor in predict.inputs}
+    most = (0, 0)
+    for wanted in spec.inputs:
+        if places := [at for at in range(spec.batched, len(wanted.shape)) if wanted.shape[at] == -1]:
+            most = max(most, (len(places), prod(given[wanted.name][at] for at in places)))
+    return most[1]
 
 
 def _natural(version: str) -> tuple[tuple[int, int, str], ...]:

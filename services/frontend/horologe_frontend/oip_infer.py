@@ -18,6 +18,7 @@ from horologe_frontend.oip_parameters import (
     NONE,
     Output,
     Wanted,
+    application,
     budget_ns,
     check_request,
     refuse_shared_memory,
@@ -65,7 +66,9 @@ def read_request(spec: ModelSpec, version: str, body: bytes, header_length: byte
     tensors, buffers = _inputs(request.inputs, Blob(blob))
     wanted = wanted_outputs(parameters, request.outputs)
     _check_outputs(spec, wanted)
-    predict = Predict(0, spec.name, version, budget_ns(parameters), tuple(tensors), tuple(wanted.outputs))
+    predict = Predict(
+        0, spec.name, version, budget_ns(parameters), tuple(tensors), tuple(wanted.outputs), application(parameters)
+    )  # fmt: skip
     return Inference(predict, buffers, wanted, request.id or "")
 
 

@@ -53,6 +53,14 @@ def budget_ns(parameters: Mapping[str, Any]) -> int:
     return max(1, min(*budgets, MAX_BUDGET_NS)) if budgets else 0
 
 
+def application(parameters: Mapping[str, Any]) -> str:
+    """On whose behalf the request is; empty if it does not say. Raises `InvalidInput`."""
+    name = parameters.get("application", "")
+    if not isinstance(name, str):
+        raise InvalidInput(f"parameters.application: got {name!r}, wanted a name")
+    return name
+
+
 def _number(parameters: Mapping[str, Any], name: str, wanted: str) -> float:
     value = parameters.get(name, 0)
     if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:

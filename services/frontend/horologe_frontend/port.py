@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from horologe_common.wire import Admit, Answer, Cancel, Describe, Description, Models, Predict
 
 if TYPE_CHECKING:
@@ -88,8 +90,7 @@ class ReactorPort:
         future.set_result((message, buffers) if isinstance(message, Answer) else message)
 
     async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
-        asked = predict
-        predict = Predict(self._next_id(), asked.model, asked.version, asked.budget_ns, asked.inputs, asked.outputs)
+        predict = msgspec.structs.replace(predict, id=self._next_id())
         answer: tuple[Answer, Sequence[Buffer]] = await self._ask(predict, buffers)
         return answer
 

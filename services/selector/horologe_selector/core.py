@@ -143,7 +143,7 @@ class Selector:
         leader, query = flight.leader, flight.leader.query
         self.out.append(Out(self._controller, Submit(
             flight.id, flight.model, leader.deadline_ns - now_ns, query.rows, leader.frontend, query.id,
-            query.best_effort, query.alike,
+            query.best_effort, query.alike, query.length, query.application,
         )))  # fmt: skip
 
     def _outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:

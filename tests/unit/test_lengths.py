@@ -1,0 +1,59 @@
+"""The length of a request, and its application, on the way from the client's Predict to the controller's book."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import a_spec
+from horologe_common.models import ModelSpec, TensorSpec
+from horologe_common.wire import Predict, Submit, Tensor
+from horologe_controller.book import Book
+from horologe_frontend.catalogue import Catalogue
+
+Y = (TensorSpec("y", "FP32", (-1, 8)),)
+
+
+def a_model(*shapes: tuple[int, ...], batched: bool = True, padded: bool = False) -> ModelSpec:
+    """Inputs a, b, ... of these shapes."""
+    inputs = tuple(TensorSpec(name, "FP32", shape) for name, shape in zip("abc", shapes, strict=False))
+    return ModelSpec("m", "1", "onnx", inputs, Y, (1, 2, 4), batched, padded=padded)
+
+
+def judged(spec: ModelSpec, *shapes: tuple[int, ...]) -> tuple[int, int, int]:
+    """(rows, alike, length) of a request with inputs of these shapes."""
+    tensors = tuple(Tensor(name, "FP32", shape, 0) for name, shape in zip("abc", shapes, strict=False))
+    return Catalogue().check_inputs(spec, Predict(1, "m", "", 0, tensors))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "length"),
+    [
+        ([(-1, 4)], [(2, 4)], 0),
+        ([(-1, -1)], [(2, 17)], 17),
+        ([(-1, -1, 3, -1)], [(1, 20, 3, 30)], 600),
+        ([(-1, -1), (-1, -1, -1)], [(1, 900), (1, 5, 6)], 30),
+        ([(-1, -1), (-1, -1)], [(1, 5), (1, 9)], 9),
+        ([(-1, -1), (-1, 4)], [(1, 5), (1, 4)], 5),
+        ([(-1, -1)], [(1, 0)], 0),
+    ],
+)
+def test_length_is_the_size_in_the_variable_dimensions(
+    wanted: list[tuple[int, ...]], given: list[tuple[int, ...]], length: int
+) -> None:
+    assert judged(a_model(*wanted), *given)[2] == length
+
+
+def test_without_rows_the_first_dimension_counts_too() -> None:
+    assert judged(a_model((-1, -1), batched=False), (3, 7)) == (1, judged(a_model((-1, -1)), (1, 7))[1], 21)
+
+
+def test_requests_of_different_lengths_are_alike_only_where_they_are_padded() -> None:
+    plain, padded = a_model((-1, -1)), a_model((-1, -1), padded=True)
+    assert judged(plain, (1, 5))[1] != judged(plain, (1, 6))[1]
+    assert [judged(padded, (1, length)) for length in (5, 6)] == [(1, 0, 5), (1, 0, 6)]
+
+
+def test_the_book_keeps_length_application_and_solo() -> None:
+    submit = Submit(8, "sum/1", 1000, 1, "frontend/0#c", 6, length=96, application="chat", solo=True)
+    request = Book().enter("profiler/0#d", submit, a_spec(), 0, 1000)
+    assert (request.length, request.application, request.solo) == (96, "chat", True)
