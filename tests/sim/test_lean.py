@@ -100,7 +100,7 @@ class Bench:
         self.made = 0
         self.results: list[tuple[int, int, int, int]] = []
         models = {model.report.spec.key: model for model in RESNET.copies(2)}
-        self.device = LeanDevice("worker/0#1", models, 14, Draws(NOISES["none"], [1]), us(50), self.at, self.ended)
+        self.device = LeanDevice("worker/0#1", models, 14, Draws(NOISES["none"], [1]), us(50), self.at, self.ended, {})
 
     def at(self, at_ns: int, call: Any, argument: Any) -> None:
         self.made += 1

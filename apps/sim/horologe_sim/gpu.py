@@ -36,6 +36,8 @@ class SimModel(msgspec.Struct, frozen=True):
     report: ModelReport
     input_ns: int = 0
     output_ns: int = 0
+    base_ns: int = 0
+    """Of a dynamic model: what a batch takes besides its rows."""
 
     @property
     def inline_io(self) -> bool:

@@ -96,7 +96,8 @@ class Estimate:
         self._current: dict[int, tuple[int, int, int]] = {}
         """Size -> (until when this holds, high quantile, median): asked ten times as often as measured."""
 
-    def observe(self, now_ns: int, size: int, took_ns: int) -> None:
+    def observe(self, now_ns: int, size: int, took_ns: int, *, steady: bool = True) -> None:
+        """`steady`: a batch of this size always takes about as long, so that it tells how fast the share is."""
         seed_ns = self.seed_ns.get(size)
         if seed_ns is None:
             return
@@ -105,7 +106,7 @@ class Estimate:
             measured = self._measured[size] = Rolling()
         measured.observe(now_ns, took_ns)
         self._current[size] = measured.summary(now_ns)
-        if size:  # LOAD says nothing about EXEC
+        if size and steady:  # LOAD says nothing about EXEC
             self._pace.observe(now_ns, 1000 * took_ns // (seed_ns or 1))
 
     def predict(self, now_ns: int, size: int) -> int:

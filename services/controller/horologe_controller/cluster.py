@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from horologe_common import wire
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Register
+    from horologe_controller.durations import ModelDurations
     from horologe_controller.profiles import Seed
     from horologe_controller.share import Changes
 
@@ -62,6 +63,8 @@ class Cluster:
         """How long results take from the end of EXEC until they are here."""
         self.overruns = Rolling(window=100, age_ns=s(5), quantile=0.9)
         """How much later than predicted, when it was planned, EXEC ends."""
+        self.durations: dict[str, ModelDurations] = {}
+        """What requests take alone, of models for which the profiler has told."""
         self._profiles = Profiles()
         self.size = 0
         """Shares, those whose clock is not known yet included."""

@@ -196,7 +196,7 @@ class Controller:
         self._accounts.ended(action, result, took_ns, end_ns)
         ok, estimate = result.status == Status.OK, action.share.estimates.get(action.model)
         if ok and estimate and not result.rows:  # with rows missing it was a smaller batch
-            estimate.observe(now_ns, action.batch_size, took_ns)
+            estimate.observe(now_ns, action.batch_size, took_ns, steady=action.model not in self.cluster.durations)
         if action.kind == "load":
             action.share.loaded(action.model, ok=ok)
             if result.status == Status.FAILED:

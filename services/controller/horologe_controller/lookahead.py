@@ -15,7 +15,7 @@ from horologe_controller.admission import Admission
 from horologe_controller.demand import Demand
 from horologe_controller.placement import Placement
 from horologe_controller.queues import Backlog
-from horologe_controller.scheduler import Batch, Plan, Refusal
+from horologe_controller.scheduler import Batch, Plan, Refusal, too_long
 from horologe_controller.strategies import Ranking, Strategy, oldest
 
 if TYPE_CHECKING:
@@ -66,15 +66,12 @@ class LookAhead:
         return len(self.backlog)
 
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
-        size = request.spec.batch_sizes[0] if request.rows == 1 else request.spec.compiled(request.rows)
-        exec_ns, _ = cluster.quick_exec_ns(now_ns, request.model, size)
-        if not request.best_effort:
-            if not exec_ns or now_ns + exec_ns > request.deadline_ns:
-                exec_ns = cluster.best_exec_ns(now_ns, request.model, size)
-            if exec_ns and self.keeps_deadlines and (refusal := self._refusal(now_ns, request, exec_ns, cluster)):
-                return refusal
+        exec_ns = self.least_ns(now_ns, request, cluster)
         if not exec_ns:
             return Refusal(request, "no worker can serve this model")
+        bound = self.keeps_deadlines and not request.best_effort
+        if bound and (refusal := self._refusal(now_ns, request, exec_ns, cluster)):
+            return refusal
         request.admitted = True
         queue = self.backlog.add(request, exec_ns)
         self.admission.entered(now_ns, request, queue, cluster)
@@ -83,6 +80,14 @@ class LookAhead:
         self.demand.add(request, helped_until_ns if helped_until_ns > now_ns else last_start_ns)
         self._queue_changed(queue, cluster)
         return None
+
+    def least_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+        """The shortest time in which the request could be run on its own; 0 if nobody ever could."""
+        size = request.spec.batch_sizes[0] if request.rows == 1 else request.spec.compiled(request.rows)
+        exec_ns, _ = cluster.quick_exec_ns(now_ns, request.model, size)
+        if not request.best_effort and (not exec_ns or now_ns + exec_ns > request.deadline_ns):
+            exec_ns = cluster.best_exec_ns(now_ns, request.model, size)
+        return exec_ns
 
     def _queue_changed(self, queue: ModelQueue, cluster: Cluster) -> None:
         """Its best strategies may be others; shares that had nothing to start may have now."""
@@ -101,8 +106,7 @@ class LookAhead:
     def _refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
         if self.settings.admission:
             return self.admission.refusal(now_ns, request, exec_ns, cluster)
-        late_ns = now_ns + exec_ns - request.deadline_ns
-        return Refusal(request, "its execution alone takes longer", late_ns) if late_ns > 0 else None
+        return too_long(now_ns, request, exec_ns)
 
     def remove(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         self._left(now_ns, [request], self.backlog.remove(request), cluster)
@@ -182,7 +186,7 @@ class LookAhead:
         """Those that not even a batch of their own, started now, would finish in time."""
         refused = []
         for request in self.backlog.overdue(now_ns):
-            exec_ns = cluster.best_exec_ns(now_ns, request.model, request.spec.compiled(request.rows))
+            exec_ns = self.least_ns(now_ns, request, cluster)
             if exec_ns and now_ns + exec_ns <= request.deadline_ns:
                 self.backlog.again(request, request.deadline_ns - exec_ns)
                 continue
@@ -235,7 +239,7 @@ class LookAhead:
         if not queue.best_effort:
             alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
             self.admission.ran(queue.model, len(requests), alone_ns)
-        latest_ns = requests[0].deadline_ns - expected_ns
+        latest_ns = requests[0].deadline_ns - expected_ns if strategy.latest_ns is None else strategy.latest_ns
         if self.settings.window_ns:
             latest_ns = min(latest_ns, free_ns + self.settings.window_ns)
         return Batch(share, queue.model, strategy.size, requests, free_ns, latest_ns, expected_ns)

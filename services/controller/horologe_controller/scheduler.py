@@ -41,6 +41,12 @@ class Refusal(msgspec.Struct):
         return f"{self.reason}: possible in {earliest_ms:.1f} ms at the earliest, wanted in {wanted_ms:.1f} ms"
 
 
+def too_long(now_ns: int, request: Request, exec_ns: int) -> Refusal | None:
+    """None if the request could be in time were it started now, on its own."""
+    late_ns = now_ns + exec_ns - request.deadline_ns
+    return Refusal(request, "its execution alone takes longer", late_ns) if late_ns > 0 else None
+
+
 class Plan(msgspec.Struct):
     """Decisions, to be carried out in this order: refuse, unload, load, start.
 

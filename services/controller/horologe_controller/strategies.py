@@ -29,6 +29,10 @@ class Strategy(NamedTuple):
     size: int
     places: range | tuple[int, ...]
     expected_ns: int
+    latest_ns: int | None = None
+    """The last start that leaves every request a chance; None: `expected_ns` before the first deadline."""
+    settled: bool = True
+    """Whether, while queue and estimates stay as they are, its rank cannot fall as time goes on."""
 
 
 class Ranking:
@@ -36,7 +40,8 @@ class Ranking:
 
     Relies on this: while a queue and the estimates stay as they are, its rank only grows, with the start time. So what
     was found before is a lower bound: it is looked at again when it comes first, and not sooner. Other queues are put
-    into `changed`; if a start is earlier than the last, all are looked at.
+    into `changed`, and stay there while their strategies are not settled; if a start is earlier than the last, all are
+    looked at.
     """
 
     def __init__(self, propose: Propose) -> None:
@@ -61,10 +66,13 @@ class Ranking:
         self._start_ns = start_ns
         heap, known, fresh = self._heap, self._known, None
         if self.changed:
+            unsettled: dict[ModelQueue, bool] = {}
             for queue in self.changed:
                 fresh = self._propose(now_ns, start_ns, share, queue)
                 self._look_at(queue, share, fresh)
-            self.changed.clear()
+                if fresh is not None and not fresh.settled:
+                    unsettled[queue] = True
+            self.changed = unsettled
         while heap:
             rank, entry, queue = heap[0]
             if known.get(queue, NOWHERE)[0] != entry:

@@ -16,6 +16,7 @@ from horologe_gpu_worker.pages import PageCache
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from horologe_common.models import Profile
     from horologe_sim.gpu import SimModel
     from horologe_sim.noise import Draws
 
@@ -35,11 +36,15 @@ class LaneRun:
 
 
 class LeanDevice:
-    """`at(time, call, argument)` makes an event; `ended` is called with each Result when it reaches the controller."""
+    """`at(time, call, argument)` makes an event; `ended` is called with each Result when it reaches the controller.
+
+    `solo_ns`: by input, what requests of dynamic models take alone.
+    """
 
     def __init__(
         self, address: str, models: Mapping[str, SimModel], pages: int, draws: Draws, delay_ns: int,
         at: Callable[..., None], ended: Callable[[int, Ended], None],
+        solo_ns: Mapping[int, int],
     ) -> None:  # fmt: skip
         self.address = address
         self.pages = PageCache(pages)
@@ -51,6 +56,7 @@ class LeanDevice:
         self._delay_ns = delay_ns
         self._at = at
         self._ended = ended
+        self._solo_ns = solo_ns
         self._actions: dict[int, Infer | Load] = {}
 
     def infer(self, now_ns: int, infer: Infer) -> None:
@@ -121,13 +127,21 @@ class LeanDevice:
         if isinstance(action, Load):
             took_ns = self._draws.noisy(profile.load_ns, "load")
         elif todo.model in self.loaded:
-            took_ns = self._draws.noisy(profile.exec_ns[action.batch_size])
+            took_ns = self._draws.noisy(self._exec_ns(action, profile))
         else:
             self.violations.append(f"{self.address}: EXEC of {todo.model}, which is not loaded")
             status, took_ns = Status.FAILED, 0
         run.clock_ns = now_ns + took_ns
         run.busy_ns += took_ns
         self._end(now_ns, run.clock_ns, action, status)
+
+    def _exec_ns(self, infer: Infer, profile: Profile) -> int:
+        """By the profile; of a dynamic model base + size * (longest - base), its rows padded to the longest."""
+        if not self._solo_ns:
+            return profile.exec_ns[infer.batch_size]
+        base_ns = self._models[infer.model].base_ns
+        longest_ns = max(self._solo_ns[row.input_id] for row in infer.rows)
+        return base_ns + infer.batch_size * (longest_ns - base_ns) if longest_ns else profile.exec_ns[infer.batch_size]
 
     def _end(self, begin_ns: int, end_ns: int, action: Infer | Load, status: Status) -> None:
         self._actions.pop(action.action_id, None)

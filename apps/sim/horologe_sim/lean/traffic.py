@@ -19,13 +19,28 @@ if TYPE_CHECKING:
 BEST_EFFORT = 0
 
 
+class Request(NamedTuple):
+    """What one request of a dynamic model is: `solo_ns` is what it takes alone, which only the device knows."""
+
+    solo_ns: int
+    application: str = ""
+    length: int = 0
+
+
+STATIC = Request(0)
+
+
 class Chunk(NamedTuple):
-    """Requests in order of time, counted from the beginning of the load. `models`: places in the list of models."""
+    """Requests in order of time, counted from the beginning of the load. `models`: places in the list of models.
+
+    `requests`: of dynamic models; empty where all are static.
+    """
 
     times_ns: Sequence[int]
     models: Sequence[int]
     slos_ns: Sequence[int]
     groups: Sequence[int]
+    requests: Sequence[Request] = ()
 
 
 class Loop(NamedTuple):

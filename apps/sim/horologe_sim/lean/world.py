@@ -15,7 +15,7 @@ from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core import Controller
 from horologe_sim.lean.device import LeanDevice
-from horologe_sim.lean.traffic import Chunk, Open
+from horologe_sim.lean.traffic import STATIC, Chunk, Open
 from horologe_sim.noise import Draws
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from horologe_sim.lean.device import Ended
     from horologe_sim.lean.ledger import Ledger
     from horologe_sim.lean.setting import Setting
-    from horologe_sim.lean.traffic import Loop
+    from horologe_sim.lean.traffic import Loop, Request
 
 HOST = "host"
 CLIENT = "selector/load#00000001"
@@ -66,12 +66,13 @@ class Lean:
         self._asked = 0
         self._told = True
         self._free_ns = self._wake_ns = START_NS
+        self._solo_ns: dict[int, int] = {}
         by_key = {model.report.spec.key: model for model in models}
         self._loaded = dict.fromkeys(by_key, 0)
         self.devices = {
             f"worker/{number}#00000001": LeanDevice(
                 f"worker/{number}#00000001", by_key, setting.pages, Draws(setting.noise, [seed, 2, number]),
-                setting.worker_ns, self.at, self._ended,
+                setting.worker_ns, self.at, self._ended, self._solo_ns,
             )
             for number in range(setting.devices)
         }  # fmt: skip
@@ -167,11 +168,11 @@ class Lean:
     def _take(self, now_ns: int) -> None:
         """Requests that have reached the controller by now."""
         while self._next_ns <= now_ns:
-            times_ns, models, slos_ns, groups = self._chunk
+            times_ns, models, slos_ns, groups, requests = self._chunk
             offset_ns = self.begin_ns + self.setting.client_ns
             at, end = self._at, len(times_ns)
             while at < end and (sent_ns := times_ns[at]) + offset_ns <= now_ns:
-                self._submit(sent_ns, models[at], slos_ns[at], groups[at], -1)
+                self._submit(sent_ns, models[at], slos_ns[at], groups[at], -1, requests[at] if requests else STATIC)
                 at += 1
             if at == end:
                 self._next_chunk()
@@ -183,9 +184,9 @@ class Lean:
         number, loop = asking
         if self._loops:
             sent_ns = max(0, now_ns - self.begin_ns - self.setting.client_ns)
-            self._submit(sent_ns, loop.model, loop.slo_ns, loop.group, number)
+            self._submit(sent_ns, loop.model, loop.slo_ns, loop.group, number, STATIC)
 
-    def _submit(self, sent_ns: int, model: int, slo_ns: int, group: int, loop: int) -> None:
+    def _submit(self, sent_ns: int, model: int, slo_ns: int, group: int, loop: int, request: Request) -> None:
         key = self._keys[model]
         self._asked = number = self._asked + 1
         self.open[number] = Open(sent_ns, slo_ns, group, loop)
@@ -193,7 +194,11 @@ class Lean:
         if loop >= 0 and slo_ns:
             self.at(self.begin_ns + sent_ns + slo_ns + self.setting.grace_ns + 1, self._timed_out, number)
         budget_ns = (slo_ns or BEST_EFFORT_NS) - (self.now_ns - self.begin_ns - sent_ns)
-        self._tell(CLIENT, Submit(number, key, max(1, budget_ns), 1, CLIENT, number, not slo_ns))
+        solo_ns, application, length = request
+        if solo_ns:
+            self._solo_ns[number] = solo_ns
+        budget_ns = max(1, budget_ns)
+        self._tell(CLIENT, Submit(number, key, budget_ns, 1, CLIENT, number, not slo_ns, 0, length, application))
 
     def _refused(self, now_ns: int, outcome: Outcome) -> None:
         if (one := self.open.pop(outcome.id, None)) is None:

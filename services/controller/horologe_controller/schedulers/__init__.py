@@ -6,6 +6,12 @@ from horologe_controller.scheduler import Scheduler
 from horologe_controller.schedulers.clockwork import Clockwork
 from horologe_controller.schedulers.edf import Edf
 from horologe_controller.schedulers.fifo import Fifo
+from horologe_controller.schedulers.horologe import Horologe
 from horologe_controller.settings import Settings
 
-SCHEDULERS: dict[str, Callable[[Settings], Scheduler]] = {"clockwork": Clockwork, "edf": Edf, "fifo": Fifo}
+SCHEDULERS: dict[str, Callable[[Settings], Scheduler]] = {
+    "clockwork": Clockwork,
+    "edf": Edf,
+    "fifo": Fifo,
+    "horologe": Horologe,
+}

@@ -1,0 +1,77 @@
+"""Which requests go together where their times are distributions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horologe_common.clock import ms
+from horologe_common.distribution import Distribution
+from horologe_controller import prospects
+from horologe_controller.durations import ModelDurations, Part
+
+BASE_NS, SIZES = ms(7), (1, 2, 4, 8)
+NOW = ms(1000)
+
+
+def fixed(*solo_ms: float) -> ModelDurations:
+    """Applications "0", "1", ... that always take this long."""
+    return ModelDurations(
+        BASE_NS, [Part(str(number), 0, Distribution.point(ms(took))) for number, took in enumerate(solo_ms)]
+    )
+
+
+def best(known: ModelDurations, *waiting: tuple[str, float]) -> prospects.Prospect | None:
+    """Of requests (application, ms left), ascending."""
+    return prospects.best(
+        NOW, [NOW + ms(left) for _, left in waiting], [known.kind(one, 0) for one, _ in waiting], SIZES, known
+    )
+
+
+def test_likes_go_with_likes() -> None:
+    found = best(fixed(10, 40), ("1", 100), ("0", 100), ("1", 101), ("0", 101))
+    assert found is not None
+    assert (found.places, found.size) == ((1, 3), 2)
+    assert found.expected_ns == pytest.approx(ms(7 + 2 * 3), rel=0.03)
+
+
+def test_one_that_can_wait_gives_way() -> None:
+    found = best(fixed(10, 30), ("1", 32), ("0", 300), ("0", 300), ("0", 300))
+    assert found is not None
+    assert found.places == (0,)
+
+
+def test_what_cannot_be_in_time_is_not_run() -> None:
+    assert best(fixed(10, 30), ("1", 20), ("1", 25)) is None
+    found = best(fixed(10, 30), ("1", 20), ("0", 20))
+    assert found is not None
+    assert found.places == (1,)
+
+
+def test_a_gamble_is_taken_where_it_pays() -> None:
+    known = ModelDurations(BASE_NS, [Part("0", 0, Distribution.of([ms(10)] * 3 + [ms(60)]))])
+    alone = best(known, ("0", 30))
+    assert alone is not None
+    assert alone.size == 1
+    assert alone.least_ns == pytest.approx(ms(10), rel=0.05)
+
+
+LEFT = st.lists(st.tuples(st.sampled_from("012"), st.floats(1, 200)), max_size=30)
+
+
+@given(LEFT)
+def test_a_batch_is_one_that_could_be_run(waiting: list[tuple[str, float]]) -> None:
+    solo_ms = {"0": 8, "1": 20, "2": 45}
+    waiting = sorted(waiting, key=lambda one: one[1])
+    found = best(fixed(*solo_ms.values()), *waiting)
+    able = [one for one, left in waiting if left > solo_ms[one] * 1.05]
+    assert found is not None or not able
+    if found is None:
+        return
+    assert list(found.places) == sorted(set(found.places))
+    assert found.size in SIZES
+    assert found.size // 2 < len(found.places) <= found.size or found.size == 1
+    longest = max(solo_ms[waiting[place][0]] for place in found.places)
+    assert found.expected_ns == pytest.approx(ms(7 + found.size * (longest - 7)), rel=0.04)
+    assert waiting[found.places[-1]][1] * 1.05 > 7 + found.size * (longest - 7)

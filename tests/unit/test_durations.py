@@ -1,0 +1,63 @@
+"""Kinds of requests: which distribution says most of a request, and what their batches take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horologe_common import snapshot
+from horologe_common.clock import ms
+from horologe_common.distribution import Distribution, maximum_of
+from horologe_controller.durations import ModelDurations, Part
+
+BASE_NS = ms(7)
+SHORT, LONG = Distribution.of([ms(8), ms(9)]), Distribution.of([ms(20), ms(30)])
+
+
+def test_a_request_is_of_the_most_telling_kind() -> None:
+    known = ModelDurations(BASE_NS, [Part("chat", 16, SHORT), Part("chat", 64, LONG), Part("mail", 0, LONG)])
+
+    def mean_ms(application: str, length: int) -> float:
+        return known.parts[known.kind(application, length)].solo.mean_ns / 1e6
+
+    assert mean_ms("chat", 10) == mean_ms("chat", 16) == pytest.approx(8.5)
+    assert mean_ms("chat", 17) == mean_ms("chat", 1000) == pytest.approx(25)
+    assert mean_ms("chat", 0) == pytest.approx((8.5 + 25) / 2)
+    assert mean_ms("mail", 12) == pytest.approx(25)
+    assert mean_ms("unheard of", 16) == pytest.approx(8.5)
+    assert mean_ms("unheard of", 0) == pytest.approx((8.5 + 25 + 25) / 3)
+
+
+def test_kinds_are_ordered_by_their_mean() -> None:
+    known = ModelDurations(BASE_NS, [Part("b", 0, LONG), Part("a", 0, SHORT)])
+    assert [part.application for part in known.parts] == ["a", "", "b"]
+    assert list(known.row_mean_ns) == sorted(known.row_mean_ns)
+
+
+def test_nothing_known_is_an_error() -> None:
+    with pytest.raises(ValueError, match="parts: got none"):
+        ModelDurations(BASE_NS, [])
+
+
+def test_durations_survive_a_recording() -> None:
+    known = ModelDurations(BASE_NS, [Part("chat", 16, SHORT), Part("mail", 0, LONG)])
+    again = snapshot.restore(snapshot.snapshot(known))  # type: ignore[arg-type]  # a part of a core is as good
+    assert [part.solo.mean_ns for part in again.parts] == [part.solo.mean_ns for part in known.parts]
+    assert again.kind("chat", 3) == known.kind("chat", 3)
+
+
+SAMPLES = st.lists(st.floats(8, 200), min_size=1, max_size=30)
+
+
+@given(SAMPLES, SAMPLES, st.integers(0, 8), st.integers(1, 8))
+def test_the_grid_knows_the_longest_of_a_batch(first: list[float], second: list[float], a: int, b: int) -> None:
+    parts = [Distribution.of(np.array(samples) * 1e6) for samples in (first, second)]
+    known = ModelDurations(BASE_NS, [Part("a", 0, parts[0]), Part("b", 0, parts[1])])
+    counts = np.zeros(len(known))
+    counts[known.kind("a", 0)] += a
+    counts[known.kind("b", 0)] += b
+    below = np.exp(counts @ known.log_cdf)
+    exact = maximum_of([parts[0]] * a + [parts[1]] * b)
+    assert np.abs(below - exact.cdf(known.grid_ns + BASE_NS)).max() < 1e-3
