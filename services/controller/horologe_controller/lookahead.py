@@ -220,7 +220,7 @@ class LookAhead:
             strategy = rankings[0].best(now_ns, free_ns, share) if rankings else None
             if strategy is None and rankings:
                 strategy = rankings[1].best(now_ns, free_ns, share)
-            if strategy is not None and strategy.rank[0] and free_ns > now_ns + LATEST_NS:
+            if strategy is not None and (strategy.rank[0] or not strategy.settled) and free_ns > now_ns + LATEST_NS:
                 heapq.heappush(self._due, (free_ns - LATEST_NS, share.index, share))
                 strategy = None
             if strategy is None:

@@ -59,10 +59,14 @@ class Ranking:
         self.changed.pop(queue, None)
         self._known.pop(queue, None)
 
+    def again(self) -> None:
+        """Look at all: what was found before is no bound any more."""
+        self.changed |= dict.fromkeys(self._known, True)
+
     def best(self, now_ns: int, start_ns: int, share: Share) -> Strategy | None:
         """The strategy with the lowest rank among those that can start at `start_ns` and make every deadline."""
         if start_ns < self._start_ns:
-            self.changed |= dict.fromkeys(self._known, True)
+            self.again()
         self._start_ns = start_ns
         heap, known, fresh = self._heap, self._known, None
         if self.changed:

@@ -137,11 +137,11 @@ class LeanDevice:
 
     def _exec_ns(self, infer: Infer, profile: Profile) -> int:
         """By the profile; of a dynamic model base + size * (longest - base), its rows padded to the longest."""
-        if not self._solo_ns:
-            return profile.exec_ns[infer.batch_size]
         base_ns = self._models[infer.model].base_ns
+        if not base_ns:
+            return profile.exec_ns[infer.batch_size]
         longest_ns = max(self._solo_ns[row.input_id] for row in infer.rows)
-        return base_ns + infer.batch_size * (longest_ns - base_ns) if longest_ns else profile.exec_ns[infer.batch_size]
+        return base_ns + infer.batch_size * (longest_ns - base_ns)
 
     def _end(self, begin_ns: int, end_ns: int, action: Infer | Load, status: Status) -> None:
         self._actions.pop(action.action_id, None)

@@ -1,0 +1,93 @@
+"""Models whose time depends on the input, in the lean world: who is in time, and that every law is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from horologe_common.clock import ms, s, us
+from horologe_common.distribution import Distribution
+from horologe_common.models import ModelSpec, Profile, TensorSpec
+from horologe_common.wire import ModelReport
+from horologe_controller.durations import ModelDurations, Part
+from horologe_controller.settings import Settings as ControllerSettings
+from horologe_sim.catalogue import varieties
+from horologe_sim.gpu import SimModel
+from horologe_sim.lean.ledger import Ledger
+from horologe_sim.lean.setting import Setting
+from horologe_sim.lean.traffic import STATIC, Chunk, Request
+from horologe_sim.lean.world import Lean
+from horologe_sim.noise import NOISES
+
+BASE_NS = ms(7)
+SIZES = (1, 2, 4, 8, 16)
+ROW_MS = {"chat": 1.5, "mail": 8.0}
+SPEC = ModelSpec(
+    "text", "1", "emulated", (TensorSpec("x", "FP32", (-1, 1)),), (TensorSpec("y", "FP32", (-1, 1)),), SIZES,
+    weights_bytes=1 << 20,
+)  # fmt: skip
+TEXT = SimModel(ModelReport(SPEC, Profile({size: BASE_NS + size * ms(5) for size in SIZES}, ms(1))), base_ns=BASE_NS)
+(RESNET,) = varieties(["resnet50_v1"])
+
+
+def solos(application: str, rng: np.random.Generator, count: int) -> list[int]:
+    """Of requests of one application, in ns."""
+    rows_ms = np.maximum(0.2, rng.normal(ROW_MS[application], ROW_MS[application] / 6, count))
+    return [BASE_NS + int(row_ms * 1e6) for row_ms in rows_ms]
+
+
+def played(scheduler: str, rate: float, slo_ms: float, seed: int = 1, static: float = 0.0, seconds: float = 5) -> Lean:
+    """Half the requests are chats, half are mails; `static` more ask for ResNet-50s on the same device."""
+    rng = np.random.default_rng(seed)
+    count, others = int(rate * seconds), int(static * seconds)
+    mails = rng.random(count) < 0.5
+    takes = {one: iter(solos(one, rng, count)) for one in ROW_MS}
+    requests = [Request(next(takes[one]), one) for one in np.where(mails, "mail", "chat").tolist()]
+    models = [0] * count + rng.integers(1, 4, others).tolist()
+    times = rng.integers(0, s(seconds), count + others)
+    order = np.argsort(times, kind="stable").tolist()
+    chunk = Chunk(
+        times[order].tolist(), [models[at] for at in order], [ms(slo_ms)] * len(order), [min(1, models[at]) for at in order],
+        [requests[at] if at < count else STATIC for at in order],
+    )  # fmt: skip
+    controller = ControllerSettings(scheduler=scheduler, admission=False, margin_ns=us(100))
+    setting = Setting(noise=NOISES["none"], settle_ns=ms(500), controller=controller)
+    lean = Lean(setting, [TEXT, *RESNET.copies(3)], Ledger(["text", "static"], 4, s(1)), seed, [chunk])
+    parts = [Part(one, 0, Distribution.of(solos(one, rng, 500))) for one in ROW_MS]
+    lean.controller.cluster.durations[SPEC.key] = ModelDurations(BASE_NS, parts)
+    lean.run(s(seconds))
+    lean.check()
+    assert not lean.open
+    for line in lean.ledger.lines:
+        assert line.sent == line.ok + line.late + line.timed_out + line.unserved
+    return lean
+
+
+def in_time(lean: Lean) -> int:
+    return sum(line.ok for line in lean.ledger.lines)
+
+
+@pytest.mark.parametrize("static", [0.0, 300.0])
+def test_knowing_distributions_serves_more_than_knowing_quantiles(static: float) -> None:
+    assert in_time(played("horologe", 150, 60, static=static)) > 1.1 * in_time(
+        played("clockwork", 150, 60, static=static)
+    )
+
+
+def test_where_there_is_time_for_all_all_are_in_time() -> None:
+    text, static = played("horologe", 40, 100, static=100).ledger.lines
+    assert text.ok == text.sent
+    assert static.ok == static.sent
+
+
+@settings(max_examples=12, deadline=None)
+@given(some.floats(5, 400), some.floats(8, 300), some.integers(0, 9), some.floats(0, 500))
+def test_every_request_has_one_end(rate: float, slo_ms: float, seed: int, static: float) -> None:
+    played("horologe", rate, slo_ms, seed, static, seconds=1)
+
+
+def test_the_same_seed_gives_the_same_answers() -> None:
+    first, second = (played("horologe", 150, 60, seed=4, static=200).ledger.lines for _ in range(2))
+    assert [line.times.counts for line in first] == [line.times.counts for line in second]
