@@ -8,11 +8,10 @@ from horologe_common.clock import s
 from horologe_controller.scheduler import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from horologe_controller.cluster import Cluster
     from horologe_controller.queues import ModelQueue, Request
-    from horologe_controller.share import Share
 
 HEADROOM, MOST_HEADROOM = 10, 4
 """Where others wait ahead, a tenth of a budget is kept for their taking longer than predicted; at most a quarter."""
@@ -73,7 +72,6 @@ class Admission:
         self.work_ns = 0
         """What all queues with deadlines mostly take, in batches as large as they fill now."""
         self._caution_ns: dict[str, int] = {}
-        self._outstanding = (-1, 0)
 
     def refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
         """None if the request, running `exec_ns`, can be expected to end by its deadline."""
@@ -127,15 +125,8 @@ class Admission:
             return 0
         before_ns, total_ns = self.ahead.before(request.deadline_ns), self.ahead.total_ns
         ahead_ns = self.work_ns * before_ns // total_ns if total_ns else 0
-        return (ahead_ns + self._outstanding_ns(now_ns, capable, cluster)) // len(capable)
-
-    def _outstanding_ns(self, now_ns: int, capable: Mapping[Share, bool], cluster: Cluster) -> int:
-        """What the EXECs given to these shares mostly still take; of all shares, added up once per instant."""
-        if len(capable) != cluster.size:
-            return sum(share.outstanding_ns(now_ns) for share in capable)
-        if self._outstanding[0] != now_ns:
-            self._outstanding = now_ns, sum(share.outstanding_ns(now_ns) for share in capable)
-        return self._outstanding[1]
+        lanes = None if len(capable) == cluster.size else [share.exec for share in capable]
+        return (ahead_ns + cluster.outstanding.total_ns(now_ns, lanes)) // len(capable)
 
     def _headroom_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """How much earlier than its deadline a request should end, by the estimates, to be admitted behind others."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import NEVER_NS, Offset, ms, s
 from horologe_common.latency import Estimate, Rolling
 from horologe_common.wire import ShareState
+from horologe_controller.lane import Outstanding
 from horologe_controller.profiles import Profiles, unmeasured
 from horologe_controller.share import LOAD_SIZE, Holders, Share
 
@@ -57,6 +58,8 @@ class Cluster:
         self.unserved: dict[tuple[Share, str], bool] = {}
         """Models in pages of a share that cannot run them any more; cleared by whoever unloads them."""
         self.holders = Holders()
+        self.outstanding = Outstanding()
+        """What the EXECs given to all shares mostly still take."""
         self.capable: dict[str, dict[Share, bool]] = {}
         """Model key -> the shares that could run it."""
         self.returns = Rolling(window=return_window, age_ns=s(5), quantile=0.9)
@@ -127,7 +130,9 @@ class Cluster:
         """A share that is new here, with what is in its pages already."""
         self.size += 1
         self._last_index += 1
-        share = Share(worker.address, told.share, self._last_index, told.device, told.pages_total, self.holders)
+        share = Share(
+            worker.address, told.share, self._last_index, told.device, told.pages_total, self.holders, self.outstanding
+        )
         worker.shares[told.share] = share
         for key in told.resident:
             if key in worker.models:

@@ -11,7 +11,6 @@ import heapq
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms
-from horologe_common.core import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +34,9 @@ class Demand:
         self._loads: dict[Share, int] = {}
         self._priority: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
-        self._helped_until = Deadlines()
-        self._counted: dict[int, tuple[str, int]] = {}
+        self._helped_until: list[tuple[int, int]] = []
+        """A heap of (when a LOAD has become too late, request id); only those count that are in `_counted` as well."""
+        self._counted: dict[int, tuple[int, str, int]] = {}
         self._stale: dict[str, bool] = {}
 
     def __len__(self) -> int:
@@ -49,18 +49,20 @@ class Demand:
     def add(self, request: Request, until_ns: int) -> None:
         """A request has come whose model, were it to be loaded, would have to be so from `until_ns` on."""
         model = request.model
-        self._counted[request.id] = model, request.cost_ns
+        self._counted[request.id] = until_ns, model, request.cost_ns
         self._total[model] = self._total.get(model, 0) + request.cost_ns
         self._stale[model] = True
-        self._helped_until.arm(request.id, until_ns + 1)
+        heapq.heappush(self._helped_until, (until_ns, request.id))
+        if len(self._helped_until) > 2 * len(self._counted) + SWEEP_FROM:
+            self._helped_until = [(until_ns, number) for number, (until_ns, *_) in self._counted.items()]
+            heapq.heapify(self._helped_until)
 
     def remove(self, request_id: int) -> None:
         """The request is not outstanding any more, or beyond help."""
         counted = self._counted.pop(request_id, None)
         if counted is None:
             return
-        self._helped_until.cancel(request_id)
-        model, cost_ns = counted
+        _, model, cost_ns = counted
         left_ns = self._total[model] - cost_ns
         if left_ns > 0:
             self._total[model] = left_ns
@@ -75,8 +77,11 @@ class Demand:
 
     def update(self, now_ns: int, holders: Holders) -> None:
         """Take in what has happened up to now."""
-        for request_id in self._helped_until.due(now_ns):
-            self.remove(request_id)
+        helped_until = self._helped_until
+        while helped_until and helped_until[0][0] < now_ns:
+            until_ns, request_id = heapq.heappop(helped_until)
+            if request_id in self._counted and self._counted[request_id][0] == until_ns:
+                self.remove(request_id)
         if self._stale:
             stale, self._stale = self._stale, {}
             for model in stale:
@@ -144,7 +149,8 @@ class Demand:
 
     def check(self) -> None:
         """Allocations add up to the demand and to the loads; nothing is kept of requests that have left."""
-        assert self._counted or not self._helped_until
+        entries = set(self._helped_until)
+        assert all((until_ns, number) in entries for number, (until_ns, *_) in self._counted.items())
         by_share: dict[Share, int] = {}
         for model, parts in self._parts.items():
             if model not in self._stale:

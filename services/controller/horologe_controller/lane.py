@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from horologe_controller.queues import Request
     from horologe_controller.share import Share
 
@@ -30,6 +32,8 @@ class Action(msgspec.Struct):
     end_ns: int
     expected_ns: int
     promised_ns: int
+    typical_ns: int = 0
+    """What it mostly takes, by the estimates of when it was planned."""
 
     def open_requests(self) -> list[Request]:
         """Those that still wait for this action."""
@@ -39,8 +43,19 @@ class Action(msgspec.Struct):
 class Lane:
     """Pending actions of one lane, in order, and when it will be free."""
 
-    def __init__(self) -> None:
+    def __init__(self, outstanding: Outstanding | None = None) -> None:
         self.pending: dict[int, Action] = {}
+        self._outstanding = outstanding or Outstanding()
+
+    def add(self, action: Action) -> None:
+        """It goes after all others."""
+        self.pending[action.id] = action
+        self._outstanding.changed(self)
+
+    def clear(self) -> None:
+        """Nothing will be heard of them."""
+        self.pending.clear()
+        self._outstanding.changed(self)
 
     def free_at(self, now_ns: int) -> int:
         """When all that is pending should have ended; the first may already be late."""
@@ -56,8 +71,40 @@ class Lane:
         if ran and (following := next(iter(self.pending.values()), None)):
             following.start_ns = max(following.sent_ns, at_ns)
             following.end_ns = following.start_ns + following.expected_ns
+        self._outstanding.changed(self)
 
     def overdue(self, now_ns: int, grace_ns: int) -> bool:
         """Whether the oldest action should have been heard of long ago: the worker hangs."""
-        first = next(iter(self.pending.values()), None)
-        return first is not None and now_ns > first.end_ns + grace_ns
+        for first in self.pending.values():
+            return now_ns > first.end_ns + grace_ns
+        return False
+
+
+class Outstanding:
+    """What the actions given to lanes mostly still take: admission sums this up, where plans rely on `Lane.free_at`.
+
+    O(actions of a lane) when it changes; to add up, two numbers for each busy lane.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[Lane, tuple[int, int]] = {}
+        """When the last action should have ended; and the least it still takes, were the first to end in 1 ns."""
+
+    def changed(self, lane: Lane) -> None:
+        """Its actions are others."""
+        rest_ns = end_ns = 0
+        for action in lane.pending.values():
+            if end_ns:
+                rest_ns += action.typical_ns
+            else:
+                end_ns = action.start_ns + action.typical_ns
+        if end_ns:
+            self._ends[lane] = end_ns + rest_ns, 1 + rest_ns
+        else:
+            self._ends.pop(lane, None)
+
+    def total_ns(self, now_ns: int, lanes: Iterable[Lane] | None = None) -> int:
+        """Of these lanes, or of all."""
+        ends = self._ends
+        found = ends.values() if lanes is None else [ends[lane] for lane in lanes if lane in ends]
+        return sum([end_ns - now_ns if end_ns - now_ns > least_ns else least_ns for end_ns, least_ns in found])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 import msgspec
-
-from horologe_common.core import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     QueueKey = tuple[int, bool]
     """(`alike`, best effort), within a model."""
 
+SWEEP_FROM = 64
 UNPLACED, FINISHED = 0, -1
 """In the place of an action's id: the request is in none yet, or has ended."""
 
@@ -47,6 +47,8 @@ class Request(msgspec.Struct, eq=False):
     queued: bool = False
     admitted: bool = False
     cost_ns: int = 0
+    look_ns: int = 0
+    """When, if it is still queued, it may have waited too long."""
 
 
 class ModelQueue:
@@ -158,7 +160,8 @@ class Backlog:
         self._queues: dict[str, dict[QueueKey, ModelQueue]] = {}
         """Only those that hold any request."""
         self._requests: dict[int, Request] = {}
-        self._last_starts = Deadlines()
+        self._looks: list[tuple[int, int, Request]] = []
+        """A heap. Only entries of queued requests with the same `look_ns` count."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -204,7 +207,6 @@ class Backlog:
         for request in requests:
             request.queued = False
             del self._requests[request.id]
-            self._last_starts.cancel(request.id)
         if not queue:
             queues = self._queues[queue.model]
             del queues[queue.key]
@@ -213,17 +215,30 @@ class Backlog:
 
     def overdue(self, now_ns: int) -> list[Request]:
         """The requests whose last possible start (as of `add` or `again`) has passed; each is told of once."""
-        return [self._requests[request_id] for request_id in self._last_starts.due(now_ns)]
+        found = []
+        while (at_ns := self.next_overdue_ns()) is not None and at_ns <= now_ns:
+            request = heapq.heappop(self._looks)[2]
+            request.look_ns = 0
+            found.append(request)
+        return found
 
     def again(self, request: Request, last_start_ns: int) -> None:
         """`overdue` is to tell of it once `last_start_ns` has passed."""
-        self._last_starts.arm(request.id, last_start_ns + 1)
+        request.look_ns = last_start_ns + 1
+        heapq.heappush(self._looks, (request.look_ns, request.id, request))
+        if len(self._looks) > 2 * len(self._requests) + SWEEP_FROM:
+            self._looks = [entry for entry in self._looks if entry[2].queued and entry[2].look_ns == entry[0]]
+            heapq.heapify(self._looks)
 
     def next_overdue_ns(self) -> int | None:
-        return self._last_starts.next_ns()
+        looks = self._looks
+        while looks and not (looks[0][2].queued and looks[0][2].look_ns == looks[0][0]):
+            heapq.heappop(looks)
+        return looks[0][0] if looks else None
 
     def check(self) -> None:
-        self._last_starts.check()
+        looked_at = {request.id for at_ns, _, request in self._looks if at_ns == request.look_ns}
+        assert all(request.id in looked_at for request in self._requests.values() if request.look_ns)
         assert len(self) == sum(map(len, self))
         for queue in self:
             assert queue.rows == sum(request.rows for request in queue) > 0

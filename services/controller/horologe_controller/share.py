@@ -13,6 +13,7 @@ from horologe_controller.lane import Lane
 
 if TYPE_CHECKING:
     from horologe_common.latency import Estimate
+    from horologe_controller.lane import Outstanding
 
 LOAD_SIZE = 0
 """Key of LOAD among the batch sizes of an estimate."""
@@ -72,14 +73,17 @@ class Share:
     `number` is the worker's, `index` the controller's, in the order of registration.
     """
 
-    def __init__(self, worker: str, number: int, index: int, device: str, pages_total: int, holders: Holders) -> None:
+    def __init__(
+        self, worker: str, number: int, index: int, device: str, pages_total: int, holders: Holders,
+        outstanding: Outstanding,
+    ) -> None:  # fmt: skip
         self.worker = worker
         self.number = number
         self.index = index
         self.device = device
         self.pages_total = pages_total
         self.pages_free = pages_total
-        self.exec = Lane()
+        self.exec = Lane(outstanding)
         self.load = Lane()
         self.resident: dict[str, int] = {}
         """Model key -> pages, least recently used first."""
@@ -124,8 +128,8 @@ class Share:
     def lost(self) -> None:
         """Its worker is gone: nothing is pending or resident there any more."""
         self.gone = True
-        self.exec.pending.clear()
-        self.load.pending.clear()
+        self.exec.clear()
+        self.load.clear()
         for model in (*self.resident, *self.loading):
             self._holders.leave(self, model)
         self.resident.clear()
@@ -137,15 +141,6 @@ class Share:
         """Duration of a batch of `size`, or of LOAD for `LOAD_SIZE`; for ever where it cannot run the model."""
         estimate = self.estimates.get(model)
         return NEVER_NS if estimate is None else estimate.predict(now_ns, size)
-
-    def outstanding_ns(self, now_ns: int) -> int:
-        """What the EXECs given mostly still take: admission sums this up, where plans rely on `exec.free_at`."""
-        total_ns = 0
-        for action in self.exec.pending.values():
-            estimate = self.estimates.get(action.model)
-            typical_ns = estimate.typical(now_ns, action.batch_size) if estimate else action.expected_ns
-            total_ns += typical_ns if total_ns else max(1, action.start_ns + typical_ns - now_ns)
-        return total_ns
 
     def hangs(self, now_ns: int, grace_ns: int) -> bool:
         """Whether an action of it should have been heard of long ago."""
