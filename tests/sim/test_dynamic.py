@@ -49,8 +49,8 @@ def played(scheduler: str, rate: float, slo_ms: float, seed: int = 1, static: fl
     times = rng.integers(0, s(seconds), count + others)
     order = np.argsort(times, kind="stable").tolist()
     chunk = Chunk(
-        times[order].tolist(), [models[at] for at in order], [ms(slo_ms)] * len(order), [min(1, models[at]) for at in order],
-        [requests[at] if at < count else STATIC for at in order],
+        times[order].tolist(), [models[at] for at in order], [ms(slo_ms)] * len(order),
+        [min(1, models[at]) for at in order], [requests[at] if at < count else STATIC for at in order],
     )  # fmt: skip
     controller = ControllerSettings(scheduler=scheduler, admission=False, margin_ns=us(100))
     setting = Setting(noise=NOISES["none"], settle_ns=ms(500), controller=controller)
