@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from horologe_cli.openloop import PATIENCE_S
 from horologe_cli.stage import READY_S, benchmark_model, machine, services
-from horologe_cli.texts import OK, Application, Ended, Replay, alone_ms, drawn, poisson
+from horologe_cli.texts import OK, Application, Ended, Replay, alone_ms, drawn, inputs_of, poisson
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
 from horologe_sim.experiment import Bar, Findings, scene
@@ -153,7 +154,7 @@ async def _replay(house: Embedded, place: Scene, texts: list[Text], slo_ns: int)
 
     house.wait_ready(READY_S)
     async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
-        await client.models(place.model)
+        await client.predict(place.model, inputs_of(place.lengths[0], 0), timeout=PATIENCE_S)  # a LOAD is no arrival's
         return await Replay(client, place.model, [one.name for one in place.applications], slo_ns).run(texts)
 
 
