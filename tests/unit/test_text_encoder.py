@@ -74,7 +74,7 @@ def test_a_text_without_tokens_has_an_embedding_too(encoder: tuple[ModelSpec, Op
 
 def test_it_is_served_as_a_padded_model_of_bounded_length(encoder: tuple[ModelSpec, OpenModel]) -> None:
     spec = encoder[0]
-    assert (spec.padded, spec.max_length, spec.profile_length, spec.batch_sizes) == (True, 512, 64, (1, 2, 4, 8))
+    assert (spec.padded, spec.max_length, spec.profile_length, spec.batch_sizes) == (True, 512, 16, (1, 2, 4, 8))
     assert spec.variable == {"tokens": (1,), "mask": (1,)}
 
 

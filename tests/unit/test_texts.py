@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from horologe_cli.dynamic import settled_s
-from horologe_cli.texts import LATE, OK, UNSENT, Application, Replay, Text, inputs_of, poisson
+from horologe_cli.rates import of_run, settled_s, windows
+from horologe_cli.texts import LATE, OK, UNSENT, Application, Ended, Replay, Text, inputs_of, one_at_a_time, poisson
 from horologe_common.clock import ms, s
 from horologe_common.status import Refused
 
@@ -38,6 +38,13 @@ def test_a_text_is_a_row_of_tokens_and_its_mask() -> None:
         "tokens": ((1, 7), "int64"), "mask": ((1, 7), "float32")
     }  # fmt: skip
     assert made["mask"].all()
+
+
+def test_one_at_a_time_leaves_out_what_would_be_late() -> None:
+    texts = [Text(0, 0, 1), Text(1, 0, 1), Text(2, 0, 1), Text(40, 0, 1)]
+    assert one_at_a_time(texts, [10.0] * 4, 20) == 0.75
+    assert one_at_a_time(texts, [10.0] * 4, 28) == 1
+    assert one_at_a_time(texts, [21.0] * 4, 20) == 0
 
 
 class Fake:
@@ -71,6 +78,16 @@ def test_every_text_ends_and_is_counted_from_the_time_it_was_due() -> None:
         (5, "chat"), (9, "document"), (13, "chat")
     ]  # fmt: skip
     assert all(0 < slo_ms <= 200 for _, _, slo_ms in client.asked)
+
+
+def test_rates_are_shares_of_all_of_each_application_and_of_each_window() -> None:
+    ends = [OK, "REFUSED", LATE, OK]
+    ended = [Ended(Text(s(at), at % 2, 5), ms(10), status, 2) for at, status in enumerate(ends)]
+    rates = of_run(["chat", "document", "none"], ended)
+    assert [rates[name] for name in ("finished", "chat", "document", "none")] == [0.5, 0.5, 0.5, 0]
+    assert [rates[name] for name in ("refused", "late", "p50_ms", "batch")] == [0.25, 0.25, 10, 2]
+    assert windows(4, 2, [ended, ended[:1]]) == [(0, 0.6667), (2, 0.5)]
+    assert of_run(["chat"], [ended[1]])["p99_ms"] == 0
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 
 from horologe_cli.openloop import PATIENCE_S
+from horologe_cli.rates import NEAR, ROLLING, of_run, settled_s, windows
 from horologe_cli.stage import READY_S, benchmark_model, machine, services
-from horologe_cli.texts import OK, Application, Ended, Replay, alone_ms, drawn, inputs_of, poisson
-from horologe_common.clock import ms, s
-from horologe_common.status import Status
+from horologe_cli.texts import Application, Ended, Replay, alone_ms, drawn, inputs_of, one_at_a_time, poisson
+from horologe_common.clock import ms
 from horologe_sim.experiment import Bar, Findings, scene
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 DRAWN = 20_000
 """Texts that mean and 99th percentile of the times alone are computed of."""
-NEAR, ROLLING = 0.02, 3
-"""The finish rate has settled where that of so many windows on end is first this near to that of the second half."""
 
 
 class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,12 +65,14 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first is what the last has to reach."""
 
 
-class Measure(NamedTuple):
-    """The machine before a run."""
+class Run(NamedTuple):
+    """The machine before it, and what became of its requests, by scheduler."""
 
     alone_ms: dict[int, float]
     mean_ms: float
     p99_ms: float
+    possible: float
+    ended: dict[str, list[Ended]]
 
 
 class Dynamic:
@@ -82,30 +82,25 @@ class Dynamic:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Starts the services as processes of this machine."""
         place = scene(self.name, Scene, quick, changes)
-        measures: list[Measure] = []
-        found: dict[str, list[list[Ended]]] = {side.scheduler: [] for side in place.sides}
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             shutil.copytree(benchmark_model(place.model), folder / "models" / place.model)
-            for number in range(place.runs):
-                progress(number / place.runs, f"run {number + 1}")
-                measures.append(_measured(folder, place, seed))
-                texts = _arrivals(place, measures[-1], [seed, number])
-                turn = number % len(place.sides)  # a machine that becomes slower does not always hit the same side
-                for at, side in enumerate((*place.sides[turn:], *place.sides[:turn])):
-                    progress((number + at / len(place.sides)) / place.runs, f"run {number + 1}, {side.scheduler}")
-                    found[side.scheduler].append(_replayed(folder, place, side, texts, _slo_ns(place, measures[-1])))
-        rows = [_row(place, side.scheduler, found[side.scheduler]) for side in place.sides]
-        series = {"Alone": _alone(measures), "windows": {name: _windows(place, runs) for name, runs in found.items()}}
-        return Findings(self.name, self.title, seed, quick, _facts(place, measures), rows, _bars(rows), series)
+            runs = [_run(folder, place, seed, number, progress) for number in range(place.runs)]
+        found = {side.scheduler: [run.ended[side.scheduler] for run in runs] for side in place.sides}
+        series = {
+            "Alone": _alone(runs),
+            "windows": {name: windows(place.seconds, place.window_s, ended) for name, ended in found.items()},
+        }
+        rows = [_row(place, name, ended) for name, ended in found.items()]
+        return Findings(self.name, self.title, seed, quick, _facts(place, runs), rows, _bars(rows), series)
 
     def draw(self, findings: Findings) -> Figure:
         """Finish rates over time, and times alone over lengths."""
         from horologe_sim.experiments.figures import figure
 
         drawn_figure, (rates, times) = figure(1, 2)
-        for name, windows in findings.series["windows"].items():
-            rates.plot(*zip(*windows, strict=True), marker=".", label=name)
+        for name, points in findings.series["windows"].items():
+            rates.plot(*zip(*points, strict=True), marker=".", label=name)
         rates.set(xlabel="seconds since the start", ylabel="finish rate", ylim=(0, 1.02))
         rates.legend()
         lengths = [row["length"] for row in findings.series["Alone"]]
@@ -114,23 +109,31 @@ class Dynamic:
         return drawn_figure
 
 
-def _measured(folder: Path, place: Scene, seed: int) -> Measure:
-    """Times alone by length, and of what the applications send."""
+def _run(folder: Path, place: Scene, seed: int, number: int, progress: Progress) -> Run:
+    """The machine measured, arrivals drawn, and replayed for every side in turn."""
     import uvloop
 
-    with _services(folder, Side(place.sides[0].scheduler)) as house:
+    progress(number / place.runs, f"run {number + 1}")
+    with _services(folder, place.sides[0]) as house:
         alone = uvloop.run(_probe(house, place))
-    lengths = drawn(place.applications, DRAWN, np.random.default_rng(seed))[1]
-    times = np.interp(lengths, list(alone), list(alone.values()))
-    return Measure(alone, float(times.mean()), float(np.quantile(times, 0.99)))
+    times_ms = _times_ms(alone, drawn(place.applications, DRAWN, np.random.default_rng(seed))[1])
+    mean_ms, p99_ms = float(times_ms.mean()), float(np.quantile(times_ms, 0.99))
+    slo_ns = ms(place.slo_multiple * p99_ms)
+    random = np.random.default_rng([seed, number])
+    texts = poisson(place.applications, place.load * 1e3 / mean_ms, place.seconds, random)
+    took_ns = 1e6 * _times_ms(alone, [text.length for text in texts])
+    ended: dict[str, list[Ended]] = {}
+    first = number % len(place.sides)  # a machine that becomes slower does not always hit the same side
+    for side in (*place.sides[first:], *place.sides[:first]):
+        progress((number + len(ended) / len(place.sides)) / place.runs, f"run {number + 1}, {side.scheduler}")
+        with _services(folder, side) as house:
+            ended[side.scheduler] = uvloop.run(_replay(house, place, texts, slo_ns))
+    return Run(alone, mean_ms, p99_ms, one_at_a_time(texts, took_ns.tolist(), slo_ns), ended)
 
 
-def _replayed(folder: Path, place: Scene, side: Side, texts: list[Text], slo_ns: int) -> list[Ended]:
-    """One run of one side."""
-    import uvloop
-
-    with _services(folder, side) as house:
-        return uvloop.run(_replay(house, place, texts, slo_ns))
+def _times_ms(alone: Mapping[int, float], lengths: Any) -> Any:
+    """Of texts of these lengths, between those that were timed."""
+    return np.interp(lengths, list(alone), list(alone.values()))
 
 
 def _services(folder: Path, side: Side) -> Embedded:
@@ -158,70 +161,28 @@ async def _replay(house: Embedded, place: Scene, texts: list[Text], slo_ns: int)
         return await Replay(client, place.model, [one.name for one in place.applications], slo_ns).run(texts)
 
 
-def _slo_ns(place: Scene, measure: Measure) -> int:
-    return ms(place.slo_multiple * measure.p99_ms)
-
-
-def _arrivals(place: Scene, measure: Measure, seed: list[int]) -> list[Text]:
-    return poisson(place.applications, place.load * 1e3 / measure.mean_ms, place.seconds, np.random.default_rng(seed))
-
-
 def _row(place: Scene, name: str, runs: list[list[Ended]]) -> dict[str, Any]:
     """Medians over the runs."""
-    found = [_of_run(place, ended) for ended in runs]
-    medians = {field: round(statistics.median(one[field] for one in found), 4) for field in found[0]}
-    return {"scheduler": name} | medians | {"settled_s": settled_s(_windows(place, runs))}
+    found = [of_run([one.name for one in place.applications], ended) for ended in runs]
+    medians = {
+        field: round(statistics.median(one[field] for one in found), 1 if field.endswith("_ms") else 4)
+        for field in found[0]
+    }
+    return {"scheduler": name} | medians | {"settled_s": settled_s(windows(place.seconds, place.window_s, runs))}
 
 
-def _of_run(place: Scene, ended: list[Ended]) -> dict[str, float]:
-    """Shares of the requests of one run; latencies and batches of those in time."""
-    good = [one for one in ended if one.status == OK]
-    took = sorted(one.took_ns for one in good) or [0]
-    refused = sum(one.status == Status.REFUSED.name for one in ended)
-    rates = {"finished": len(good) / len(ended)}
-    for at, application in enumerate(place.applications):
-        own = [one.status == OK for one in ended if one.text.application == at]
-        rates[application.name] = sum(own) / max(1, len(own))
-    return rates | {
-        "refused": refused / len(ended), "late": (len(ended) - len(good) - refused) / len(ended),
-        "p50_ms": took[len(took) // 2] / 1e6, "p99_ms": took[len(took) * 99 // 100] / 1e6,
-        "batch": sum(one.batch_size for one in good) / max(1, len(good)),
-    }  # fmt: skip
-
-
-def _windows(place: Scene, runs: list[list[Ended]]) -> list[tuple[float, float]]:
-    """(second at which it begins, finish rate) of each window, over all runs."""
-    count = int(place.seconds / place.window_s)
-    sent, good = np.zeros(count), np.zeros(count)
-    for one in (one for ended in runs for one in ended):
-        at = int(one.text.at_ns / s(place.window_s))
-        if at < count:
-            sent[at] += 1
-            good[at] += one.status == OK
-    rates = good / np.maximum(1, sent)
-    return [(place.window_s * at, round(float(rate), 4)) for at, rate in enumerate(rates)]
-
-
-def settled_s(windows: Sequence[tuple[float, float]]) -> float | None:
-    """From which second on the finish rate has been at its final level, that of the second half, for the first time."""
-    rates = [rate for _, rate in windows]
-    final = statistics.fmean(rates[len(rates) // 2 :]) if rates else 0.0
-    for at, (begin_s, _) in enumerate(windows):
-        if statistics.fmean(rates[at : at + ROLLING]) >= final - NEAR:
-            return begin_s
-    return None
-
-
-def _alone(measures: Sequence[Measure]) -> list[dict[str, Any]]:
+def _alone(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Times alone by length, medians of the runs."""
     return [
-        {"length": length, "ms": round(statistics.median(one.alone_ms[length] for one in measures), 2)}
-        for length in measures[0].alone_ms
+        {"length": length, "ms": round(statistics.median(one.alone_ms[length] for one in runs), 2)}
+        for length in runs[0].alone_ms
     ]
 
 
-def _facts(place: Scene, measures: Sequence[Measure]) -> dict[str, str]:
-    mean_ms, p99_ms = (statistics.median(getattr(one, field) for one in measures) for field in ("mean_ms", "p99_ms"))
+def _facts(place: Scene, runs: Sequence[Run]) -> dict[str, str]:
+    mean_ms, p99_ms, possible = (
+        statistics.median(getattr(run, field) for run in runs) for field in ("mean_ms", "p99_ms", "possible")
+    )
     return {
         "machine": f"{machine()}, shared by client, edge, worker and profiler",
         "applications": "; ".join(
@@ -231,6 +192,7 @@ def _facts(place: Scene, measures: Sequence[Measure]) -> dict[str, str]:
         "load": f"{place.load:g} of what the worker does one at a time: {place.load * 1e3 / mean_ms:.1f} r/s; "
         f"a text takes {mean_ms:.1f} ms alone on average, {p99_ms:.1f} ms at the 99th percentile, "
         f"and the SLO is {place.slo_multiple:g} times that, {place.slo_multiple * p99_ms:.0f} ms",
+        "possible": f"{possible:.1%} would finish if each ran alone, in order of arrival, its time known beforehand",
         "runs": f"medians of {place.runs}, {place.seconds:g} s each from services that know nothing; "
         "load and SLO are measured anew before each",
         "settled_s": f"from when on {ROLLING} windows of {place.window_s:g} s finish within {NEAR} of the second half",

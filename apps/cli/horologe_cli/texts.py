@@ -98,6 +98,16 @@ async def alone_ms(client: AsyncClient, model: str, lengths: Sequence[int], repe
     return {length: statistics.median(times) for length, times in took.items()}
 
 
+def one_at_a_time(texts: Sequence[Text], took_ns: Sequence[float], slo_ns: int) -> float:
+    """The share that would finish on a device that runs texts alone, in order, and leaves out what would be late."""
+    free_ns, finished = 0.0, 0
+    for text, own_ns in zip(texts, took_ns, strict=True):
+        end_ns = max(free_ns, text.at_ns) + own_ns
+        if end_ns <= text.at_ns + slo_ns:
+            free_ns, finished = end_ns, finished + 1
+    return finished / max(1, len(texts))
+
+
 class Replay:
     """Sends texts at their times, each with `slo_ns` from its time on, and notes how they end."""
 
