@@ -7,7 +7,6 @@ and each action's exact errors are read off the replayed core, which must say ag
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import tempfile
 import time
@@ -19,7 +18,7 @@ import msgspec
 import numpy as np
 
 from horologe_cli.sender import Ended, Sender
-from horologe_cli.stage import READY_S, copies, repository, services, write_emulated
+from horologe_cli.stage import READY_S, copies, machine, repository, services, write_emulated
 from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.settings import SettingsError
@@ -88,7 +87,7 @@ class Fig9:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Starts the services as processes of this machine."""
         place = scene(self.name, Scene, quick, changes)
-        facts = {"machine": _machine()}
+        facts = {"machine": f"{machine()}, shared by client, edge and worker"}
         idle = os.getloadavg()[0]
         rows: list[dict[str, Any]] = []
         tails: dict[str, list[tuple[float, float]]] = {}
@@ -213,11 +212,3 @@ def _told(place: Scene, source: Source, ended: list[Ended], errors: Errors) -> s
         f"{place.seconds - place.warmup_s:g} s, SLO {source.slo_ns / 1e6:g} ms: "
         f"{in_time / max(1, len(counted)):.3%} of {len(counted):,} requests in time. {ends}"
     )
-
-
-def _machine() -> str:
-    """Cores and processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    cores = len(os.sched_getaffinity(0))
-    return f"{cores} cores of {names[0] if names else platform.machine()}, shared by client, edge and worker"

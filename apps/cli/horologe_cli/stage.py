@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_cli.arrangement import Options
 from horologe_cli.embedded import Embedded
+from horologe_common.settings import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +31,21 @@ def repository() -> str:
     """The models of the folder we are in, else those of the checkout this file belongs to."""
     beside = Path(__file__).resolve().parents[3] / "models"
     return "models" if Path("models").is_dir() or not beside.is_dir() else str(beside)
+
+
+def benchmark_model(name: str) -> Path:
+    """A model of `benchmarks/models`, beside `repository()`. Raises `SettingsError` where there is none."""
+    path = Path(repository()).resolve().parent / "benchmarks" / "models" / name
+    if not path.is_dir():
+        raise SettingsError(f"model: got {name!r}, wanted a folder of {path.parent}: run this in a checkout")
+    return path
+
+
+def machine() -> str:
+    """Cores and processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else platform.machine()}"
 
 
 def settings_of(section: str, wanted: msgspec.Struct) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from horologe_common.status import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 PAGE_BYTES = 16 << 20
 """Clockwork section 5.2: weights are held in 16 MiB pages."""
@@ -45,6 +45,8 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """A model version as every service sees it. `batched`: dimension 0 of every tensor counts rows.
 
     `padded`: inputs of different shapes share a batch, filled up with zeros to the longest of each variable dimension.
+    `profile_length`: of every variable dimension when its profile is measured; 0 where all are fixed. `max_length`: the
+    most that a variable dimension may have; 0: no limit.
     """
 
     name: str
@@ -60,11 +62,22 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     cache: bool = False
     cache_ttl_ns: int = 0
     padded: bool = False
+    profile_length: int = 0
+    max_length: int = 0
 
     @cached_property
     def key(self) -> str:
         """`name/version`: how every message behind the selector names the model."""
         return f"{self.name}/{self.version}"
+
+    @cached_property
+    def variable(self) -> dict[str, tuple[int, ...]]:
+        """By input, the places of its variable dimensions, that of the rows left out; only inputs that have any."""
+        places = {
+            one.name: tuple(at for at in range(self.batched, len(one.shape)) if one.shape[at] == -1)
+            for one in self.inputs
+        }
+        return {name: found for name, found in places.items() if found}
 
     @property
     def pages(self) -> int:
@@ -118,3 +131,29 @@ def check_tensor(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
         want not in (-1, got) or got < 0 for got, want in zip(shape, spec.shape, strict=True)
     ):
         raise InvalidInput(f"input {spec.name!r}: shape: got {list(shape)}, wanted {list(spec.shape)}")
+
+
+def length_of(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> int:
+    """How large inputs of these shapes are in the variable dimensions: their product; 0 where all are fixed.
+
+    Of several inputs the one with the most such dimensions counts, and of these the largest. For most models whose
+    execution time depends on the input, this is what it depends on: tokens of a text, pixels of an image.
+    """
+    sizes = ((len(places), math.prod(shapes[name][at] for at in places)) for name, places in spec.variable.items())
+    return max(sizes, default=(0, 0))[1]
+
+
+def check_variable(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Raise `InvalidInput` where a variable dimension is too long, or, being padded, not the same in all inputs.
+
+    Padded batches are filled up input by input: one whose mask is shorter than its tokens would fail its neighbours.
+    """
+    firsts: dict[int, str] = {}
+    for name, places in spec.variable.items():
+        for at in places:
+            got, first = shapes[name][at], firsts.setdefault(at, name)
+            said = f"input {name!r}: shape: got {list(shapes[name])}, wanted"
+            if spec.max_length and got > spec.max_length:
+                raise InvalidInput(f"{said} at most {spec.max_length} in dimension {at}")
+            if spec.padded and got != (wanted := shapes[first][at]):
+                raise InvalidInput(f"{said} {wanted} in dimension {at}, as in input {first!r}")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import zlib
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import ms
-from horologe_common.models import check_tensor
+from horologe_common.models import check_tensor, check_variable, length_of
 from horologe_common.status import HorologeError, InvalidInput, Refused, UnknownModel
 
 if TYPE_CHECKING:
@@ -77,9 +76,17 @@ class Catalogue:
         asked = (predict.inputs, predict.outputs)
         known = self._verdicts.get(spec.key)
         if known is None or known[0] != asked:
-            verdict = _check(spec, predict), shape_key(spec, predict), length_of(spec, predict)
-            known = self._verdicts[spec.key] = asked, verdict
+            known = self._verdicts[spec.key] = asked, _verdict(spec, predict)
         return known[1]
+
+
+def _verdict(spec: ModelSpec, predict: Predict) -> tuple[int, int, int]:
+    rows = _check(spec, predict)
+    if not spec.variable:
+        return rows, 0, 0
+    shapes = {tensor.name: tensor.shape for tensor in predict.inputs}
+    check_variable(spec, shapes)
+    return rows, shape_key(spec, predict), length_of(spec, shapes)
 
 
 def _check(spec: ModelSpec, predict: Predict) -> int:
@@ -104,24 +111,10 @@ def _check(spec: ModelSpec, predict: Predict) -> int:
 
 
 def shape_key(spec: ModelSpec, predict: Predict) -> int:
-    """Equal for requests that can share a batch: 0 for fixed or padded shapes, else a checksum of the variable ones."""
-    if spec.padded or not any(-1 in wanted.shape[1:] for wanted in spec.inputs):
+    """Equal for requests that can share a batch: 0 for padded models and those that batch nothing, else a checksum."""
+    if spec.padded or not spec.batched:
         return 0
     return zlib.crc32(repr([(tensor.name, tensor.shape[1:]) for tensor in predict.inputs]).encode()) | 1 << 32
-
-
-def length_of(spec: ModelSpec, predict: Predict) -> int:
-    """How large the input is in its variable dimensions, that of the rows left out: their product; 0 if there are none.
-
-    Of several inputs the one with the most such dimensions counts, and of these the largest. For most models whose
-    execution time depends on the input this is what it depends on: tokens of a text, pixels of an image.
-    """
-    given = {tensor.name: tensor.shape for tensor in predict.inputs}
-    most = (0, 0)
-    for wanted in spec.inputs:
-        if places := [at for at in range(spec.batched, len(wanted.shape)) if wanted.shape[at] == -1]:
-            most = max(most, (len(places), prod(given[wanted.name][at] for at in places)))
-    return most[1]
 
 
 def _natural(version: str) -> tuple[tuple[int, int, str], ...]:

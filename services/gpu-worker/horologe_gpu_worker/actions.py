@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.models import check_tensor
+from horologe_common.models import DTYPES, check_tensor, check_variable
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import RowStatus, Tensor
 from horologe_gpu_worker.lanes import Operation
@@ -93,7 +94,7 @@ class Action:
     def operation(self, lane: str) -> Operation | None:
         """The batch of all rows that are here; None if there are none. Padded to the smallest size that holds them."""
         rows = [(index, inputs) for index, inputs in enumerate(self.inputs) if inputs is not None]
-        if len(rows) > 1 and any(-1 in tensor.shape[1:] for tensor in self.spec.inputs):
+        if len(rows) > 1 and self.spec.variable and not self.spec.padded:
             rows = self._alike(rows)
         if not rows:
             return None
@@ -101,11 +102,13 @@ class Action:
         self.rows = sum(infer.rows[index].rows for index, _ in rows)
         if spec.batched and len(rows) < len(infer.rows):
             self.batch_size = spec.compiled(self.rows)
+        columns = [[inputs[at] for _, inputs in rows] for at in range(len(spec.inputs))]
+        shapes = _different(columns) if spec.padded else []
         return Operation(
             infer.action_id, infer.share, lane, infer.model, self.batch_size, self.rows,
             infer.earliest_ns, infer.latest_ns, infer.expected_ns,
-            [_joined([inputs[at] for _, inputs in rows], self.rows, spec.batched) for at in range(len(spec.inputs))],
-            runtime=spec.runtime,
+            [_joined(column, self.rows, spec.batched, bool(shapes)) for column in columns],
+            runtime=spec.runtime, shapes=shapes,
         )  # fmt: skip
 
     def _alike(self, rows: list[tuple[int, RowInputs]]) -> list[tuple[int, RowInputs]]:
@@ -154,6 +157,8 @@ def _in_order(spec: ModelSpec, rows: int, headers: Sequence[Tensor], buffers: Se
             check_tensor(want, got.datatype, got.shape)
         if spec.batched and (not got.shape or got.shape[0] != rows):
             raise InvalidInput(f"input {want.name!r}: shape: got {list(got.shape)}, wanted {rows} rows")
+    if spec.variable:
+        check_variable(spec, {tensor.name: tensor.shape for tensor, _ in given})
     return given
 
 
@@ -165,10 +170,20 @@ def _by_name(spec: ModelSpec, given: RowInputs) -> RowInputs:
     return [names[name] for name in wanted]
 
 
-def _joined(parts: RowInputs, count: int, batched: bool) -> tuple[Tensor, list[Buffer]]:
-    """One header for all rows of an input, and the rows' bytes."""
+def _joined(parts: RowInputs, count: int, batched: bool, different: bool) -> tuple[Tensor, list[Buffer]]:
+    """One header for all rows of an input, as long as the longest where they are `different`, and the rows' bytes."""
     first = parts[0][0]
     buffers = [buffer for _, buffer in parts]
     if len(parts) == 1 or not batched:
         return first, buffers
-    return Tensor(first.name, first.datatype, (count, *first.shape[1:]), sum(map(len, buffers))), buffers
+    shape, size = (count, *first.shape[1:]), sum(map(len, buffers))
+    if different:
+        shape = (count, *map(max, zip(*(tensor.shape[1:] for tensor, _ in parts), strict=True)))
+        size = math.prod(shape) * DTYPES[first.datatype].itemsize if first.datatype in DTYPES else size
+    return Tensor(first.name, first.datatype, shape, size), buffers
+
+
+def _different(columns: Sequence[RowInputs]) -> list[list[tuple[int, ...]]]:
+    """The shapes of each input's parts; none where they are all the same but for their rows."""
+    shapes = [[tensor.shape for tensor, _ in column] for column in columns]
+    return shapes if any(shape[1:] != parts[0][1:] for parts in shapes for shape in parts) else []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def workspace_bytes(spec: ModelSpec) -> int:
-    """Room for the inputs of the largest batch. Variable dimensions count as 1: they grow the space when they come."""
+    """Room for the inputs of the largest batch at the length of the profile; longer ones grow the space."""
     return sum(
         room(math.prod(shape_for(spec, tensor, spec.max_batch)) * DTYPES[tensor.datatype].itemsize)
         for tensor in spec.inputs
@@ -36,11 +36,17 @@ def workspace_bytes(spec: ModelSpec) -> int:
 def assemble(operation: Operation, batched: bool, space: Workspace, moved: bool = False) -> dict[str, NDArray[Any]]:
     """The inputs of a batch of `batch_size` rows: the true rows in order, then padding, which is the last row again.
 
+    Rows shorter than the longest end in zeros, or empty strings (ORLOJ, eq. 4: a batch takes as long as its longest).
     One part that fills the batch is used where it lies, read-only, unless all is to be `moved`; everything else is
     built in `space`, which stays untouched until the next call.
     """
     space.clear()
     pad = operation.batch_size - operation.rows if batched else 0
+    if operation.shapes:
+        return {
+            tensor.name: _lengthened(tensor, parts, shapes, pad, space)
+            for (tensor, parts), shapes in zip(operation.inputs, operation.shapes, strict=True)
+        }
     return {tensor.name: _array(tensor, parts, pad, space, moved) for tensor, parts in operation.inputs}
 
 
@@ -63,6 +69,26 @@ def _array(tensor: Tensor, parts: Sequence[Buffer], pad: int, space: Workspace, 
     if pad:
         flat[at:].reshape(pad, -1)[:] = flat[at - at // tensor.shape[0] : at]
     return flat.view(dtype).reshape(shape)
+
+
+def _lengthened(
+    tensor: Tensor, parts: Sequence[Buffer], shapes: Sequence[tuple[int, ...]], pad: int, space: Workspace
+) -> NDArray[Any]:
+    """Parts of different shapes, each in the first corner of its rows."""
+    shape = (tensor.shape[0] + pad, *tensor.shape[1:])
+    if tensor.datatype == "BYTES":
+        array = np.full(shape, b"", object)
+    else:
+        dtype = DTYPES[tensor.datatype]
+        array = space.take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+        array[:] = 0
+    at = 0
+    for part, own in zip(parts, shapes, strict=True):
+        places = (slice(at, at + own[0]), *map(slice, own[1:]))
+        array[places] = array_of(Tensor(tensor.name, tensor.datatype, own, len(part)), part)
+        at += own[0]
+    array[at:] = array[at - 1 : at]
+    return array
 
 
 def results(

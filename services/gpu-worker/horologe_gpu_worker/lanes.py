@@ -39,6 +39,8 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     """What `input` or `exec` left on the device for the next lane, where these have lanes of their own."""
     runtime: str = ""
     """Of the model, for `exec`."""
+    shapes: Sequence[Sequence[tuple[int, ...]]] = ()
+    """Per input tensor: the shape of each part, where they differ and are to be padded to that of the header."""
 
 
 class Abort(msgspec.Struct, frozen=True, gc=False):

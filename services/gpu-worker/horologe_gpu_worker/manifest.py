@@ -22,6 +22,7 @@ MANIFEST = "model.toml"
 MODEL_FILES = {"model.onnx": "onnx", "model.pt2": "pytorch", "model.py": "python"}
 """The file a version folder holds -> the runtime that serves it when `model.toml` does not name one."""
 BATCH_SIZES = (1, 2, 4, 8, 16)
+PROFILE_LENGTH = 16
 DATATYPES = (*DTYPES, "BYTES")
 
 
@@ -59,6 +60,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slo: str = "0"
     cache: bool = False
     cache_ttl: str = "0"
+    padded: bool = False
+    """Inputs of different shapes share a batch, filled up with zeros."""
+    max_length: int = 0
+    """The most that a variable dimension may have; 0: no limit."""
+    profile_length: int = PROFILE_LENGTH
+    """Of every variable dimension when the model is warmed and measured; at most `max_length`."""
     threads: int = 1
     timeout: str = "0"
     """python: a call that takes longer is a hang; 0: derived from the warm-up runs."""
@@ -103,8 +110,12 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _check(path: Path, manifest: Manifest) -> None:
-    if manifest.threads < 1:
-        raise InvalidModel(f"{path}: threads: got {manifest.threads}, wanted at least 1")
+    for key, number, least in (
+        ("threads", manifest.threads, 1), ("profile_length", manifest.profile_length, 1),
+        ("max_length", manifest.max_length, 0),
+    ):  # fmt: skip
+        if number < least:
+            raise InvalidModel(f"{path}: {key}: got {number}, wanted at least {least}")
     for key, text in (("slo", manifest.slo), ("cache_ttl", manifest.cache_ttl), ("timeout", manifest.timeout)):
         _quantity(path, key, text, DURATIONS)
     _quantity(path, "memory_limit", manifest.memory_limit, SIZES)
@@ -188,11 +199,29 @@ def build_spec(
         raise InvalidModel(
             f"{where}: batch_sizes: got {list(sizes)}, wanted [1]: not every tensor begins with a variable dimension"
         )
+    if manifest.padded and (fault := _unfit_for_padding(signature[1], batched)):
+        raise InvalidModel(f"{manifest_path(folder)}: padded: got true, wanted false: {fault}")
     facts: dict[str, Any] = {
         "slo_ns": duration_ns(manifest.slo),
         "cache": manifest.cache,
         "cache_ttl_ns": duration_ns(manifest.cache_ttl),
+        "padded": manifest.padded,
+        "max_length": manifest.max_length,
     }
-    return ModelSpec(
+    spec = ModelSpec(
         folder.parent.name, folder.name, runtime, *signature, sizes, batched, weights_bytes=weights_bytes, **facts
     )
+    if not spec.variable:
+        return spec
+    length = min(manifest.profile_length, manifest.max_length or manifest.profile_length)
+    return msgspec.structs.replace(spec, profile_length=length)
+
+
+def _unfit_for_padding(outputs: Iterable[TensorSpec], batched: bool) -> str:
+    """Why inputs cannot be padded; empty if they can. What comes out longer for it could not be told from padding."""
+    if not batched:
+        return "not every tensor begins with a variable dimension, so requests share no batch"
+    for tensor in outputs:
+        if -1 in tensor.shape[1:]:
+            return f"output {tensor.name!r} has the shape {list(tensor.shape)}, variable in more than the rows"
+    return ""

@@ -92,13 +92,13 @@ class ProfileCache:
         return self._cache / "profiles" / hardware_id(spec.runtime, self._cuda) / f"{spec.content_hash}.json"
 
     def read(self, spec: ModelSpec) -> Profile | None:
-        """None if there is no profile, or it does not cover every batch size."""
+        """None if there is no profile, or it does not cover every batch size, or is of another length."""
         try:
             stored = msgspec.json.decode(self.path(spec).read_bytes(), type=_Stored)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
         times = (stored.load_ns, *stored.exec_ns.values())
-        if not set(spec.batch_sizes) <= set(stored.exec_ns) or min(times) < 0:
+        if not set(spec.batch_sizes) <= set(stored.exec_ns) or min(times) < 0 or stored.length != spec.profile_length:
             return None
         return Profile(stored.exec_ns, stored.load_ns)
 
@@ -106,7 +106,7 @@ class ProfileCache:
         """Keep the profile; where the folder cannot be written, only say so."""
         path = self.path(spec)
         draft = path.with_suffix(f".{os.getpid()}")
-        stored = _Stored(spec.key, profile.exec_ns, profile.load_ns)
+        stored = _Stored(spec.key, profile.exec_ns, profile.load_ns, spec.profile_length)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft.write_bytes(msgspec.json.format(msgspec.json.encode(stored)))
@@ -132,6 +132,8 @@ class _Stored(msgspec.Struct):
     model: str
     exec_ns: dict[int, int]
     load_ns: int
+    length: int = 0
+    """The `profile_length` that it was measured at."""
 
 
 def profile_of(

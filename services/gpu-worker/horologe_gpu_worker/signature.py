@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 def shape_for(spec: ModelSpec, tensor: TensorSpec, batch_size: int) -> tuple[int, ...]:
-    """The tensor's shape at this batch size; other variable dimensions are taken as 1."""
-    if not spec.batched:
-        return tuple(1 if dim < 0 else dim for dim in tensor.shape)
-    return (batch_size, *(1 if dim < 0 else dim for dim in tensor.shape[1:]))
+    """The tensor's shape at this batch size; other variable dimensions are taken as the model's `profile_length`."""
+    shape = tuple((spec.profile_length or 1) if dim < 0 else dim for dim in tensor.shape)
+    return (batch_size, *shape[1:]) if spec.batched else shape
 
 
 def zeros(spec: ModelSpec, tensors: Iterable[TensorSpec], batch_size: int) -> dict[str, NDArray[Any]]:

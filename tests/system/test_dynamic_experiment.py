@@ -1,0 +1,34 @@
+"""`horologe experiment dynamic` on real processes: what it says has the agreed form. Bars are not for tests."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from typer.testing import CliRunner
+
+from horologe_cli.main import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_every_side_gets_the_same_arrivals(tmp_path: Path) -> None:
+    settings = ("seconds=1.5", "window_s=0.5", "probes=1", "lengths=[4,512]")
+    changes = [f"--set={change}" for change in settings]
+    written = ["--plot", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, ["experiment", "dynamic", "--quick", "--json", *written, *changes])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    found = json.loads(result.stdout)
+    assert list(found) == ["experiment", "rows", "bars"]
+    assert [row["scheduler"] for row in found["rows"]] == ["clockwork", "horologe"]
+    for row in found["rows"]:
+        assert 0 < row["finished"] <= 1
+        assert abs(row["finished"] + row["refused"] + row["late"] - 1) < 1e-3
+        assert {"chat", "document", "p50_ms", "p99_ms", "batch", "settled_s"} < set(row)
+    (bar,) = found["bars"]
+    assert bar["name"].startswith("finish rate of horologe, beside that of clockwork")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dynamic.json", "dynamic.md", "dynamic.png"]
+    series = json.loads((tmp_path / "dynamic.json").read_text())["series"]
+    assert [row["length"] for row in series["Alone"]] == [4, 512]
+    assert [begin_s for begin_s, _ in series["windows"]["horologe"]] == [0, 0.5, 1]

@@ -1,0 +1,160 @@
+"""Inputs of different lengths in one batch: what is padded, what may be, and how long such models are when measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import a_spec
+from horologe_common.clock import ms
+from horologe_common.core import Out
+from horologe_common.frames import header_of
+from horologe_common.models import ModelSpec, TensorSpec
+from horologe_common.status import Status
+from horologe_common.wire import Ship, Shipped
+from horologe_gpu_worker.batches import assemble
+from horologe_gpu_worker.lanes import Operation
+from horologe_gpu_worker.memory import Workspace
+from horologe_gpu_worker.modelstore import ModelStore
+from horologe_gpu_worker.profiling import ProfileCache
+from horologe_gpu_worker.signature import zeros
+from model_folders import SIGNATURE, a_folder, an_onnx_model
+from worker_builders import CONTROLLER, HOLDER, SELECTOR, a_worker, an_infer, answers_of, operations, told
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+VARIABLE = """
+[[inputs]]
+name = "x"
+datatype = "FP32"
+shape = [-1, -1]
+
+[[outputs]]
+name = "y"
+datatype = "FP32"
+shape = [-1, 1]
+"""
+SUM = """
+class Model:
+    def predict_batch(self, inputs):
+        return {"y": inputs["x"].sum(1, keepdims=True)}
+"""
+
+
+def a_text_model(*names: str) -> ModelSpec:
+    inputs = tuple(TensorSpec(name, "INT64", (-1, -1)) for name in names or ("x",))
+    return msgspec.structs.replace(a_spec("text"), inputs=inputs, padded=True)
+
+
+def batch(spec: ModelSpec, *requests: Sequence[Any]) -> tuple[list[Operation], list[Out]]:
+    """What the worker makes of an Infer with these inputs: arrays per request, in the order of the signature."""
+    worker = a_worker(specs=[spec])
+    rows = [len(arrays[0]) for arrays in requests]
+    told(worker, 0, CONTROLLER, an_infer(rows=rows, model=spec.key))
+    items, buffers = [], []
+    for at, arrays in enumerate(requests):
+        made = [header_of(tensor.name, array) for tensor, array in zip(spec.inputs, arrays, strict=True)]
+        items.append(Shipped(100 + at, tuple(header for header, _ in made)))
+        buffers += [buffer for _, buffer in made]
+    outs = told(worker, 1, HOLDER, Ship(1, HOLDER, tuple(items)), buffers)
+    return operations(outs), outs
+
+
+requests = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=5)
+
+
+@given(requests)
+def test_every_row_lies_in_the_first_corner_and_zeros_behind(shapes: list[tuple[int, int, int]]) -> None:
+    spec = a_text_model()
+    spec = msgspec.structs.replace(spec, inputs=(TensorSpec("x", "INT64", (-1, -1, -1)),))
+    arrays = [np.arange(1, 1 + np.prod(shape), dtype=np.int64).reshape(shape) for shape in shapes]
+    [operation], _ = batch(spec, *([array] for array in arrays))
+    space = Workspace()
+    space.take(1 << 12)[:] = 255
+    x = assemble(operation, True, space)["x"]
+    wide, high = max(shape[1] for shape in shapes), max(shape[2] for shape in shapes)
+    assert x.shape == (operation.batch_size, wide, high)
+    rows = [row for array in arrays for row in array]
+    for got, row in zip(x, rows + rows[-1:] * (operation.batch_size - len(rows)), strict=True):
+        assert got[: row.shape[0], : row.shape[1]].tolist() == row.tolist()
+        assert got.sum() == row.sum()
+
+
+def test_equal_lengths_need_no_padding() -> None:
+    [operation], _ = batch(a_text_model(), [np.ones((1, 3), np.int64)], [np.ones((2, 3), np.int64)])
+    assert (operation.inputs[0][0].shape, operation.shapes) == ((3, 3), [])
+
+
+def test_strings_are_padded_with_empty_ones() -> None:
+    spec = msgspec.structs.replace(a_text_model(), inputs=(TensorSpec("x", "BYTES", (-1, -1)),))
+    [operation], _ = batch(spec, [np.array([["a", "b"]], object)], [np.array([["c"]], object)])
+    assert assemble(operation, True, Workspace())["x"].tolist() == [[b"a", b"b"], [b"c", b""]]
+
+
+def test_a_row_whose_inputs_contradict_each_other_fails_alone() -> None:
+    spec = a_text_model("tokens", "mask")
+    good, short = np.ones((1, 4), np.int64), np.ones((1, 2), np.int64)
+    [operation], _ = batch(spec, [good, good], [good, short])
+    assert (operation.rows, operation.batch_size) == (1, 1)
+    _, refused = batch(spec, [good, short])
+    assert answers_of(refused) == {(SELECTOR, 200): Status.FAILED}
+
+
+def reason_for(tmp_path: Path, manifest: str, **files: str) -> str:
+    a_folder(tmp_path / "models", "m", manifest, **files)
+    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None).scan()
+    return report.reason
+
+
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        (VARIABLE.replace("[-1, 1]", "[-1, -1]"), "output 'y' has the shape [-1, -1], variable in more than the rows"),
+        (VARIABLE.replace("[-1, 1]", "[1]"), "not every tensor begins with a variable dimension"),
+    ],
+)
+def test_padded_is_for_models_whose_outputs_are_not_longer_for_it(tmp_path: Path, manifest: str, words: str) -> None:
+    reason = reason_for(tmp_path, "padded = true\nbatch_sizes = [1]\n" + manifest, model_py=SUM)
+    assert "model.toml: padded: got true, wanted false: " in reason
+    assert words in reason
+
+
+@pytest.mark.parametrize(("key", "least"), [("profile_length", 1), ("max_length", 0)])
+def test_lengths_of_a_manifest_have_a_least_value(tmp_path: Path, key: str, least: int) -> None:
+    reason = reason_for(tmp_path, f"{key} = -2\n{VARIABLE}", model_py=SUM)
+    assert reason.endswith(f"model.toml: {key}: got -2, wanted at least {least}")
+
+
+@pytest.mark.parametrize(
+    ("keys", "length"),
+    [("", 16), ("profile_length = 40", 40), ("max_length = 9", 9), ("max_length = 9\nprofile_length = 5", 5)],
+)
+def test_a_variable_model_is_measured_at_the_length_its_manifest_says(tmp_path: Path, keys: str, length: int) -> None:
+    an_onnx_model(tmp_path / "models", "m", f"batch_sizes = [1, 2]\n{keys}\n", shape=("rows", "length"))
+    store = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None)
+    (report,) = store.scan()
+    assert report.spec.profile_length == length
+    assert {name: array.shape for name, array in zeros(report.spec, report.spec.inputs, 2).items()} == {
+        "x": (2, length)
+    }
+    store.open("m/1").close()
+    cache = ProfileCache(tmp_path / "cache")
+    assert cache.read(report.spec) == report.profile
+    assert cache.read(msgspec.structs.replace(report.spec, profile_length=length + 1)) is None
+
+
+def test_a_model_of_fixed_shape_has_no_profile_length(tmp_path: Path) -> None:
+    a_folder(
+        tmp_path / "models", "m", "profile_length = 5\n" + SIGNATURE, model_py=SUM.replace(".sum(1, keepdims=True)", "")
+    )
+    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None).scan()
+    assert (report.reason, report.spec.profile_length) == ("", 0)
+    assert report.profile is not None
+    assert 0 < report.profile.exec_ns[1] < ms(1000)

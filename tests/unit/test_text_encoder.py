@@ -1,0 +1,90 @@
+"""The benchmarks' text encoder: padding changes no row's embedding; the committed graph is what the script makes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from horologe_common.frames import array_of, header_of
+from horologe_common.wire import Tensor
+from horologe_gpu_worker.batches import assemble, results
+from horologe_gpu_worker.lanes import Operation
+from horologe_gpu_worker.memory import Workspace
+from horologe_gpu_worker.runtimes.onnx import OnnxRuntime
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from horologe_common.models import ModelSpec
+    from horologe_gpu_worker.runtime import OpenModel
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "benchmarks" / "models" / "text-encoder" / "1"
+
+
+@pytest.fixture(scope="module")
+def encoder() -> tuple[ModelSpec, OpenModel]:
+    runtime = OnnxRuntime()
+    spec = runtime.inspect(FOLDER)
+    return spec, runtime.open(spec, FOLDER)
+
+
+def embeddings(encoder: tuple[ModelSpec, OpenModel], texts: list[NDArray[np.int64]]) -> NDArray[np.float32]:
+    """Of texts [rows, length] as the worker runs them in one batch; [rows, width]."""
+    spec, model = encoder
+    rows = sum(map(len, texts))
+    longest = max(text.shape[1] for text in texts)
+    columns = [[header_of(name, array) for array in arrays] for name, arrays in (
+        ("tokens", texts), ("mask", [np.ones(text.shape, np.float32) for text in texts]),
+    )]  # fmt: skip
+    inputs = [
+        (Tensor(column[0][0].name, column[0][0].datatype, (rows, longest), 0), [part for _, part in column])
+        for column in columns
+    ]
+    shapes = [[header.shape for header, _ in column] for column in columns]
+    size = spec.compiled(rows)
+    operation = Operation(1, 0, "exec", spec.key, size, rows, inputs=inputs, shapes=shapes)
+    space = Workspace()
+    outputs = model.run(size, assemble(operation, True, space))
+    [(header, buffer)] = results(operation, spec, outputs, space)
+    found: NDArray[np.float32] = array_of(header, buffer)
+    return found
+
+
+def test_a_row_of_a_padded_batch_has_the_embedding_it_has_alone(encoder: tuple[ModelSpec, OpenModel]) -> None:
+    random = np.random.RandomState(0)
+    texts = [random.randint(0, 30_000, (rows, length)) for rows, length in ((1, 3), (2, 40), (1, 1), (1, 17))]
+    together = embeddings(encoder, texts)
+    alone = np.concatenate([embeddings(encoder, [text]) for text in texts])
+    assert together.shape == (5, encoder[0].outputs[0].shape[1])
+    assert np.abs(together - alone).max() < 1e-4
+    assert np.abs(alone[1] - alone[2]).max() > 0.1, "another text has another embedding"
+
+
+def test_a_text_without_tokens_has_an_embedding_too(encoder: tuple[ModelSpec, OpenModel]) -> None:
+    empty, text = np.zeros((1, 0), np.int64), np.ones((1, 4), np.int64)
+    assert not embeddings(encoder, [text, empty])[1].any()
+
+
+def test_it_is_served_as_a_padded_model_of_bounded_length(encoder: tuple[ModelSpec, OpenModel]) -> None:
+    spec = encoder[0]
+    assert (spec.padded, spec.max_length, spec.profile_length, spec.batch_sizes) == (True, 512, 16, (1, 2, 4, 8))
+    assert spec.variable == {"tokens": (1,), "mask": (1,)}
+
+
+def test_the_committed_graph_is_what_the_script_makes() -> None:
+    script = importlib.util.spec_from_file_location("export_text", ROOT / "models" / "export_text.py")
+    assert script is not None
+    assert script.loader is not None
+    module: Any = importlib.util.module_from_spec(script)
+    script.loader.exec_module(module)
+    ours, again = onnx.load(FOLDER / "model.onnx").graph, module.text_encoder().graph
+    assert [node.op_type for node in again.node] == [node.op_type for node in ours.node]
+    for mine, made in zip(ours.initializer, again.initializer, strict=True):
+        np.testing.assert_array_equal(numpy_helper.to_array(mine), numpy_helper.to_array(made))

@@ -1,0 +1,106 @@
+"""Texts of several applications: as the scene says, the same for the same seed, and none forgotten when replayed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from horologe_cli.rates import of_run, settled_s, windows
+from horologe_cli.texts import LATE, OK, UNSENT, Application, Ended, Replay, Text, inputs_of, one_at_a_time, poisson
+from horologe_common.clock import ms, s
+from horologe_common.status import Refused
+
+CHAT = Application("chat", 0.75, 24, 0.6, 4, 128)
+DOCUMENT = Application("document", 0.25, 240, 0.3, 96, 512)
+
+
+def test_arrivals_are_as_the_applications_say_and_the_same_for_the_same_seed() -> None:
+    texts, again, other = (poisson((CHAT, DOCUMENT), 500, 20, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert texts == again != other
+    assert texts == sorted(texts)
+    assert 9_000 < len(texts) < 11_000
+    assert 0 <= texts[0].at_ns <= texts[-1].at_ns < s(20)
+    chats = [text.length for text in texts if text.application == 0]
+    documents = [text.length for text in texts if text.application == 1]
+    assert 0.72 < len(chats) / len(texts) < 0.78
+    assert 22 < np.median(chats) < 26
+    assert 230 < np.median(documents) < 250
+    assert 4 <= min(chats) <= max(chats) <= 128
+    assert 96 <= min(documents) <= max(documents) <= 512
+
+
+def test_a_text_is_a_row_of_tokens_and_its_mask() -> None:
+    made = inputs_of(7, 3)
+    assert {name: (array.shape, str(array.dtype)) for name, array in made.items()} == {
+        "tokens": ((1, 7), "int64"), "mask": ((1, 7), "float32")
+    }  # fmt: skip
+    assert made["mask"].all()
+
+
+def test_one_at_a_time_leaves_out_what_would_be_late() -> None:
+    texts = [Text(0, 0, 1), Text(1, 0, 1), Text(2, 0, 1), Text(40, 0, 1)]
+    assert one_at_a_time(texts, [10.0] * 4, 20) == 0.75
+    assert one_at_a_time(texts, [10.0] * 4, 28) == 1
+    assert one_at_a_time(texts, [21.0] * 4, 20) == 0
+
+
+class Fake:
+    """A client that answers chats at once, refuses documents, and never answers a text of 13 tokens in time."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, str, float]] = []
+
+    def submit(self, model: str, inputs: Any, *, slo_ms: float, application: str) -> asyncio.Future[Any]:
+        length = inputs["tokens"].shape[1]
+        self.asked.append((length, application, slo_ms))
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if application == "document":
+            future.set_exception(Refused("no"))
+        else:
+            wait_s = 2 * slo_ms / 1e3 if length == 13 else 0.0
+            reply = type("Reply", (), {"batch_size": 2})()
+            asyncio.get_running_loop().call_later(wait_s, future.set_result, reply)
+        return future
+
+
+def test_every_text_ends_and_is_counted_from_the_time_it_was_due() -> None:
+    texts = [Text(0, 0, 5), Text(1, 1, 9), Text(2, 0, 13), Text(-s(1), 0, 6)]
+    client = Fake()
+    replay = Replay(client, "m", ["chat", "document"], ms(200))  # type: ignore[arg-type]
+    ended = {one.text.length: one for one in asyncio.run(replay.run(texts))}
+    assert {length: one.status for length, one in ended.items()} == {5: OK, 9: "REFUSED", 13: LATE, 6: UNSENT}
+    assert (ended[5].batch_size, ended[9].batch_size) == (2, 0)
+    assert ended[6].took_ns >= s(1)
+    assert [(length, application) for length, application, _ in client.asked] == [
+        (5, "chat"), (9, "document"), (13, "chat")
+    ]  # fmt: skip
+    assert all(0 < slo_ms <= 200 for _, _, slo_ms in client.asked)
+
+
+def test_rates_are_shares_of_all_of_each_application_and_of_each_window() -> None:
+    ends = [OK, "REFUSED", LATE, OK]
+    ended = [Ended(Text(s(at), at % 2, 5), ms(10), status, 2) for at, status in enumerate(ends)]
+    rates = of_run(["chat", "document", "none"], ended)
+    assert [rates[name] for name in ("finished", "chat", "document", "none")] == [0.5, 0.5, 0.5, 0]
+    assert [rates[name] for name in ("refused", "late", "p50_ms", "batch")] == [0.25, 0.25, 10, 2]
+    assert windows(4, 2, [ended, ended[:1]]) == [(0, 0.6667), (2, 0.5)]
+    assert of_run(["chat"], [ended[1]])["p99_ms"] == 0
+
+
+@pytest.mark.parametrize(
+    ("rates", "settled"),
+    [
+        ([0.9] * 6, 0),
+        ([0.1, 0.5, 0.89, 0.9, 0.9, 0.9], 10),
+        ([1.0, 1.0, 1.0, 0.8, 0.8, 0.8], 0),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.9], 15),
+        ([], None),
+    ],
+)
+def test_settled_is_where_the_finish_rate_is_first_at_its_final_level(
+    rates: list[float], settled: float | None
+) -> None:
+    assert settled_s([(5.0 * at, rate) for at, rate in enumerate(rates)]) == settled
