@@ -180,15 +180,16 @@ def test_models_have_their_turns() -> None:
     assert ran == ["a/1", "b/1", "a/1"]
 
 
-def test_it_plans_with_the_mean_of_all_that_was_measured() -> None:
-    desk, now_ns = Desk("nexus", [("m",)]), NOW
+@pytest.mark.parametrize(("deviations", "planned_ms"), [(0.0, 6), (1.5, 18)])
+def test_it_plans_with_the_mean_of_all_that_was_measured(deviations: float, planned_ms: int) -> None:
+    desk, now_ns = Desk("nexus", [("m",)], nexus_deviations=deviations), NOW
     for took_ms in (2, 2, 2, 22):
         desk.ask(now_ns, 100)
         (action,), _ = desk.plan(now_ns)
         desk.end(action, now_ns + ms(took_ms))
         now_ns += ms(5_000)
     desk.ask(now_ns, 100)
-    assert desk.plan(now_ns)[0][0].expected_ns == ms((2 + 2 + 2 + 2 + 22) / 5)
+    assert desk.plan(now_ns)[0][0].expected_ns == ms(planned_ms)  # of 2 by the profile, 2, 2, 2 and 22
 
 
 # Symphony

@@ -45,6 +45,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the first request of a batch smaller than the limit waits for more."""
     nexus_slo_part: float = 0.5
     """A model's batches are planned to take this part of its SLO: a request waits for one and runs in the next."""
+    nexus_deviations: float = 0.0
+    """Standard deviations that are added to mean times. The paper plans with a time for each size, its implementation
+    with one deviation more than the mean."""
     deferred_slo_part: float = 0.5
     """Late requests do not hold up a batch that others can fill and that takes this part of their SLO; 0: none gives
     way to a larger batch."""

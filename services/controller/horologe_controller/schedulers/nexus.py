@@ -7,6 +7,7 @@ time of that size, make their deadlines in it.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from horologe_common.latency import profiled_ns
@@ -31,48 +32,53 @@ class Nexus(Baseline):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._measured: dict[Share, dict[tuple[str, int], tuple[int, int]]] = {}
-        """(model, batch size) -> (measurements, sum of their durations)."""
+        self._measured: dict[Share, dict[tuple[str, int], tuple[int, int, int]]] = {}
+        """(model, batch size) -> (measurements, sum of their durations, sum of the squares)."""
         self._turns: dict[Share, dict[str, int]] = {}
 
     def lost(self, share: Share) -> None:
         self._measured.pop(share, None)
         self._turns.pop(share, None)
 
-    def mean(self, share: Share, model: str) -> Callable[[int], int]:
-        """By size, the mean of all that was ever measured, the profile being the first measurement."""
+    def planned(self, share: Share, model: str) -> Callable[[int], int]:
+        """By size, the mean of all that was ever measured, the profile being the first measurement; and deviations."""
         seed_ns, measured = share.estimates[model].seed_ns, self._measured.get(share, {})
 
-        def mean_ns(size: int) -> int:
-            count, total_ns = measured.get((model, size), (0, 0))
-            return (profiled_ns(seed_ns, size) + total_ns) // (1 + count)
+        def planned_ns(size: int) -> int:
+            first_ns = profiled_ns(seed_ns, size)
+            count, total_ns, squares = measured.get((model, size), (0, 0, 0))
+            mean_ns = (first_ns + total_ns) / (1 + count)
+            variance = max(0.0, (first_ns**2 + squares) / (1 + count) - mean_ns**2)
+            return int(mean_ns + self.settings.nexus_deviations * math.sqrt(variance))
 
-        return mean_ns
+        return planned_ns
 
     def least_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
-        """By the mean, too, where the model is resident."""
+        """As planned, too, where the model is resident."""
         model, size = request.model, request.spec.compiled(request.rows)
         holders = [share for share in cluster.holders.of.get(model, ()) if model in share.estimates]
         if not holders:
             return super().least_ns(now_ns, request, cluster)
-        return min(self.mean(share, model)(size) for share in holders)
+        return min(self.planned(share, model)(size) for share in holders)
 
     def propose(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """The window of the planned size, or of a smaller one if the queue has not as many."""
         if not queue or queue.model not in share.estimates:
             return None
-        mean_ns = self.mean(share, queue.model)
-        found = window(queue, start_ns, target_size(queue, self.settings.nexus_slo_part, mean_ns), mean_ns)
+        planned_ns = self.planned(share, queue.model)
+        found = window(queue, start_ns, target_size(queue, self.settings.nexus_slo_part, planned_ns), planned_ns)
         if found is None:
             return None
         rank = WHEN_DRY, self._turns.get(share, {}).get(queue.model, 0), queue[0].id
-        return Strategy(rank, queue, found.size, range(found.place, found.place + found.requests), mean_ns(found.size))
+        return Strategy(
+            rank, queue, found.size, range(found.place, found.place + found.requests), planned_ns(found.size)
+        )
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         if action.kind == "infer":
             measured, key = self._measured.setdefault(action.share, {}), (action.model, action.batch_size)
-            count, total_ns = measured.get(key, (0, 0))
-            measured[key] = count + 1, total_ns + took_ns
+            count, total_ns, squares = measured.get(key, (0, 0, 0))
+            measured[key] = count + 1, total_ns + took_ns, squares + took_ns**2
         super().observe(now_ns, action, took_ns)
 
     def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
