@@ -210,9 +210,16 @@ def test_a_batch_waits_as_long_as_a_larger_one_would_still_be_done() -> None:
 
 def test_the_largest_batch_waits_for_nothing() -> None:
     desk = Desk("deferred", [("m",)])
-    for _ in range(16):
+    desk.ask(NOW, 1000)
+    desk.plan(NOW)
+    assert desk.wake_ns is not None
+    for _ in range(15):
         desk.ask(NOW, 1000)
-    assert desk.plan(NOW)[0][0].batch_size == 16
+    (action,), _ = desk.plan(NOW)
+    assert action.batch_size == 16
+    desk.end(action, NOW + took_ns(16))
+    desk.plan(NOW + took_ns(16))
+    assert desk.wake_ns is None
 
 
 def test_nor_does_one_whose_next_larger_does_not_fit_the_slo() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_controller.cluster import Cluster
-    from horologe_controller.queues import ModelQueue
+    from horologe_controller.queues import ModelQueue, Request
     from horologe_controller.scheduler import Batch, Plan
     from horologe_controller.settings import Settings
     from horologe_controller.share import Share
@@ -71,6 +71,12 @@ class Baseline(LookAhead):
         if next_ns is not None and (plan.wake_ns is None or next_ns < plan.wake_ns):
             plan.wake_ns = next_ns
         return plan
+
+    def _left(self, now_ns: int, requests: list[Request], queue: ModelQueue, cluster: Cluster) -> None:
+        for request in requests:
+            if self._waiting.pop(request.id, None):
+                self._waits.cancel(request.id)
+        super()._left(now_ns, requests, queue, cluster)
 
     def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
         batch = super()._batch(now_ns, free_ns, share, cluster, strategy)
