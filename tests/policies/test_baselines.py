@@ -237,7 +237,7 @@ def test_slack_makes_it_wait_less() -> None:
 
 
 def test_a_device_that_is_free_takes_the_window_that_closes_first() -> None:
-    desk = Desk("deferred", [("a", "b", "c")], ("a", "b", "c"))
+    desk = Desk("deferred", [("a", "b", "c")], ("a", "b", "c"), admission=False)
     for _ in range(16):
         desk.ask(NOW, 30, model="c")
     (busy,), _ = desk.plan(NOW)
