@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from horologe_common.core import Buffer, Core, Out
     from horologe_sim.scenario import Scenario
 
-LATE_ON_PURPOSE = ("fifo",)
-"""It has no windows: what is late is run all the same."""
+LATE_ON_PURPOSE = ("clipper", "fifo")
+"""They have no windows: what is late is run all the same."""
 
 
 class Inspector:

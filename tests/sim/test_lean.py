@@ -83,6 +83,28 @@ def test_a_closed_loop_of_full_batches_reaches_what_batches_allow() -> None:
     assert lean.ledger.panels[1].lines[0].ok == pytest.approx(batch_limited_rate(RESNET, 500), rel=0.05)
 
 
+OVERLOADED = {"clockwork": (0.97, 1.03), "nexus": (0.9, 1.03), "deferred": (0.85, 1.03), "edf": (0.7, 0.9),
+              "clipper": (0.2, 0.4), "fifo": (0, 0.01)}  # fmt: skip
+"""Goodput over what full batches allow, fifteen models for one device, 16 clients each and an SLO of 100 ms."""
+
+
+@pytest.mark.parametrize("scheduler", OVERLOADED)
+def test_in_overload_full_batches_in_time_are_what_counts(scheduler: str) -> None:
+    loops = [Loop(model, ms(100), 0, ms(1)) for _ in range(16) for model in range(15)]
+    controller = ControllerSettings(scheduler=scheduler, margin_ns=us(100), admission=False)
+    lean = played(Setting(controller=controller), 15, loops=loops, duration_ns=s(3))
+    low, high = OVERLOADED[scheduler]
+    assert low <= lean.ledger.panels[2].lines[0].ok / batch_limited_rate(RESNET, 100) <= high
+
+
+@pytest.mark.parametrize("scheduler", OVERLOADED)
+def test_with_time_to_spare_every_scheduler_does(scheduler: str) -> None:
+    controller = ControllerSettings(scheduler=scheduler, margin_ns=us(100), admission=False)
+    chunks = poisson([a_stream(0.5 * 16 / 0.01567, 2, slo_ms=100)], s(2), [3])
+    (line,) = played(Setting(controller=controller), 2, chunks, duration_ns=s(2)).ledger.lines
+    assert line.ok > 0.99 * line.sent
+
+
 def test_the_same_seed_gives_the_same_ledger() -> None:
     setting = Setting(controller=ControllerSettings(admission=False))
     lines = [played(setting, 3, poisson([a_stream(900, 3)], s(1), [4])).ledger.lines[0] for _ in range(2)]

@@ -37,8 +37,9 @@ from horologe_controller.settings import Settings
 FRONTEND, SELECTOR, WORKER = "frontend/0#1", "selector/0#1", "worker/0#1"
 
 
-@pytest.fixture(params=[name for name in SCHEDULERS if name != "fifo"])  # it refuses nothing
+@pytest.fixture(params=[name for name in SCHEDULERS if name not in ("clipper", "deferred", "fifo")])
 def scheduler(request: pytest.FixtureRequest) -> str:
+    """Of those that refuse what cannot be done, and let no device idle."""
     return str(request.param)
 
 

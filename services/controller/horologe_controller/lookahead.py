@@ -37,6 +37,7 @@ class LookAhead:
 
     keeps_deadlines = True
     """Refuses what cannot be done in time, and plans nothing that would end too late."""
+    leftover = staticmethod(oldest)  # `propose` for best effort, which is asked where that finds nothing
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -145,9 +146,8 @@ class LookAhead:
     def _changed(self, now_ns: int, cluster: Cluster) -> dict[Share, bool]:
         """Take in what has changed; the shares that may have room and something to start."""
         changes, shares = cluster.changes, {}
-        if changes.models:
-            for share, model in changes.models:
-                self._moved(share, model)
+        for share, model in changes.models:
+            self._moved(share, model)
         for share, deep in changes.shares.items():
             if share.gone:
                 self._rankings.pop(share, None)
@@ -171,7 +171,7 @@ class LookAhead:
         self.demand.changed(model)
         rankings = self._rankings.get(share)
         if rankings is None:
-            rankings = self._rankings[share] = Ranking(self.propose), Ranking(oldest)
+            rankings = self._rankings[share] = Ranking(self.propose), Ranking(self.leftover)
         for queue in self.backlog.of(model):
             rankings[queue.best_effort].changed[queue] = True
         rankings_of = self._rankings_of.setdefault(model, {})

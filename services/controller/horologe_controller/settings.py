@@ -11,7 +11,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "0"
     """There is one controller."""
     scheduler: str = "clockwork"
-    """clockwork, edf, or fifo (a baseline that refuses nothing)."""
+    """clockwork or edf; clipper, nexus and deferred (Symphony) do as those systems do; fifo is a baseline that refuses
+    nothing."""
     lookahead_ns: int = ms(5)
     """Each lane of each share is given work for this long (Clockwork appendix B)."""
     in_flight: int = 2
@@ -34,3 +35,21 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests waiting for execution; one more is refused."""
     preload: bool = True
     """Load admitted models into free pages before they are asked for."""
+    clipper_increase: float = 1.0
+    """Rows by which the batch limit of a model on a share grows with each full batch within the SLO."""
+    clipper_backoff: float = 0.9
+    """What is left of that limit after a batch that took longer than the SLO."""
+    clipper_quantile_regression: bool = False
+    """Instead, the limit is the largest batch of which, by a line through recent ones, 99% are within the SLO."""
+    clipper_delay_ns: int = 0
+    """How long the first request of a batch smaller than the limit waits for more."""
+    nexus_slo_part: float = 0.5
+    """A model's batches are planned to take this part of its SLO: a request waits for one and runs in the next."""
+    nexus_deviations: float = 0.0
+    """Standard deviations that are added to mean times. The paper plans with a time for each size, its implementation
+    with one deviation more than the mean."""
+    deferred_slo_part: float = 0.5
+    """Late requests do not hold up a batch that others can fill and that takes this part of their SLO; 0: none gives
+    way to a larger batch."""
+    deferred_slack_ns: int = 0
+    """How much sooner a batch stops waiting for more than its first deadline requires."""

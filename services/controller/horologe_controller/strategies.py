@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, NamedTuple
 
+from horologe_common.clock import NEVER_NS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -117,12 +119,16 @@ class Ranking:
         assert all(entries[entry] == (queue, rank) for queue, (entry, rank) in self._known.items() if entry)
 
 
-def oldest(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-    """Best effort: the longest waiting request first."""
+def oldest(
+    now_ns: int, start_ns: int, share: Share, queue: ModelQueue, until_ns: int = NEVER_NS
+) -> Strategy | None:  # fmt: skip
+    """Best effort: the longest waiting request first, in a batch that ends by `until_ns`."""
     if not queue:
         return None
     for size in queue.sizes():
         expected_ns = share.predict(now_ns, queue.model, size)
+        if start_ns + expected_ns > until_ns:
+            continue
         place = queue.surviving(start_ns + expected_ns, size)
         if count := queue.filling(place, size):
             first = queue[place]

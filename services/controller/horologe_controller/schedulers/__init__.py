@@ -3,15 +3,21 @@
 from collections.abc import Callable
 
 from horologe_controller.scheduler import Scheduler
+from horologe_controller.schedulers.clipper import Clipper
 from horologe_controller.schedulers.clockwork import Clockwork
+from horologe_controller.schedulers.deferred import Deferred
 from horologe_controller.schedulers.edf import Edf
 from horologe_controller.schedulers.fifo import Fifo
 from horologe_controller.schedulers.horologe import Horologe
+from horologe_controller.schedulers.nexus import Nexus
 from horologe_controller.settings import Settings
 
 SCHEDULERS: dict[str, Callable[[Settings], Scheduler]] = {
     "clockwork": Clockwork,
     "edf": Edf,
+    "clipper": Clipper,
+    "nexus": Nexus,
+    "deferred": Deferred,
     "fifo": Fifo,
     "horologe": Horologe,
 }

@@ -1,0 +1,74 @@
+"""A scheduler with a cluster of its own, for tests of what it decides: what it plans is carried out at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from builders import a_report, a_spec
+from horologe_common.clock import ms, s
+from horologe_common.models import PAGE_BYTES
+from horologe_common.wire import Register
+from horologe_common.wire import Share as Told
+from horologe_controller.actions import Actions
+from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.queues import Request
+from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.settings import Settings
+
+if TYPE_CHECKING:
+    from horologe_controller.lane import Action
+
+NOW = s(1000)
+
+
+class Desk:
+    """A scheduler, workers of one share each, and models resident there as said."""
+
+    def __init__(
+        self, name: str, resident: list[tuple[str, ...]], models: tuple[str, ...] = ("m",), **settings: Any
+    ) -> None:
+        self.settings = Settings(scheduler=name, preload=False, **settings)
+        self.scheduler = SCHEDULERS[name](self.settings)
+        self.cluster = Cluster(10)
+        self.actions = Actions("controller/0#1", self.cluster, self.settings.action_grace_ns)
+        self.specs = {key: a_spec(key, weights_bytes=4 * PAGE_BYTES) for key in models}
+        self.cluster.specs = {spec.key: spec for spec in self.specs.values()}
+        reports = tuple(a_report(spec) for spec in self.specs.values())
+        for number, held in enumerate(resident):
+            worker = self.cluster.workers[f"w{number}"] = Worker(f"w{number}", True)
+            self.cluster.register(worker, Register((Told(0, "d", 8, tuple(f"{key}/1" for key in held)),), reports))
+        self.asked = 0
+        self.refused: list[int] = []
+        """The ids of requests refused by plans."""
+        self.wake_ns: int | None = None
+
+    def ask(self, now_ns: int, budget_ms: float, best_effort: bool = False, model: str = "m", rows: int = 1) -> Request:
+        self.asked += 1
+        spec = self.specs[model]
+        request = Request(
+            self.asked, "s", self.asked, spec, spec.key, rows, "f", self.asked, now_ns, now_ns + ms(budget_ms),
+            best_effort,
+        )  # fmt: skip
+        self.scheduler.add(now_ns, request, self.cluster)
+        return request
+
+    def plan(self, now_ns: int) -> tuple[list[Action], list[str]]:
+        """What is started, and what is loaded; both are carried out."""
+        known = set(map(id, self.actions))
+        loads: list[str] = []
+        while True:
+            plan = self.scheduler.plan(now_ns, self.cluster)
+            list(self.actions.carry_out(now_ns, plan))
+            self.scheduler.check()
+            self.refused += [refusal.request.id for refusal in plan.refuse]
+            self.wake_ns = plan.wake_ns
+            loads += [model for _, model in plan.load]
+            if not plan.load:
+                started = [one for one in self.actions if id(one) not in known and one.kind == "infer"]
+                return started, loads
+
+    def end(self, action: Action, at_ns: int) -> None:
+        self.actions._pending.pop(action.id)
+        action.share.exec.ended(action, at_ns)
+        self.cluster.changes.share(action.share)
+        self.scheduler.observe(at_ns, action, at_ns - action.start_ns)
