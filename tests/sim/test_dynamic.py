@@ -71,7 +71,7 @@ def in_time(lean: Lean) -> int:
 
 @pytest.mark.parametrize("static", [0.0, 300.0])
 def test_knowing_distributions_serves_more_than_knowing_quantiles(static: float) -> None:
-    assert in_time(played("horologe", 150, 60, static=static)) > 1.1 * in_time(
+    assert in_time(played("horologe", 150, 60, static=static)) > 1.08 * in_time(
         played("clockwork", 150, 60, static=static)
     )
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Places = NDArray[np.intp]
 
-PATIENCE = 2.0
-"""In mean solo times: a request that could wait so much longer than another counts 1/e of it. From 1 to 5 the finish
-rates of ORLOJ's cases are within 0.02 of each other; at 0.2 and without, long queues lose up to 0.1 and 0.02."""
+PATIENCE = 3.0
+"""In mean solo times: a request that could wait so much longer than another counts 1/e of it. More than this serves
+rare long requests worse where there is time for all, less serves fewer under overload: see decision 12."""
 SURE = (0.5, 0.95)
 """Candidates hold requests that are in time if their longest row takes what these quantiles of it say."""
 PROMISE = 0.9

@@ -13,10 +13,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-from horologe_controller.baseline import WHEN_DRY, Baseline
 from horologe_controller.regression import quantile_line
 from horologe_controller.scheduler import Refusal
 from horologe_controller.strategies import Strategy
+from horologe_controller.waiting import WHEN_DRY, Waiting
 
 if TYPE_CHECKING:
     from horologe_controller.cluster import Cluster
@@ -75,7 +75,7 @@ class BatchLimit:
         self.rows = float(next(within, sizes[0]))
 
 
-class Clipper(Baseline):
+class Clipper(Waiting):
     """The oldest request goes next, with as many of its model behind it as the limit allows."""
 
     def __init__(self, settings: Settings) -> None:

@@ -13,6 +13,8 @@ from horologe_controller.lookahead import LookAhead
 from horologe_controller.strategies import Strategy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from horologe_controller.queues import ModelQueue
     from horologe_controller.share import Share
 
@@ -22,24 +24,36 @@ PAYS = 0.9
 
 
 class Clockwork(LookAhead):
-    """A queue has one eligible strategy at a time: that of the first request to survive the largest batch there is."""
+    """By required start time, batches smaller than they might have been after all others."""
 
     def propose(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-        """Skipped: sizes with too few requests that survive them, and sizes smaller than need be."""
-        if not queue or (estimate := share.estimates.get(queue.model)) is None:
-            return None
-        budget_ns, seed_ns = queue.newest_budget_ns(), estimate.seed_ns
-        better: list[float] = []
-        late = 0
-        for size in queue.sizes():
-            expected_ns = estimate.predict(now_ns, size)
-            row_ns = PAYS * seed_ns[size] / size
-            late = max(late, sum(larger_ns < row_ns for larger_ns in better))
-            place = queue.surviving(start_ns + expected_ns, size)
-            if count := queue.filling(place, size):
-                first = queue[place]
-                rank = late, first.deadline_ns - expected_ns, first.id
-                return Strategy(rank, queue, size, range(place, place + count), expected_ns)
-            if expected_ns <= budget_ns:
-                better.append(seed_ns[size] / size)
+        return largest(now_ns, start_ns, share, queue)
+
+
+def largest(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+    """The one eligible strategy that a queue has: that of the first request to survive the largest batch there is.
+
+    Skipped: sizes with too few requests that survive them, and sizes smaller than need be.
+    """
+    if not queue or (estimate := share.estimates.get(queue.model)) is None:
         return None
+    budget_ns, seed_ns = queue.newest_budget_ns(), estimate.seed_ns
+    better: list[float] = []
+    late = 0
+    for size in queue.sizes():
+        expected_ns = estimate.predict(now_ns, size)
+        row_ns = PAYS * seed_ns[size] / size
+        late = max(late, sum(larger_ns < row_ns for larger_ns in better))
+        place = queue.surviving(start_ns + expected_ns, size)
+        if count := queue.filling(place, size):
+            first = queue[place]
+            rank = late, first.deadline_ns - expected_ns, first.id
+            return Strategy(rank, queue, size, range(place, place + count), expected_ns)
+        if expected_ns <= budget_ns:
+            better.append(seed_ns[size] / size)
+    return None
+
+
+def pays(seed_ns: Mapping[int, int], larger: int, smaller: int) -> bool:
+    """Whether a row takes a tenth less in the larger batch, by the profile."""
+    return seed_ns[larger] / larger < PAYS * seed_ns[smaller] / smaller

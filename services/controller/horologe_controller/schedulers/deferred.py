@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, us
-from horologe_controller.baseline import WHEN_DRY, Baseline, Window, target_size, window
 from horologe_controller.strategies import Strategy, oldest
+from horologe_controller.waiting import WHEN_DRY, Waiting, Window, target_size, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ WAY_NS = us(200)
 and timers that are late. Symphony's implementation keeps 100 us for the latter."""
 
 
-class Deferred(Baseline):
+class Deferred(Waiting):
     """A share may stay idle although requests wait."""
 
     drops_heads = True

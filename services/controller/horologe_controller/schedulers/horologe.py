@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import ms
 from horologe_controller import prospects
+from horologe_controller.rates import Rates
 from horologe_controller.scheduler import too_long
-from horologe_controller.schedulers.clockwork import Clockwork
+from horologe_controller.schedulers.clockwork import largest, pays
 from horologe_controller.strategies import Strategy
+from horologe_controller.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,28 +29,36 @@ if TYPE_CHECKING:
 
 LOOK_AT = 256
 """Requests of a queue that are looked at, those with the earliest deadlines first."""
-SMOOTHING = 64
-"""Batches over which their mean duration is taken, about."""
+IDLE, BUSY = 0.5, 0.9
+"""A share busy for less of its time waits for no larger batch; one busy for more, as long as the deadlines allow."""
+LIKELY = 0.4
+"""So many of the requests that a larger batch needs are expected to come in time, else it is not waited for."""
+COLLISION = 2.0
+"""In mean batches, over the shares with the model: waiting ends so much sooner, for they may have other work then."""
 
 
-class Horologe(Clockwork):
+class Horologe(Waiting):
     """Batches of likes with likes, by expected goodput for the device's time."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._durations: Mapping[str, ModelDurations] = {}
-        self._mean_ns = float(ms(8))
-        self._patience_ns = ms(8)
+        self._rates = Rates()
+        self._patience_ns = self._rates.batch_ns
         """By so much longer may be waited for a batch that serves e times as many requests in its time."""
 
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
         self._durations = cluster.durations
+        self._rates.asked(request.arrival_ns, request.model)
         return super().add(now_ns, request, cluster)
 
     def propose(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         known = self._durations.get(queue.model)
         if known is None or queue.rows > len(queue) or queue.model not in share.estimates:
-            found = super().propose(now_ns, start_ns, share, queue)
+            found = largest(now_ns, start_ns, share, queue)
+            if found is not None and (until_ns := self._grows_until(now_ns, share, found)) > start_ns:
+                self.wait(queue, until_ns)
+                return None
         else:
             found = _dynamic(start_ns, queue, known)
         if found is None:
@@ -58,11 +67,34 @@ class Horologe(Clockwork):
         virtual_ns = queue[found.places[0]].deadline_ns - int(gain_ns)
         return found._replace(rank=(found.rank[0], virtual_ns, found.rank[2]))
 
+    def _grows_until(self, now_ns: int, share: Share, found: Strategy) -> int:
+        """Up to when the batch should wait for the next larger size; 0 if it should not.
+
+        The busier the share, the longer: where there is time to spare, small batches cost nothing.
+        """
+        queue, estimate = found.queue, share.estimates[found.queue.model]
+        larger = next((size for size in queue.spec.batch_sizes if size > found.size), None)
+        if larger is None or not pays(estimate.seed_ns, larger, found.size):
+            return 0
+        busy = min(1.0, (self._rates.busy(now_ns, share) - IDLE) / (BUSY - IDLE))
+        if busy <= 0.0:
+            return 0
+        first = queue[found.places[0]]
+        collision_ns = int(COLLISION * self._rates.batch_ns) // len(self._rankings_of[queue.model])
+        closes_ns = first.deadline_ns - estimate.predict(now_ns, larger) - collision_ns
+        until_ns = first.arrival_ns + int(busy * (closes_ns - first.arrival_ns))
+        wanted = larger - len(found.places)
+        return until_ns if until_ns - now_ns > LIKELY * wanted * self._rates.gap_ns(queue.model) else 0
+
+    def lost(self, share: Share) -> None:
+        self._rates.forget(share)
+
     def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
         """Patience is what batches lately took, to within a factor of two: all are ranked anew when it changes."""
-        self._mean_ns += (strategy.expected_ns - self._mean_ns) / SMOOTHING
-        if not self._patience_ns / 2 < self._mean_ns < self._patience_ns * 2:
-            self._patience_ns = int(self._mean_ns)
+        self._rates.given(free_ns, share, strategy.expected_ns)
+        mean_ns = self._rates.batch_ns
+        if not self._patience_ns / 2 < mean_ns < self._patience_ns * 2:
+            self._patience_ns = mean_ns
             for deadlines, _ in self._rankings.values():
                 deadlines.again()
         return super()._batch(now_ns, free_ns, share, cluster, strategy)

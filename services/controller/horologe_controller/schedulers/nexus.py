@@ -11,8 +11,8 @@ import math
 from typing import TYPE_CHECKING
 
 from horologe_common.latency import profiled_ns
-from horologe_controller.baseline import WHEN_DRY, Baseline, target_size, window
 from horologe_controller.strategies import Strategy
+from horologe_controller.waiting import WHEN_DRY, Waiting, target_size, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from horologe_controller.share import Share
 
 
-class Nexus(Baseline):
+class Nexus(Waiting):
     """The model whose last turn on the share was the longest ago goes next."""
 
     drops_heads = True

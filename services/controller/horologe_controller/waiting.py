@@ -31,7 +31,7 @@ class Window(NamedTuple):
     requests: int
 
 
-class Baseline(LookAhead):
+class Waiting(LookAhead):
     """A scheduler but for `propose`, which may call `wait`."""
 
     drops_heads = False
