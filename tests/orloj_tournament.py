@@ -86,13 +86,13 @@ class Tournament:
 
 
 class TournamentQueue:
-    """The same questions as to `OrlojQueue`; times must not go back."""
+    """The same questions as to `OrlojQueue`; times must not go back, and the scores know all groups beforehand."""
 
     def __init__(self, scores: Scores, *, earliest: bool = True) -> None:
         self.scores, self.earliest = scores, earliest
         self._trees = [Tournament(scores.b_per_ns) for _ in scores.sizes]
         self._cells = [
-            (cells._keys.tolist(), cells._span_ns, cells._least_ns, cells._most_ns, cells.slope.tolist(),
+            (cells.keys.tolist(), cells.span_ns, cells.least_ns, cells.most_ns, cells.slope.tolist(),
              cells.level.tolist(), cells.start_ns.tolist())
             for cells in scores._cells
         ]  # fmt: skip

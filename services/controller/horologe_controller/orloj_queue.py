@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     Steps = tuple[tuple[int, float], ...]
     """(deadline in ns, what missing it costs), both increasing."""
 
+K = TypeVar("K")
 ROOM = 64
 AHEAD, BEHIND = 100.0, -10.0
 """The base of times is set anew where bt leaves these bounds: at b = 1e-4 per ms, after 1,000 s (section 4.4)."""
 
 
-class OrlojQueue:
-    """Requests by key. A request is viable for a size while such a batch can be expected to make its deadline.
+class OrlojQueue(Generic[K]):
+    """Requests by key. One is viable for a size while it can be expected to be in time in such a batch.
 
     Its laws: places are dense, the last request moving to where one has left; the numbers known for a score hold from
     `since` to before `until`.
@@ -42,9 +43,9 @@ class OrlojQueue:
         self.scores = scores
         self.earliest = earliest
         self.rows = 0
-        self._requests: list[tuple[int, int, Steps, int]] = []
+        self._requests: list[tuple[K, int, Steps, int]] = []
         """(key, group, steps, rows) by place."""
-        self._places: dict[int, int] = {}
+        self._places: dict[K, int] = {}
         self._base_ns = 0
         self._due_ns: Floats = np.zeros((ROOM, 1))
         """(room, steps): deadlines, counted from the base time."""
@@ -72,13 +73,8 @@ class OrlojQueue:
             self.insert(key, group, steps, rows)
         self._rebase(state["base"])
 
-    def rescore(self, scores: Scores) -> None:
-        """Distributions are others now. Groups keep their numbers."""
-        self.scores = scores
-        self._known = np.zeros((4, len(scores.sizes), self._last_ns.size))
-
-    def insert(self, key: int, group: int, steps: Steps, rows: int = 1) -> None:
-        """`group` is a place in the `expected_ns` of the scores; `steps` has one for an ordinary SLO."""
+    def insert(self, key: K, group: int, steps: Steps, rows: int = 1) -> None:
+        """`group`: by the scores; `steps` has one for an ordinary SLO."""
         place, (room, most) = len(self._requests), self._due_ns.shape
         if place == room or len(steps) > most:
             self._grow(2 * room if place == room else room, max(most, len(steps)))
@@ -103,7 +99,7 @@ class OrlojQueue:
             setattr(self, name, np.pad(getattr(self, name), (0, more)))
         self._known = np.pad(self._known, ((0, 0), (0, 0), (0, more)))
 
-    def remove(self, key: int) -> None:
+    def remove(self, key: K) -> None:
         """Raises KeyError where there is no such request."""
         place, end = self._places.pop(key), len(self._requests) - 1
         self.rows -= self._requests[place][3]
@@ -115,12 +111,12 @@ class OrlojQueue:
             self._known[:, :, place] = self._known[:, :, end]
         del self._requests[end]
 
-    def late(self, t_ns: int) -> list[int]:
+    def late(self, t_ns: int) -> list[K]:
         """The keys of those that are viable for no size any more."""
         late = np.flatnonzero(~self._alone(float(t_ns - self._base_ns)))
         return [self._requests[place][0] for place in late.tolist()]
 
-    def choose(self, t_ns: int) -> tuple[int, list[int]] | None:
+    def choose(self, t_ns: int) -> tuple[int, list[K]] | None:
         """(size, keys) of the batch that is to start at `t_ns`, highest score first; nothing is removed by that."""
         t = t_ns - self._base_ns
         if not BEHIND <= self.scores.b_per_ns * t <= AHEAD:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horologe_common.distribution import Distribution, batch_of, mixture
+from horologe_common.distribution import Distribution, batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,36 +24,44 @@ B_PER_MS = 1e-4
 class Scores:
     """By batch size and group, the groups being requests with one distribution of the time that they take alone.
 
-    The latency L of a batch with a request in it is that of this request and size - 1 others, drawn from all groups of
-    the model: what the others will be is not known when the score is (section 4.3). E[L] in eq. 2 is over all groups.
-    All of this is done once per change of a distribution, off the critical path.
+    The latency L of a batch with a request in it is that of this request and size - 1 others, which may be any of the
+    model's: what they will be is not known when the score is (section 4.3). E[L] in eq. 2 is over any of them. All of
+    this is found once, when a group is first asked for: some ms, where a score is less than a microsecond.
     """
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        groups: Sequence[Distribution],
-        base_ns: float,
-        b_per_ms: float = B_PER_MS,
-        weights: Sequence[float] | None = None,
-    ) -> None:
-        """`sizes` ascend; `base_ns` is c0 of eq. 3; `weights`: how much of the traffic each group is."""
+    def __init__(self, sizes: Sequence[int], others: Distribution, base_ns: float, b_per_ms: float = B_PER_MS) -> None:
+        """`sizes` ascend; `others`: of any request of the model; `base_ns` is c0 of eq. 3."""
         self.sizes = tuple(sizes)
         self.b_per_ns = b_per_ms / 1e6
-        self._args = self.sizes, tuple(groups), base_ns, b_per_ms, weights and tuple(weights)
-        others = mixture(groups, weights).coarse()
-        taken = [[batch_of([group] + [others] * (size - 1), base_ns).coarse() for group in groups] for size in sizes]
-        mean_ns = np.array([[latency.mean_ns for latency in row] for row in taken])
-        self.expected_ns: Floats = np.maximum.accumulate(mean_ns)
+        self.expected_ns: Floats = np.zeros((len(self.sizes), 0))
         """(sizes, groups): what a batch with one of the group takes on average; in a larger one never less."""
-        self.batch_ns: Floats = np.maximum.accumulate(np.array([others.batch(base_ns, size).mean_ns for size in sizes]))
-        """(sizes,): what a batch takes on average."""
-        self._cells = [
-            _Cells(row, self.b_per_ns, mean_ns) for row, mean_ns in zip(taken, self.batch_ns.tolist(), strict=True)
-        ]
+        self._args = self.sizes, others, base_ns, b_per_ms
+        self._groups: dict[Distribution, int] = {}
+        self._others = others.coarse()
+        self._base_ns = base_ns
+        batch_ns = [self._others.batch(base_ns, size).mean_ns for size in self.sizes]
+        self._cells = [_Cells(self.b_per_ns, mean_ns) for mean_ns in batch_ns]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Scores, self._args
+    def __getstate__(self) -> dict[str, Any]:
+        """Arrays do not travel; they follow from this."""
+        return {"args": self._args, "groups": list(self._groups)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Scores.__init__(self, *state["args"])
+        for solo in state["groups"]:
+            self.group(solo)
+
+    def group(self, solo: Distribution) -> int:
+        """The number of the requests that take `solo` alone."""
+        found = self._groups.get(solo)
+        if found is None:
+            found = self._groups[solo] = len(self._groups)
+            latencies = [batch_of([solo] + [self._others] * (size - 1), self._base_ns) for size in self.sizes]
+            for cells, latency in zip(self._cells, latencies, strict=True):
+                cells.add(latency.coarse())
+            mean_ns = np.maximum.accumulate([latency.mean_ns for latency in latencies])
+            self.expected_ns = np.column_stack((self.expected_ns, mean_ns))
+        return found
 
     def parts(
         self, place: int, groups: Ints, left_ns: Floats, deadline_ns: Floats, costs: Floats
@@ -81,28 +89,36 @@ class _Cells:
     integral over the bin, though the paper calls h the bin's frequency.
     """
 
-    def __init__(self, latencies: Sequence[Distribution], b_per_ns: float, mean_ns: float) -> None:
-        self._least_ns = min(one.edges_ns[0] for one in latencies) - 1
-        self._most_ns = max(one.edges_ns[-1] for one in latencies) + 1
-        self._span_ns = self._most_ns - self._least_ns + 1
-        slopes, levels, edges = [], [], []
-        for one in latencies:
-            slope, level = _forms(one, b_per_ns)
-            slopes.append(slope / (mean_ns * b_per_ns))
-            levels.append(level / (mean_ns * b_per_ns))
-            edges.append(one.edges_ns)
-        self.slope, self.level = np.concatenate(slopes), np.concatenate(levels)
-        self.start_ns = np.concatenate([np.append(-np.inf, one) for one in edges])
-        self.end_ns = np.concatenate([np.append(one, np.inf) for one in edges])
-        self._keys = np.concatenate([group * self._span_ns + one for group, one in enumerate(edges)])
+    def __init__(self, b_per_ns: float, mean_ns: float) -> None:
+        self._b_per_ns = b_per_ns
+        self._mean_ns = mean_ns
+        self._edges_ns: list[Floats] = []
+        self.slope: Floats = np.zeros(0)
+        self.level: Floats = np.zeros(0)
+        self.start_ns: Floats = np.zeros(0)
+        self.end_ns: Floats = np.zeros(0)
+
+    def add(self, latency: Distribution) -> None:
+        """Another group's L."""
+        slope, level = _forms(latency, self._b_per_ns)
+        edges_ns = latency.edges_ns
+        self._edges_ns.append(edges_ns)
+        self.slope = np.append(self.slope, slope / (self._mean_ns * self._b_per_ns))
+        self.level = np.append(self.level, level / (self._mean_ns * self._b_per_ns))
+        self.start_ns = np.concatenate((self.start_ns, [-np.inf], edges_ns))
+        self.end_ns = np.concatenate((self.end_ns, edges_ns, [np.inf]))
+        self.least_ns = min(one[0] for one in self._edges_ns) - 1
+        self.most_ns = max(one[-1] for one in self._edges_ns) + 1
+        self.span_ns = self.most_ns - self.least_ns + 1
+        self.keys = np.concatenate([group * self.span_ns + one for group, one in enumerate(self._edges_ns)])
 
     def find(self, groups: Ints, left_ns: Floats) -> Ints:
         """(n, steps): the cells in which requests of these groups are, (n,), with so much left, (n, steps).
 
         The edges of all groups are in one array, each group's beyond those of the one before: one search finds all.
         """
-        within_ns = np.clip(left_ns, self._least_ns, self._most_ns)
-        found: Ints = np.searchsorted(self._keys, within_ns + (groups * self._span_ns)[:, None]) + groups[:, None]
+        within_ns = np.clip(left_ns, self.least_ns, self.most_ns)
+        found: Ints = np.searchsorted(self.keys, within_ns + (groups * self.span_ns)[:, None]) + groups[:, None]
         return found
 
 
