@@ -124,9 +124,7 @@ def main() -> int:
     machine = table.machine()
     rng = np.random.default_rng(1)
     groups = [Distribution.of(rng.lognormal(np.log(ms(median)), 0.5, 1000)) for median in MEDIANS_MS]
-    scores = Scores(SIZES, mixture(groups), BASE_NS)
-    for group in groups:
-        scores.group(group)
+    scores = Scores(SIZES, groups, mixture(groups), BASE_NS)
     rows = [
         measure(name, scores, order, pending, options.steps)
         for pending in options.pending

@@ -86,16 +86,15 @@ class Tournament:
 
 
 class TournamentQueue:
-    """The same questions as to `OrlojQueue`; times must not go back, and the scores know all groups beforehand."""
+    """The same questions as to `OrlojQueue`; times must not go back."""
 
     def __init__(self, scores: Scores, *, earliest: bool = True) -> None:
         self.scores, self.earliest = scores, earliest
         self._trees = [Tournament(scores.b_per_ns) for _ in scores.sizes]
         self._cells = [
-            (cells.keys.tolist(), cells.span_ns, cells.least_ns, cells.most_ns, cells.slope.tolist(),
-             cells.level.tolist(), cells.start_ns.tolist())
-            for cells in scores._cells
-        ]  # fmt: skip
+            (cells.end_ns.tolist(), cells.start_ns.tolist(), cells.slope.tolist(), cells.level.tolist())
+            for cells in (scores.cells(place) for place in range(len(scores.sizes)))
+        ]
         self._expected_ns = scores.expected_ns.tolist()
         self._requests: dict[int, tuple[int, int, Steps, int, int]] = {}
         """Key -> (place, group, steps from the base, rows, viable sizes: the first so many)."""
@@ -136,11 +135,12 @@ class TournamentQueue:
     def _score(self, key: int, size: int) -> None:
         """alpha and beta of a request, and when they are others."""
         place, group, steps, _, _ = self._requests[key]
-        keys, span_ns, least_ns, most_ns, slope, level, start_ns = self._cells[size]
+        end_ns, start_ns, slopes, levels = self._cells[size]
+        slope, level = slopes[group], levels[group]
         alpha = beta = before = 0.0
         until = math.inf
         for due_ns, cost in steps:
-            at = bisect_left(keys, group * span_ns + min(max(due_ns - self._t, least_ns), most_ns)) + group
+            at = bisect_left(end_ns, due_ns - self._t)
             alpha += (cost - before) * slope[at] * math.exp(-self.scores.b_per_ns * (due_ns - start_ns[at]))
             beta += (cost - before) * level[at]
             until = min(until, due_ns - start_ns[at])

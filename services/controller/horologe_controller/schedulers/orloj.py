@@ -14,6 +14,7 @@ import numpy as np
 from horologe_controller.lookahead import LATEST_NS, LookAhead
 from horologe_controller.orloj_queue import OrlojQueue
 from horologe_controller.orloj_scores import Scores
+from horologe_controller.prospects import PROMISE
 from horologe_controller.scheduler import too_long
 from horologe_controller.strategies import Strategy
 
@@ -36,17 +37,15 @@ class Scored(NamedTuple):
     scores: Scores
     pending: OrlojQueue[Request]
 
-    def group(self, request: Request) -> int:
-        kind = self.known.kind(request.application, request.length)
-        return self.scores.group(self.known.parts[kind].solo)
-
     def latest_ns(self, requests: Sequence[Request], size: int) -> int:
         """The last start at which all of them are viable for a batch of `size`."""
         takes_ns = self.scores.expected_ns[self.scores.sizes.index(size)]
-        return min(int(one.deadline_ns - takes_ns[self.group(one)]) for one in requests)
+        kind = self.known.kind
+        return min(int(one.deadline_ns - takes_ns[kind(one.application, one.length)]) for one in requests)
 
     def insert(self, request: Request) -> None:
-        self.pending.insert(request, self.group(request), ((request.deadline_ns, 1.0),), request.rows)
+        kind = self.known.kind(request.application, request.length)
+        self.pending.insert(request, kind, ((request.deadline_ns, 1.0),), request.rows)
 
 
 class Orloj(LookAhead):
@@ -91,11 +90,10 @@ class Orloj(LookAhead):
             return None
         requests = sorted(found[1], key=queue.place)
         size = queue.spec.compiled(sum(request.rows for request in requests))
-        expected_ns = batch_ns(known, requests, size)
-        rank = int(start_ns > now_ns + LATEST_NS), requests[0].deadline_ns - expected_ns, requests[0].id
+        latest_ns = max(start_ns, scored.latest_ns(requests, found[0]))
+        rank = int(start_ns > now_ns + LATEST_NS), latest_ns, requests[0].id
         places = tuple(queue.place(request) for request in requests)
-        latest_ns = scored.latest_ns(requests, found[0])
-        return Strategy(rank, queue, size, places, expected_ns, max(start_ns, latest_ns), settled=False)
+        return Strategy(rank, queue, size, places, promised_ns(known, requests, size), latest_ns, settled=False)
 
     def _scored_of(self, queue: ModelQueue, known: ModelDurations) -> Scored:
         """Built from its requests when first asked for and whenever what is known is something else."""
@@ -104,14 +102,17 @@ class Orloj(LookAhead):
         if scored is None or scored.known is not known:
             found = self._scores.get(queue.model)
             if found is None or found[0] is not known or found[1].sizes != queue.spec.batch_sizes:
-                others = known.parts[known.kind("", 0)].solo
-                scores = Scores(queue.spec.batch_sizes, others, known.base_ns, self.settings.orloj_b_per_ms)
-                found = self._scores[queue.model] = known, scores
+                found = self._scores[queue.model] = known, self._scores_by(known, queue.spec.batch_sizes)
             scored = Scored(known, found[1], OrlojQueue(found[1], earliest=self._earliest))
             self._scored[key] = scored
             for request in queue:
                 scored.insert(request)
         return scored
+
+    def _scores_by(self, known: ModelDurations, sizes: Sequence[int]) -> Scores:
+        """Groups are the kinds."""
+        solo = [part.solo for part in known.parts]
+        return Scores(sizes, solo, solo[known.kind("", 0)], known.base_ns, self.settings.orloj_b_per_ms)
 
     def _static(self, now_ns: int, start_ns: int, estimate: Estimate, queue: ModelQueue) -> Strategy | None:
         """All batches of a size take the same l: the score is e^(-b(D - t - l)) / E[L], highest where D is earliest."""
@@ -147,10 +148,12 @@ class Orloj(LookAhead):
                 assert len(scored.pending) == len(queue)
 
 
-def batch_ns(known: ModelDurations, requests: Sequence[Request], size: int) -> int:
-    """What the batch takes on average: eq. 5 with the maximum of its own requests, by the product of their CDFs."""
+def promised_ns(known: ModelDurations, requests: Sequence[Request], size: int) -> int:
+    """How long the device is taken to be busy: the maximum of the batch's own requests, by the product of their CDFs.
+
+    A high quantile, as with the estimates of static models: by the mean, every other batch would be followed by one
+    that was chosen, and sent, while it still ran.
+    """
     kinds = [known.kind(one.application, one.length) for one in requests]
     below = np.exp(known.log_cdf[kinds].sum(axis=0))
-    grid_ns = known.grid_ns
-    longest_ns = grid_ns[-1] - (below[1:] + below[:-1]) @ np.diff(grid_ns) / 2
-    return int(known.base_ns + size * longest_ns)
+    return int(known.base_ns + size * np.interp(PROMISE, below, known.grid_ns))
