@@ -35,8 +35,8 @@ PURE = frozenset({
     *(f"horologe_selector.{name}" for name in ("cache", "core", "settings")),
     *(f"horologe_controller.{name}" for name in (
         "accounts", "actions", "admission", "baseline", "book", "cluster", "core", "demand", "durations", "lane",
-        "lookahead", "placement", "profiles", "prospects", "queues", "regression", "repository", "scheduler",
-        "settings", "share", "strategies",
+        "lookahead", "orloj_queue", "orloj_scores", "placement", "profiles", "prospects", "queues", "regression",
+        "repository", "scheduler", "settings", "share", "strategies",
     )),
     *(f"horologe_gpu_worker.{name}" for name in (
         "actions", "answers", "core", "early", "infers", "lanes", "memory", "pages", "residency", "settings",
