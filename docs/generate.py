@@ -30,6 +30,8 @@ DOCS = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
 TYPES = {"int": "number", "float": "number", "str": "text", "bool": "true or false", "tuple[str, ...]": "list of texts"}
 
+LITERAL = "typing.Literal["
+
 
 class Undocumented(Exception):
     """Something that a page must tell has no docstring."""
@@ -150,6 +152,8 @@ def _kind(one: Field) -> str:
         return "duration"
     if one.name.endswith("_bytes"):
         return "size"
+    if one.type.startswith(LITERAL):
+        return one.type.removeprefix(LITERAL).rstrip("]").replace("', '", "' or '").replace("'", "`")
     return TYPES[one.type]
 
 

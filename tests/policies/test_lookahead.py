@@ -27,7 +27,7 @@ profiles = st.lists(st.integers(1, 40), min_size=4, max_size=4)
 deadlines = st.lists(st.integers(1, 120), min_size=1, max_size=20)
 
 
-@pytest.mark.parametrize("name", ["clockwork", "edf", "clipper", "nexus", "deferred"])
+@pytest.mark.parametrize("name", ["clockwork", "edf", "clipper", "nexus", "deferred", "orloj"])
 @given(profiles, deadlines, st.lists(st.integers(0, 120), min_size=2, max_size=12))
 def test_a_rank_only_grows_with_the_start(name: str, times: list[int], deadlines: list[int], starts: list[int]) -> None:
     spec = a_spec(batch_sizes=SIZES)
@@ -57,7 +57,7 @@ def test_rows_that_no_size_holds_any_more_do_not_block_those_behind() -> None:
     assert not large.queued or large.deadline_ns > NOW
 
 
-@pytest.mark.parametrize("name", ["clockwork", "edf"])
+@pytest.mark.parametrize("name", ["clockwork", "edf", "orloj"])
 def test_best_effort_in_overload_is_still_done(name: str) -> None:
     """What is too late is refused; the rest runs in windows that are open."""
     desk = Desk(name, [("m",)])

@@ -83,9 +83,12 @@ def test_where_there_is_time_for_all_all_are_in_time() -> None:
 
 
 @settings(max_examples=12, deadline=None)
-@given(some.floats(5, 400), some.floats(8, 300), some.integers(0, 9), some.floats(0, 500))
-def test_every_request_has_one_end(rate: float, slo_ms: float, seed: int, static: float) -> None:
-    played("horologe", rate, slo_ms, seed, static, seconds=1)
+@given(
+    some.sampled_from(["horologe", "orloj"]), some.floats(5, 400), some.floats(8, 300), some.integers(0, 9),
+    some.floats(0, 500),
+)  # fmt: skip
+def test_every_request_has_one_end(scheduler: str, rate: float, slo_ms: float, seed: int, static: float) -> None:
+    played(scheduler, rate, slo_ms, seed, static, seconds=1)
 
 
 def test_the_same_seed_gives_the_same_answers() -> None:

@@ -21,7 +21,7 @@ def test_every_side_gets_the_same_arrivals(tmp_path: Path) -> None:
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     found = json.loads(result.stdout)
     assert list(found) == ["experiment", "rows", "bars"]
-    assert [row["scheduler"] for row in found["rows"]] == ["clockwork", "horologe"]
+    assert [row["side"] for row in found["rows"]] == ["clockwork", "horologe"]
     for row in found["rows"]:
         assert 0 < row["finished"] <= 1
         assert abs(row["finished"] + row["refused"] + row["late"] - 1) < 1e-3

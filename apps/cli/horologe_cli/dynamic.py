@@ -41,8 +41,14 @@ class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is compared: a scheduler, and whatever else of the services is set for it."""
 
     scheduler: str
+    name: str = ""
+    """In tables; empty: that of the scheduler."""
     sets: tuple[str, ...] = ()
     """As for `--set`; `{fresh}` stands for a folder that is empty at the start of each run."""
+
+    @property
+    def label(self) -> str:
+        return self.name or self.scheduler
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +72,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Run(NamedTuple):
-    """The machine before it, and what became of its requests, by scheduler."""
+    """The machine before it, and what became of its requests, by side."""
 
     alone_ms: dict[int, float]
     mean_ms: float
@@ -86,7 +92,7 @@ class Dynamic:
             folder = Path(name)
             shutil.copytree(benchmark_model(place.model), folder / "models" / place.model)
             runs = [_run(folder, place, seed, number, progress) for number in range(place.runs)]
-        found = {side.scheduler: [run.ended[side.scheduler] for run in runs] for side in place.sides}
+        found = {side.label: [run.ended[side.label] for run in runs] for side in place.sides}
         series = {
             "Alone": _alone(runs),
             "windows": {name: windows(place.seconds, place.window_s, ended) for name, ended in found.items()},
@@ -125,9 +131,9 @@ def _run(folder: Path, place: Scene, seed: int, number: int, progress: Progress)
     ended: dict[str, list[Ended]] = {}
     first = number % len(place.sides)  # a machine that becomes slower does not always hit the same side
     for side in (*place.sides[first:], *place.sides[:first]):
-        progress((number + len(ended) / len(place.sides)) / place.runs, f"run {number + 1}, {side.scheduler}")
+        progress((number + len(ended) / len(place.sides)) / place.runs, f"run {number + 1}, {side.label}")
         with _services(folder, side) as house:
-            ended[side.scheduler] = uvloop.run(_replay(house, place, texts, slo_ns))
+            ended[side.label] = uvloop.run(_replay(house, place, texts, slo_ns))
     return Run(alone, mean_ms, p99_ms, one_at_a_time(texts, took_ns.tolist(), slo_ns), ended)
 
 
@@ -168,7 +174,7 @@ def _row(place: Scene, name: str, runs: list[list[Ended]]) -> dict[str, Any]:
         field: round(statistics.median(one[field] for one in found), 1 if field.endswith("_ms") else 4)
         for field in found[0]
     }
-    return {"scheduler": name} | medians | {"settled_s": settled_s(windows(place.seconds, place.window_s, runs))}
+    return {"side": name} | medians | {"settled_s": settled_s(windows(place.seconds, place.window_s, runs))}
 
 
 def _alone(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -204,5 +210,5 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
     first, last = rows[0], rows[-1]
     if first is last:
         return []
-    name = f"finish rate of {last['scheduler']}, beside that of {first['scheduler']}"
+    name = f"finish rate of {last['side']}, beside that of {first['side']}"
     return [Bar(name, last["finished"], first["finished"])]

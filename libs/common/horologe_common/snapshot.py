@@ -34,10 +34,9 @@ PURE = frozenset({
     *(f"horologe_frontend.{name}" for name in ("admission", "asks", "catalogue", "core", "settings", "statistics")),
     *(f"horologe_selector.{name}" for name in ("cache", "core", "settings")),
     *(f"horologe_controller.{name}" for name in (
-        "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "lane",
-        "lookahead", "placement", "profiles", "prospects", "queues", "rates", "regression", "repository", "scheduler",
-        "settings", "share", "strategies",
-        "waiting",
+        "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "lane", "lookahead",
+        "orloj_queue", "orloj_scores", "placement", "profiles", "prospects", "queues", "rates", "regression",
+        "repository", "scheduler", "settings", "share", "strategies", "waiting",
     )),
     *(f"horologe_gpu_worker.{name}" for name in (
         "actions", "answers", "core", "early", "infers", "lanes", "memory", "pages", "residency", "settings",

@@ -89,8 +89,12 @@ class ModelQueue:
         if self.rows > self.most_rows:
             self.most_rows = self.rows
 
+    def place(self, request: Request) -> int:
+        """Where it is. Raises ValueError if it is not here."""
+        return self._requests.index(request, bisect_left(self._deadlines, request.deadline_ns))
+
     def remove(self, request: Request) -> None:
-        at = self._requests.index(request, bisect_left(self._deadlines, request.deadline_ns))
+        at = self.place(request)
         del self._deadlines[at], self._requests[at]
         self.rows -= request.rows
 

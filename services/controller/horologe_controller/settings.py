@@ -1,5 +1,7 @@
 """Settings of the controller."""
 
+from typing import Literal
+
 import msgspec
 
 from horologe_common.clock import ms
@@ -11,8 +13,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "0"
     """There is one controller."""
     scheduler: str = "clockwork"
-    """clockwork or edf; clipper, nexus and deferred (Symphony) do as those systems do; fifo is a baseline that refuses
-    nothing."""
+    """clockwork or edf; clipper, nexus, deferred (Symphony) and orloj do as those systems do; fifo is a baseline that
+    refuses nothing."""
     lookahead_ns: int = ms(5)
     """Each lane of each share is given work for this long (Clockwork appendix B)."""
     in_flight: int = 2
@@ -53,3 +55,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     way to a larger batch."""
     deferred_slack_ns: int = 0
     """How much sooner a batch stops waiting for more than its first deadline requires."""
+    orloj_order: Literal["earliest", "latest"] = "earliest"
+    """Which batch size `orloj` takes where there are enough requests for several: the one with the earliest deadline
+    (ORLOJ section 3.2) or with the latest (line 16 of its algorithm 1); of those with the same, the largest."""
+    orloj_b_per_ms: float = 1e-4
+    """Of the delay that `orloj` anticipates for a request that it does not take now (ORLOJ section 4.1)."""

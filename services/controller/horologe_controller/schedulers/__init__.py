@@ -10,6 +10,7 @@ from horologe_controller.schedulers.edf import Edf
 from horologe_controller.schedulers.fifo import Fifo
 from horologe_controller.schedulers.horologe import Horologe
 from horologe_controller.schedulers.nexus import Nexus
+from horologe_controller.schedulers.orloj import Orloj
 from horologe_controller.settings import Settings
 
 SCHEDULERS: dict[str, Callable[[Settings], Scheduler]] = {
@@ -20,4 +21,5 @@ SCHEDULERS: dict[str, Callable[[Settings], Scheduler]] = {
     "deferred": Deferred,
     "fifo": Fifo,
     "horologe": Horologe,
+    "orloj": Orloj,
 }
