@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
@@ -140,5 +141,5 @@ def _queue_ns(now_ns: int, queue: ModelQueue, cluster: Cluster) -> int:
     rows, sizes = queue.rows, queue.spec.batch_sizes
     if not rows:
         return 0
-    size = next((size for size in reversed(sizes) if size <= rows), sizes[0])
+    size = sizes[max(1, bisect_right(sizes, rows)) - 1]
     return rows * cluster.quick_exec_ns(now_ns, queue.model, size)[1] // min(size, rows)

@@ -99,7 +99,8 @@ class Controller:
 
     def _revise(self, now_ns: int) -> None:
         """Where models have changed: their requests are queued anew, or end; what shares cannot run is unloaded."""
-        self.out.extend(self._actions.drop_unserved())
+        if self.cluster.unserved:
+            self.out.extend(self._actions.drop_unserved())
         if not self.cluster.revised:
             return
         requests = self._book.queued(self.cluster.revised)
@@ -121,8 +122,9 @@ class Controller:
         return plan
 
     def wakeup_ns(self) -> int | None:
-        ping_ns = self._ping_ns if self.cluster.workers else None
-        return min((at for at in (self._wake_ns, ping_ns) if at is not None), default=None)
+        if not self.cluster.workers:
+            return self._wake_ns
+        return self._ping_ns if self._wake_ns is None else min(self._ping_ns, self._wake_ns)
 
     def pending(self) -> int:
         return len(self._book)

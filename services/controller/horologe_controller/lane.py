@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from horologe_common.clock import NEVER_NS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -45,17 +47,19 @@ class Lane:
 
     def __init__(self, outstanding: Outstanding | None = None) -> None:
         self.pending: dict[int, Action] = {}
+        self.due_ns = NEVER_NS
+        """When the oldest action should have ended."""
         self._outstanding = outstanding or Outstanding()
 
     def add(self, action: Action) -> None:
         """It goes after all others."""
         self.pending[action.id] = action
-        self._outstanding.changed(self)
+        self._changed()
 
     def clear(self) -> None:
         """Nothing will be heard of them."""
         self.pending.clear()
-        self._outstanding.changed(self)
+        self._changed()
 
     def free_at(self, now_ns: int) -> int:
         """When all that is pending should have ended; the first may already be late."""
@@ -71,13 +75,16 @@ class Lane:
         if ran and (following := next(iter(self.pending.values()), None)):
             following.start_ns = max(following.sent_ns, at_ns)
             following.end_ns = following.start_ns + following.expected_ns
-        self._outstanding.changed(self)
+        self._changed()
 
     def overdue(self, now_ns: int, grace_ns: int) -> bool:
         """Whether the oldest action should have been heard of long ago: the worker hangs."""
-        for first in self.pending.values():
-            return now_ns > first.end_ns + grace_ns
-        return False
+        return now_ns > self.due_ns + grace_ns
+
+    def _changed(self) -> None:
+        first = next(iter(self.pending.values()), None)
+        self.due_ns = first.end_ns if first else NEVER_NS
+        self._outstanding.changed(self)
 
 
 class Outstanding:

@@ -95,11 +95,12 @@ class LookAhead:
         rankings_of = self._rankings_of.get(queue.model)
         if rankings_of is None:
             return
+        waiting, kind = bool(queue), queue.best_effort
         for rankings in rankings_of.values():
-            if queue:
-                rankings[queue.best_effort].changed[queue] = True
+            if waiting:
+                rankings[kind].changed[queue] = True
             else:
-                rankings[queue.best_effort].forget(queue)
+                rankings[kind].forget(queue)
         for share in self._hungry:
             if share in rankings_of:
                 cluster.changes.share(share)
@@ -139,7 +140,7 @@ class LookAhead:
             wakes.append(self.placement.plan(now_ns, cluster, self.demand, plan))
         if self.backlog and self.keeps_deadlines:
             wakes.append(self.backlog.next_overdue_ns())
-        wake_ns = min((at_ns for at_ns in wakes if at_ns is not None), default=None)
+        wake_ns = min([at_ns for at_ns in wakes if at_ns is not None], default=None)
         plan.wake_ns = None if wake_ns is None else max(wake_ns, now_ns + 1)
         return plan
 

@@ -44,7 +44,7 @@ class Profiles:
     def shortest_ns(self, model: str, size: int) -> int:
         """The least that a batch of `size` takes by any of them; 0 if none ever could run it."""
         seeds = self._seeds.get(model)
-        return min(profiled_ns(seed, size) for seed in seeds.values()) if seeds else 0
+        return min([profiled_ns(seed, size) for seed in seeds.values()]) if seeds else 0
 
 
 def unmeasured(profile: Profile, sizes: tuple[int, ...]) -> list[int]:

@@ -144,7 +144,8 @@ class Share:
 
     def hangs(self, now_ns: int, grace_ns: int) -> bool:
         """Whether an action of it should have been heard of long ago."""
-        return self.exec.overdue(now_ns, grace_ns) or self.load.overdue(now_ns, grace_ns)
+        late_ns = now_ns - grace_ns
+        return late_ns > self.exec.due_ns or late_ns > self.load.due_ns
 
     def slowness(self, now_ns: int) -> float:
         """How many times as long as profiled its EXECs lately took; 1 if no longer than that."""
