@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from horologe_common import snapshot
 from horologe_common.clock import ms
 from horologe_common.distribution import Distribution, maximum_of
-from horologe_controller.durations import ModelDurations, Part
+from horologe_common.wire import Distributions, Durations
+from horologe_controller.durations import ModelDurations, Part, learned
 
 BASE_NS = ms(7)
 SHORT, LONG = Distribution.of([ms(8), ms(9)]), Distribution.of([ms(20), ms(30)])
@@ -46,6 +47,24 @@ def test_durations_survive_a_recording() -> None:
     again = snapshot.restore(snapshot.snapshot(known))  # type: ignore[arg-type]  # a part of a core is as good
     assert [part.solo.mean_ns for part in again.parts] == [part.solo.mean_ns for part in known.parts]
     assert again.kind("chat", 3) == known.kind("chat", 3)
+
+
+def told(*times_ms: float) -> Distributions:
+    edges = tuple(round(took * 1e6) for took in times_ms)
+    return Distributions("m/1", BASE_NS, 0.0, (Durations("chat", 0, edges, (1,) * (len(edges) - 1)),))
+
+
+def test_only_models_that_vary_are_dynamic() -> None:
+    known: dict[str, ModelDurations] = {}
+    learned(known, told(10, 20, 40))
+    assert known["m/1"].kind("chat", 5) == known["m/1"].kind("chat", 0)
+    learned(known, told(10, 10.4))
+    assert known == {}
+    learned(known, told(10, 20))
+    learned(known, Distributions("m/1", BASE_NS))
+    assert known == {}
+    with pytest.raises(ValueError, match="edges_ns"):
+        learned(known, told(20, 10))
 
 
 SAMPLES = st.lists(st.floats(8, 200), min_size=1, max_size=30)

@@ -11,11 +11,24 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.core import Gone, Joined, Out, role
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
-from horologe_common.wire import Admit, Cancel, Describe, Description, Outcome, Ping, Pong, Register, Result, Submit
+from horologe_common.wire import (
+    Admit,
+    Cancel,
+    Describe,
+    Description,
+    Distributions,
+    Outcome,
+    Ping,
+    Pong,
+    Register,
+    Result,
+    Submit,
+)  # fmt: skip
 from horologe_controller.accounts import Accounts
 from horologe_controller.actions import Actions
 from horologe_controller.book import Book
 from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.durations import learned
 from horologe_controller.queues import FINISHED, UNPLACED
 from horologe_controller.repository import AUDIENCE, Repository
 from horologe_controller.schedulers import SCHEDULERS
@@ -73,6 +86,8 @@ class Controller:
             case Admit():
                 self.out.extend(self.repository.admit(sender, message))
                 self.out.extend(self.repository.announcement())
+            case Distributions():
+                learned(self.cluster.durations, message)
             case Describe():
                 shares, scheduler = self.cluster.states(now_ns, message.model), self.settings.scheduler
                 self.out.append(Out(sender, Description(message.id, shares, scheduler, len(self._book))))

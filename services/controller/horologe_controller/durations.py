@@ -14,9 +14,11 @@ import numpy as np
 from horologe_common.distribution import Distribution, mixture
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import MutableMapping, Sequence
 
     from numpy.typing import NDArray
+
+    from horologe_common.wire import Distributions
 
     Floats = NDArray[np.float64]
 
@@ -26,7 +28,10 @@ NEVER = 1e-9
 """Stands for a probability of 0, which has no logarithm."""
 SOONEST = 0.01
 """A request is beyond help when not even this part of its kind would still be done in time."""
-KINDS = 512
+STEADY = 0.1
+"""A model nine tenths of whose requests are within a tenth of the mean is static."""
+FOUND = 4096
+"""So many applications and lengths are remembered with their kinds."""
 
 
 class Part:
@@ -52,7 +57,9 @@ class ModelDurations:
         rows = [part.solo.above(base_ns) for part in self.parts]
         self.row_mean_ns: Floats = np.array([row.mean_ns for row in rows])
         self.least_ns: list[int] = [int(base_ns + row.quantile_ns(SOONEST)) for row in rows]
-        self.mean_ns = mixture([part.solo for part in parts]).mean_ns
+        every = mixture([part.solo for part in parts])
+        self.mean_ns = every.mean_ns
+        self.spread = (every.quantile_ns(0.95) - every.quantile_ns(0.05)) / every.mean_ns
         least_ns = max(1.0, min(row.quantile_ns(1e-3) for row in rows) * 0.99)
         most_ns = max(row.edges_ns[-1] for row in rows)
         self.grid_ns: Floats = np.geomspace(least_ns, max(most_ns, 1.01 * least_ns), GRID)
@@ -82,7 +89,7 @@ class ModelDurations:
         key = application, length
         found = self._found.get(key)
         if found is None:
-            if len(self._found) > KINDS * 8:
+            if len(self._found) >= FOUND:
                 self._found.clear()
             found = self._found[key] = self._find(application, length)
         return found
@@ -102,6 +109,19 @@ class ModelDurations:
             if (name, 0) in self._kinds:
                 return self._kinds[name, 0]
         return self._kinds["", 0]
+
+
+def learned(known: MutableMapping[str, ModelDurations], told: Distributions) -> None:
+    """Replace what is known of a model; one that always takes about the same is static, and not in there.
+
+    Raises ValueError for histograms that are none.
+    """
+    parts = [Part(one.application, one.length, Distribution.counted(one.edges_ns, one.counts)) for one in told.parts]
+    durations = ModelDurations(told.base_ns, parts) if parts else None
+    if durations is None or durations.spread < STEADY:
+        known.pop(told.model, None)
+    else:
+        known[told.model] = durations
 
 
 def _with_any(parts: Sequence[Part]) -> list[Part]:
