@@ -43,8 +43,10 @@ class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scheduler: str
     name: str = ""
     """In tables; empty: that of the scheduler."""
+    profiler: bool = False
+    """Whether it learns how long texts take: from nothing, in each run."""
     sets: tuple[str, ...] = ()
-    """As for `--set`; `{fresh}` stands for a folder that is empty at the start of each run."""
+    """As for `--set`."""
 
     @property
     def label(self) -> str:
@@ -144,10 +146,8 @@ def _times_ms(alone: Mapping[int, float], lengths: Any) -> Any:
 
 def _services(folder: Path, side: Side) -> Embedded:
     """With nothing learned, but for the worker's profile of the model: that is measured once for all."""
-    fresh = tempfile.mkdtemp(dir=folder)
-    own = (one.replace("{fresh}", fresh) for one in side.sets)
-    sets = f"worker.cache={folder / 'cache'}", f"controller.scheduler={side.scheduler}", *own
-    return services(folder / "models", sets)
+    sets = f"worker.cache={folder / 'cache'}", f"controller.scheduler={side.scheduler}", "profiler.state=", *side.sets
+    return services(folder / "models", sets, profiler=side.profiler)
 
 
 async def _probe(house: Embedded, place: Scene) -> dict[int, float]:
