@@ -120,22 +120,38 @@ def _sweep(
 ) -> None:  # fmt: skip
     """Fill `value` (and what to do) from the last bucket to the first."""
     first = last = len(prices)
-    chosen, worths = np.empty(2 * LARGEST, np.int64), np.empty(2 * LARGEST)
+    chosen, worths, most = np.empty(2 * LARGEST, np.int64), np.empty(2 * LARGEST), np.zeros(LARGEST + 1)
     for bucket in range(len(kind) - 1, -1, -1):
         while last > 0 and problem.arrival[last - 1] >= (bucket + 1) * bucket_ns:
             last -= 1
         while first > 0 and problem.deadline[first - 1] > bucket * bucket_ns:
             first -= 1
+        _most(prices, first, last, chosen, worths, most)
         best = value[bucket + 1]
         for place in range(len(kinds.size)):
-            total, count = _best(
-                problem, application, kinds, prices, bucket_ns, value, bucket, place, first, last, chosen, worths
-            )
-            if total > best + 1e-12:
-                best, kind[bucket] = total, place
-                members[bucket] = NONE
-                members[bucket, :count] = chosen[:count]
+            then = value[min(len(kind), bucket + max(1, kinds.soonest[place]))]
+            if last - first > kinds.more_than[place] and most[kinds.size[place]] + then > best:
+                total, count = _best(
+                    problem, application, kinds, prices, bucket_ns, value, bucket, place, first, last, chosen, worths
+                )
+                if total > best + 1e-12:
+                    best, kind[bucket] = total, place
+                    for member in range(LARGEST):
+                        members[bucket, member] = chosen[member] if member < count else NONE
         value[bucket] = best
+
+
+@inlined
+def _most(
+    prices: NDArray[np.float64], first: int, last: int, chosen: NDArray[np.int64], worths: NDArray[np.float64],
+    most: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """What so many of requests [first, last) can earn at most: those of the lowest prices, all in time."""
+    count = 0
+    for request in range(first, last):
+        count = _insert(chosen, worths, 0, count, LARGEST, request, 1.0 - prices[request])
+    for place in range(LARGEST):
+        most[place + 1] = most[place] + (worths[place] if place < count else 0.0)
 
 
 @inlined
@@ -145,31 +161,25 @@ def _best(
     worths: NDArray[np.float64],
 ) -> tuple[float, int]:  # fmt: skip
     """The best batch of a kind: its total, and how many members, which are in `chosen`."""
-    wanted, own, others = kinds.application[place], 0, 0
+    wanted, within, own, others = kinds.application[place], kinds.within[place], 0, 0
+    room, total, there = kinds.size[place] - kinds.own[place], 0.0, 0
     for request in range(first, last):
-        own += application[request] == wanted
-        others += application[request] < wanted
-    total, count = -1.0, 0
-    if own >= kinds.own[place] and own + others > kinds.more_than[place]:
-        within = kinds.within[place]
-        own, others = 0, 0
-        room = kinds.size[place] - kinds.own[place]
-        for request in range(first, last):
-            worth = within[(problem.deadline[request] - bucket * bucket_ns) // bucket_ns] - prices[request]
-            if worth > 0 and application[request] == wanted:
-                own = _insert(chosen, worths, 0, own, kinds.own[place], request, worth)
-            elif worth > 0 and application[request] < wanted:
-                others = _insert(chosen, worths, LARGEST, others, room, request, worth)
-        total, count = 0.0, own + others
-        for other in range(others):
-            chosen[own + other] = chosen[LARGEST + other]
-            total += worths[LARGEST + other]
-        for other in range(own):
-            total += worths[other]
-        if count:
-            for later in range(kinds.soonest[place], kinds.latest[place] + 1):
-                total += kinds.chance[place, later] * value[min(len(value) - 1, bucket + max(1, later))]
-    return total, count
+        there += application[request] == wanted
+        worth = within[(problem.deadline[request] - bucket * bucket_ns) // bucket_ns] - prices[request]
+        if worth > 0 and application[request] == wanted:
+            own = _insert(chosen, worths, 0, own, kinds.own[place], request, worth)
+        elif worth > 0 and application[request] < wanted:
+            others = _insert(chosen, worths, LARGEST, others, room, request, worth)
+    if there < kinds.own[place] or own + others == 0:
+        return -1.0, 0
+    for other in range(own):
+        total += worths[other]
+    for other in range(others):
+        chosen[own + other] = chosen[LARGEST + other]
+        total += worths[LARGEST + other]
+    for later in range(kinds.soonest[place], kinds.latest[place] + 1):
+        total += kinds.chance[place, later] * value[min(len(value) - 1, bucket + max(1, later))]
+    return total, own + others
 
 
 @inlined
