@@ -22,6 +22,7 @@ TINY = {
     "fig7": ["steps=6", 'step="200ms"', 'warmup="200ms"', "models=[6]", "rates=[300]", "tightest=[11.4]"],
     "fig8": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
     "scale": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
+    "orloj-tables": ['cases=["resnet-imagenet", "std-1"]', "requests=60"],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
 }  # fmt: skip
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
@@ -60,7 +61,7 @@ def test_findings_become_files(tmp_path: Path) -> None:
     assert all(bar["name"].rpartition(",")[0] in page for bar in found["bars"])
 
 
-@pytest.mark.parametrize("name", ["fig6", "fig7", "fig8", "scale", "window"])
+@pytest.mark.parametrize("name", ["fig6", "fig7", "fig8", "scale", "window", "orloj-tables"])
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
     run(name, "--plot", "--out", str(tmp_path))
     assert (tmp_path / f"{name}.png").stat().st_size > 0

@@ -1,0 +1,139 @@
+"""Schedules, the optimum of small cases, and the bound: optimum <= bound, schedule <= optimum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horologe_common.clock import ms
+from horologe_sim.orloj import bound, cases, critical, llm
+from horologe_sim.orloj.clairvoyant import check, solve
+from horologe_sim.orloj.problem import problem_of
+from horologe_sim.orloj.workloads import Batching, Workload, build, build_case, padded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.timeout(180)  # compiling takes 9 s of a core, and much longer where others want it too
+STATIC = Batching((ms(3), ms(4), ms(6), ms(9), ms(16)), (0,) * 5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """Once, before the tests."""
+    solve(small([0, 1, 2], [ms(3)] * 3, ms(7), STATIC))
+
+
+def optimum(workload: Workload) -> int:
+    """The most that can finish in time: the earliest end of every set of requests, over all last batches of it."""
+    arrival, solo = workload.arrival_ns.tolist(), workload.solo_ns.tolist()
+    deadline = [one + workload.slo_ns for one in arrival]
+    everyone = range(1 << workload.requests)
+    members = [[one for one in range(workload.requests) if chosen >> one & 1] for chosen in everyone]
+    batches = [
+        (max(arrival[one] for one in inside), min(deadline[one] for one in inside),
+         workload.batching.batch_ns(len(inside), max(solo[one] for one in inside)))
+        for inside in members[1:]
+    ]  # fmt: skip
+    ends: list[int | None] = [0] + [None] * (len(members) - 1)
+    for chosen in everyone[1:]:
+        batch = chosen
+        while batch:
+            before = ends[chosen ^ batch]
+            released, wanted, takes = batches[batch - 1]
+            if before is not None and (end := max(before, released) + takes) <= wanted:
+                known = ends[chosen]
+                ends[chosen] = end if known is None else min(known, end)
+            batch = (batch - 1) & chosen
+    return max(len(members[chosen]) for chosen in everyone if ends[chosen] is not None)
+
+
+def small(arrivals: Sequence[int], solos: Sequence[int], slo_ns: int, batching: Batching) -> Workload:
+    requests = len(arrivals)
+    nothing = np.zeros(requests, np.int64)
+    return Workload(
+        "small", np.sort(np.array(arrivals, np.int64)), np.array(solos, np.int64), nothing, nothing, slo_ns, batching,
+        (1.0,), (np.array(solos, np.int64),),
+    )  # fmt: skip
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    requests = draw(st.integers(2, 8))
+    arrivals = draw(st.lists(st.integers(0, ms(25)), min_size=requests, max_size=requests))
+    slo_ns = draw(st.integers(ms(5), ms(20)))
+    if draw(st.booleans()):
+        return small(arrivals, [ms(3)] * requests, slo_ns, STATIC)
+    solos = draw(st.lists(st.integers(ms(2.1), ms(5)), min_size=requests, max_size=requests))
+    return small(arrivals, solos, slo_ns, padded(ms(2)))
+
+
+@settings(max_examples=120, deadline=None)
+@given(workloads())
+def test_the_optimum_is_between_the_schedule_and_the_bound(workload: Workload) -> None:
+    found = solve(workload, steps=30, width=20)
+    best = optimum(workload)
+    assert found.finished <= best <= found.bound
+    assert best - found.finished <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), st.data())
+def test_any_prices_prove_a_bound(workload: Workload, data: st.DataObject) -> None:
+    prices = np.array(data.draw(st.lists(st.floats(0, 1), min_size=workload.requests, max_size=workload.requests)))
+    problem = problem_of(workload)
+    bucket_ns = data.draw(st.integers(ms(0.1), ms(2)))
+    assert optimum(workload) <= bound.evaluate(problem, prices, bucket_ns) + 1e-6
+
+
+def test_prices_that_prove_nothing_are_refused() -> None:
+    problem = problem_of(small([0, 1], [ms(3)] * 2, ms(9), STATIC))
+    with pytest.raises(ValueError, match="bucket_ns"):
+        bound.evaluate(problem, np.ones(2), ms(4))
+    with pytest.raises(ValueError, match="prices"):
+        bound.evaluate(problem, np.array([1.0, -0.5]), ms(1))
+
+
+def test_a_larger_batch_that_takes_less_is_refused() -> None:
+    odd = Batching((ms(3), ms(4), ms(6), ms(9), ms(8)), (0,) * 5)
+    with pytest.raises(ValueError, match="batching"):
+        problem_of(small([0, 1], [ms(3)] * 2, ms(9), odd))
+
+
+def test_it_waits_for_a_request_that_is_yet_to_come() -> None:
+    """Begun at once, the first would keep the device until the second is too late; two together are in time."""
+    workload = small([0, ms(0.5)], [ms(3), ms(3)], ms(5), STATIC)
+    found = solve(workload)
+    assert (found.finished, found.bound) == (2, 2)
+    assert found.start_ns.tolist() == [ms(0.5), ms(0.5)]
+
+
+@pytest.mark.parametrize("row", cases.rows()[::17], ids=lambda row: row.name)
+def test_the_gap_is_small_on_rows_of_every_table(row: cases.Row) -> None:
+    workload = build(row, 1.1 / (row.case.mean_ms / 1e3), 200, 3)
+    found = solve(workload, steps=60, width=20)
+    check(workload, found)
+    assert found.bound_rate - found.rate <= 0.05
+
+
+def test_the_same_workload_has_the_same_schedule() -> None:
+    workload = llm.build(2.0, 1.1, 200, 0)
+    one, other = solve(workload, 30, 10), solve(workload, 30, 10)
+    assert (one.end_ns == other.end_ns).all()
+    assert one.bound == other.bound
+
+
+def test_a_committed_critical_rate_is_critical() -> None:
+    """For the case that is quickest to try: `python -m horologe_sim.orloj.critical` tries all."""
+    (case,) = [one for one in cases.cases() if one.name == "resnet-imagenet"]
+
+    def build_it(rate: float, seed: int) -> Workload:
+        return build_case(case, critical.SLO_X_P99, rate, critical.REQUESTS, seed)
+
+    rate = critical.rates()[case.name]
+    assert critical.finish_rate(build_it, 0.999 * rate) >= critical.TARGET - 0.002
+    assert critical.finish_rate(build_it, 1.05 * rate) < critical.TARGET
