@@ -10,6 +10,7 @@ CACHE  := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CACHE)/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HOROLOGE_WORKER_CACHE ?= $(CACHE)/horologe
+export HOROLOGE_PROFILER_STATE ?= $(CACHE)/horologe
 
 DISTRIBUTION := pyproject.toml constraints.txt
 

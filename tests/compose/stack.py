@@ -144,7 +144,7 @@ class Stack:
         run("docker", "exec", self.container(service), *command)
 
 
-SERVICES = ("controller", "selector", "frontend", "worker", "prometheus")
+SERVICES = ("controller", "selector", "frontend", "profiler", "worker", "prometheus")
 
 
 def get_json(url: str) -> Any:

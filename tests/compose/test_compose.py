@@ -129,7 +129,7 @@ def test_a_client_without_keys_learns_nothing(stack: Stack) -> None:
 
 
 def test_no_container_runs_as_root_or_writes_to_the_models(stack: Stack) -> None:
-    for service in ("controller", "selector", "frontend", "worker"):
+    for service in ("controller", "selector", "frontend", "profiler", "worker"):
         assert stack.inspect(service)["Config"]["User"] == "1000:1000"
     mounts = {mount["Destination"]: mount for mount in stack.inspect("worker")["Mounts"]}
     assert not mounts["/models"]["RW"]
@@ -141,7 +141,7 @@ def test_prometheus_scrapes_every_service(stack: Stack) -> None:
     def healthy() -> bool:
         targets = get_json(url)["data"]["activeTargets"]
         return {t["labels"]["service"] for t in targets if t["health"] == "up"} == {
-            "frontend", "selector", "controller", "worker",
+            "frontend", "selector", "controller", "profiler", "worker",
         }  # fmt: skip
 
     until("every target up", 60, healthy)

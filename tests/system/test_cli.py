@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMANDS = ("up", "demo", "predict", "models", "load", "unload", "status", "sim", "replay", "doctor", "keys")
+COMMANDS = ("up", "demo", "predict", "models", "load", "unload", "status", "profile", "sim", "replay", "doctor", "keys")
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 NOBODY = "ipc:///nonexistent/horologe-nobody"
 

@@ -78,16 +78,21 @@ def up(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Up]:
 
 
 def test_serves_until_it_is_told_to_stop(up: Up) -> None:
-    split = len(up.ready["processes"]) == 4
-    assert set(up.ready["processes"]) == {"worker-0", *(("frontend", "selector", "controller") if split else ("edge",))}
+    split = len(up.ready["processes"]) == 5
+    front = ("frontend", "selector", "controller") if split else ("edge",)
+    assert set(up.ready["processes"]) == {*front, "worker-0", "profiler"}
     assert [model["name"] for model in up.ready["models"]] == ["pretend"]
     assert up.get(f"{up.ready['http']}/v2/health/ready")[0] == 200
-    assert all(up.get(url)[0] == 200 for url in up.ready["metrics"].values())
+    needed = [url for name, url in up.ready["metrics"].items() if name != "profiler"]  # nobody waits for that one
+    assert all(up.get(url)[0] == 200 for url in needed)
 
     answer = up.ask("predict", "pretend", "--input", INPUT)
     assert (answer["model"], answer["version"], list(answer["outputs"])) == ("pretend", "1", ["y"])
     assert "shape" in up.ask("predict", "pretend", "--input", "[[1]]", code=1)
     assert [model["state"] for model in up.ask("models")] == ["READY"]
+    (measured,) = up.ask("profile", "pretend", "--runs", "1")
+    assert [row["batch_size"] for row in measured["measured"]] == [1, 2]
+    assert "not served" in up.ask("profile", "nothing", code=1)
     (share,) = up.ask("status")["shares"]
     assert share["worker"].startswith("worker/0#")
 

@@ -342,3 +342,23 @@ def test_the_cluster_can_be_described() -> None:
     controller.handle(0, FRONTEND, Describe(9), ())
     (description,) = sent(controller, Description, FRONTEND)
     assert description.shares[0].resident == ("sum/1",)
+
+
+def test_solo_requests_have_a_batch_each(scheduler: str) -> None:
+    """So that its time is its own: neither another solo nor ordinary best effort is in it."""
+    controller = a_controller(scheduler, in_flight=8, lookahead_ns=ms(100))
+    for number in range(1, 7):
+        solo = number % 2 == 0
+        message = Submit(number, "sum/1", s(10), 1, FRONTEND, number, best_effort=True, solo=solo)
+        controller.handle(0, SELECTOR, message, ())
+    batches: list[list[int]] = []
+    for step in range(40):
+        controller.tick(ms(step * 10))
+        controller.check()
+        for infer in sent(controller, Infer, WORKER):
+            batches.append([row.submit_id for row in infer.rows])
+            assert infer.batch_size == 1 or len(infer.rows) > 1
+            result = Result(infer.action_id, Status.OK, ms(step * 10), ms(step * 10 + 2))
+            controller.handle(ms(step * 10 + 2), WORKER, result, ())
+    assert sorted(number for batch in batches for number in batch) == [1, 2, 3, 4, 5, 6]
+    assert all(len(batch) == 1 for batch in batches if any(number % 2 == 0 for number in batch))

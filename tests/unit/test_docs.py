@@ -98,7 +98,10 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         if name.startswith("-") or not name:
             continue
         assert name in commands, f"horologe {name}: no such command"
-        known = {option for one in commands[name].params for option in one.opts} | {"--help", "-h"}
+        known = {option for one in commands[name].params for option in (*one.opts, *one.secondary_opts)} | {
+            "--help",
+            "-h",
+        }
         for word in words[2:]:
             if word.startswith("-") and len(word) > 1:
                 assert word.partition("=")[0] in known, f"{' '.join(words)}: no option {word}"

@@ -34,10 +34,10 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         "95050391939fa16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000a55245414459a000a0",
     ),
     (wire.Admit(4, "m", "1", True), "950604a16da131c3"),
-    (wire.Describe(5), "920705"),
+    (wire.Describe(5, "m/1"), "930705a36d2f31"),
     (
-        wire.Description(5, (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000),), "edf", 2),
-        "9508059198a8776f726b65722f3000a3637075080791a36d2f3101cd03e8a365646602",
+        wire.Description(5, (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000, {1: 5}, 9),), "edf", 2),
+        "950805919aa8776f726b65722f3000a3637075080791a36d2f3101cd03e881010509a365646602",
     ),
     (
         wire.Hello(1, ("worker/0#a",), "boot", "ipc://e", ("worker",)),
@@ -81,6 +81,11 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     ),
     (wire.Scan("m"), "9239a16d"),
     (wire.Drain(), "913a"),
+    (wire.Sample("m/1", (TENSOR,), 1, 96, "chat"), "963ca36d2f319194a178a446503332920104100160a463686174"),
+    (
+        wire.Distributions("m/1", 100, 1.5, (wire.Durations("chat", 96, (100, 200, 400), (3, 1)),)),
+        "953da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301",
+    ),
 ]
 """One of each message with every field set. Lines only grow, at the end: any other change breaks deployed peers."""
 

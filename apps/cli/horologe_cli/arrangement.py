@@ -1,7 +1,8 @@
 """Which processes run on one machine, and the settings each is given.
 
 Fused (the default): `edge` (frontend, selector and controller in one process) and the workers. Split: a process per
-service. Workers know only the controller's endpoint; the directory it sends them names the others.
+service. The profiler, where there is one, is a process of its own. Workers know only the controller's endpoint; the
+directory it sends them names the others.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ FRONT, MIDDLE, WORKERS = 0, 1, 2
 WORKER_NICE = 5
 """Where workers leave no core to the edge, it must not wait for them: with two busy on two cores, a question to the
 edge took 8 ms (p90) and 12 (p99) at 0, 4 and 8 at 5, and no less at 10. Elsewhere the workers yield to nobody."""
+PROFILER_NICE = 10
+"""Nobody waits for it."""
 WORKER_METRICS_PORT = 8020
 MOST_WORKERS = 4
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -44,6 +47,7 @@ class Options(NamedTuple):
     scheduler: str = ""
     config: str = ""
     sets: tuple[str, ...] = ()
+    profiler: bool = False
 
 
 class Arrangement(NamedTuple):
@@ -71,12 +75,13 @@ def sections() -> dict[str, type[msgspec.Struct]]:
     from horologe_frontend.http_settings import HttpSettings
     from horologe_frontend.settings import Settings as FrontendSettings
     from horologe_gpu_worker.settings import Settings as WorkerSettings
+    from horologe_profiler.settings import Settings as ProfilerSettings
     from horologe_selector.settings import Settings as SelectorSettings
 
     return {
         "links": LinkSettings, "frontend": FrontendSettings, "http": HttpSettings, "selector": SelectorSettings,
-        "controller": ControllerSettings, "worker": WorkerSettings, "metrics": MetricsSettings, "log": LogSettings,
-        "recorder": RecorderSettings,
+        "controller": ControllerSettings, "worker": WorkerSettings, "profiler": ProfilerSettings,
+        "metrics": MetricsSettings, "log": LogSettings, "recorder": RecorderSettings,
     }  # fmt: skip
 
 
@@ -108,11 +113,13 @@ def arrange(options: Options, folder: Path, env: Mapping[str, str] = os.environ)
     workers = options.workers or default_workers()
     names = ["frontend", "selector", "controller"] if options.split else ["edge"]
     names += [f"worker-{number}" for number in range(workers)]
+    names += ["profiler"] * options.profiler
     metrics = _metrics(names, read["metrics"].bind)
     builder = _Children(options.config, asked, metrics, folder)
     children = builder.split() if options.split else builder.fused()
     nice = WORKER_NICE if workers >= cores() else 0
     children += [builder.worker(number, options.split, nice, env) for number in range(workers)]
+    children += [builder.profiler(options.split)] * options.profiler
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
     return Arrangement(tuple(children), http, clients, urls, read["worker"].repository, read["links"].keys, workers)
 
@@ -157,6 +164,11 @@ class _Children:
         threads = {name: "1" for name in ONE_THREAD if name not in env}
         child = self._child(f"worker-{number}", "horologe_gpu_worker", WORKERS, own)
         return child._replace(nice=nice, env=threads)
+
+    def profiler(self, split: bool) -> ChildSpec:
+        needs = ("frontend", "controller") if split else ("edge",)
+        own = {"links.bind": self._ipc("profiler"), "links.connect": ",".join(map(self._ipc, needs))}
+        return self._child("profiler", "horologe_profiler", MIDDLE, own)._replace(nice=PROFILER_NICE)
 
     def _child(self, name: str, module: str, stage: int, own: Mapping[str, str]) -> ChildSpec:
         sets = [*self._sets, *(f"{place}={value}" for place, value in own.items())]

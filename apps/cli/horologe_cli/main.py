@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from horologe_cli.commands import demo, experiment, machine, models, predict, simulation, up
+from horologe_cli.commands import demo, experiment, machine, models, predict, profile, simulation, up
 
 app = typer.Typer(
     name="horologe",
@@ -18,8 +18,8 @@ app = typer.Typer(
 )
 
 for command in (
-    up.up, demo.demo, predict.predict, models.models, models.load, models.unload, models.status, simulation.sim,
-    simulation.replay, experiment.experiment, machine.doctor, machine.keys,
+    up.up, demo.demo, predict.predict, models.models, models.load, models.unload, models.status, profile.profile,
+    simulation.sim, simulation.replay, experiment.experiment, machine.doctor, machine.keys,
 ):  # fmt: skip
     app.command()(command)
 

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 READY_S = 60.0
 
 
-def services(folder: str | Path, sets: Sequence[str] = ()) -> Embedded:
-    """Edge and one worker for the models in `folder`; `sets`: settings, as for `--set`."""
-    options = Options(str(folder), 1, False, "127.0.0.1:0", ("tcp://127.0.0.1:0",), "off", sets=tuple(sets))
+def services(folder: str | Path, sets: Sequence[str] = (), *, profiler: bool = False) -> Embedded:
+    """Edge and one worker, and a profiler if wanted, for the models in `folder`; `sets`: settings, as for `--set`."""
+    front = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "off"
+    options = Options(str(folder), 1, False, *front, sets=tuple(sets), profiler=profiler)
     return Embedded(options, lambda process, line: None)
 
 

@@ -9,6 +9,7 @@ import msgspec
 from horologe_controller.core import Controller
 from horologe_frontend.core import Frontend
 from horologe_gpu_worker.core import Worker
+from horologe_profiler.core import Profiler
 from horologe_selector.core import Selector
 from horologe_sim import report as reports
 from horologe_sim.client import BEST_EFFORT_NS, Asker, Client, Submitter
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core import Buffer, Core
+    from horologe_profiler.memory import Kept
     from horologe_sim.process import Process
     from horologe_sim.report import Report
     from horologe_sim.scenario import Fault, Scenario
@@ -39,6 +41,8 @@ class House:
         self.world = World(Network(scenario.network, scenario.seed), wire=scenario.wire)
         self.meters: dict[str, Meter] = {}
         self.devices: dict[str, Device] = {}
+        self.kept: tuple[int, Kept] | None = None
+        """What the profiler keeps on disk, and since when."""
         self.begin_ns = self.world.now_ns + scenario.settle_ns
         self.end_ns = self.begin_ns + scenario.duration_ns
         self.demand = Demand(
@@ -106,6 +110,8 @@ class House:
                 self._add("client" if name == "submitter" else name, _alone(make))
         else:
             self._add("edge", lambda process: [make(process) for make in makers.values()])
+        if self.scenario.profiler:
+            self._add("profiler", _alone(self._profiler))
         if self.scenario.path == "whole":
             self._add("client", lambda process: [self._client(process)])
 
@@ -121,6 +127,20 @@ class House:
 
     def _controller(self, process: Process) -> Core:
         return Controller(process.address("controller"), self.scenario.controller, process.host)
+
+    def _profiler(self, process: Process) -> Core:
+        """Its disk is the house's, and outlives it."""
+        assert self.scenario.profiler
+        core = Profiler(process.address("profiler"), self.scenario.profiler)
+        if self.kept is not None:
+            saved_ns, kept = self.kept
+            core.restore(process.now_ns, kept, self.world.now_ns - saved_ns)
+
+        def keep(kept: Kept, buffers: Sequence[Buffer]) -> None:
+            self.kept = self.world.now_ns, kept
+
+        process.attach(core.store, keep)
+        return core
 
     def _client(self, process: Process) -> Core:
         address = f"client/{process.incarnation:08x}"

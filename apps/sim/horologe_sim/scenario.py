@@ -1,7 +1,7 @@
 """A scenario file: models, workers, settings, load, faults, seed; `load` reads one, `run` plays it.
 
-Durations are text with a unit ("5ms"), as are sizes ("16GiB"). The tables `[frontend]`, `[selector]`, `[controller]`
-and `[worker]` are the services' own settings.
+Durations are text with a unit ("5ms"), as are sizes ("16GiB"). The tables `[frontend]`, `[selector]`, `[controller]`,
+`[worker]` and `[profiler]` are the services' own settings.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from horologe_common.wire import ModelReport
 from horologe_controller.settings import Settings as ControllerSettings
 from horologe_frontend.settings import Settings as FrontendSettings
 from horologe_gpu_worker.settings import Settings as WorkerSettings
+from horologe_profiler.settings import Settings as ProfilerSettings
 from horologe_selector.settings import Settings as SelectorSettings
 from horologe_sim.gpu import SimModel
 from horologe_sim.network import NetworkSettings
@@ -59,7 +60,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     at_ns: int
     process: str
-    """edge, frontend, selector, controller, client or worker/N."""
+    """edge, frontend, selector, controller, profiler, client or worker/N."""
     kind: Literal["kill", "stall", "slow"] = "kill"
     restart_ns: int = s(1)
     """kill: it is back after this long; 0: it stays away."""
@@ -99,6 +100,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     selector: SelectorSettings = SelectorSettings()
     controller: ControllerSettings = ControllerSettings()
     worker: WorkerSettings = WorkerSettings()
+    profiler: ProfilerSettings | None = None
+    """None: there is none. Only on the whole path: clients of the controller show nobody their inputs."""
     faults: tuple[Fault, ...] = ()
 
     def sim_models(self) -> dict[str, SimModel]:

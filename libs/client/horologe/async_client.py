@@ -134,9 +134,9 @@ class AsyncClient:
         """Load a model from the repository, or withdraw it (`admitted=False`); its state afterwards."""
         return list(await self._ask(lambda request_id: Admit(request_id, model, version, admitted), timeout))
 
-    async def describe(self, *, timeout: float = 5.0) -> Description:
-        """The state of the cluster."""
-        description: Description = await self._ask(Describe, timeout)
+    async def describe(self, model: str = "", *, timeout: float = 5.0) -> Description:
+        """The state of the cluster; with a `model` (`name/version`) also what each share is expected to take for it."""
+        description: Description = await self._ask(lambda request_id: Describe(request_id, model), timeout)
         return description
 
     async def close(self) -> None:

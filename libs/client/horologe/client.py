@@ -139,9 +139,9 @@ class Client:
         """Load a model from the repository, or withdraw it (`admitted=False`); its state afterwards."""
         return list(self._ask(lambda request_id: Admit(request_id, model, version, admitted), timeout))
 
-    def describe(self, *, timeout: float = 5.0) -> Description:
-        """The state of the cluster."""
-        description: Description = self._ask(Describe, timeout)
+    def describe(self, model: str = "", *, timeout: float = 5.0) -> Description:
+        """The state of the cluster; with a `model` (`name/version`) also what each share is expected to take for it."""
+        description: Description = self._ask(lambda request_id: Describe(request_id, model), timeout)
         return description
 
     def close(self) -> None:

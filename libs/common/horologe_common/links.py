@@ -69,7 +69,7 @@ class Links:
         settings, peers = self.settings, self.peers
         self._sockets.refuse_open((*settings.bind, *settings.connect, *self.clients))
         self.client_core, peers.addresses, peers.follows_directory = client_core, tuple(addresses), follows_directory
-        if any(address.startswith(("frontend/", "selector/")) for address in addresses):
+        if any(address.startswith(("frontend/", "selector/", "profiler/")) for address in addresses):
             peers.endpoint = settings.advertise or next(iter(settings.bind), "")
         self._sockets.open()
         if settings.bind:

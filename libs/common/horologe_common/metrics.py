@@ -57,6 +57,16 @@ METRICS: dict[str, Metric] = {
     ),
     "horologe_pages_free": Metric("gauge", "Free 16 MiB pages", ("worker", "share")),
     "horologe_staged_bytes": Metric("gauge", "Tensors held for workers"),
+    "horologe_profiler_samples_total": Metric(
+        "counter", "Samples by fate: taken, known (enough of its like has run), no_room", (*MODEL, "fate")
+    ),
+    "horologe_profiler_runs_total": Metric("counter", "Samples run alone, by how it ended", (*MODEL, "status")),
+    "horologe_profiler_published_total": Metric("counter", "Distributions told the controller", MODEL),
+    "horologe_profiler_fit_error": Metric(
+        "gauge", "Median of |c0 + c1 k l - measured| / measured over what a model's batches lately took", MODEL
+    ),
+    "horologe_profiler_waiting": Metric("gauge", "Samples that wait to be run"),
+    "horologe_profiler_parts": Metric("gauge", "Models x applications x ranges of lengths that are known"),
     "horologe_messages_dropped_total": Metric("counter", "Messages without a route (receiver has left or restarted)"),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
 }  # fmt: skip

@@ -31,7 +31,9 @@ PURE = frozenset({
     *(f"horologe_common.{name}" for name in (
         "clock", "core", "distribution", "latency", "metrics", "models", "staging", "status", "wire", "snapshot",
     )),
-    *(f"horologe_frontend.{name}" for name in ("admission", "asks", "catalogue", "core", "settings", "statistics")),
+    *(f"horologe_frontend.{name}" for name in (
+        "admission", "asks", "catalogue", "core", "sampling", "settings", "statistics",
+    )),
     *(f"horologe_selector.{name}" for name in ("cache", "core", "settings")),
     *(f"horologe_controller.{name}" for name in (
         "accounts", "actions", "admission", "baseline", "book", "cluster", "core", "demand", "durations", "lane",
@@ -42,6 +44,7 @@ PURE = frozenset({
         "actions", "answers", "core", "early", "infers", "lanes", "memory", "pages", "residency", "settings",
         "telemetry",
     )),
+    *(f"horologe_profiler.{name}" for name in ("core", "fit", "memory", "news", "runs", "settings", "waiting")),
 })  # fmt: skip
 """Modules a core is made of. A class of another one in a core's state is an error when it is read, not when written."""
 PURE_PACKAGES = ("horologe_controller.schedulers.",)

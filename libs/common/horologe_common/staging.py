@@ -44,6 +44,11 @@ class Staging:
         self.held_bytes += size
         return True
 
+    def inputs_of(self, input_id: int) -> tuple[tuple[Tensor, ...], Sequence[Buffer]] | None:
+        """Headers and bytes, None if they are not held."""
+        held = self._held.get(input_id)
+        return held[:2] if held else None
+
     def release(self, input_id: int) -> None:
         if held := self._held.pop(input_id, None):
             self.held_bytes -= held[2]

@@ -112,9 +112,10 @@ class Admit(Message, frozen=True, tag=6):
 
 
 class Describe(Message, frozen=True, tag=7):
-    """Ask for the state of the cluster."""
+    """Ask for the state of the cluster; with a `model`, a key `name/version`, also how long it is expected to take."""
 
     id: int
+    model: str = ""
 
 
 class ShareState(Message, frozen=True):
@@ -129,6 +130,9 @@ class ShareState(Message, frozen=True):
     actions_pending: int
     free_at_ns: int
     """Relative to now."""
+    exec_ns: dict[int, int] = {}
+    """By batch size, of the model that was asked about: measured lately, else what the worker's profile says."""
+    load_ns: int = 0
 
 
 class Description(Message, frozen=True, tag=8):
@@ -387,11 +391,51 @@ class Drain(Message, frozen=True, tag=58):
     """Finish what is in flight, take nothing new."""
 
 
+# holder - profiler - controller
+
+
+class Sample(Message, frozen=True, tag=60):
+    """The inputs of a finished request, before the holder frees them. `model` is a key `name/version`.
+
+    Nobody waits for it: a profiler may run them again, alone, to learn how long they take.
+    """
+
+    model: str
+    inputs: tuple[Tensor, ...]
+    rows: int = 1
+    length: int = 0
+    application: str = ""
+
+
+class Durations(Message, frozen=True):
+    """Histogram of the times that single rows took alone: `counts[i]` from `edges_ns[i]` up to `edges_ns[i + 1]`."""
+
+    application: str
+    length: int
+    """Of rows up to this long and longer than those of the part before; 0: of any length."""
+    edges_ns: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+class Distributions(Message, frozen=True, tag=61):
+    """All that is known of how long a model takes; replaces what was said of it before.
+
+    A batch of k rows, the longest of length l, takes `base_ns` + `row_ns_per_length` * k * l (ORLOJ, eq. 3). Where
+    length does not matter `row_ns_per_length` is 0, and a row that takes t alone has k times (t - `base_ns`).
+    """
+
+    model: str
+    base_ns: int
+    row_ns_per_length: float = 0.0
+    parts: tuple[Durations, ...] = ()
+
+
 AnyMessage: TypeAlias = (
     Predict | Answer | Cancel | ModelInfo | Models | Admit | Describe | Description
     | Hello | Welcome | Directory | Rejected
     | Query | Release | Submit | Outcome | Dispatch | Ship | Outputs
     | Infer | Load | Unload | Result | Ping | Pong | Register | Scan | Drain
+    | Sample | Distributions
 )  # fmt: skip
 
 
@@ -431,5 +475,6 @@ _TENSORS: dict[type, Callable[[Any], tuple[Tensor, ...]]] = {
     Predict: attrgetter("inputs"),
     Answer: attrgetter("outputs"),
     Outputs: attrgetter("outputs"),
+    Sample: attrgetter("inputs"),
     Ship: lambda ship: tuple(tensor for item in ship.items for tensor in item.inputs),
 }

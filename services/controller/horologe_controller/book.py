@@ -33,6 +33,8 @@ class Book:
             self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
             arrival_ns, deadline_ns, submit.best_effort, submit.alike, submit.length, submit.application, submit.solo,
         )  # fmt: skip
+        if submit.solo:
+            request.alike = -request.id  # nothing is like it: no batch has others in it
         self._open[request.id] = self._by_submit[sender, submit.id] = request
         return request
 

@@ -85,12 +85,13 @@ class Cluster:
             if worker.reachable:
                 yield from worker.shares.values()
 
-    def states(self, now_ns: int) -> tuple[ShareState, ...]:
-        """The shares that can be planned for, as an operator sees them."""
+    def states(self, now_ns: int, model: str = "") -> tuple[ShareState, ...]:
+        """The shares that can be planned for, as an operator sees them, and how long a model is expected to take."""
         return tuple(
             ShareState(
                 share.worker, share.number, share.device, share.pages_total, share.pages_free, tuple(share.resident),
                 len(share.exec.pending) + len(share.load.pending), share.exec.free_at(now_ns) - now_ns,
+                *share.expected(now_ns, model),
             )
             for share in self.shares()
         )  # fmt: skip

@@ -74,7 +74,7 @@ class Controller:
                 self.out.extend(self.repository.admit(sender, message))
                 self.out.extend(self.repository.announcement())
             case Describe():
-                shares, scheduler = self.cluster.states(now_ns), self.settings.scheduler
+                shares, scheduler = self.cluster.states(now_ns, message.model), self.settings.scheduler
                 self.out.append(Out(sender, Description(message.id, shares, scheduler, len(self._book))))
             case Joined():
                 self._joined(now_ns, message)

@@ -142,6 +142,13 @@ class Share:
         estimate = self.estimates.get(model)
         return NEVER_NS if estimate is None else estimate.predict(now_ns, size)
 
+    def expected(self, now_ns: int, model: str) -> tuple[dict[int, int], int]:
+        """(what its batches mostly take by size, what its LOAD does); nothing where it cannot run the model."""
+        if (estimate := self.estimates.get(model)) is None:
+            return {}, 0
+        exec_ns = {size: estimate.typical(now_ns, size) for size in estimate.seed_ns if size != LOAD_SIZE}
+        return exec_ns, estimate.typical(now_ns, LOAD_SIZE)
+
     def hangs(self, now_ns: int, grace_ns: int) -> bool:
         """Whether an action of it should have been heard of long ago."""
         return self.exec.overdue(now_ns, grace_ns) or self.load.overdue(now_ns, grace_ns)

@@ -31,6 +31,7 @@ from horologe_frontend.admission import Admission, Request
 from horologe_frontend.answers import addressed, only
 from horologe_frontend.asks import Asks
 from horologe_frontend.catalogue import Catalogue
+from horologe_frontend.sampling import Sampling
 from horologe_frontend.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Frontend:
         self.stats = Stats()
         self.statistics = Statistics()
         self._admission = Admission(settings, self.catalogue, self.staging, digest)
+        self._sampling = Sampling(settings, self.staging)
         self._requests: dict[int, Request] = {}
         self._by_client: dict[str, dict[int, int]] = {}
         self._lingering: dict[int, str] = {}
@@ -112,6 +114,7 @@ class Frontend:
     def check(self) -> None:
         """Every staged input belongs to an open request or to a query the selector has not released."""
         self.staging.check()
+        self._sampling.check()
         assert all(key in self._requests or key in self._lingering for key in self.staging.ids())
         assert len(self._requests) == sum(map(len, self._by_client.values()))
 
@@ -175,6 +178,8 @@ class Frontend:
             self.stats.count("nv_inference_request_failure", spec.name, spec.version, status)
         if answer.status != Status.CANCELLED:
             self.out.append(Out(request.client, addressed(answer, request.client_id), buffers))
+        if self._sampling.profiler:
+            self.out += self._sampling.samples(now_ns, request, answer)
 
     def refresh_stats(self) -> None:
         """Bring the metrics that follow from `statistics` up to date, before they are read."""
@@ -234,6 +239,8 @@ class Frontend:
                 self._controller = address
             case "worker":
                 self._workers[address] = True
+            case "profiler":
+                self._sampling.profiler = address
 
     def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
         address = message.address
@@ -247,5 +254,7 @@ class Frontend:
                 self._controller = "" if address == self._controller else self._controller
             case "worker":
                 self._workers.pop(address, None)
+            case "profiler":
+                self._sampling.gone(address)
             case _:
                 self._cancelled(now_ns, address, Cancel(tuple(self._by_client.get(address, ()))), ())

@@ -24,3 +24,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tensor bytes held in all; a request beyond is refused."""
     ask_ns: int = s(60)
     """How long repository load and cluster state may take."""
+    sample_ns: int = s(1)
+    """Where there is a profiler it is shown one finished request of each model and application this often; 0: none."""
+    sample_burst: int = 20
+    """So many of them at once after a pause."""
+    sample_bytes: int = 4 << 20
+    """Larger inputs are not shown."""
+    sample_rate_bytes: int = 16 << 20
+    """Bytes of samples in a second, all together."""

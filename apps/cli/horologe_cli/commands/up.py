@@ -27,6 +27,7 @@ def up(
     ] = None,
     metrics: Annotated[str, typer.Option(help="Where Prometheus scrapes, or off.", metavar="HOST:PORT")] = "",
     scheduler: Annotated[str, typer.Option(help="clockwork or edf.", metavar="NAME")] = "",
+    profiler: Annotated[bool, typer.Option(help="Learn how long requests take, by application and length.")] = True,
     config: Annotated[str, typer.Option(help="Settings, one table per section.", metavar="FILE")] = "",
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="One setting; may be repeated.", metavar="SECTION.FIELD=VALUE")
@@ -49,7 +50,7 @@ def up(
     from horologe_common.status import HorologeError
 
     options = Options(
-        models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ())
+        models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler
     )  # fmt: skip
     stop = Stop().listen()
     try:

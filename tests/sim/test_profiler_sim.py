@@ -1,0 +1,131 @@
+"""The profiler in the second loop: it learns from nothing, follows drift, and nobody misses it when it is dead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from horologe_common.clock import ms, s
+from horologe_common.wire import Distributions
+from horologe_profiler.core import Profiler
+from horologe_profiler.settings import Settings
+from horologe_sim.house import House
+from horologe_sim.noise import Noise
+from horologe_sim.scenario import Fault
+from sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, kill, played, poisson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core import Core, Out
+    from horologe_sim.scenario import Scenario
+
+EXEC_MS = {1: 2.0, 2: 3.0, 4: 5.0, 8: 9.0}
+
+
+class Published:
+    """A tap: what every incarnation of the profiler tells the controller."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, Distributions]] = []
+
+    def handled(self, *_: Any) -> None: ...
+
+    def faulted(self, *_: Any) -> None: ...
+
+    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+        self.told += [(now_ns, out.message) for out in outs if isinstance(out.message, Distributions)]
+
+
+def with_profiler(*entries: Any, **fields: Any) -> Scenario:
+    settings = Settings(**({"publish_ns": ms(200)} | fields.pop("profiler", {})))
+    frontend = a_scenario().frontend
+    fields |= {"frontend": msgspec.structs.replace(frontend, sample_ns=ms(50)), "profiler": settings}
+    return a_scenario(*(entries or (an_entry(exec_ms=EXEC_MS),)), **({"duration_ns": s(4)} | fields))
+
+
+def play(scenario: Scenario) -> tuple[House, list[tuple[int, Distributions]]]:
+    house, tap = House(scenario), Published()
+    house.world.tap = tap
+    house.run()
+    house.world.check()
+    assert_one_answer_each(house)
+    return house, tap.told
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_it_learns_from_nothing_what_the_devices_take(split: bool) -> None:
+    house, told = play(with_profiler(split=split, noise=Noise(sigma=0.02), wire=True))
+    message = told[-1][1]
+    (part,) = message.parts
+    assert message.model == "m/1"
+    assert ms(1.8) < part.edges_ns[0] < part.edges_ns[-1] < ms(2.2)
+    assert sum(part.counts) >= 20
+    assert abs(message.base_ns - ms(1)) < ms(0.2)
+    assert told[0][0] < house.begin_ns + s(1)
+    assert_at_rest(house)
+
+
+def test_solo_runs_keep_to_their_share_and_deadlines_are_kept() -> None:
+    scenario = with_profiler(load=[poisson(200)], profiler={"busy_share": 0.02, "enough": 10**6})
+    house, _ = play(scenario)
+    report, without = house.report(), played(msgspec.structs.replace(scenario, profiler=None)).report()
+    assert report.total.ok == report.total.sent == without.total.sent
+    assert report.workers["worker/0"].utilisation - without.workers["worker/0"].utilisation < 0.025
+
+
+def test_after_a_step_change_what_is_published_is_new() -> None:
+    faults = (Fault(s(3), "worker/0", "slow", factor=3.0),)
+    scenario = with_profiler(
+        an_entry(exec_ms=EXEC_MS, slo_ns=ms(200)), faults=faults, duration_ns=s(7), load=[poisson(50)],
+        profiler={"steady_ns": ms(200)},
+    )  # fmt: skip
+    house, told = play(scenario)
+    before = [one for at_ns, one in told if at_ns < house.begin_ns + s(3)][-1].parts[0]
+    after = told[-1][1].parts[0]
+    assert (before.edges_ns[0], before.edges_ns[-1]) == (ms(2), ms(2) + 1)
+    assert (after.edges_ns[0], after.edges_ns[-1]) == (ms(6), ms(6) + 1)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_killed_and_back_it_knows_what_it_knew_and_serving_went_on(split: bool) -> None:
+    house, told = play(with_profiler(split=split, faults=(kill("profiler", 2000, 500),)))
+    total = house.report().total
+    assert total.ok == total.sent
+    known = [(at_ns - house.begin_ns, sum(one.parts[0].counts)) for at_ns, one in told if one.parts]
+    before = [count for at_ns, count in known if at_ns < ms(2000)][-1]
+    back = next(count for at_ns, count in known if at_ns > ms(2500))
+    assert back >= before - 3
+    assert_at_rest(house)
+
+
+@pytest.mark.parametrize("victim", ["controller", "worker/0", "frontend"])
+def test_it_outlives_everybody_else(victim: str) -> None:
+    """A controller that comes back is told everything at once."""
+    house, told = play(with_profiler(split=True, workers=2, faults=(kill(victim, 2000, 300),)))
+    assert sum(told[-1][1].parts[0].counts) >= 20
+    if victim == "controller":
+        first = next(one for at_ns, one in told if at_ns > house.begin_ns + ms(2300))
+        assert sum(first.parts[0].counts) >= 15
+    assert_at_rest(house)
+
+
+def test_in_overload_runs_are_given_up_and_nothing_waits_for_them() -> None:
+    """Deadline traffic takes everything: best effort never comes to its turn."""
+    scenario = with_profiler(load=[poisson(3000)], duration_ns=s(3), profiler={"budget_ns": ms(300)})
+    house, _ = play(scenario)
+    profiler = house.world.core("profiler/0")
+    assert isinstance(profiler, Profiler)
+    assert profiler.staging.held_bytes < 1 << 20
+    without = played(msgspec.structs.replace(scenario, profiler=None)).report()
+    assert house.report().total.goodput > 0.97 * without.total.goodput
+    assert_at_rest(house)
+
+
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    scenario = with_profiler(noise=Noise(sigma=0.1), duration_ns=s(2))
+    first, again = play(scenario), play(scenario)
+    assert first[1] == again[1]
+    assert first[0].report().to_json() == again[0].report().to_json()

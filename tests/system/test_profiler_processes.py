@@ -1,0 +1,145 @@
+"""The profiler among real processes: samples flow, distributions arrive, and a kill -9 costs nobody anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+
+from horologe import Client
+from horologe_cli.arrangement import Options
+from horologe_cli.embedded import Embedded
+from horologe_cli.sweeping import measure
+from horologe_common.clock import ms
+from horologe_common.recorder import Handled, read_segments
+from horologe_common.wire import Distributions
+from horologe_profiler.sweep import Cell
+from model_folders import an_emulated_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PATIENCE_S = 20.0
+X = np.zeros((1, 4), np.float32)
+
+
+class House:
+    """Edge, worker and profiler; the controller's mail is recorded."""
+
+    def __init__(self, folder: Path, split: bool) -> None:
+        an_emulated_model(folder / "models")
+        self.folder, self.split = folder, split
+        self.lines: list[str] = []
+        self.endpoint = f"ipc://{folder}/clients"
+        sets = (
+            f"worker.cache={folder}/cache", f"profiler.state={folder}/state", "profiler.publish_ns=200ms",
+            "frontend.sample_ns=20ms", f"recorder.directory={folder}/records", "recorder.roles=controller",
+        )  # fmt: skip
+        options = Options(
+            str(folder / "models"), 1, split, "127.0.0.1:0", (self.endpoint,), "127.0.0.1:0", sets=sets, profiler=True
+        )  # fmt: skip
+        self.embedded = Embedded(options, lambda name, line: self.lines.append(f"{name}: {line}"))
+
+    def pid(self, module: str) -> int:
+        """Of the process that runs `module`; 0 while there is none."""
+        for child in psutil.Process().children(recursive=True):
+            if module in child.cmdline():
+                return int(child.pid)
+        return 0
+
+    def metric(self, name: str) -> float:
+        """Of the profiler, all labels together; 0 while it cannot be asked."""
+        host = self.embedded.arrangement.metrics["profiler"].removeprefix("http://").partition("/")[0]
+        connection = HTTPConnection(host, timeout=5)
+        try:
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+        except OSError:
+            return 0.0
+        finally:
+            connection.close()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+    def told(self) -> list[Distributions]:
+        """What the controller has been told so far."""
+        os.kill(self.pid("horologe_controller" if self.split else "horologe_cli.edge"), signal.SIGUSR1)
+        records, known = self.folder / "records", len(list((self.folder / "records").glob("*.rec")))
+        until(lambda: len(list(records.glob("*.rec"))) > known)
+        time.sleep(0.2)  # the file is written in one go, but has a name before
+        newest = max(records.glob("*.rec"), key=lambda path: path.stat().st_mtime_ns)
+        return [
+            entry.message
+            for segment in read_segments(newest)
+            for entry in segment.entries
+            if isinstance(entry, Handled) and isinstance(entry.message, Distributions)
+        ]
+
+
+def until(fulfilled: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not fulfilled():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture(params=[False, True], ids=["fused", "split"], scope="module")
+def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    house = House(tmp_path_factory.mktemp("p"), request.param)
+    with house.embedded:
+        house.embedded.wait_ready(60)
+        yield house
+
+
+def ask(client: Client, count: int) -> None:
+    for number in range(count):
+        client.predict("pretend", X + number, slo_ms=5000, application="chat")
+
+
+def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> None:
+    until(lambda: house.pid("horologe_profiler"))
+    with Client(house.endpoint) as client:
+
+        def learned() -> bool:
+            ask(client, 10)
+            return house.metric("horologe_profiler_runs_total") >= 20
+
+        until(learned)
+        until(lambda: any(sum(part.counts) >= 10 for one in house.told() for part in one.parts))
+        told = house.told()
+        newest = told[-1]
+        assert newest.model == "pretend/1"
+        assert [(part.application, part.length) for part in newest.parts] == [("chat", 0)]
+        assert ms(1) <= newest.parts[0].edges_ns[0] < ms(20)
+        until(lambda: list((house.folder / "state").glob("*.msgpack")))
+
+        first = house.pid("horologe_profiler")
+        os.kill(first, signal.SIGKILL)
+        ask(client, 50)
+        until(lambda: house.pid("horologe_profiler") not in (0, first))
+        until(lambda: any("remembered" in line for line in house.lines))
+        until(lambda: house.metric("horologe_profiler_published_total") >= 1)
+        again = house.told()
+        assert len(again) > len(told)
+        assert sum(again[-1].parts[0].counts) >= sum(newest.parts[0].counts)
+
+
+def test_a_running_system_is_swept(house: House) -> None:
+    with Client(house.endpoint) as client:
+        (state,) = client.models("pretend")
+        found = measure(client, state.spec, (), 3, lambda share: None)
+    assert [row.cell for row in found.rows] == [Cell(1, 0), Cell(2, 0)]
+    assert all(row.runs == 3 and row.took_ns >= ms(1) for row in found.rows)
+    assert found.failed == {}
+    (share,) = found.shares
+    assert sorted(share.exec_ns) == [1, 2]
+    assert share.load_ns > 0
+    document = found.document()
+    assert [one["batch_size"] for one in document["measured"]] == [1, 2]
+    assert document["fit"]["c0_ms"] >= 0

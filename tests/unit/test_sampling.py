@@ -1,0 +1,126 @@
+"""Which finished requests a frontend shows the profiler: few, whole, and none that anything would wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import a_predict, a_spec, a_state, sent, some_bytes
+from horologe_common.clock import ms, s
+from horologe_common.core import Gone, Joined
+from horologe_common.status import Status
+from horologe_common.wire import Answer, Cancel, Dispatch, Models, Query, Sample
+from horologe_frontend.core import Frontend
+from horologe_frontend.settings import Settings
+
+CLIENT, SELECTOR, PROFILER, WORKER = "client/aa", "selector/0#1", "profiler/0#1", "worker/0#1"
+
+
+def a_frontend(**settings: Any) -> Frontend:
+    frontend = Frontend("frontend/0#1", Settings(**settings), lambda header, buffers: b"")
+    for address in (SELECTOR, PROFILER, WORKER):
+        frontend.handle(0, address, Joined(address), ())
+    frontend.handle(0, "controller/0#1", Models(0, (a_state(), a_state(a_spec("other")))), ())
+    return frontend
+
+
+def serve(frontend: Frontend, now_ns: int = 0, status: int = Status.OK, cached: bool = False, **fields: Any) -> None:
+    """One request, from its Predict to its answer."""
+    rows = fields.get("rows", 1)
+    frontend.handle(now_ns, CLIENT, a_predict(1, **fields), [some_bytes(rows)])
+    (query,) = sent(frontend, Query)
+    frontend.handle(now_ns, SELECTOR, Answer(query.id, int(status), cached=cached), ())
+    frontend.tick(now_ns)
+    frontend.check()
+    assert not frontend.staging.ids()
+
+
+def samples(frontend: Frontend) -> list[Sample]:
+    return sent(frontend, Sample, PROFILER)
+
+
+def test_a_finished_request_is_shown_with_its_inputs() -> None:
+    frontend = a_frontend()
+    frontend.handle(0, CLIENT, a_predict(1, rows=2, application="chat"), [b"x" * 32])
+    (query,) = sent(frontend, Query)
+    frontend.handle(0, SELECTOR, Answer(query.id, 0), ())
+    (out,) = [out for out in frontend.out if isinstance(out.message, Sample)]
+    assert (out.to, out.message.model, out.message.rows, out.message.application) == (PROFILER, "sum/1", 2, "chat")
+    assert [bytes(buffer) for buffer in out.buffers] == [b"x" * 32]
+
+
+def test_a_few_at_once_and_then_one_a_second_of_each_model_and_application() -> None:
+    frontend = a_frontend(sample_burst=3, sample_ns=s(1))
+    for number in range(10):
+        serve(frontend, ms(number))
+    assert len(samples(frontend)) == 3
+    serve(frontend, ms(20), application="chat")
+    serve(frontend, ms(30), model="other")
+    assert len(samples(frontend)) == 2
+    for number in range(40):
+        serve(frontend, s(1) + ms(100) * number)
+    assert len(samples(frontend)) == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"),
+    [(Status.OK, 1), (Status.LATE, 1), (Status.REFUSED, 1), (Status.FAILED, 0), (Status.LOST, 0)],
+)
+def test_refused_and_late_requests_count_and_failed_ones_do_not(status: Status, shown: int) -> None:
+    frontend = a_frontend()
+    serve(frontend, status=status)
+    assert len(samples(frontend)) == shown
+
+
+def test_a_request_that_runs_past_its_deadline_is_shown_too() -> None:
+    """Else the longest would be missing in what is learned."""
+    frontend = a_frontend(grace_ns=0)
+    frontend.handle(0, CLIENT, a_predict(1, budget_ms=10), [some_bytes()])
+    (query,) = sent(frontend, Query)
+    frontend.handle(0, "controller/0#1", Dispatch(9, WORKER, (query.id,)), ())
+    frontend.tick(ms(10))
+    assert len(samples(frontend)) == 1
+
+
+def test_cached_answers_and_cancelled_requests_are_not_shown() -> None:
+    frontend = a_frontend()
+    serve(frontend, cached=True)
+    frontend.handle(0, CLIENT, a_predict(5), [some_bytes()])
+    frontend.handle(0, CLIENT, Cancel((5,)), ())
+    assert samples(frontend) == []
+
+
+def test_inputs_too_large_for_a_sample_are_not_shown() -> None:
+    frontend = a_frontend(sample_bytes=40)
+    serve(frontend, rows=4)
+    assert samples(frontend) == []
+    serve(frontend, rows=2)
+    assert len(samples(frontend)) == 1
+
+
+def test_all_samples_together_have_a_rate_of_bytes() -> None:
+    frontend = a_frontend(sample_rate_bytes=160)
+    serve(frontend)
+    serve(frontend, ms(99), model="other")
+    assert len(samples(frontend)) == 1
+    serve(frontend, ms(100), model="other")
+    assert len(samples(frontend)) == 1
+
+
+def test_without_a_profiler_or_where_it_is_switched_off_nothing_is_shown() -> None:
+    frontend = a_frontend()
+    frontend.handle(0, PROFILER, Gone(PROFILER), ())
+    serve(frontend)
+    assert sent(frontend, Sample) == []
+    frontend = a_frontend(sample_ns=0)
+    serve(frontend)
+    assert sent(frontend, Sample) == []
+
+
+def test_applications_without_end_take_bounded_room() -> None:
+    frontend = a_frontend(sample_rate_bytes=1 << 40)
+    for number in range(1100):
+        serve(frontend, number, application=f"application-{number}")
+    assert len(samples(frontend)) == 1100
+    frontend.check()
