@@ -19,8 +19,9 @@ from horologe_cli.sweeping import measure
 from horologe_common.clock import ms
 from horologe_common.recorder import Handled, read_segments
 from horologe_common.wire import Distributions
+from horologe_profiler.memory import bound_of
 from horologe_profiler.sweep import Cell
-from model_folders import an_emulated_model
+from model_folders import a_folder, an_emulated_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,6 +29,18 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 20.0
 X = np.zeros((1, 4), np.float32)
+SLEEPY_TOML = """batch_sizes = [1, 2]
+inputs = [{ name = "x", datatype = "FP32", shape = [-1, -1] }]
+outputs = [{ name = "y", datatype = "FP32", shape = [-1, -1] }]
+"""
+SLEEPY = """
+import time
+
+class Model:
+    def predict_batch(self, inputs):
+        time.sleep(1e-4 * inputs["x"].size)
+        return {"y": inputs["x"]}
+"""
 
 
 class House:
@@ -35,11 +48,13 @@ class House:
 
     def __init__(self, folder: Path, split: bool) -> None:
         an_emulated_model(folder / "models")
+        a_folder(folder / "models", "sleepy", SLEEPY_TOML, model_py=SLEEPY)
         self.folder, self.split = folder, split
         self.lines: list[str] = []
         self.endpoint = f"ipc://{folder}/clients"
         sets = (
             f"worker.cache={folder}/cache", f"profiler.state={folder}/state", "profiler.publish_ns=200ms",
+            "profiler.busy_share=0.5",
             "frontend.sample_ns=20ms", f"recorder.directory={folder}/records", "recorder.roles=controller",
         )  # fmt: skip
         options = Options(
@@ -97,9 +112,9 @@ def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield house
 
 
-def ask(client: Client, count: int) -> None:
+def ask(client: Client, count: int, application: str = "chat") -> None:
     for number in range(count):
-        client.predict("pretend", X + number, slo_ms=5000, application="chat")
+        client.predict("pretend", X + number, slo_ms=5000, application=application)
 
 
 def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> None:
@@ -128,6 +143,34 @@ def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> N
         again = house.told()
         assert len(again) > len(told)
         assert sum(again[-1].parts[0].counts) >= sum(newest.parts[0].counts)
+
+        def learns_on() -> bool:
+            ask(client, 10, "search")
+            return house.metric("horologe_profiler_runs_total") >= 5
+
+        until(learns_on)
+
+
+def test_lengths_are_told_apart(house: House) -> None:
+    """A model whose time grows with the length of its rows."""
+    with Client(house.endpoint) as client:
+
+        def learned() -> bool:
+            for length in (20, 100, 20, 100, 20):
+                client.predict("sleepy", np.zeros((1, length), np.float32), slo_ms=5000)
+            return house.metric('horologe_profiler_runs_total{model="sleepy"') >= 20
+
+        until(learned)
+
+        def told() -> list[Distributions]:
+            return [one for one in house.told() if one.model == "sleepy/1" and len(one.parts) == 3]
+
+        until(told)
+    newest = told()[-1]
+    whole, short, long = newest.parts
+    assert [whole.length, short.length, long.length] == [0, bound_of(20), bound_of(100)]
+    assert short.edges_ns[0] < long.edges_ns[0]
+    assert newest.row_ns_per_length > 0
 
 
 def test_a_running_system_is_swept(house: House) -> None:

@@ -12,6 +12,7 @@ from builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms, s
 from horologe_common.core import Gone, Joined
 from horologe_common.models import ModelSpec
+from horologe_common.snapshot import light, restore, snapshot
 from horologe_common.status import Status
 from horologe_common.wire import (
     Cancel,
@@ -321,6 +322,18 @@ def test_applications_without_end_take_bounded_room() -> None:
         sample(profiler, application=f"application-{number}")
     assert len(profiler.memory) == 50
     assert len(profiler.staging.ids()) <= 51
+
+
+def test_its_state_can_be_recorded() -> None:
+    profiler = a_profiler(a_spec(batch_sizes=(1, 2)))
+    now_ns = learned(profiler, ms(2), 1)
+    sample(profiler, now_ns)
+    again = restore(snapshot(profiler))
+    again.check()
+    for one in (profiler, again):
+        one.out.clear()
+        one.tick(s(100))
+    assert light(again.out[-1].message) == light(profiler.out[-1].message)
 
 
 @given(st.data())
