@@ -138,6 +138,25 @@ def test_lengths_give_c1_and_hidden_ones_do_not() -> None:
     assert flat.row_ns_per_length == 0
 
 
+def test_a_range_that_was_hardly_run_has_the_times_of_the_others_if_length_explains_them() -> None:
+    memory = a_memory()
+    for length in (10, 40, 160):
+        learn(memory, Key("m/1", "", bound_of(length)), [ms(1) + 10_000 * length] * 5, length=length)
+    memory.sampled(0, Key("m/1", "", bound_of(80)))
+    bound = bound_of(80)
+    (part,) = [part for part in published(memory).parts if part.length == bound]
+    assert part.edges_ns[0] == pytest.approx(ms(1) + 10_000 * bound, rel=1e-3)
+    assert part.edges_ns[-1] == pytest.approx(ms(1) + 10_000 * bound, rel=1e-3)
+
+
+def test_where_length_explains_little_nothing_is_lent() -> None:
+    memory = a_memory()
+    for number, length in enumerate((10, 40, 160)):
+        learn(memory, Key("m/1", "", bound_of(length)), [ms(1 + 5 * (number % 2))] * 5, length=length)
+    memory.sampled(0, Key("m/1", "", bound_of(80)))
+    assert [part.length for part in published(memory).parts] == [0, *(bound_of(length) for length in (10, 40, 160))]
+
+
 def test_too_few_times_are_not_published() -> None:
     memory = a_memory()
     learn(memory, KEY, [100] * 4)

@@ -20,38 +20,54 @@ BIN_RATIO = 1.05
 """Bins are at least so wide: finer than times of one input differ."""
 PUBLISH_FROM = 5
 """Fewer times say too little of a range of lengths."""
+LEND_FROM, LEND_ERROR, LEND_PART, LEND_MAX = 10, 0.2, 0.9, 64
+"""Where c0 + c1 * length is right to 20 % for nine of ten times, the last of them stand for ranges without any."""
 
 
 def distributions(memory: Memory, model: str) -> tuple[Distributions, Fit | None]:
     """All of a model, by application: a part for each range of lengths, and first one for any length.
 
     That one weighs each range by how often it was sampled, not by how often it was run: rare ones are run more often
-    than they come.
+    than they come. A range that was hardly run has the times of the others, as far as length explains them.
     """
+    fitted = fit(memory.points(model))
     applications: dict[str, list[tuple[int, Part]]] = {}
     for key, part in memory.of(model):
         applications.setdefault(key.application, []).append((key.length, part))
-    parts = [one for application, found in applications.items() for one in _parts(application, found)]
-    found_fit = fit(memory.points(model))
-    base_ns = slope_ns = 0.0
-    if found_fit is not None:
-        base_ns = min([found_fit.base_ns, *(one.edges_ns[0] for one in parts)])  # a row has no negative part
-        if any(length for found in applications.values() for length, _ in found):
-            slope_ns = found_fit.slope_ns
-    return Distributions(model, round(base_ns), slope_ns, tuple(parts)), found_fit
+    long = any(length for found in applications.values() for length, _ in found)
+    lent = _ratios(memory, model, fitted) if long and fitted else []
+    parts: list[Durations] = []
+    for application, found in applications.items():
+        parts += _parts(
+            application, [(length, part.weight, _times(length, part, fitted, lent)) for length, part in found]
+        )
+    base_ns = min([fitted.base_ns if fitted else 0.0, *(one.edges_ns[0] for one in parts)])  # no row adds less than 0
+    return Distributions(model, round(base_ns), fitted.slope_ns if long and fitted else 0.0, tuple(parts)), fitted
 
 
-def _parts(application: str, found: Sequence[tuple[int, Part]]) -> Iterable[Durations]:
-    weighted = [
-        (max(1, part.weight) / len(part.times), took.took_ns)
-        for _, part in found
-        for took in part.times
-    ]  # fmt: skip
+def _ratios(memory: Memory, model: str, fitted: Fit) -> list[float]:
+    """Times over what the line through all says, in order of time; none where it says too little."""
+    times = sorted(took for _, part in memory.of(model) for took in part.times if took.length)
+    ratios = [took.took_ns / (fitted.base_ns + fitted.slope_ns * took.length) for took in times]
+    right = sum(abs(ratio - 1) <= LEND_ERROR for ratio in ratios)
+    return ratios[-LEND_MAX:] if len(ratios) >= LEND_FROM and right >= LEND_PART * len(ratios) else []
+
+
+def _times(length: int, part: Part, fitted: Fit | None, lent: Sequence[float]) -> list[int]:
+    """The part's own, or, where these are too few, those of the others at its upper bound."""
+    if len(part.times) >= PUBLISH_FROM or not lent or not length or fitted is None:
+        return [took.took_ns for took in part.times]
+    return [round(ratio * (fitted.base_ns + fitted.slope_ns * length)) for ratio in lent]
+
+
+def _parts(application: str, found: Sequence[tuple[int, int, list[int]]]) -> Iterable[Durations]:
+    """From (upper bound, weight, times) of each range."""
+    weighted = [(max(1, weight) / len(times), took_ns) for _, weight, times in found for took_ns in times]
     if len(weighted) >= PUBLISH_FROM:
         yield histogram(application, 0, weighted)
-    for length, part in found:
-        if length and len(part.times) >= PUBLISH_FROM:
-            yield histogram(application, length, [(1.0, took.took_ns) for took in part.times])
+    for length, _, times in found:
+        if length and len(times) >= PUBLISH_FROM:
+            yield histogram(application, length, [(1.0, took_ns) for took_ns in times])
 
 
 def histogram(application: str, length: int, times: Sequence[tuple[float, int]]) -> Durations:
