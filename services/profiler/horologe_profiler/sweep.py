@@ -40,6 +40,13 @@ def variable(spec: ModelSpec) -> bool:
     return any(-1 in tensor.shape[1 if spec.batched else 0 :] for tensor in spec.inputs)
 
 
+def default_lengths(spec: ModelSpec) -> tuple[int, ...]:
+    """`LENGTHS` as far as the model allows; 0 where all dimensions are fixed."""
+    if not variable(spec):
+        return (0,)
+    return tuple(dict.fromkeys(min(length, spec.max_length or length) for length in LENGTHS))
+
+
 def shapes(spec: ModelSpec, cell: Cell) -> dict[str, tuple[int, ...]]:
     """The inputs' shapes: all variable dimensions are as long."""
     found = {}
@@ -57,8 +64,9 @@ class Sweep:
         self.spec = spec
         self._runs = runs
         sizes = spec.batch_sizes if spec.batched else (1,)
+        lengths = lengths if variable(spec) else ()
         self._took: dict[Cell, list[int]] = {
-            Cell(size, length): [] for length in ((lengths or LENGTHS) if variable(spec) else (0,)) for size in sizes
+            Cell(size, length): [] for length in (lengths or default_lengths(spec)) for size in sizes
         }
         self.failed: dict[Cell, str] = {}
         """Why cells could not be run."""
