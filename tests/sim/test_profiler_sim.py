@@ -69,7 +69,7 @@ def test_it_learns_from_nothing_what_the_devices_take(split: bool) -> None:
 
 
 def test_solo_runs_keep_to_their_share_and_deadlines_are_kept() -> None:
-    scenario = with_profiler(load=[poisson(200)], profiler={"busy_share": 0.02, "enough": 10**6})
+    scenario = with_profiler(load=[poisson(200)], profiler={"busy_share": 0.02, "busy_burst_ns": 0, "enough": 10**6})
     house, _ = play(scenario)
     report, without = house.report(), played(msgspec.structs.replace(scenario, profiler=None)).report()
     assert report.total.ok == report.total.sent == without.total.sent

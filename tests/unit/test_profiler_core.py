@@ -35,7 +35,7 @@ FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 
 def a_profiler(*specs: ModelSpec, **settings: Any) -> Profiler:
     """Connected, one model known."""
-    profiler = Profiler("profiler/0#1", Settings(**({"busy_share": 0.5} | settings)))
+    profiler = Profiler("profiler/0#1", Settings(**({"busy_share": 0.5, "busy_burst_ns": 0} | settings)))
     for address in (FRONTEND, CONTROLLER, WORKER):
         profiler.handle(0, address, Joined(address), ())
     announce(profiler, *(specs or (a_spec(batch_sizes=(1,)),)))
@@ -147,6 +147,30 @@ def test_it_takes_no_more_than_its_share_of_a_device() -> None:
     assert sent(profiler, Submit) == []
     profiler.tick(ms(100))
     assert len(sent(profiler, Submit)) == 1
+
+
+def test_at_first_more_is_run_at_once_and_in_the_long_run_no_more_than_the_share() -> None:
+    profiler = a_profiler(busy_share=0.1, busy_burst_ns=ms(95), enough=10**6)
+    begun, now_ns = [], 0
+    while now_ns < s(10):
+        sample(profiler, now_ns)
+        for submit in sent(profiler, Submit):
+            begun.append(now_ns)
+            ended(profiler, submit, now_ns + ms(10), ms(10))
+        now_ns += ms(10)
+    assert begun[:10] == [number * ms(10) for number in range(10)]
+    assert ms(950) <= len(begun) * ms(10) <= ms(10_000) * 0.1 + ms(110)
+
+
+def test_the_least_known_goes_first() -> None:
+    profiler = a_profiler()
+    now_ns = learned(profiler, ms(1), 5)
+    for length in (0, 0, 90, 0):
+        sample(profiler, now_ns, length=length)
+    (first,) = sent(profiler, Submit)
+    ended(profiler, first, now_ns + ms(1), ms(1))
+    profiler.tick(now_ns + ms(2))
+    assert [submit.length for submit in sent(profiler, Submit)] == [90]
 
 
 def test_what_is_known_well_is_run_seldom() -> None:

@@ -47,7 +47,7 @@ class Profiler:
         self.memory = Memory(settings)
         self.stats = Stats()
         self._specs: dict[str, ModelSpec] = {}
-        self._waiting = Waiting()
+        self._waiting = Waiting(self.memory.known)
         self._runs = Runs(settings)
         self._news = News(settings.publish_ns)
         self._controller = ""
@@ -73,7 +73,7 @@ class Profiler:
             self.out.append(Out(self._controller, Cancel((overdue.id,))))
             self._runs.failed(now_ns)
             self._ended(overdue, "LOST")
-        while self._can_run() and now_ns >= self._runs.free_ns and (task := self._waiting.take(self._runs.models)):
+        while self._can_run() and now_ns >= self._runs.free_ns() and (task := self._waiting.take(self._runs.models)):
             self._run(now_ns, task)
         due_ns = self._news.due_ns(self._audience())
         if due_ns is not None and now_ns >= due_ns:
@@ -82,7 +82,7 @@ class Profiler:
     def wakeup_ns(self) -> int | None:
         times = [self._runs.next_overdue_ns(), self._news.due_ns(self._audience())]
         if self._can_run() and self._waiting.ready(self._runs.models):
-            times.append(self._runs.free_ns)
+            times.append(self._runs.free_ns())
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def pending(self) -> int:

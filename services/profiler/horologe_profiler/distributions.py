@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from statistics import pvariance
 from typing import TYPE_CHECKING
 
 from horologe_common.wire import Distributions, Durations
@@ -20,8 +21,9 @@ BIN_RATIO = 1.05
 """Bins are at least so wide: finer than times of one input differ."""
 PUBLISH_FROM = 5
 """Fewer times say too little of a range of lengths."""
-LEND_FROM, LEND_ERROR, LEND_PART, LEND_MAX = 10, 0.2, 0.9, 64
-"""Where c0 + c1 * length is right to 20 % for nine of ten times, the last of them stand for ranges without any."""
+LEND_FROM, LEND_EXPLAINED, LEND_MAX = 10, 0.8, 64
+"""Where c0 + c1 * length explains so much of the variance of (the logarithms of) so many times, the last of them stand
+for ranges that have too few: on a noisy machine they differ from the line, and those of such a range would too."""
 
 
 def distributions(memory: Memory, model: str) -> tuple[Distributions, Fit | None]:
@@ -49,8 +51,10 @@ def _ratios(memory: Memory, model: str, fitted: Fit) -> list[float]:
     """Times over what the line through all says, in order of time; none where it says too little."""
     times = sorted(took for _, part in memory.of(model) for took in part.times if took.length)
     ratios = [took.took_ns / (fitted.base_ns + fitted.slope_ns * took.length) for took in times]
-    right = sum(abs(ratio - 1) <= LEND_ERROR for ratio in ratios)
-    return ratios[-LEND_MAX:] if len(ratios) >= LEND_FROM and right >= LEND_PART * len(ratios) else []
+    if len(times) < LEND_FROM:
+        return []
+    left, all_ = (pvariance(map(math.log, some)) for some in (ratios, [took.took_ns for took in times]))
+    return ratios[-LEND_MAX:] if left < (1 - LEND_EXPLAINED) * all_ else []
 
 
 def _times(length: int, part: Part, fitted: Fit | None, lent: Sequence[float]) -> list[int]:

@@ -81,7 +81,7 @@ def _common(points: Sequence[Point]) -> tuple[float, dict[int, float]]:
         weight += s11
     a = above / below if below > SINGULAR * weight else 0.0
     a = max(0.0, min(a, *(sxy / s1x for _, s1x, _, _, sxy in sums.values())))
-    return a, {row: (sxy - a * s1x) / sxx for row, (_, s1x, sxx, _, sxy) in sums.items()}
+    return a, {row: max(0.0, sxy - a * s1x) / sxx for row, (_, s1x, sxx, _, sxy) in sums.items()}
 
 
 def _sums(pairs: Iterable[tuple[float, int]]) -> tuple[float, float, float, float, float]:

@@ -134,6 +134,11 @@ class Memory:
     def part(self, key: Key) -> Part | None:
         return self._parts.get(key)
 
+    def known(self, key: Key) -> int:
+        """How many times."""
+        part = self._parts.get(key)
+        return len(part.times) if part else 0
+
     def of(self, model: str) -> Iterator[tuple[Key, Part]]:
         """The parts of a model, by application and length."""
         return ((key, self._parts[key]) for key in sorted(self._parts) if key.model == model)

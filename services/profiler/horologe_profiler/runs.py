@@ -28,8 +28,9 @@ class Runs:
         self.models: dict[str, bool] = {}
         """Those that are being run."""
         self._give_up = Deadlines()
-        self.free_ns = 0
-        """Nothing begins before: what ran has had its share."""
+        self._paid_ns = 0
+        """Until then the share of a device is used up by what ran."""
+        self._paused_ns = 0
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -54,14 +55,17 @@ class Runs:
         del self.models[task.key.model]
         self._give_up.cancel(task.id)
 
+    def free_ns(self) -> int:
+        """When the next may begin."""
+        return max(self._paused_ns, self._paid_ns - round(self._settings.busy_burst_ns / self._settings.busy_share))
+
     def took(self, now_ns: int, took_ns: int) -> None:
-        """A device was busy for so long: for `1 / busy_share` times as long nothing more begins."""
-        share = self._settings.busy_share
-        self.free_ns = max(self.free_ns, now_ns) + round(took_ns * (1 - share) / share)
+        """A device was busy for so long: the share of `1 / busy_share` times as long is used up."""
+        self._paid_ns = max(self._paid_ns, now_ns - took_ns) + round(took_ns / self._settings.busy_share)
 
     def failed(self, now_ns: int) -> None:
         """One was refused or lost."""
-        self.free_ns = max(self.free_ns, now_ns + REFUSED_NS)
+        self._paused_ns = now_ns + REFUSED_NS
 
     def overdue(self, now_ns: int) -> list[Task]:
         """Those nothing is expected of any more. They are still to be ended."""

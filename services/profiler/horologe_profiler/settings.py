@@ -14,6 +14,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Folder for what has been learned; empty: it is forgotten at a restart."""
     busy_share: float = 0.05
     """Part of one device's time that runs of samples may take, on average."""
+    busy_burst_ns: int = s(1)
+    """Of a device's time, so much at once where nothing was run before: at first all is unknown."""
     in_flight: int = 2
     """Runs under way at once, at most one of each model."""
     budget_ns: int = s(10)

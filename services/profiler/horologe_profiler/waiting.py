@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Callable, Container, Iterator
 
     from horologe_profiler.memory import Key
 
@@ -27,9 +27,10 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Waiting:
-    """Tasks by (model, application)."""
+    """Tasks by (model, application). `known` says how often rows like those of a key were run."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Callable[[Key], int]) -> None:
+        self._known = known
         self._tasks: dict[tuple[str, str], deque[Task]] = {}
 
     def __len__(self) -> int:
@@ -51,10 +52,11 @@ class Waiting:
         self._tasks.setdefault(task.key[:2], deque()).appendleft(task)
 
     def take(self, running: Container[str]) -> Task | None:
-        """The next whose model is not `running`. Its kind then comes last."""
+        """Of the next kind whose model is not `running`: a batch, else what is least known. That kind then is last."""
         for kind, tasks in self._tasks.items():
             if kind[0] not in running:
-                task = tasks.popleft()
+                task = min(tasks, key=lambda task: self._known(task.key) if task.size == 1 else -1)
+                tasks.remove(task)
                 del self._tasks[kind]
                 if tasks:
                     self._tasks[kind] = tasks
