@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from horologe_common.clock import ms, s
-from horologe_common.wire import Distributions
+from horologe_common.wire import Distributions, Submit
 from horologe_profiler.core import Profiler
 from horologe_profiler.settings import Settings
 from horologe_sim.house import House
@@ -99,6 +99,40 @@ def test_killed_and_back_it_knows_what_it_knew_and_serving_went_on(split: bool) 
     back = next(count for at_ns, count in known if at_ns > ms(2500))
     assert back >= before - 3
     assert_at_rest(house)
+
+
+class Strikes(Published):
+    """A tap that has the profiler die or hang just after it has submitted a row, and back later."""
+
+    def __init__(self, house: House, kind: str) -> None:
+        super().__init__()
+        self.house, self.kind, self.count = house, kind, 0
+
+    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+        if any(isinstance(out.message, Submit) and out.message.solo for out in outs):
+            self.count += 1
+            self.house.world.events.at(now_ns + 1, self._strike)
+
+    def _strike(self) -> None:
+        world = self.house.world
+        if self.kind == "stall":
+            world.stall("profiler", ms(400))
+        else:
+            world.kill("profiler")
+            world.events.at(world.now_ns + ms(50), world.start, "profiler")
+
+
+@pytest.mark.parametrize("kind", ["kill", "stall"])
+def test_a_profiler_that_dies_or_hangs_with_a_run_under_way_holds_no_device(kind: str) -> None:
+    """Its input never comes: the device waits for it no longer than a moment."""
+    house = House(with_profiler(load=[poisson(50, slo_ns=ms(600))]))
+    house.world.tap = strikes = Strikes(house, kind)
+    house.run()
+    house.world.check()
+    assert_one_answer_each(house)
+    total = house.report().total
+    assert strikes.count >= 5
+    assert total.ok == total.sent
 
 
 @pytest.mark.parametrize("victim", ["controller", "worker/0", "frontend"])

@@ -110,7 +110,6 @@ def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with house.embedded:
         house.embedded.wait_ready(60)
         yield house
-    print("\n".join(house.lines))
 
 
 def ask(client: Client, count: int, application: str = "chat") -> None:

@@ -344,6 +344,16 @@ def test_the_cluster_can_be_described() -> None:
     assert description.shares[0].resident == ("sum/1",)
 
 
+def test_a_share_does_not_wait_for_the_inputs_of_a_solo_request() -> None:
+    """Whoever submitted it may be dead or hang; its window is short, however late its deadline."""
+    controller = a_controller("clockwork")
+    message = Submit(1, "sum/1", s(10), 1, "profiler/0#1", 1, best_effort=True, solo=True)
+    controller.handle(0, SELECTOR, message, ())
+    controller.tick(0)
+    (infer,) = sent(controller, Infer, WORKER)
+    assert infer.latest_ns <= ms(101)
+
+
 def test_solo_requests_have_a_batch_each(scheduler: str) -> None:
     """So that its time is its own: neither another solo nor ordinary best effort is in it."""
     controller = a_controller(scheduler, in_flight=8, lookahead_ns=ms(100))

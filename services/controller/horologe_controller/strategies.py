@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, NamedTuple
 
-from horologe_common.clock import NEVER_NS
+from horologe_common.clock import NEVER_NS, ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     """How many sizes smaller the batch is than it might have been, what the scheduler orders by (ns), and the id of
     the first request."""
 
+SOLO_WINDOW_NS = ms(100)
+"""A solo request that has not begun so long after its turn is given up: a share must not wait for what a profiler that
+died or hangs does not ship. Its inputs are small (`frontend.sample_bytes`)."""
 NOWHERE = (0, None)
 SWEEP_FROM = 64
 
@@ -133,5 +136,6 @@ def oldest(
         if count := queue.filling(place, size):
             first = queue[place]
             rank = 1, first.arrival_ns, first.id
-            return Strategy(rank, queue, size, range(place, place + count), expected_ns)
+            latest_ns = start_ns + SOLO_WINDOW_NS if first.solo else None
+            return Strategy(rank, queue, size, range(place, place + count), expected_ns, latest_ns)
     return None
