@@ -119,7 +119,7 @@ def arrange(options: Options, folder: Path, env: Mapping[str, str] = os.environ)
     children = builder.split() if options.split else builder.fused()
     nice = WORKER_NICE if workers >= cores() else 0
     children += [builder.worker(number, options.split, nice, env) for number in range(workers)]
-    children += [builder.profiler(options.split)] * options.profiler
+    children += [builder.profiler(options.split)] if options.profiler else []
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
     return Arrangement(tuple(children), http, clients, urls, read["worker"].repository, read["links"].keys, workers)
 
