@@ -244,7 +244,6 @@ class Profiler:
             self._lost_controller()
             self._controller = message.address
             self._news.again(self.memory.models())
-            self._publish_ns = now_ns
 
     def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
         if message.address == self._controller:

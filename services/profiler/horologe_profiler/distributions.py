@@ -21,7 +21,7 @@ BIN_RATIO = 1.05
 """Bins are at least so wide: finer than times of one input differ."""
 PUBLISH_FROM = 5
 """Fewer times say too little of a range of lengths."""
-LEND_FROM, LEND_EXPLAINED, LEND_MAX = 10, 0.8, 64
+LEND_FROM, LEND_EXPLAINED, LEND_MAX = 10, 0.6, 64
 """Where c0 + c1 * length explains so much of the variance of (the logarithms of) so many times, the last of them stand
 for ranges that have too few: on a noisy machine they differ from the line, and those of such a range would too."""
 
