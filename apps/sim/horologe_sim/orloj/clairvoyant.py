@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from horologe_sim.orloj.beam import Guide, search
+from horologe_sim.orloj.beam import search
 from horologe_sim.orloj.bound import BUCKETS, bound, guide, width_ns
+from horologe_sim.orloj.choices import Guide
 from horologe_sim.orloj.problem import problem_of
 
 if TYPE_CHECKING:
