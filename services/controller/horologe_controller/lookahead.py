@@ -37,6 +37,8 @@ class LookAhead:
 
     keeps_deadlines = True
     """Refuses what cannot be done in time, and plans nothing that would end too late."""
+    just_in_time = False
+    """Gives no batch sooner than it has to: something better may come until then."""
     leftover = staticmethod(oldest)  # `propose` for best effort, which is asked where that finds nothing
 
     def __init__(self, settings: Settings) -> None:
@@ -215,14 +217,14 @@ class LookAhead:
         self._hungry.pop(share, None)
         if not cluster.workers[share.worker].reachable or share.exec.overdue(now_ns, self.settings.action_grace_ns):
             return
-        rankings = self._rankings.get(share)
+        rankings, latest_ns = self._rankings.get(share), self._latest_ns(now_ns, cluster)
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
         while in_flight < self.settings.in_flight and free_ns < now_ns + self.settings.lookahead_ns:
             strategy = rankings[0].best(now_ns, free_ns, share) if rankings else None
             if strategy is None and rankings:
                 strategy = rankings[1].best(now_ns, free_ns, share)
-            if strategy is not None and (strategy.rank[0] or not strategy.settled) and free_ns > now_ns + LATEST_NS:
-                heapq.heappush(self._due, (free_ns - LATEST_NS, share.index, share))
+            if strategy is not None and (self.just_in_time or strategy.rank[0]) and free_ns > now_ns + latest_ns:
+                heapq.heappush(self._due, (free_ns - latest_ns, share.index, share))
                 strategy = None
             if strategy is None:
                 self._hungry[share] = True
@@ -232,6 +234,10 @@ class LookAhead:
             in_flight += 1
         if in_flight < self.settings.in_flight:
             heapq.heappush(self._due, (free_ns - self.settings.lookahead_ns, share.index, share))
+
+    def _latest_ns(self, now_ns: int, cluster: Cluster) -> int:
+        """How long before a share runs dry it has to be given more."""
+        return LATEST_NS
 
     def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
         queue, expected_ns = strategy.queue, strategy.expected_ns

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from horologe_controller import prospects
+from horologe_controller.lookahead import LATEST_NS
 from horologe_controller.rates import Rates
 from horologe_controller.scheduler import too_long
 from horologe_controller.schedulers.clockwork import largest, pays
@@ -33,12 +34,16 @@ IDLE, BUSY = 0.5, 0.9
 """A share busy for less of its time waits for no larger batch; one busy for more, as long as the deadlines allow."""
 LIKELY = 0.4
 """So many of the requests that a larger batch needs are expected to come in time, else it is not waited for."""
+WAYS = 3
+"""From the controller to a worker, back, and a turn of the controller."""
 COLLISION = 2.0
 """In mean batches, over the shares with the model: waiting ends so much sooner, for they may have other work then."""
 
 
 class Horologe(Waiting):
     """Batches of likes with likes, by expected goodput for the device's time."""
+
+    just_in_time = True
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -74,13 +79,14 @@ class Horologe(Waiting):
         """
         queue, estimate = found.queue, share.estimates[found.queue.model]
         larger = next((size for size in queue.spec.batch_sizes if size > found.size), None)
-        if larger is None or not pays(estimate.seed_ns, larger, found.size):
+        holders = self._rankings_of.get(queue.model)
+        if holders is None or larger is None or not pays(estimate.seed_ns, larger, found.size):
             return 0
         busy = min(1.0, (self._rates.busy(now_ns, share) - IDLE) / (BUSY - IDLE))
         if busy <= 0.0:
             return 0
         first = queue[found.places[0]]
-        collision_ns = int(COLLISION * self._rates.batch_ns) // len(self._rankings_of[queue.model])
+        collision_ns = int(COLLISION * self._rates.batch_ns) // len(holders)
         closes_ns = first.deadline_ns - estimate.predict(now_ns, larger) - collision_ns
         until_ns = first.arrival_ns + int(busy * (closes_ns - first.arrival_ns))
         wanted = larger - len(found.places)
@@ -88,6 +94,10 @@ class Horologe(Waiting):
 
     def lost(self, share: Share) -> None:
         self._rates.forget(share)
+
+    def _latest_ns(self, now_ns: int, cluster: Cluster) -> int:
+        """As long as messages take: there, and back."""
+        return min(LATEST_NS, WAYS * (cluster.returns.high(now_ns) or LATEST_NS))
 
     def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
         """Patience is what batches lately took, to within a factor of two: all are ranked anew when it changes."""

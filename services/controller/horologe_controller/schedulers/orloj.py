@@ -51,6 +51,8 @@ class Scored(NamedTuple):
 class Orloj(LookAhead):
     """Beside each queue of a model whose times are known as distributions it keeps an `OrlojQueue`."""
 
+    just_in_time = True
+
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._earliest = settings.orloj_order == "earliest"
