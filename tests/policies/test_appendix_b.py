@@ -16,7 +16,7 @@ from horologe_common.wire import Share as Told
 from horologe_controller import demand, strategies
 from horologe_controller.actions import Actions
 from horologe_controller.cluster import Cluster, Worker
-from horologe_controller.demand import CAPACITY_NS, Demand
+from horologe_controller.demand import CAPACITY_PART, Demand
 from horologe_controller.queues import Request
 from horologe_controller.schedulers.clockwork import Clockwork
 from horologe_controller.settings import Settings
@@ -105,8 +105,9 @@ class ScannedDemand(Demand):
         parts = self._parts.get(model, {})
         assert demand_ns == self._total.get(model, 0)
         assert not demand_ns or not hosts or sum(parts.values()) == demand_ns
+        capacity_ns = round(CAPACITY_PART * self._budget_ns.get(model, 0))
         served_ns = sum(
-            parts[share] * CAPACITY_NS // max(1, sum(one.get(share, 0) for one in self._parts.values()))
+            parts[share] * capacity_ns // max(1, sum(one.get(share, 0) for one in self._parts.values()))
             for share in parts
         )
         if demand_ns:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import ms
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -19,10 +17,11 @@ if TYPE_CHECKING:
     from horologe_controller.queues import Request
     from horologe_controller.share import Holders, Share
 
-CAPACITY_NS = ms(75)
-"""Work a share as quick as its profiles is taken to do while the demand lasts: three quarters of the SLO of Clockwork's
-evaluation. A request counts for 88 of its 100 ms there (until a LOAD comes too late), so at 100 ms no model would ever
-come to a second share before the first is far behind. At 50 ms LOADs that help nobody crowd out others."""
+CAPACITY_PART = 0.75
+"""Work a share as quick as its profiles is taken to do while the demand for a model lasts, as a part of the time that
+its requests are given. With 100 ms they count for 88 at most (until a LOAD comes too late): with all of it, no model
+would come to a second share before the first is far behind. With half of it, LOADs that help nobody crowd out others.
+"""
 SWEEP_FROM = 64
 
 
@@ -32,6 +31,8 @@ class Demand:
     def __init__(self, grace_ns: int) -> None:
         self._grace_ns = grace_ns
         self._total: dict[str, int] = {}
+        self._budget_ns: dict[str, int] = {}
+        """What the last request of a model was given, best effort aside."""
         self._parts: dict[str, dict[Share, int]] = {}
         self._loads: dict[Share, int] = {}
         self._priority: dict[str, int] = {}
@@ -53,6 +54,8 @@ class Demand:
         model = request.model
         self._counted[request.id] = until_ns, model, request.cost_ns
         self._total[model] = self._total.get(model, 0) + request.cost_ns
+        if not request.best_effort or model not in self._budget_ns:
+            self._budget_ns[model] = request.deadline_ns - request.arrival_ns
         self._stale[model] = True
         heapq.heappush(self._helped_until, (until_ns, request.id))
         if len(self._helped_until) > 2 * len(self._counted) + SWEEP_FROM:
@@ -69,7 +72,7 @@ class Demand:
         if left_ns > 0:
             self._total[model] = left_ns
         else:
-            del self._total[model]
+            del self._total[model], self._budget_ns[model]
         self._stale[model] = True
 
     def changed(self, model: str) -> None:
@@ -129,10 +132,11 @@ class Demand:
             return
         priority_ns = total_ns
         if hosts := holders.of.get(model):
+            mostly_ns = round(CAPACITY_PART * self._budget_ns[model])
             parts = self._parts[model] = _parts(total_ns, hosts, loads)
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads.get(share, 0) + part_ns
-                priority_ns -= part_ns * self._capacity_ns(now_ns, share) // (load_ns or 1)
+                priority_ns -= part_ns * self._capacity_ns(now_ns, share, mostly_ns) // (load_ns or 1)
         if self._priority.get(model) != priority_ns:
             self._priority[model] = priority_ns
             if priority_ns > 0:
@@ -145,9 +149,9 @@ class Demand:
             self._heap = [(-priority, model) for model, priority in self._priority.items() if priority > 0]
             heapq.heapify(self._heap)
 
-    def _capacity_ns(self, now_ns: int, share: Share) -> int:
+    def _capacity_ns(self, now_ns: int, share: Share, mostly_ns: int) -> int:
         """A device that has become slower does less, one that hangs nothing (grey failure, Clockwork section 7)."""
-        return 0 if share.hangs(now_ns, self._grace_ns) else round(CAPACITY_NS / share.slowness(now_ns))
+        return 0 if share.hangs(now_ns, self._grace_ns) else round(mostly_ns / share.slowness(now_ns))
 
     def check(self) -> None:
         """Allocations add up to the demand and to the loads; nothing is kept of requests that have left."""

@@ -77,7 +77,7 @@ class Ranking:
         if self.changed:
             unsettled: dict[ModelQueue, bool] = {}
             for queue in self.changed:
-                fresh = self._propose(now_ns, start_ns, share, queue)
+                fresh = self._propose(now_ns, start_ns, share, queue) if queue.model in share.resident else None
                 self._look_at(queue, share, fresh)
                 if fresh is not None and not fresh.settled:
                     unsettled[queue] = True
