@@ -84,10 +84,10 @@ class House:
 
     def told(self) -> list[Distributions]:
         """What the controller has been told so far."""
+        written = self._written()
         os.kill(self.pid("horologe_controller" if self.split else "horologe_cli.edge"), signal.SIGUSR1)
-        records, known = self.folder / "records", len(list((self.folder / "records").glob("*.rec")))
-        until(lambda: len(list(records.glob("*.rec"))) > known)
-        time.sleep(0.2)  # the file is written in one go, but has a name before
+        until(lambda: self._written() > written)
+        records = self.folder / "records"
         newest = max(records.glob("*.rec"), key=lambda path: path.stat().st_mtime_ns)
         return [
             entry.message
@@ -95,6 +95,10 @@ class House:
             for entry in segment.entries
             if isinstance(entry, Handled) and isinstance(entry.message, Distributions)
         ]
+
+    def _written(self) -> int:
+        """Recordings that are whole."""
+        return sum("recording written" in line for line in self.lines)
 
 
 def until(fulfilled: Callable[[], Any]) -> None:
