@@ -30,6 +30,8 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Share to be served in time; 0: the run stands beside the others, without a bar."""
     first_minute: int | None = None
     """Instead of the mapping's."""
+    duration_ns: int | None = None
+    """If shorter than the scene's."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +52,8 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [
             Run(
                 one.name, self.rate, one.slo_ns, one.wanted, self._mapping(one),
-                msgspec.structs.replace(self.cluster, devices=one.devices), self.warmup_ns, self.duration_ns,
+                msgspec.structs.replace(self.cluster, devices=one.devices), self.warmup_ns,
+                min(self.duration_ns, one.duration_ns or self.duration_ns),
             )
             for one in self.runs
         ]  # fmt: skip
