@@ -39,6 +39,7 @@ SEARCHED: dict[str, tuple[Knobs, ...]] = {
 """Beside the defaults: what is tried, on seeds of their own; the best is taken."""
 SEARCH_SEEDS = (101, 102)
 HISTORY_SEED = 977
+FEW = 5
 LIMIT = 0.975
 """Of both sides: the lower limit of the 95% interval."""
 
@@ -97,7 +98,7 @@ def _search(entry: Entry, told: Told, trials: Sequence[Workload]) -> Knobs:
 def margin(found: Mapping[str, Sequence[float]], lengths: bool) -> tuple[float, str]:
     """(lower 95% limit of what `horologe` finishes more, against which other): the least over all others.
 
-    Differences are paired: the same arrivals.
+    Differences are paired: the same arrivals. With fewer than five seeds it is their mean.
     """
     ours = np.array(found[Entry(OURS, lengths).name])
     others = [entry.name for entry in ENTRIES if entry.scheduler != OURS and (lengths or not entry.lengths)]
@@ -106,7 +107,7 @@ def margin(found: Mapping[str, Sequence[float]], lengths: bool) -> tuple[float, 
 
 def _lower(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     count = len(differences)
-    if count < 2:
+    if count < FEW:
         return float(differences.mean())
     return float(differences.mean() - _factor(count) * differences.std(ddof=1) / count**0.5)
 

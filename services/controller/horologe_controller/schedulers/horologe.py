@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 LOOK_AT = 256
 """Requests of a queue that are looked at, those with the earliest deadlines first."""
-IDLE, BUSY = 0.5, 0.9
-"""A share busy for less of its time waits for no larger batch; one busy for more, as long as the deadlines allow."""
+IDLE, BUSY = 0.6, 1.2
+"""A share busy for less of its time waits for no larger batch; the busier, the larger a part of what deadlines allow."""
 LIKELY = 0.4
 """So many of the requests that a larger batch needs are expected to come in time, else it is not waited for."""
 WAYS = 3
 """From the controller to a worker, back, and a turn of the controller."""
-COLLISION = 2.0
+COLLISION = 4.0
 """In mean batches, over the shares with the model: waiting ends so much sooner, for they may have other work then."""
 
 
