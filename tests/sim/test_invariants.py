@@ -154,7 +154,7 @@ def test_the_inspector_sees_something() -> None:
     assert inspector.begun > 100
 
 
-@pytest.mark.parametrize("scheduler", ["clockwork", "edf"])
+@pytest.mark.parametrize("scheduler", ["horologe", "clockwork", "edf"])
 def test_a_device_that_becomes_slower_is_estimated_anew_within_a_few_actions(scheduler: str) -> None:
     """Grey failure (section 7): one of two devices takes three times as long from the first second on."""
     scenario = a_scenario(

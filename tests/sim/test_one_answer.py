@@ -59,7 +59,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     scenario = a_scenario(
         *entries,
         load=draw(st.lists(loads, min_size=1, max_size=2)),
-        scheduler=draw(st.sampled_from(["clockwork", "edf"])),
+        scheduler=draw(st.sampled_from(["horologe", "clockwork", "edf"])),
         split=split,
         workers=draw(st.integers(1, 2)),
         duration_ns=ms(500),

@@ -12,9 +12,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str = "0"
     """There is one controller."""
-    scheduler: str = "clockwork"
-    """clockwork or edf; clipper, nexus, deferred (Symphony) and orloj do as those systems do; fifo is a baseline that
-    refuses nothing."""
+    scheduler: str = "horologe"
+    """horologe; clockwork, orloj, clipper, nexus and deferred (Symphony) do as those systems do; edf and fifo (which
+    refuses nothing) are baselines."""
     lookahead_ns: int = ms(5)
     """Each lane of each share is given work for this long (Clockwork appendix B)."""
     in_flight: int = 2

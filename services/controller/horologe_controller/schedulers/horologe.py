@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOOK_AT = 256
 """Requests of a queue that are looked at, those with the earliest deadlines first."""
 IDLE, BUSY = 0.6, 1.2
-"""A share busy for less of its time waits for no larger batch; the busier, the larger a part of what deadlines allow."""
+"""A share busy for less of its time waits for no larger batch; the busier, the longer, up to what deadlines allow."""
 LIKELY = 0.4
 """So many of the requests that a larger batch needs are expected to come in time, else it is not waited for."""
 WAYS = 3
