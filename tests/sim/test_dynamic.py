@@ -17,7 +17,7 @@ from horologe_sim.catalogue import varieties
 from horologe_sim.gpu import SimModel
 from horologe_sim.lean.ledger import Ledger
 from horologe_sim.lean.setting import Setting
-from horologe_sim.lean.traffic import STATIC, Chunk, Request
+from horologe_sim.lean.traffic import STATIC, Chunk, Loop, Request
 from horologe_sim.lean.world import Lean
 from horologe_sim.noise import NOISES
 
@@ -94,3 +94,12 @@ def test_every_request_has_one_end(scheduler: str, rate: float, slo_ms: float, s
 def test_the_same_seed_gives_the_same_answers() -> None:
     first, second = (played("horologe", 150, 60, seed=4, static=200).ledger.lines for _ in range(2))
     assert [line.times.counts for line in first] == [line.times.counts for line in second]
+
+
+def test_best_effort_work_keeps_nobody_waiting() -> None:
+    """A batch may wait for more requests, not for those that come only when it has been answered."""
+    setting = Setting(settle_ns=ms(500), controller=ControllerSettings(scheduler="horologe"))
+    loops = [Loop(0, s(5), 0), Loop(0, 0, 1), Loop(0, 0, 1)]
+    lean = Lean(setting, RESNET.copies(1), Ledger(["one by one", "best effort"], 1, s(1)), 1, (), loops)
+    lean.run(s(2))
+    assert lean.ledger.line("one by one").times.max_ns < ms(30)

@@ -23,6 +23,7 @@ TINY = {
     "fig8": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
     "scale": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
     "orloj-tables": ['cases=["resnet-imagenet", "std-1"]', "requests=60"],
+    "orloj-sensitivity": ["slos=[3]", "requests=60", "p99_ms=[50]"],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
 }  # fmt: skip
 OK, A_BAR_FAILS, USAGE = 0, 1, 2

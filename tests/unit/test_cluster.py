@@ -133,7 +133,7 @@ def test_a_model_withdrawn_while_it_loads_is_unloaded_when_it_has() -> None:
 
 
 def test_a_batch_that_ends_after_its_model_was_withdrawn_is_answered() -> None:
-    controller = a_controller()
+    controller = a_controller(scheduler="clockwork")
     register(controller, a_report(), shares=resident("sum/1"))
     submit(controller, 1)
     submit(controller, 2)

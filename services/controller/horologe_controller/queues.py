@@ -122,6 +122,10 @@ class ModelQueue:
         newest = self._requests[-1]
         return newest.deadline_ns - newest.arrival_ns
 
+    def newest_arrival_ns(self) -> int:
+        """When the request with the latest deadline came."""
+        return self._requests[-1].arrival_ns
+
     def surviving(self, end_ns: int, size: int) -> int:
         """The place of the first request that a batch of `size` holds and whose deadline is `end_ns` or later."""
         place = bisect_left(self._deadlines, end_ns)

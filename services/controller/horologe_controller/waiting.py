@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from horologe_common.clock import NEVER_NS
 from horologe_common.core import Deadlines
 from horologe_controller.lookahead import LookAhead
 from horologe_controller.scheduler import Refusal
+from horologe_controller.strategies import Strategy, oldest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from horologe_controller.scheduler import Batch, Plan
     from horologe_controller.settings import Settings
     from horologe_controller.share import Share
-    from horologe_controller.strategies import Strategy
 
 WHEN_DRY = 1
 """First place of the rank: such a batch is decided on when its share is about to run dry, as by an executor that takes
@@ -50,6 +51,18 @@ class Waiting(LookAhead):
         if key not in self._waiting or until_ns < self._waiting[key][0]:
             self._waiting[key] = until_ns, queue
             self._waits.arm(key, until_ns)
+
+    def leftover(
+        self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue, until_ns: int = NEVER_NS
+    ) -> Strategy | None:
+        """Best effort only as far as it has ended when a batch that waits wants its share."""
+        wait_ns = self.next_wait_ns()
+        if wait_ns is None:
+            return oldest(now_ns, start_ns, share, queue, until_ns)
+        strategy = oldest(now_ns, start_ns, share, queue, min(wait_ns, until_ns))
+        if strategy is None and queue:
+            self.wait(queue, wait_ns)
+        return strategy
 
     def next_wait_ns(self) -> int | None:
         """When a queue has waited long enough."""

@@ -49,11 +49,13 @@ class Told(NamedTuple):
     lengths: bool
 
 
-def finish_rate(workload: Workload, told: Told, scheduler: str, knobs: Mapping[str, float | bool | str]) -> float:
-    """Share of the requests that end in time. Deterministic."""
+def finish_rate(
+    workload: Workload, told: Told, scheduler: str, knobs: Mapping[str, float | bool | str], way_ns: int = WAY_NS
+) -> float:
+    """Share of the requests that end in time, messages and turns of the controller taking `way_ns`. Deterministic."""
     controller = msgspec.convert({"scheduler": scheduler, "admission": False, "margin_ns": 0, **knobs}, Settings)
     setting = Setting(
-        noise=NOISES["none"], settle_ns=ms(100), client_ns=0, worker_ns=WAY_NS, turn_ns=WAY_NS, controller=controller
+        noise=NOISES["none"], settle_ns=ms(100), client_ns=0, worker_ns=way_ns, turn_ns=way_ns, controller=controller
     )
     requests = [
         Request(solo_ns, f"application {application}", length if told.lengths else 0)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS, us
-from horologe_controller.strategies import Strategy, oldest
+from horologe_common.clock import us
+from horologe_controller.strategies import Strategy
 from horologe_controller.waiting import WHEN_DRY, Waiting, Window, target_size, window
 
 if TYPE_CHECKING:
@@ -52,18 +52,6 @@ class Deferred(Waiting):
                 return None
         rank = WHEN_DRY, first.deadline_ns - expected_ns, first.id
         return Strategy(rank, queue, found.size, range(found.place, found.place + found.requests), expected_ns)
-
-    def leftover(
-        self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue, until_ns: int = NEVER_NS
-    ) -> Strategy | None:
-        """Best effort only as far as it has ended when a batch that waits wants its share."""
-        wait_ns = self.next_wait_ns()
-        if wait_ns is None:
-            return oldest(now_ns, start_ns, share, queue, until_ns)
-        strategy = oldest(now_ns, start_ns, share, queue, min(wait_ns, until_ns))
-        if strategy is None and queue:
-            self.wait(queue, wait_ns)
-        return strategy
 
 
 def _grown(queue: ModelQueue, start_ns: int, found: Window, expect_ns: Callable[[int], int]) -> Window:

@@ -34,6 +34,8 @@ IDLE, BUSY = 0.6, 1.2
 """A share busy for less of its time waits for no larger batch; the busier, the longer, up to what deadlines allow."""
 LIKELY = 0.4
 """So many of the requests that a larger batch needs are expected to come in time, else it is not waited for."""
+SILENCE = 3
+"""Nor any longer once nothing has come for so many times as long as that should have taken."""
 WAYS = 3
 """From the controller to a worker, back, and a turn of the controller."""
 COLLISION = 4.0
@@ -89,8 +91,10 @@ class Horologe(Waiting):
         collision_ns = int(COLLISION * self._rates.batch_ns) // len(holders)
         closes_ns = first.deadline_ns - estimate.predict(now_ns, larger) - collision_ns
         until_ns = first.arrival_ns + int(busy * (closes_ns - first.arrival_ns))
-        wanted = larger - len(found.places)
-        return until_ns if until_ns - now_ns > LIKELY * wanted * self._rates.gap_ns(queue.model) else 0
+        coming_ns = int((larger - len(found.places)) * self._rates.gap_ns(queue.model))
+        if until_ns - now_ns < LIKELY * coming_ns:
+            return 0
+        return min(until_ns, queue.newest_arrival_ns() + SILENCE * coming_ns)
 
     def lost(self, share: Share) -> None:
         self._rates.forget(share)
@@ -101,7 +105,8 @@ class Horologe(Waiting):
 
     def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
         """Patience is what batches lately took, to within a factor of two: all are ranked anew when it changes."""
-        self._rates.given(free_ns, share, strategy.expected_ns)
+        if not strategy.queue.best_effort:
+            self._rates.given(free_ns, share, strategy.expected_ns)
         mean_ns = self._rates.batch_ns
         if not self._patience_ns / 2 < mean_ns < self._patience_ns * 2:
             self._patience_ns = mean_ns
