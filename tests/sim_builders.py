@@ -30,7 +30,7 @@ def poisson(rate: float, **fields: Any) -> Load:
 
 
 def a_scenario(
-    *models: Entry, load: Any = (), scheduler: str = "clockwork", split: bool = False, **fields: Any
+    *models: Entry, load: Any = (), scheduler: str = "horologe", split: bool = False, **fields: Any
 ) -> Scenario:
     """Two seconds of 200 requests per second, unless said otherwise."""
     facts: dict[str, Any] = {

@@ -42,6 +42,12 @@ def test_one_that_can_wait_gives_way() -> None:
     assert found.places == (0,)
 
 
+def test_all_the_time_in_the_world_is_no_reason_to_wait() -> None:
+    found = best(fixed(10, 40), ("0", 1e6), ("0", 1e6), ("1", 3e6))
+    assert found is not None
+    assert found.places == (0, 1)
+
+
 def test_what_cannot_be_in_time_is_not_run() -> None:
     assert best(fixed(10, 30), ("1", 20), ("1", 25)) is None
     found = best(fixed(10, 30), ("1", 20), ("0", 20))

@@ -63,7 +63,8 @@ def best(
         members[row, : places.size] = places
     outlook = _outlook(members, kind, [size for _, size in candidates], known)
     slack_ns = np.maximum(0.0, left_ns - known.row_mean_ns[kind])
-    urgency = np.exp(-slack_ns / (PATIENCE * known.mean_ns))
+    slack_ns -= slack_ns[members[members >= 0]].min()  # only differences count, and all might be as good as for ever
+    urgency = np.exp(-np.maximum(0.0, slack_ns) / (PATIENCE * known.mean_ns))
     in_time = _within(left_ns[members] / outlook.size[:, None], outlook.cdf, known.grid_ns)
     worth = np.where(members >= 0, in_time * urgency[members], 0.0).sum(axis=1)
     chosen = int(np.argmax(worth / outlook.takes_ns))
