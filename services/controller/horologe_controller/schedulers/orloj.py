@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from horologe_controller.lookahead import LATEST_NS, LookAhead
+from horologe_controller.lookahead import LookAhead
 from horologe_controller.orloj_queue import OrlojQueue
 from horologe_controller.orloj_scores import Scores
 from horologe_controller.prospects import PROMISE
@@ -93,7 +93,7 @@ class Orloj(LookAhead):
         requests = sorted(found[1], key=queue.place)
         size = queue.spec.compiled(sum(request.rows for request in requests))
         latest_ns = max(start_ns, scored.latest_ns(requests, found[0]))
-        rank = int(start_ns > now_ns + LATEST_NS), latest_ns, requests[0].id
+        rank = 0, latest_ns, requests[0].id
         places = tuple(queue.place(request) for request in requests)
         return Strategy(rank, queue, size, places, promised_ns(known, requests, size), latest_ns, settled=False)
 
