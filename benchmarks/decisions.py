@@ -3,9 +3,10 @@
     python benchmarks/decisions.py              the bar: 4,026 models, 20 devices, 0.9 of capacity
     python benchmarks/decisions.py --curves --json benchmarks/results/decisions.json --plot docs/decisions.png
 
-The load is that of `horologe experiment fig8`: the Azure trace over copies of 61 models, SLO 100 ms. Capacity is the
-highest rate of which 99% is served, found anew for each case. Only `handle` and `tick` of the controller are timed, by
-the thread's CPU clock; refusals cost time and do not count as served.
+The bar's case is measured with `clockwork` and `horologe`, the curves with `clockwork`. The load is that of `horologe
+experiment fig8`: the Azure trace over copies of 61 models, SLO 100 ms. Capacity is the highest rate of which 99% is
+served by `clockwork`, found anew for each case. Only `handle` and `tick` of the controller are timed, by the thread's
+CPU clock; refusals cost time and do not count as served.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ class Case(NamedTuple):
     devices: int = 20
     pending: int = 0
     """Best-effort requests that wait behind the others from the beginning."""
+    scheduler: str = "clockwork"
 
 
 class Row(NamedTuple):
+    scheduler: str
     models: int
     devices: int
     pending: int
@@ -76,7 +79,9 @@ def run(case: Case, rate: float, seconds: int, seed: int) -> Found:
     total_ns = s(WARMUP_S + seconds)
     ledger = Ledger(["all", "best effort"], len(laid.models), total_ns, s(WARMUP_S))
     stream = Stream(lambda step: laid.rates[step], total_ns, lambda step: ms(100))
-    setting = Setting(devices=case.devices, controller=Settings(margin_ns=ms(0.3), max_queued=10**6))
+    setting = Setting(
+        devices=case.devices, controller=Settings(scheduler=case.scheduler, margin_ns=ms(0.3), max_queued=10**6)
+    )
     chunks = _waiting(case.pending, len(laid.models), poisson([stream], total_ns, [seed]))
     lean = Lean(setting, laid.models, ledger, seed, chunks, clock=time.thread_time_ns)
     cpu_ns: list[int] = []
@@ -121,7 +126,7 @@ def measure(case: Case, rate: float, options: argparse.Namespace) -> Row:
     cost_us = found.cpu_ns / 1000 / max(1, found.served)
     print(f"  {case}: {cost_us:.1f} us", file=sys.stderr)
     return Row(
-        case.models, case.devices, case.pending, round(rate, 1), round(0.9 * rate, 1), found.served,
+        case.scheduler, case.models, case.devices, case.pending, round(rate, 1), round(0.9 * rate, 1), found.served,
         round(found.satisfaction, 5), round(found.rows_a_batch, 2), round(cost_us, 1),
     )  # fmt: skip
 
@@ -148,7 +153,7 @@ def draw(rows: list[Row], path: Path) -> None:
     bar, figure = Case(), plt.figure(figsize=(11, 3.4), layout="constrained")
     for place, name in enumerate(("models", "devices", "pending")):
         axes = figure.add_subplot(1, 3, place + 1)
-        others = [field for field in ("models", "devices", "pending") if field != name]
+        others = [field for field in Case._fields if field != name]
         points = sorted(
             (getattr(row, name) or 1, row.us_per_served)
             for row in rows
@@ -170,7 +175,7 @@ def main() -> int:
     options = parser.parse_args()
     machine = table.machine()
     rate = capacity(Case(), options.seed)
-    rows = [measure(Case(), rate, options)]
+    rows = [measure(Case(scheduler=scheduler), rate, options) for scheduler in ("clockwork", "horologe")]
     if options.curves:
         rows += curves(options, rate)
     print(table.text(Row._fields, [[str(cell) for cell in row] for row in rows]))
