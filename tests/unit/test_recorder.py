@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import random
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -176,7 +177,7 @@ def cores() -> list[Any]:
     worker = Worker("worker/0#1", WorkerSettings(pages_bytes=64 * PAGE_BYTES), [a_report()], lambda key: True)
     schedulers = [Controller("controller/0#1", ControllerSettings(scheduler=name)) for name in SCHEDULERS]
     frontend = Frontend("frontend/0#1", FrontendSettings(), lambda header, buffers: b"")
-    return [worker, frontend, Selector("selector/0#1", SelectorSettings()), *schedulers]
+    return [worker, frontend, Selector("selector/0#1", SelectorSettings(), random.Random(1)), *schedulers]
 
 
 @pytest.mark.parametrize("core", cores(), ids=lambda core: str(core.address))

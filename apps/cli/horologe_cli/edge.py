@@ -1,5 +1,7 @@
 """`horologe-edge`: frontend, selector and controller in one process; messages between them skip the socket."""
 
+import random
+
 from horologe_common.service import Service
 from horologe_controller.core import Controller
 from horologe_controller.settings import Settings as ControllerSettings
@@ -18,7 +20,7 @@ def main() -> None:
     links = service.links(settings.name, settings.clients)
     frontend = Frontend(links.address("frontend", settings.name), settings, digest)
     selector_settings = service.settings(SelectorSettings, "selector")
-    selector = Selector(links.address("selector", selector_settings.name), selector_settings)
+    selector = Selector(links.address("selector", selector_settings.name), selector_settings, random.Random())
     controller_settings = service.settings(ControllerSettings, "controller")
     controller = Controller(links.address("controller", controller_settings.name), controller_settings, links.host)
     door = http_door(frontend, service.settings(HttpSettings, "http"))

@@ -21,6 +21,7 @@ class Metric(NamedTuple):
 
 
 MODEL = ("model", "version")
+PART = ("application", "model")
 
 METRICS: dict[str, Metric] = {
     "nv_inference_request_success": Metric("cumulative", "Requests answered OK", MODEL),
@@ -67,6 +68,11 @@ METRICS: dict[str, Metric] = {
     ),
     "horologe_profiler_waiting": Metric("gauge", "Samples that wait to be run"),
     "horologe_profiler_parts": Metric("gauge", "Models x applications x ranges of lengths that are known"),
+    "horologe_application_model_answered_total": Metric("counter", "Predictions for an application", PART),
+    "horologe_application_model_missing_total": Metric("counter", "Predictions not there in time, replaced", PART),
+    "horologe_application_model_agreed_total": Metric("counter", "Predictions equal to the application's answer", PART),
+    "horologe_application_model_observations_total": Metric("counter", "Predictions that feedback has judged", PART),
+    "horologe_application_model_loss_total": Metric("counter", "Loss of these predictions, each 0 to 1", PART),
     "horologe_messages_dropped_total": Metric("counter", "Messages without a route (receiver has left or restarted)"),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
 }  # fmt: skip

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import ms
-from horologe_common.models import check_tensor, check_variable, length_of
+from horologe_common.models import check_tensor, check_variable, length_of, natural
 from horologe_common.status import HorologeError, InvalidInput, Refused, UnknownModel
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class Catalogue:
         """Take over an announcement, which is always complete."""
         self.ready = True
         self._by_name, self._found, self._verdicts = {}, {}, {}
-        for state in sorted(models, key=lambda state: _natural(state.spec.version)):
+        for state in sorted(models, key=lambda state: natural(state.spec.version)):
             self._by_name.setdefault(state.spec.name, []).append(state)
 
     def states(self, name: str = "") -> tuple[ModelState, ...]:
@@ -115,9 +114,3 @@ def shape_key(spec: ModelSpec, predict: Predict) -> int:
     if spec.padded or not spec.batched:
         return 0
     return zlib.crc32(repr([(tensor.name, tensor.shape[1:]) for tensor in predict.inputs]).encode()) | 1 << 32
-
-
-def _natural(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Numbers inside a version compare as numbers."""
-    parts = re.findall(r"\d+|\D+", version)
-    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)

@@ -1,5 +1,7 @@
 """`horologe-selector`: a selector in a process of its own."""
 
+import random
+
 from horologe_common.service import Service
 from horologe_selector.core import Selector
 from horologe_selector.settings import Settings
@@ -9,7 +11,8 @@ def main() -> None:
     service = Service("selector")
     settings = service.settings(Settings, "selector")
     links = service.links(settings.name)
-    service.run([Selector(links.address("selector", settings.name), settings)], links)
+    selector = Selector(links.address("selector", settings.name), settings, random.Random())
+    service.run([selector], links)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core import Buffer
+    from horologe_common.models import ModelSpec
     from horologe_common.wire import Tensor
 
 ENTRY_BYTES = 500
@@ -18,6 +19,11 @@ ENTRY_BYTES = 500
 
 HEADERS = 256
 """Headers remembered to be shared among entries."""
+
+
+def prediction_key(spec: ModelSpec, input_hash: bytes) -> bytes:
+    """Of what this content of this model version says to these inputs."""
+    return b"".join((spec.key.encode(), b"\0", spec.content_hash.encode(), input_hash))
 
 
 class Entry(msgspec.Struct, gc=False):

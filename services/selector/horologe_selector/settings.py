@@ -14,3 +14,5 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prediction cache, keys and bookkeeping included."""
     cache_ttl_ns: int = s(60)
     """How long a cached prediction is served, unless its model says otherwise."""
+    store: str = "memory"
+    """Where applications and what they have learned are kept."""
