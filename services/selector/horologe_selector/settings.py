@@ -31,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contexts_memory: int = 20_000
     """States held in memory, of all applications; the others are read from the store when they are asked for."""
     context_read_ns: int = ms(20)
-    """How long a state is waited for. A request of which it is not there by then gets what is known to a new context."""
+    """How long a state is waited for. A request whose state is not there by then is that of a new context."""
     context_refresh_ns: int = s(1)
     """A state that other selectors may have changed is read again, beside, when it was read so long ago."""
     predictions: int = 100_000

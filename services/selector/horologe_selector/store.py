@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """`version` grows with every write to the store, from 1, so that no key ever has the same one twice: not when it was
-    deleted in between either. By it, too, records are told apart by age."""
+    """`version` is at least 1 and grows with every write to the store: no key ever has the same one twice, not even if
+    it was deleted in between, and what was written the longest ago has the least."""
 
     key: str
     version: int
