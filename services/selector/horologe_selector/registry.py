@@ -120,11 +120,11 @@ class Registry:
             ask = self._asks.pop(name, None)
             if message.results is None:
                 self._told(ask, Status.REFUSED, message.reason or "the state store is away")
-            elif (there := message.results[place]) is not None:
+            elif isinstance(there := message.results[place], Record):
                 self._adopt(name, there if there.version else None)
                 self._told(ask, Status.REFUSED, f"application {name}: changed meanwhile: try again")
             else:
-                self._adopt(name, Record(change.key, change.version + 1, change.data) if change.data else None)
+                self._adopt(name, Record(change.key, there, change.data) if change.data else None)
                 self._told(ask, Status.OK, "")
 
     def _told(self, ask: Ask | None, status: Status, reason: str) -> None:
