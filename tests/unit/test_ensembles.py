@@ -49,7 +49,7 @@ class Desk:
     """A selector with the models `a`, `b`, `c`, a keeper that always says yes, and verbs to drive it."""
 
     def __init__(self, **application: Any) -> None:
-        self.selector = Selector("selector/0#1", Settings(), random.Random(1))
+        self.selector = Selector("selector/0#1", Settings(store="memory"), random.Random(1))
         self.now_ns = 0
         self.submits: dict[str, Submit] = {}
         self.store = Memory()
@@ -402,7 +402,7 @@ def test_applications_are_there_again_after_a_restart() -> None:
     desk = Desk(models=("a",))
     after = Desk()
     after.store = desk.store
-    after.selector = Selector("selector/0#2", Settings(), random.Random(1))
+    after.selector = Selector("selector/0#2", Settings(store="memory"), random.Random(1))
     after.tell(FRONTEND, Joined(FRONTEND))
     (announced,) = sent(after.selector, Applications, FRONTEND)
     assert [state.application.name for state in announced.applications] == ["digits"]

@@ -13,9 +13,10 @@ from horologe import Application
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from horologe import AsyncClient
     from horologe.reply import Reply
-    from numpy.typing import NDArray
 
 NAME = "digits"
 SLO_MS = 10_000.0

@@ -110,13 +110,13 @@ class Selector:
                 self.feedback.remember(ensemble.prediction, ensemble.running, selection, ensemble.cache_keys, context)
         self.feedback.tick(now_ns)
         for wanted in self.feedback.take_wanted():
-            self.ensembles.ask(now_ns, wanted.frontend, wanted.query, wanted.running, wanted.token)
+            self.ensembles.ask(now_ns, wanted.frontend, wanted.query, wanted.running, wanted.token, wanted.selection)
         self.out += self.feedback.take()
 
     def _changed(self, now_ns: int) -> None:
         self.registry.changed = False
-        for name in self.registry.take_forgotten():
-            self.contexts.forget(name)
+        for name, erase in self.registry.take_forgotten():
+            self.contexts.forget(name, erase)
         announcement = Applications(0, self.registry.states())
         self.out += [Out(frontend, announcement) for frontend in self._frontends]
 
@@ -131,6 +131,7 @@ class Selector:
         self.flights.check()
         self.ensembles.check()
         self.contexts.check()
+        self.feedback.check()
         waiters = [waiter for waiter in self.flights.waiters() if not waiter.ensemble]
         assert sorted(self._plain) == sorted((waiter.frontend, waiter.query.id) for waiter in waiters)
 

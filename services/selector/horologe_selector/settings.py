@@ -40,3 +40,5 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Observations that may wait to be saved or predicted again; feedback beyond is refused."""
     feedback_ns: int = s(5)
     """Feedback that is not saved by then is answered LOST; it may have been, and can be sent again."""
+    losses: tuple[str, ...] = ()
+    """Losses that applications may name beside the built-in ones, `NAME=MODULE:FUNCTION`: of (truth, value), 0 to 1."""
