@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 
 PURE = frozenset({
     *(f"horologe_common.{name}" for name in (
-        "clock", "core", "distribution", "latency", "metrics", "models", "staging", "status", "wire", "snapshot",
+        "applications", "clock", "core", "distribution", "latency", "metrics", "models", "staging", "status", "wire",
+        "snapshot",
     )),
     *(f"horologe_frontend.{name}" for name in (
-        "admission", "asks", "catalogue", "core", "sampling", "settings", "statistics",
+        "admission", "applications", "asks", "catalogue", "core", "counts", "feedbacks", "lingering", "questions",
+        "sampling", "settings", "statistics",
     )),
     *(f"horologe_selector.{name}" for name in ("cache", "core", "settings")),
     *(f"horologe_controller.{name}" for name in (
