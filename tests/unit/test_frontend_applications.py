@@ -223,6 +223,32 @@ def test_a_selector_that_does_not_answer_means_the_default_in_time(selector: str
     frontend.check()
 
 
+@pytest.mark.parametrize("status", [Status.REFUSED, Status.LOST, Status.FAILED])
+def test_the_default_is_better_than_a_refusal(status: Status) -> None:
+    frontend = a_frontend()
+    query = ask(frontend)
+    assert query is not None
+    frontend.handle(NOW + ms(1), SELECTOR, Answer(query.id, int(status), reason="no worker", lingers=True), ())
+    assert defaulted(frontend)["prediction"] == [7]
+    assert query.id in frontend.staging
+    frontend.check()
+
+
+def test_a_new_selector_is_asked_when_it_knows_its_applications() -> None:
+    frontend = a_frontend()
+    first = ask(frontend)
+    assert first is not None
+    frontend.handle(NOW, SELECTOR, Gone(SELECTOR), ())
+    frontend.handle(NOW, "selector/0#2", Joined("selector/0#2"), ())
+    assert not sent(frontend, Query)
+    assert give(frontend, item()) is None
+    assert acknowledged(frontend)[0] == [Status.REFUSED]
+    frontend.handle(NOW + ms(5), "selector/0#2", Applications(0, (ApplicationState(SAFE, 1),)), ())
+    (again,) = sent(frontend, Query, "selector/0#2")
+    assert (again.id, again.budget_ns) == (first.id, ms(35))
+    frontend.check()
+
+
 def test_a_brief_deadline_leaves_the_selector_most_of_it() -> None:
     frontend = a_frontend()
     ask(frontend, budget_ns=ms(4))
@@ -530,6 +556,7 @@ def test_every_request_and_every_feedback_has_one_end_and_nothing_is_left(steps:
             case "gone":
                 frontend.handle(now_ns, SELECTOR, Gone(SELECTOR), ())
                 frontend.handle(now_ns, SELECTOR, Joined(SELECTOR), ())
+                announce(frontend, SAFE, BARE)
             case "wait":
                 now_ns += s(12)
         frontend.tick(now_ns)

@@ -58,7 +58,7 @@ class Core:
         self.catalogue = Catalogue()
         self.catalogue.replace((ModelState(ECHO),))
         self.declared = Declared(self.catalogue)
-        self.declared.replace((ApplicationState(Application("many", ("echo",)), 1),))
+        self.declared.replace("selector/0#1", (ApplicationState(Application("many", ("echo",)), 1),))
         self.statistics = Statistics()
 
     def ready(self) -> bool:
