@@ -92,13 +92,14 @@ def test_a_request_of_an_application_is_a_query_without_a_model() -> None:
     assert query is not None
     assert (query.model, query.application, query.context, query.rows) == ("", "digits", "user-1", 2)
     assert query.input_hash
-    assert (query.budget_ns, query.best_effort) == (ms(40), False)
+    assert (query.budget_ns, query.best_effort) == (ms(38), False), "what is left before the default is answered"
 
 
-def test_the_clients_deadline_goes_before_the_applications() -> None:
-    query = ask(a_frontend(), budget_ns=ms(9))
+@pytest.mark.parametrize(("budget_ms", "wanted_ms"), [(0, 40), (9, 9)])
+def test_the_clients_deadline_goes_before_the_applications(budget_ms: int, wanted_ms: int) -> None:
+    query = ask(a_frontend(), "bare", budget_ns=ms(budget_ms))
     assert query is not None
-    assert query.budget_ns == ms(9)
+    assert query.budget_ns == ms(wanted_ms)
 
 
 def test_a_model_asked_on_behalf_of_an_application_is_that_model() -> None:
@@ -245,7 +246,7 @@ def test_a_new_selector_is_asked_when_it_knows_its_applications() -> None:
     assert acknowledged(frontend)[0] == [Status.REFUSED]
     frontend.handle(NOW + ms(5), "selector/0#2", Applications(0, (ApplicationState(SAFE, 1),)), ())
     (again,) = sent(frontend, Query, "selector/0#2")
-    assert (again.id, again.budget_ns) == (first.id, ms(35))
+    assert (again.id, again.budget_ns) == (first.id, ms(33))
     frontend.check()
 
 

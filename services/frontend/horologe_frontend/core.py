@@ -158,7 +158,7 @@ class Frontend:
         if request.application is not None and self.declared.announced_by != request.selector:
             request.selector = ""
         if request.selector:
-            budget_ns = request.deadline_ns - now_ns
+            budget_ns = min(request.deadline_ns, self._give_up_ns(request)) - now_ns
             query = request.query
             if budget_ns != query.budget_ns:
                 query = msgspec.structs.replace(query, budget_ns=budget_ns)
