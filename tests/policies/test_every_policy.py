@@ -95,7 +95,7 @@ def test_what_is_combined_lies_among_the_votes_and_its_confidence_is_a_share(
     votes = {*ballot.predictions.values(), *(one for shares in ballot.absent.values() for one in shares)}
     assert min(votes) <= value <= max(votes) if ballot.regression else value in votes
     assert 0 <= confidence <= len(ballot.predictions) / len(selection.models)
-    back = Ballot(dict(reversed(ballot.predictions.items())), ballot.absent, ballot.regression)
+    back = Ballot(dict(reversed(list(ballot.predictions.items()))), ballot.absent, ballot.regression)
     assert policy.combine(state, back) == (value, confidence)
 
 
@@ -160,7 +160,9 @@ def test_feedback_may_be_late_or_of_models_that_are_gone(name: str, rounds: list
     old = before.init()
     for losses in rounds:
         selection = before.select(old, Random(1))
-        state = policy.observe(state, selection, {model: losses[model] for model in losses if model in selection.models})
+        state = policy.observe(
+            state, selection, {model: losses[model] for model in losses if model in selection.models}
+        )
     assert_sound(policy, state, POOL[:3])
 
 
@@ -180,7 +182,7 @@ def test_a_hundred_thousand_extreme_observations_leave_it_sound(name: str, extre
         }[extreme]  # fmt: skip
         state = policy.observe(state, selection, {model: wrong[model] for model in selection.models if model in wrong})
     assert_sound(policy, state, models)
-    assert policy.combine(state, Ballot({model: 1.0 for model in policy.select(state, chance).models}, {})) == (1, 1)
+    assert policy.combine(state, Ballot(dict.fromkeys(policy.select(state, chance).models, 1.0), {})) == (1, 1)
 
 
 @everyone

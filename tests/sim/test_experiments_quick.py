@@ -24,6 +24,7 @@ TINY = {
     "scale": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
     "orloj-tables": ['cases=["resnet-imagenet", "std-1"]', "requests=60"],
     "orloj-sensitivity": ["slos=[3]", "requests=60", "p99_ms=[50]"],
+    "bandits": ["requests=300", "fails_at=100", "recovers_at=200", "seeds=2", "training=200"],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
 }  # fmt: skip
 OK, A_BAR_FAILS, USAGE = 0, 1, 2

@@ -5,7 +5,7 @@ The images are scikit-learn's, 1,797 of 8x8 pixels (UCI optical recognition of h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 CLASSES = 10
 SIDE = 8
+"""Pixels of an image, in either direction."""
 STEPS = 200
 """Of gradient descent."""
 
-
-class Classifier(Protocol):
-    def __call__(self, images: Images) -> Labels:
-        """Digits [rows] of images [rows, pixels]."""
+Classifier: TypeAlias = "Callable[[Images], Labels]"
+"""Digits [rows] of images [rows, pixels]."""
 
 
 def load() -> tuple[Images, Labels]:
@@ -36,12 +35,17 @@ def load() -> tuple[Images, Labels]:
     return np.asarray(bunch.data, np.float64) / 16, np.asarray(bunch.target, np.int64)
 
 
+def part(images: Images, begin: int, end: int) -> Images:
+    """The pixels of some of the rows of each image."""
+    return images[:, begin * SIDE : end * SIDE]
+
+
 def neighbour(images: Images, labels: Labels) -> Classifier:
     """The digit of the nearest image."""
 
     def predict(rows: Images) -> Labels:
         distances = np.square(images).sum(axis=1) - 2 * rows @ images.T
-        return labels[distances.argmin(axis=1)]
+        return np.asarray(labels[distances.argmin(axis=1)])
 
     return predict
 
@@ -60,7 +64,7 @@ def bayes(images: Images, labels: Labels) -> Classifier:
 
     def predict(rows: Images) -> Labels:
         far = np.square(rows[:, None, :] - means) / spread + np.log(spread)
-        return known[far.sum(axis=2).argmin(axis=1)]
+        return np.asarray(known[far.sum(axis=2).argmin(axis=1)])
 
     return predict
 

@@ -1,6 +1,7 @@
 """The experiments by name."""
 
 from horologe_sim.experiment import Experiment
+from horologe_sim.experiments.bandits import Bandits
 from horologe_sim.experiments.fig5 import Fig5
 from horologe_sim.experiments.fig6 import Fig6
 from horologe_sim.experiments.fig7 import Fig7
@@ -11,5 +12,8 @@ from horologe_sim.experiments.scale import Scale
 from horologe_sim.experiments.window import Window
 
 EXPERIMENTS: dict[str, Experiment] = {
-    one.name: one for one in (Fig5(), Fig6(), Fig7(), Fig8(), Scale(), Window(), OrlojTables(), OrlojSensitivity())
+    one.name: one
+    for one in (
+        Fig5(), Fig6(), Fig7(), Fig8(), Scale(), Window(), OrlojTables(), OrlojSensitivity(), Bandits(),
+    )
 }  # fmt: skip
