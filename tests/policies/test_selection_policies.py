@@ -174,6 +174,17 @@ def test_a_missing_model_votes_with_its_average_and_lowers_the_confidence() -> N
     assert (value, confidence) == (2, 0)
 
 
+def test_what_a_missing_model_predicts_on_average_does_not_outvote_what_is_there() -> None:
+    policy = a_policy("exp4", eta=1, memory=1e12)
+    state = policy.init()
+    for _ in range(20):
+        state = policy.observe(state, Selection(MODELS), {"good": 0.0, "fair": 1.0, "poor": 1.0})
+    absent = {"good": {1.0: 0.6, 2.0: 0.4}}
+    assert policy.combine(state, a_ballot(absent, fair=5, poor=5)) == (5, 2 / 3)
+    assert policy.combine(state, a_ballot(absent, fair=2, poor=1)).value == 1
+    assert policy.combine(state, a_ballot({"good": {9.0: 1.0}}, True, fair=1, poor=1)).value == 5
+
+
 def test_where_only_models_that_weigh_nothing_have_answered_they_answer() -> None:
     policy = a_policy("exp4", eta=100, memory=1e12)
     state = policy.init()

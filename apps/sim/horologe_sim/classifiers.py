@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from horologe_common.settings import SettingsError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,9 +30,11 @@ Classifier: TypeAlias = "Callable[[Images], Labels]"
 
 
 def load() -> tuple[Images, Labels]:
-    """Images [1797, 64], values from 0 to 1, and their digits. Raises ImportError without scikit-learn."""
-    from sklearn.datasets import load_digits  # seconds to import
-
+    """Images [1797, 64], values from 0 to 1, and their digits. Raises `SettingsError` without scikit-learn."""
+    try:
+        from sklearn.datasets import load_digits  # seconds to import
+    except ImportError as error:
+        raise SettingsError("scikit-learn: not installed, wanted the extra: pip install 'horologe[demo]'") from error
     bunch = load_digits()
     return np.asarray(bunch.data, np.float64) / 16, np.asarray(bunch.target, np.int64)
 
@@ -38,6 +42,22 @@ def load() -> tuple[Images, Labels]:
 def part(images: Images, begin: int, end: int) -> Images:
     """The pixels of some of the rows of each image."""
     return images[:, begin * SIDE : end * SIDE]
+
+
+def turned(images: Images, degrees: float) -> Images:
+    """Rotated about their middle, counter-clockwise; each pixel between the four that it falls on."""
+    angle = np.deg2rad(degrees)
+    down, right = np.mgrid[:SIDE, :SIDE].reshape(2, -1) - (SIDE - 1) / 2
+    at_down = np.cos(angle) * down + np.sin(angle) * right + (SIDE - 1) / 2
+    at_right = np.cos(angle) * right - np.sin(angle) * down + (SIDE - 1) / 2
+    framed = np.pad(images.reshape(-1, SIDE, SIDE), ((0, 0), (1, 2), (1, 2)))
+    found = np.zeros((len(images), SIDE * SIDE))
+    top, left = np.clip(np.floor(at_down), -1, SIDE), np.clip(np.floor(at_right), -1, SIDE)
+    for rows, share_of_row in ((top, 1 - (at_down - top)), (top + 1, at_down - top)):
+        for columns, share in ((left, 1 - (at_right - left)), (left + 1, at_right - left)):
+            weight = np.clip(share_of_row, 0, 1) * np.clip(share, 0, 1)
+            found += framed[:, rows.astype(int) + 1, columns.astype(int) + 1] * weight
+    return found
 
 
 def neighbour(images: Images, labels: Labels) -> Classifier:

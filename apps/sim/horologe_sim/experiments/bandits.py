@@ -41,6 +41,8 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recovers_at: int
     training: int
     policies: tuple[str, ...]
+    settings: dict[str, dict[str, float]]
+    """By policy, where they are not the defaults."""
     models: tuple[Model, ...]
 
     @property
@@ -65,7 +67,8 @@ class Bandits:
                 errors[model].append(wrong.astype(float))
             for at, policy in enumerate(place.policies):
                 progress((number * len(place.policies) + at) / whole, f"seed {number + 1}, {policy}")
-                errors[policy].append(serve(requests, policy, seed * place.seeds + number).wrong.astype(float))
+                answers = serve(requests, policy, seed * place.seeds + number, settings=place.settings.get(policy))
+                errors[policy].append(answers.wrong.astype(float))
         found = {name: np.stack(runs) for name, runs in errors.items()}
         rows = _rows(place, found, np.mean(solo, axis=0))
         facts = {

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    eta: Rate = 0.1
+    eta: Rate = 0.2
     """Times `memory`, 10: of two models one of which errs 20% more often than the other, that one counts 1/7."""
-    memory: Memory = 100
+    memory: Memory = 50
     tolerance: Tolerance = 0.1
 
 
