@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horologe_common.applications import Application
@@ -28,10 +28,11 @@ some_loss = st.sampled_from([0.0, 1.0]) | st.floats(0, 1)
 some_rounds = st.lists(st.dictionaries(st.sampled_from(POOL), some_loss), max_size=30)
 some_class = st.integers(0, 3).map(float)
 some_number = st.floats(-1e9, 1e9)
+briefly = settings(max_examples=40, deadline=None)
 
 
-def a_policy(name: str, models: Sequence[str], **settings: Any) -> Policy:
-    return make_policy(Application("digits", tuple(models), policy=name, settings=settings))
+def a_policy(name: str, models: Sequence[str], **chosen: Any) -> Policy:
+    return make_policy(Application("digits", tuple(models), policy=name, settings=chosen))
 
 
 def after(policy: Policy, rounds: Sequence[Mapping[str, float]], chance: Random, state: Any = None) -> Any:
@@ -68,6 +69,7 @@ def ballots(draw: st.DrawFn, selection: Selection) -> Ballot:
 
 
 @everyone
+@briefly
 @given(models=some_models, rounds=some_rounds, seed=st.integers(0, 99))
 def test_weights_and_selections_are_of_the_models(
     name: str, models: list[str], rounds: list[dict[str, float]], seed: int
@@ -83,6 +85,7 @@ def test_weights_and_selections_are_of_the_models(
 
 
 @everyone
+@briefly
 @given(data=st.data(), models=some_models, rounds=some_rounds)
 def test_what_is_combined_lies_among_the_votes_and_its_confidence_is_a_share(
     name: str, data: st.DataObject, models: list[str], rounds: list[dict[str, float]]
@@ -109,6 +112,7 @@ def test_all_who_agree_are_right_with_confidence_1(name: str) -> None:
 
 
 @everyone
+@briefly
 @given(models=some_models, rounds=some_rounds)
 def test_a_state_is_kept_as_message_pack(name: str, models: list[str], rounds: list[dict[str, float]]) -> None:
     policy = a_policy(name, models)
@@ -119,6 +123,7 @@ def test_a_state_is_kept_as_message_pack(name: str, models: list[str], rounds: l
 
 
 @everyone
+@briefly
 @given(rounds=some_rounds, seed=st.integers(0, 99))
 def test_the_same_chance_gives_the_same_and_states_given_are_not_changed(
     name: str, rounds: list[dict[str, float]], seed: int
@@ -131,6 +136,7 @@ def test_the_same_chance_gives_the_same_and_states_given_are_not_changed(
 
 
 @everyone
+@briefly
 @given(old=some_models, new=some_models, rounds=some_rounds)
 def test_other_models_of_the_application_carry_on_with_what_is_known(
     name: str, old: list[str], new: list[str], rounds: list[dict[str, float]]
@@ -153,6 +159,7 @@ def test_what_another_policy_has_learned_is_no_obstacle(name: str, other: str) -
 
 
 @everyone
+@briefly
 @given(rounds=some_rounds)
 def test_feedback_may_be_late_or_of_models_that_are_gone(name: str, rounds: list[dict[str, float]]) -> None:
     before, policy = a_policy(name, POOL), a_policy(name, POOL[:3])

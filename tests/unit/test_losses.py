@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horologe_common.applications import Application
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from horologe_selector.losses import Loss
 
 anything = st.floats()
+briefly = settings(max_examples=60, deadline=None)
 
 
 def a_loss(loss: str = "", task: str = "classes", custom: dict[str, Loss] | None = None) -> Loss:
@@ -24,12 +25,14 @@ def a_loss(loss: str = "", task: str = "classes", custom: dict[str, Loss] | None
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@briefly
 @given(truth=anything, value=anything)
 def test_in_0_to_1(name: str, truth: float, value: float) -> None:
     assert 0 <= a_loss(name)(truth, value) <= 1
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@briefly
 @given(truth=st.floats(allow_nan=False, allow_infinity=False))
 def test_the_truth_costs_nothing(name: str, truth: float) -> None:
     assert a_loss(name)(truth, truth) == 0

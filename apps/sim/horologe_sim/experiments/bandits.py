@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 POINTS = 100
 """Of a curve."""
+PAPERS = ("exp3", "exp4")
+"""The policies of the paper's figure."""
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,15 +86,16 @@ class Bandits:
 
         drawn, (left, right) = figure(1, 2)
         curves = findings.series["cumulative error"]
-        for axes, kinds in ((left, ("exp3", "exp4")), (right, None)):
-            for row in findings.rows:
-                name, single = row["name"], row["kind"] == "model"
-                if single or kinds is None or name in kinds:
-                    look = {"color": "grey", "linestyle": ":"} if single and kinds is None else {}
-                    style = "--" if single else "-"
-                    axes.plot(curves["request"], curves[name], **{"linestyle": style, "label": name, **look})
-            axes.set(xlabel="requests", ylabel="cumulative error", ylim=(0, 0.45))
-            axes.legend(fontsize=7)
+        thousands = [request / 1000 for request in curves["request"]]
+        for row in findings.rows:
+            name, single = row["name"], row["kind"] == "model"
+            if single or name in PAPERS:
+                left.plot(thousands, curves[name], "--" if single else "-", label=name)
+            if not single:
+                right.plot(thousands, curves[name], label=name)
+        for axes in (left, right):
+            axes.set(xlabel="requests (thousands)", ylabel="cumulative error", ylim=(0, 0.45))
+            axes.legend(fontsize=7, loc="upper right", ncols=2)
         return drawn
 
 

@@ -114,9 +114,13 @@ def _groups(place: Scene, benchmark: Benchmark, policy: str, answers: list[Answe
     agreeing = np.rint(np.concatenate([one.confidence for one in answers]) * len(place.learners))
     rows = [_row(benchmark, "policy", policy, "all", 1.0, wrong.mean())]
     for count in place.groups:
-        for group, inside in ((f"{count} agree", agreeing >= count), (f"fewer than {count}", agreeing < count)):
+        for group, inside in ((_group(place, count), agreeing >= count), (f"fewer than {count}", agreeing < count)):
             rows.append(_row(benchmark, "policy", policy, group, inside.mean(), _error(wrong, inside)))
     return rows
+
+
+def _group(place: Scene, count: int) -> str:
+    return f"{count} or more agree" if count < len(place.learners) else f"all {count} agree"
 
 
 def _error(wrong: NDArray[np.bool_], inside: NDArray[np.bool_]) -> float:
@@ -136,8 +140,9 @@ def _bars(place: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
         here = [row for row in rows if row["benchmark"] == benchmark.name]
         best = min(row["error"] for row in here if row["kind"] == "model")
         errors = {row["group"]: row["error"] for row in here if row["name"] == place.policies[0]}
-        whole, most = errors["all"], errors[f"{max(place.groups)} agree"]
+        most = _group(place, max(place.groups))
         name = f"{benchmark.name}: error of {place.policies[0]}"
-        bars.append(Bar(f"{name} over the best model's", round(whole / best, 4), PAPER, "at most"))
-        bars.append(Bar(f"{name} where {max(place.groups)} agree, over all", round(most / whole, 4), 0.5, "at most"))
+        of_best, of_all = round(errors["all"] / best, 4), round(errors[most] / errors["all"], 4)
+        bars.append(Bar(f"{name} over the best model's", of_best, PAPER, "at most"))
+        bars.append(Bar(f"{name} where {most} over that of all", of_all, 0.5, "at most"))
     return bars

@@ -84,14 +84,14 @@ class Personal:
         from horologe_sim.experiments.figures import figure
 
         drawn, (axes,) = figure(1, 1)
-        drawn.set_size_inches(7, 4.5)
+        drawn.set_size_inches(9, 4)
         for name, values in findings.series["error by feedbacks"].items():
             edges = np.unique(np.geomspace(1, len(values) + 1, 14).astype(int)) - 1
             means = [np.mean(values[begin:end]) for begin, end in pairwise(edges)]
             style = "--" if name in (OBLIVIOUS, REPORTED, BEST) else ":" if "one state" in name else "-"
             axes.plot(edges[:-1] + 1, means, style, label=name)
         axes.set(xscale="log", xlabel="request of a writer", ylabel="error", ylim=(0, None))
-        axes.legend(fontsize=6)
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
         return drawn
 
 
