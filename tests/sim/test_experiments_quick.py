@@ -24,6 +24,7 @@ TINY = {
     "scale": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
     "orloj-tables": ['cases=["resnet-imagenet", "std-1"]', "requests=60"],
     "orloj-sensitivity": ["slos=[3]", "requests=60", "p99_ms=[50]"],
+    "replicas": ["replicas=[1, 2]", "row_ms=1.0", "largest=32", 'warmup="300ms"', 'duration="800ms"'],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
 }  # fmt: skip
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
@@ -62,7 +63,7 @@ def test_findings_become_files(tmp_path: Path) -> None:
     assert all(bar["name"].rpartition(",")[0] in page for bar in found["bars"])
 
 
-@pytest.mark.parametrize("name", ["fig6", "fig7", "fig8", "scale", "window", "orloj-tables"])
+@pytest.mark.parametrize("name", ["fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "replicas"])
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
     run(name, "--plot", "--out", str(tmp_path))
     assert (tmp_path / f"{name}.png").stat().st_size > 0

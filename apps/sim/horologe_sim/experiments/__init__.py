@@ -7,9 +7,13 @@ from horologe_sim.experiments.fig7 import Fig7
 from horologe_sim.experiments.fig8 import Fig8
 from horologe_sim.experiments.orloj_sensitivity import OrlojSensitivity
 from horologe_sim.experiments.orloj_tables import OrlojTables
+from horologe_sim.experiments.replicas import Replicas
 from horologe_sim.experiments.scale import Scale
 from horologe_sim.experiments.window import Window
 
 EXPERIMENTS: dict[str, Experiment] = {
-    one.name: one for one in (Fig5(), Fig6(), Fig7(), Fig8(), Scale(), Window(), OrlojTables(), OrlojSensitivity())
+    one.name: one
+    for one in (
+        Fig5(), Fig6(), Fig7(), Fig8(), Scale(), Window(), OrlojTables(), OrlojSensitivity(), Replicas(),
+    )
 }  # fmt: skip
