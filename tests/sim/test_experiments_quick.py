@@ -27,6 +27,7 @@ TINY = {
     "bandits": ["requests=300", "fails_at=100", "recovers_at=200", "seeds=2", "training=200"],
     "ensembles": ["requests=300", "seeds=1"],
     "personal": ["requests=30", "writers=2", "steps=[0, 10]"],
+    "replicas": ["replicas=[1, 2]", "row_ms=1.0", "largest=32", 'warmup="300ms"', 'duration="800ms"'],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
 }  # fmt: skip
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
@@ -66,7 +67,7 @@ def test_findings_become_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "bandits", "ensembles", "personal"]
+    "name", ["fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "bandits", "ensembles", "personal", "replicas"]
 )
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
     run(name, "--plot", "--out", str(tmp_path))

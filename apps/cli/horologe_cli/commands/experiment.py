@@ -54,12 +54,13 @@ def experiment(
 
 
 def _known() -> dict[str, Experiment]:
+    from horologe_cli.batching import Batching
     from horologe_cli.dynamic import Dynamic
     from horologe_cli.fig9 import Fig9
     from horologe_cli.live import Live
     from horologe_sim.experiments import EXPERIMENTS
 
-    return {**EXPERIMENTS, Fig9.name: Fig9(), Live.name: Live(), Dynamic.name: Dynamic()}
+    return {**EXPERIMENTS, Fig9.name: Fig9(), Live.name: Live(), Dynamic.name: Dynamic(), Batching.name: Batching()}
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:

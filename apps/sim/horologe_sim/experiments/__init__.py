@@ -10,6 +10,7 @@ from horologe_sim.experiments.fig8 import Fig8
 from horologe_sim.experiments.orloj_sensitivity import OrlojSensitivity
 from horologe_sim.experiments.orloj_tables import OrlojTables
 from horologe_sim.experiments.personal import Personal
+from horologe_sim.experiments.replicas import Replicas
 from horologe_sim.experiments.scale import Scale
 from horologe_sim.experiments.window import Window
 
@@ -17,6 +18,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     one.name: one
     for one in (
         Fig5(), Fig6(), Fig7(), Fig8(), Scale(), Window(), OrlojTables(), OrlojSensitivity(), Bandits(), Ensembles(),
-        Personal(),
+        Personal(), Replicas(),
     )
 }  # fmt: skip
