@@ -5,10 +5,11 @@ python -m horologe_sim.learning < order.json
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,6 +33,8 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Lists that wait for their acknowledgement at a time."""
     core: int
     """To run on, keeper and all; -1: any."""
+    alone: bool = False
+    """At real-time priority where that is permitted: other programs do not share the core."""
     tell: bool = False
     """Write the number of each list that is acknowledged, one a line, at once."""
 
@@ -72,21 +75,24 @@ def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     if order.core >= 0:
         os.sched_setaffinity(0, {order.core})
+    if order.alone:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     play = Play(order.load, order.seed)
     meter = Meter(order)
     half = Half(play, order.settings, meter.told)
     half.remember(order.cached)
     packets = list(play.lists(inputs=not order.cached))
-    warmup = order.load.warmup // order.load.list
+    first = order.load.unmeasured // order.load.list
     half.start()
-    _run(half, meter, packets[:warmup], 0)
+    _run(half, meter, packets[:first], 0)
     meter.took_ns.clear()
     half.store.groups.clear()
     begin, cpu = time.perf_counter(), time.process_time()
-    _run(half, meter, packets[warmup:], warmup)
+    _run(half, meter, packets[first:], first)
     seconds, cpu_s = time.perf_counter() - begin, time.process_time() - cpu
     found = Found(
-        seconds, order.load.observations - warmup * order.load.list, meter.not_ok, sorted(meter.took_ns.values()),
+        seconds, order.load.observations - first * order.load.list, meter.not_ok, sorted(meter.took_ns.values()),
         cpu_s, len(half.store.groups), sum(count for count, _ in half.store.groups),
         sorted(took_ns for _, took_ns in half.store.groups), _predict_ns(play), _resident(),
     )  # fmt: skip
@@ -121,10 +127,6 @@ def _predict_ns(play: Play) -> float:
 def _resident() -> int:
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
-def order_bytes(order: Any) -> bytes:
-    return msgspec.json.encode(order)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import s
 from horologe_common.core import Out
 from horologe_common.reactor import SWITCH_INTERVAL_S
-from horologe_common.wire import Acknowledged, Letter, decode, encode
+from horologe_common.wire import Acknowledged, Feedback, Letter, decode, encode
 from horologe_selector.cache import Cache
 from horologe_selector.contexts import Contexts
 from horologe_selector.feedback import Feedbacks
@@ -92,7 +92,8 @@ class Half:
         now_ns = time.monotonic_ns()
         for letter in decode(packet):
             for message in letter.messages:
-                self.feedback.take_in(now_ns, letter.sender, message)
+                if isinstance(message, Feedback):
+                    self.feedback.take_in(now_ns, letter.sender, message)
         self._turn(now_ns)
 
     def wait(self) -> None:

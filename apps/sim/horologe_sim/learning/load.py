@@ -22,8 +22,8 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`observations` in lists of `list`, each of a context and of inputs drawn evenly."""
 
     observations: int
-    warmup: int
-    """Of them, not measured."""
+    unmeasured: int
+    """Of them, the first."""
     list: int
     contexts: int
     inputs: int
@@ -100,7 +100,7 @@ class Play:
         }  # fmt: skip
 
     def predict(self, places: Sequence[int]) -> Mapping[str, Sequence[float]]:
-        """The stub models: perceptrons of one hidden layer, by the list. What they say is replaced by what was drawn."""
+        """The stub models: perceptrons, by the list. What they say gives way to what was drawn."""
         rows = self.inputs[places]
         found: dict[str, Any] = {}
         for at, (model, (first, second)) in enumerate(zip(self.models, self.weights, strict=True)):
