@@ -8,8 +8,12 @@ from horologe_sim.experiments.fig8 import Fig8
 from horologe_sim.experiments.orloj_sensitivity import OrlojSensitivity
 from horologe_sim.experiments.orloj_tables import OrlojTables
 from horologe_sim.experiments.scale import Scale
+from horologe_sim.experiments.stragglers import Stragglers
 from horologe_sim.experiments.window import Window
 
 EXPERIMENTS: dict[str, Experiment] = {
-    one.name: one for one in (Fig5(), Fig6(), Fig7(), Fig8(), Scale(), Window(), OrlojTables(), OrlojSensitivity())
+    one.name: one
+    for one in (
+        Fig5(), Fig6(), Fig7(), Fig8(), Scale(), Window(), OrlojTables(), OrlojSensitivity(), Stragglers(),
+    )
 }  # fmt: skip
