@@ -197,11 +197,11 @@ def test_functions_are_named_and_put_in_place_by_whoever_restores() -> None:
 
 def test_tensors_become_zeros_of_their_size() -> None:
     frontend = cores()[1]
-    frontend.staging.hold(1, (), [memoryview(b"\7" * 1000)])
+    frontend.staging.hold(1, (), [memoryview(b"\7" * 10_000)])
     again = restore(snapshot(frontend))
     again.staging.check()
-    assert again.staging.held_bytes == 1000
-    assert len(snapshot(frontend)) < 2000
+    assert again.staging.held_bytes == 10_000
+    assert len(snapshot(frontend)) < 5000
 
 
 class Evil:

@@ -37,7 +37,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         "dc00120201009194a178a44650333292010410a000a16da1310a1404c3cb3fe800000000000091a16d91a16ec3c4020102c3",
     ),
     (wire.Cancel((1, 2)), "9203920102"),
-    (wire.ModelInfo(3, "m"), "930403a16d"),
+    (wire.ModelInfo(3, "m", "chat"), "940403a16da463686174"),
     (
         wire.Models(3, (wire.ModelState(SPEC, "READY", ""),), 0, ""),
         "95050391939fa16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000a55245414459a000a0",

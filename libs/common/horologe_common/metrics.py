@@ -36,6 +36,16 @@ METRICS: dict[str, Metric] = {
     "nv_cache_num_misses_per_model": Metric("cumulative", "Prediction cache misses", MODEL),
     "horologe_request_seconds": Metric("histogram", "Arrival to answer at the frontend", MODEL),
     "horologe_slack_seconds": Metric("histogram", "Deadline less answer time, of requests answered in time", MODEL),
+    "horologe_application_requests_total": Metric(
+        "counter", "Requests of an application, by how they ended", ("application", "status")
+    ),
+    "horologe_application_defaulted_total": Metric(
+        "counter", "Requests of which a row was answered by the declared default", ("application",)
+    ),
+    "horologe_application_missing_total": Metric(
+        "counter", "Models that were asked and not there in time", ("application",)
+    ),
+    "horologe_application_request_seconds": Metric("histogram", "Arrival to answer at the frontend", ("application",)),
     "horologe_refused_total": Metric("counter", "Requests refused by the controller, by reason", (*MODEL, "reason")),
     "horologe_batch_rows": Metric("histogram", "Rows in a batch", MODEL),
     "horologe_prediction_error_seconds": Metric("histogram", "Actual less expected duration", ("action", "side")),
@@ -100,6 +110,12 @@ class Stats:
         if histogram is None:
             histogram = self.histograms[key] = Histogram(_bounds(name))
         histogram.observe(value)
+
+    def forget(self, prefix: str, label: str) -> None:
+        """Drop what is kept under names that begin so for this first label."""
+        for kept in (self.values, self.histograms):
+            for key in [key for key in kept if key[0].startswith(prefix) and key[1:2] == (label,)]:
+                del kept[key]
 
 
 def _bounds(name: str) -> Sequence[int]:

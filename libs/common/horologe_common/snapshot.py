@@ -33,7 +33,8 @@ PURE = frozenset({
         "snapshot",
     )),
     *(f"horologe_frontend.{name}" for name in (
-        "admission", "asks", "catalogue", "core", "sampling", "settings", "statistics",
+        "admission", "applications", "asks", "catalogue", "core", "counts", "feedbacks", "lingering", "questions",
+        "sampling", "settings", "statistics",
     )),
     *(f"horologe_selector.{name}" for name in (
         "averages", "cache", "catalogue", "contexts", "core", "ensembles", "feedback", "flights", "policy", "registry",

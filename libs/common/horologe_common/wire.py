@@ -95,10 +95,11 @@ class Cancel(Message, frozen=True, tag=3):
 
 
 class ModelInfo(Message, frozen=True, tag=4):
-    """Ask for the models; `model` empty: all of them."""
+    """Ask for the models; `model` empty: all of them. With an `application`: its signature, as if it were a model."""
 
     id: int
     model: str = ""
+    application: str = ""
 
 
 class ModelState(Message, frozen=True):

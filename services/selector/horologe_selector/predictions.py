@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from horologe_common.application_outputs import answer_tensors
 from horologe_common.frames import array_of
 from horologe_common.status import InvalidInput
-from horologe_common.wire import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from horologe_common.applications import Application
     from horologe_common.core import Buffer
+    from horologe_common.wire import Tensor
     from horologe_selector.policy import Guess
 
 EXACT = 1 << 53
@@ -46,19 +46,8 @@ def tensors_of(
 ) -> tuple[tuple[Tensor, ...], list[bytes]]:
     """The answer of an application: `prediction` (INT64, of regression FP64), `confidence` (FP32), `defaulted` (BOOL),
     each [rows]."""
-    rows = len(guesses)
-    shape = (rows,)
-    if application.task == "regression":
-        datatype, values = "FP64", struct.pack(f"<{rows}d", *[guess.value for guess in guesses])
-    else:
-        datatype, values = "INT64", struct.pack(f"<{rows}q", *[int(guess.value) for guess in guesses])
-    confidences = struct.pack(f"<{rows}f", *[guess.confidence for guess in guesses])
-    tensors = (
-        Tensor("prediction", datatype, shape, 8 * rows),
-        Tensor("confidence", "FP32", shape, 4 * rows),
-        Tensor("defaulted", "BOOL", shape, rows),
-    )
-    return tensors, [values, confidences, bytes(map(bool, defaulted))]
+    values, confidences = [guess.value for guess in guesses], [guess.confidence for guess in guesses]
+    return answer_tensors(application, values, confidences, defaulted)
 
 
 def _place(output: str, outputs: Sequence[Tensor]) -> int:
