@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -92,11 +93,11 @@ def test_a_request_of_an_application_is_a_query_without_a_model() -> None:
     assert query is not None
     assert (query.model, query.application, query.context, query.rows) == ("", "digits", "user-1", 2)
     assert query.input_hash
-    assert (query.budget_ns, query.best_effort) == (ms(40), False)
+    assert (query.budget_ns, query.best_effort) == (ms(38), False)
 
 
 def test_the_clients_deadline_goes_before_the_applications() -> None:
-    query = ask(a_frontend(), budget_ns=ms(9))
+    query = ask(a_frontend(msgspec.structs.replace(SAFE, default=None)), budget_ns=ms(9))
     assert query is not None
     assert query.budget_ns == ms(9)
 
@@ -227,6 +228,13 @@ def test_a_brief_deadline_leaves_the_selector_most_of_it() -> None:
     frontend = a_frontend()
     ask(frontend, budget_ns=ms(4))
     assert frontend.wakeup_ns() == NOW + ms(3)
+
+
+def test_the_selector_is_told_to_answer_before_the_default_does() -> None:
+    frontend = a_frontend()
+    query = ask(frontend)
+    assert query is not None
+    assert NOW + query.budget_ns == frontend.wakeup_ns() == NOW + ms(38)
 
 
 def test_an_answer_after_the_default_is_dropped() -> None:

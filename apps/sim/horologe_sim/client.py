@@ -38,8 +38,8 @@ BEST_EFFORT_NS = s(30)
 class Asker:
     """What both clients do alike: ask when the demand says so, wait, give up.
 
-    `specs` by what is asked: a model's, or that of an application's models. `patience_ns`: how long after its deadline a request is LOST. Requests that have been
-    sent before there was anybody to send them to wait for somebody.
+    `specs` by what is asked: a model's, or that of an application's models. `patience_ns`: how long after its deadline
+    a request is LOST. Requests that have been sent before there was anybody to send them to wait for somebody.
     """
 
     recorded = False

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core import Buffer
-    from horologe_common.models import ModelSpec
     from horologe_sim.marks import Skill
     from horologe_sim.noise import Noise
     from horologe_sim.process import Process
@@ -97,7 +96,7 @@ class Device:
         """Everything takes so many times as long as it should."""
         self._draws = Draws(noise, seed)
         self._own = {
-            key: Draws(model.noise, [*seed, number]) for number, (key, model) in enumerate(models.items()) if model.noise
+            key: Draws(one.noise, [*seed, number]) for number, (key, one) in enumerate(models.items()) if one.noise
         }  # fmt: skip
         self._runners: dict[tuple[int, str], Runner] = {}
 

@@ -100,7 +100,9 @@ class House:
     def loaded(self, name: str) -> bool:
         """Whether any device has the model, or all models of the application."""
         models = next((one.models for one in self.scenario.applications if one.name == name), (name,))
-        return all(any(device.holds(f"{model.partition('/')[0]}/1") for device in self.devices.values()) for model in models)
+        return all(
+            any(device.holds(f"{model.partition('/')[0]}/1") for device in self.devices.values()) for model in models
+        )
 
     @property
     def _fused_submitter(self) -> bool:

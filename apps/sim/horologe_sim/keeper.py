@@ -28,7 +28,12 @@ class Keeper:
         """The reply, if there is one."""
         match message:
             case List():
-                return [Listed(message.family, [one for key, one in self.records.items() if key.startswith(message.family + "\n")])]
+                return [
+                    Listed(
+                        message.family,
+                        [one for key, one in self.records.items() if key.startswith(message.family + "\n")],
+                    )
+                ]
             case Read():
                 return [Found(message.keys, [self.records.get(key) for key in message.keys])]
             case Write():

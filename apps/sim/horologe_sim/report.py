@@ -11,6 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from numpy.typing import NDArray
+
     from horologe_sim.gpu import Meter
     from horologe_sim.tally import Judged, Line, Tally
 
@@ -124,14 +126,27 @@ class Report(msgspec.Struct, frozen=True):
             )  # fmt: skip
         applications = _table(self.applications)
         sizes = ", ".join(f"{count} of {rows}" for rows, count in self.batches.items())
-        parts = (head, "", *aligned(rows), "", *applications, *aligned(workers), "", f"batches by rows: {sizes}", "", self.summary())
+        parts = (
+            head,
+            "",
+            *aligned(rows),
+            "",
+            *applications,
+            *aligned(workers),
+            "",
+            f"batches by rows: {sizes}",
+            "",
+            self.summary(),
+        )
         return "\n".join(parts)
 
 
 def _table(applications: Mapping[str, ApplicationRow]) -> list[str]:
     if not applications:
         return []
-    lines = [("application", "answers", "accuracy", "defaulted", "incomplete", "missing", "missing p99")]
+    lines: list[tuple[str, ...]] = [
+        ("application", "answers", "accuracy", "defaulted", "incomplete", "missing", "missing p99")
+    ]
     for name, one in applications.items():
         shares = (one.accuracy, one.defaulted, one.incomplete, one.missing_mean, one.missing_p99)
         lines.append((name, str(one.answers), *("" if share is None else f"{share:.2%}" for share in shares)))
@@ -183,13 +198,15 @@ def row(lines: list[Line], seconds: float) -> Row:
 def application_row(judged: Judged) -> ApplicationRow:
     """Of the answers of one application."""
     missing = np.asarray(judged.missing)
-    answers = len(missing)
-    mean, p99 = (missing.mean(), np.quantile(missing, 0.99, method="inverted_cdf")) if answers else (0.0, 0.0)
-    return ApplicationRow(
-        answers, round(judged.right / judged.rows, 5) if judged.rows else None,
-        round(judged.defaulted / answers, 5) if answers else 0.0, round(float((missing > 0).sum()) / max(1, answers), 5),
-        round(float(mean), 5), round(float(p99), 5),
-    )  # fmt: skip
+    if not len(missing):
+        return ApplicationRow(0, None, 0.0, 0.0, 0.0, 0.0)
+    shares = judged.defaulted / len(missing), (missing > 0).mean(), missing.mean(), _high(missing)
+    accuracy = round(judged.right / judged.rows, 5) if judged.rows else None
+    return ApplicationRow(len(missing), accuracy, *(round(float(share), 5) for share in shares))
+
+
+def _high(shares: NDArray[np.float64]) -> float:
+    return float(np.quantile(shares, 0.99, method="inverted_cdf"))
 
 
 def worker_row(meter: Meter, shares: int, seconds: float) -> WorkerRow:

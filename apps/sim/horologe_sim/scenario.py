@@ -139,7 +139,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if load.application and (load.application not in specs or self.path == "direct"):
                 raise InvalidInput(
                     f"load.application: got {load.application!r}, wanted one of "
-                    f"{', '.join(one.name for one in self.applications) or 'applications'}, and path = \"whole\""
+                    f'{", ".join(one.name for one in self.applications) or "applications"}, and path = "whole"'
                 )
         return specs
 

@@ -151,7 +151,7 @@ class Frontend:
         """Ask the selector; without one, `_joined` will."""
         request.selector, request.worker = self._questions.selector, ""
         if self._questions.selector:
-            budget_ns = request.deadline_ns - now_ns
+            budget_ns = min(request.deadline_ns, self._give_up_ns(request)) - now_ns  # not after the default
             query = request.query
             if budget_ns != query.budget_ns:
                 query = msgspec.structs.replace(query, budget_ns=budget_ns)

@@ -90,7 +90,9 @@ class Stragglers:
         for colour, side in (("C3", "blocking_"), ("C0", "")):
             for field, line in (("mean_ms", "-"), ("p99_ms", "--"), ("p99.9_ms", ":")):
                 label = f"{side.strip('_') or 'in time'}, {field.removesuffix('_ms')}"
-                latency.plot(sizes, [row[side + field] for row in findings.rows], colour + line, marker="o", label=label)
+                latency.plot(
+                    sizes, [row[side + field] for row in findings.rows], colour + line, marker="o", label=label
+                )
             values = [100 * row[f"{side}accuracy"] for row in findings.rows]
             accuracy.plot(sizes, values, colour, marker="o", label=side.strip("_") or "in time")
         for field, line in (("missing_mean", "-"), ("missing_p99", "--")):
@@ -126,8 +128,10 @@ def _play(place: Scene, size: int, slo_ns: int, seed: int, cost: Cost) -> Side:
     line, report = house.tally.lines[NAME], house.report()
     cost.requests += line.sent
     took_ms = np.asarray(line.took_ns) / 1e6
-    quantiles = [float(one) for one in np.quantile(took_ms, (0.99, 0.999), method="inverted_cdf")]
-    return Side(line.sent, len(took_ms), report.strays, (float(took_ms.mean()), *quantiles), report.applications[NAME])
+    p99_ms, p999_ms = map(float, np.quantile(took_ms, (0.99, 0.999), method="inverted_cdf"))
+    return Side(
+        line.sent, len(took_ms), report.strays, (float(took_ms.mean()), p99_ms, p999_ms), report.applications[NAME]
+    )
 
 
 def _row(size: int, blocking: Side, ours: Side) -> dict[str, Any]:
@@ -150,7 +154,7 @@ def _bars(place: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
     return [
         *(Bar(f"P99 of {row['models']} models in ms", row["p99_ms"], slo_ms, "at most") for row in rows),
         Bar("queries late, refused, or not answered exactly once", sum(row["wrong"] for row in rows), 0, "at most"),
-        *(Bar(f"accuracy lost by {row['models']} models, points", row["points_lost"], LOSS_POINTS, "at most") for row in rows),
+        *(Bar(f"points lost by {row['models']} models", row["points_lost"], LOSS_POINTS, "at most") for row in rows),
     ]  # fmt: skip
 
 
