@@ -36,9 +36,10 @@ from horologe_common.wire import (
     Withdraw,
 )
 from horologe_selector.core import Selector
+from horologe_selector.keeper import serve
 from horologe_selector.settings import Settings
-from horologe_selector.store import Change, Listed, Record, Write, Written
-from horologe_selector.store import List as ListFamily
+from horologe_selector.store import Write, Written
+from horologe_selector.stores.memory import Memory
 
 FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 HASH = bytes(32)
@@ -48,10 +49,10 @@ class Desk:
     """A selector with the models `a`, `b`, `c`, a keeper that always says yes, and verbs to drive it."""
 
     def __init__(self, **application: Any) -> None:
-        self.selector = Selector("selector/0#1", Settings(), random.Random(1))
+        self.selector = Selector("selector/0#1", Settings(store="memory"), random.Random(1))
         self.now_ns = 0
         self.submits: dict[str, Submit] = {}
-        self.records: dict[str, Record] = {}
+        self.store = Memory()
         self.tell(FRONTEND, Joined(FRONTEND))
         self.tell(CONTROLLER, Joined(CONTROLLER))
         self.models("a", "b", "c")
@@ -71,23 +72,10 @@ class Desk:
             if not asked:
                 break
             for message in asked:
-                self._keep(message)
+                for reply in serve(self.store, [message]):
+                    self.selector.handle(self.now_ns, "store/0", reply, ())
         for submit in sent(self.selector, Submit):
             self.submits[submit.model.partition("/")[0]] = submit
-
-    def _keep(self, message: Any) -> None:
-        if isinstance(message, ListFamily):
-            self.selector.handle(self.now_ns, "store/0", Listed(message.family, list(self.records.values())), ())
-        elif isinstance(message, Write):
-            for change in message.changes:
-                self._write(change)
-            self.selector.handle(self.now_ns, "store/0", Written(message.changes, [None] * len(message.changes)), ())
-
-    def _write(self, change: Change) -> None:
-        if change.data is None:
-            self.records.pop(change.key, None)
-        else:
-            self.records[change.key] = Record(change.key, change.version + 1, change.data)
 
     def models(self, *names: str) -> None:
         states = tuple(a_state(a_spec(name)) for name in names)
@@ -413,8 +401,8 @@ def test_a_declaration_that_cannot_be_served_is_refused_by_name(fields: dict[str
 def test_applications_are_there_again_after_a_restart() -> None:
     desk = Desk(models=("a",))
     after = Desk()
-    after.records = desk.records
-    after.selector = Selector("selector/0#2", Settings(), random.Random(1))
+    after.store = desk.store
+    after.selector = Selector("selector/0#2", Settings(store="memory"), random.Random(1))
     after.tell(FRONTEND, Joined(FRONTEND))
     (announced,) = sent(after.selector, Applications, FRONTEND)
     assert [state.application.name for state in announced.applications] == ["digits"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -93,13 +92,14 @@ def test_a_request_of_an_application_is_a_query_without_a_model() -> None:
     assert query is not None
     assert (query.model, query.application, query.context, query.rows) == ("", "digits", "user-1", 2)
     assert query.input_hash
-    assert (query.budget_ns, query.best_effort) == (ms(38), False)
+    assert (query.budget_ns, query.best_effort) == (ms(38), False), "what is left before the default is answered"
 
 
-def test_the_clients_deadline_goes_before_the_applications() -> None:
-    query = ask(a_frontend(msgspec.structs.replace(SAFE, default=None)), budget_ns=ms(9))
+@pytest.mark.parametrize(("budget_ms", "wanted_ms"), [(0, 40), (9, 9)])
+def test_the_clients_deadline_goes_before_the_applications(budget_ms: int, wanted_ms: int) -> None:
+    query = ask(a_frontend(), "bare", budget_ns=ms(budget_ms))
     assert query is not None
-    assert query.budget_ns == ms(9)
+    assert query.budget_ns == ms(wanted_ms)
 
 
 def test_a_model_asked_on_behalf_of_an_application_is_that_model() -> None:
@@ -224,17 +224,36 @@ def test_a_selector_that_does_not_answer_means_the_default_in_time(selector: str
     frontend.check()
 
 
+@pytest.mark.parametrize("status", [Status.REFUSED, Status.LOST, Status.FAILED])
+def test_the_default_is_better_than_a_refusal(status: Status) -> None:
+    frontend = a_frontend()
+    query = ask(frontend)
+    assert query is not None
+    frontend.handle(NOW + ms(1), SELECTOR, Answer(query.id, int(status), reason="no worker", lingers=True), ())
+    assert defaulted(frontend)["prediction"] == [7]
+    assert query.id in frontend.staging
+    frontend.check()
+
+
+def test_a_new_selector_is_asked_when_it_knows_its_applications() -> None:
+    frontend = a_frontend()
+    first = ask(frontend)
+    assert first is not None
+    frontend.handle(NOW, SELECTOR, Gone(SELECTOR), ())
+    frontend.handle(NOW, "selector/0#2", Joined("selector/0#2"), ())
+    assert not sent(frontend, Query)
+    assert give(frontend, item()) is None
+    assert acknowledged(frontend)[0] == [Status.REFUSED]
+    frontend.handle(NOW + ms(5), "selector/0#2", Applications(0, (ApplicationState(SAFE, 1),)), ())
+    (again,) = sent(frontend, Query, "selector/0#2")
+    assert (again.id, again.budget_ns) == (first.id, ms(33))
+    frontend.check()
+
+
 def test_a_brief_deadline_leaves_the_selector_most_of_it() -> None:
     frontend = a_frontend()
     ask(frontend, budget_ns=ms(4))
     assert frontend.wakeup_ns() == NOW + ms(3)
-
-
-def test_the_selector_is_told_to_answer_before_the_default_does() -> None:
-    frontend = a_frontend()
-    query = ask(frontend)
-    assert query is not None
-    assert NOW + query.budget_ns == frontend.wakeup_ns() == NOW + ms(38)
 
 
 def test_an_answer_after_the_default_is_dropped() -> None:
@@ -538,6 +557,7 @@ def test_every_request_and_every_feedback_has_one_end_and_nothing_is_left(steps:
             case "gone":
                 frontend.handle(now_ns, SELECTOR, Gone(SELECTOR), ())
                 frontend.handle(now_ns, SELECTOR, Joined(SELECTOR), ())
+                announce(frontend, SAFE, BARE)
             case "wait":
                 now_ns += s(12)
         frontend.tick(now_ns)

@@ -28,16 +28,16 @@ class Declared:
     """Applications by name. They stay known while the selector is away: their defaults can still be answered."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self.known = False
-        """Whether a selector has announced its applications."""
+        self.announced_by = ""
+        """The selector that knows these; empty: none has announced any yet."""
         self._catalogue = catalogue
         self._by_name: dict[str, Application] = {}
         self._signatures: dict[str, ModelSpec] = {}
 
-    def replace(self, states: Sequence[ApplicationState]) -> list[str]:
+    def replace(self, selector: str, states: Sequence[ApplicationState]) -> list[str]:
         """Take over an announcement, which is always complete; the names that are declared no more."""
         gone = self._by_name.keys() - {state.application.name for state in states}
-        self.known = True
+        self.announced_by = selector
         self._by_name = {state.application.name: state.application for state in states}
         self.models_changed()
         return sorted(gone)
@@ -58,7 +58,7 @@ class Declared:
         """Raises `UnknownModel`, or `Refused` while no selector has announced what there is."""
         application = self._by_name.get(name)
         if application is None:
-            if not self.known:
+            if not self.announced_by:
                 raise Refused("no applications are known yet: the selector is starting", RETRY_NS)
             raise UnknownModel(f"application: got {name!r}, which is not declared")
         return application

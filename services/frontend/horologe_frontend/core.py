@@ -15,7 +15,7 @@ from horologe_common.clock import ms
 from horologe_common.core import Deadlines, Gone, Joined, Out, role
 from horologe_common.staging import Staging
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
-from horologe_common.wire import Answer, Cancel, Dispatch, Predict, Release
+from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
 from horologe_frontend.admission import Admission, Request
 from horologe_frontend.answers import addressed, default_of, only
 from horologe_frontend.applications import Declared
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import Settings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
+
+
+UNANSWERED = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
+"""Where an application has a default, that is better."""
 
 
 class Frontend:
@@ -61,7 +65,8 @@ class Frontend:
             Predict: self._predict, Cancel: self._cancelled, Gone: self._gone,
         }  # fmt: skip
         self._from_peers: dict[type, Handler] = {
-            Answer: self._answered, Dispatch: self._ship, Release: self._release, Joined: self._joined,
+            Answer: self._answered, Applications: self._announced, Dispatch: self._ship, Release: self._release,
+            Joined: self._joined,
         }  # fmt: skip
 
     def drain(self) -> None:
@@ -148,19 +153,23 @@ class Frontend:
         return self._admission.admit(now_ns, client, message, buffers)
 
     def _query(self, now_ns: int, request: Request) -> None:
-        """Ask the selector; without one, `_joined` will."""
+        """Ask the selector; without one, `_joined` will, or where it does not know its applications, `_announced`."""
         request.selector, request.worker = self._questions.selector, ""
-        if self._questions.selector:
-            budget_ns = min(request.deadline_ns, self._give_up_ns(request)) - now_ns  # not after the default
+        if request.application is not None and self.declared.announced_by != request.selector:
+            request.selector = ""
+        if request.selector:
+            budget_ns = min(request.deadline_ns, self._give_up_ns(request)) - now_ns
             query = request.query
             if budget_ns != query.budget_ns:
                 query = msgspec.structs.replace(query, budget_ns=budget_ns)
-            self.out.append(Out(self._questions.selector, query))
+            self.out.append(Out(request.selector, query))
 
     def _answered(self, now_ns: int, selector: str, message: Answer, buffers: Sequence[Buffer]) -> None:
         request = self._requests.get(message.id)
         if request is None or request.selector != selector:
             return
+        if message.status in UNANSWERED and (default := default_of(request)):
+            message, buffers = msgspec.structs.replace(default[0], lingers=message.lingers), default[1]
         self._finish(now_ns, request, message, buffers)
         if message.lingers:
             self._linger(request)
@@ -219,14 +228,24 @@ class Frontend:
                 request.worker = dispatch.worker
         self.out.append(self.staging.ship(dispatch))
 
+    def _announced(self, now_ns: int, selector: str, message: Applications, buffers: Sequence[Buffer]) -> None:
+        """Of this selector; or an answer of it."""
+        self.out.extend(self._questions.handle(now_ns, selector, message, buffers, True))
+        if message.id == 0:
+            self._query_all(now_ns)
+
+    def _query_all(self, now_ns: int) -> None:
+        """What the selector of now has not been asked."""
+        for request in self._requests.values():
+            if request.selector != self._questions.selector:
+                self._query(now_ns, request)
+
     def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
         address = message.address
         match role(address):
             case "selector":
                 self._questions.selector = address
-                for request in self._requests.values():
-                    if request.selector != address:
-                        self._query(now_ns, request)
+                self._query_all(now_ns)
             case "controller":
                 self._questions.controller = address
             case "worker":

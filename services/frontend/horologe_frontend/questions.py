@@ -115,7 +115,8 @@ class Questions:
         return self._ask_selector(now_ns, client, message, buffers)
 
     def _feedback(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterable[Out]:
-        return self._feedbacks.take(now_ns, client, message, buffers, self.selector)
+        ready = self.selector and self._declared.announced_by == self.selector
+        return self._feedbacks.take(now_ns, client, message, buffers, self.selector if ready else "")
 
     def _acknowledged(
         self, now_ns: int, selector: str, message: Acknowledged, buffers: Sequence[Buffer]
@@ -136,7 +137,7 @@ class Questions:
         """The selector's announcement, or its answer to a question."""
         if message.id:
             return self._asks.told(message)
-        self._counts.withdrawn(self._declared.replace(message.applications))
+        self._counts.withdrawn(self._declared.replace(selector, message.applications))
         return ()
 
     def _told(self, now_ns: int, sender: str, message: Told, buffers: Sequence[Buffer]) -> Iterable[Out]:

@@ -66,7 +66,7 @@ class Selector:
         self.catalogue = Catalogue()
         self.flights = Flights(Cache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._landed)
         self.registry = Registry(losses or {}, self._post, self.store, settings.store == "redis")
-        self.contexts = Contexts(settings)
+        self.contexts = Contexts(settings, address)
         self.feedback = Feedbacks(settings, self.registry.running, self.contexts, self.flights.cache)
         self.ways = WayBack()
         self.ensembles = Ensembles(address, chance, self.flights, self.contexts, self.catalogue, self.ways, self._post)
@@ -104,18 +104,19 @@ class Selector:
         finished, self.ensembles.finished = self.ensembles.finished, []
         for ensemble in finished:
             if ensemble.token:
-                self.feedback.joined(now_ns, ensemble.token, ensemble.values)
+                self.feedback.joined(now_ns, ensemble.token, ensemble.values, ensemble.selection)
             else:
-                self.feedback.remember(ensemble.prediction, ensemble.running, ensemble.selection, ensemble.cache_keys)
+                selection, context = ensemble.selection, ensemble.query.context
+                self.feedback.remember(ensemble.prediction, ensemble.running, selection, ensemble.cache_keys, context)
         self.feedback.tick(now_ns)
-        for frontend, token, running, query in self.feedback.take_wanted():
-            self.ensembles.ask(now_ns, frontend, query, running, token)
+        for wanted in self.feedback.take_wanted():
+            self.ensembles.ask(now_ns, wanted.frontend, wanted.query, wanted.running, wanted.token, wanted.selection)
         self.out += self.feedback.take()
 
     def _changed(self, now_ns: int) -> None:
         self.registry.changed = False
-        for name in self.registry.take_forgotten():
-            self.contexts.forget(name)
+        for name, erase in self.registry.take_forgotten():
+            self.contexts.forget(name, erase)
         announcement = Applications(0, self.registry.states())
         self.out += [Out(frontend, announcement) for frontend in self._frontends]
 
@@ -130,6 +131,7 @@ class Selector:
         self.flights.check()
         self.ensembles.check()
         self.contexts.check()
+        self.feedback.check()
         waiters = [waiter for waiter in self.flights.waiters() if not waiter.ensemble]
         assert sorted(self._plain) == sorted((waiter.frontend, waiter.query.id) for waiter in waiters)
 

@@ -94,12 +94,21 @@ class Ensembles:
     def __len__(self) -> int:
         return len(self._ensembles)
 
-    def ask(self, now_ns: int, frontend: str, query: Query, running: Running, token: int = 0) -> None:
-        """Take a query; it starts as soon as the state of its context is known."""
+    def ask(
+        self,
+        now_ns: int,
+        frontend: str,
+        query: Query,
+        running: Running,
+        token: int = 0,
+        selection: Selection | None = None,
+    ) -> None:
+        """Take a query; it starts as soon as the state of its context is known. `selection`: what is to be asked."""
         self._last_id += 1
         due_ns = max(now_ns, now_ns + query.budget_ns - self._ways.p99_ns(now_ns, frontend) - SPARE_NS)
         prediction = self._nonce + self._last_id.to_bytes(5, "big") + query.input_hash
         ensemble = Ensemble(self._last_id, frontend, query, running, due_ns, prediction, token)
+        ensemble.selection = selection or ensemble.selection
         self._ensembles[ensemble.id] = ensemble
         self._by_query[frontend, query.id] = ensemble.id
         self.deadlines.arm(ensemble.id, due_ns)
@@ -117,8 +126,9 @@ class Ensembles:
 
     def _start(self, now_ns: int, ensemble: Ensemble) -> None:
         running, context = ensemble.running, ensemble.query.context
-        chance = Kept(context) if running.policy.sticky and context else self._chance
-        ensemble.selection = running.policy.select(self.state(now_ns, ensemble), chance)
+        if not ensemble.selection.models:
+            chance = Kept(context) if running.policy.sticky and context else self._chance
+            ensemble.selection = running.policy.select(self.state(now_ns, ensemble), chance)
         for model in ensemble.selection.models:
             self._fly(now_ns, ensemble, model, shadow=False)
         if not ensemble.token:

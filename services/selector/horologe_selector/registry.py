@@ -51,7 +51,7 @@ class Registry:
         self.changed = False
         self.known = False
         """Whether the list has been read."""
-        self.forgotten: list[str] = []
+        self._forgotten: list[tuple[str, bool]] = []
         self._losses = losses
         self._post = post
         self._store = store
@@ -119,12 +119,13 @@ class Registry:
             name = change.key.partition("\n")[2]
             ask = self._asks.pop(name, None)
             if message.results is None:
+                self.known, self._list_ns = False, now_ns + AGAIN_NS  # it may have been written nevertheless
                 self._told(ask, Status.REFUSED, message.reason or "the state store is away")
-            elif (there := message.results[place]) is not None:
+            elif isinstance(there := message.results[place], Record):
                 self._adopt(name, there if there.version else None)
                 self._told(ask, Status.REFUSED, f"application {name}: changed meanwhile: try again")
             else:
-                self._adopt(name, Record(change.key, change.version + 1, change.data) if change.data else None)
+                self._adopt(name, Record(change.key, there, change.data) if change.data else None, ours=True)
                 self._told(ask, Status.OK, "")
 
     def _told(self, ask: Ask | None, status: Status, reason: str) -> None:
@@ -146,13 +147,13 @@ class Registry:
             if name not in self._asks and self._records.get(name) != record:
                 self._adopt(name, record)
 
-    def _adopt(self, name: str, record: Record | None) -> None:
+    def _adopt(self, name: str, record: Record | None, ours: bool = False) -> None:
         """Serve what the record says, or no longer."""
         self.changed = True
         before = self.running.pop(name, None)
         if record is None:
             self._records.pop(name, None)
-            self.forgotten.append(name)
+            self._forgotten.append((name, ours))
             return
         self._records[name] = record
         kept = msgspec.msgpack.decode(record.data, type=Kept)
@@ -164,9 +165,9 @@ class Registry:
             running.take_over(before)
         self.running[name] = running
 
-    def take_forgotten(self) -> list[str]:
-        """Applications that are gone, since the core last asked."""
-        forgotten, self.forgotten = self.forgotten, []
+    def take_forgotten(self) -> list[tuple[str, bool]]:
+        """Applications that are gone since the core last asked, and whether it was we who deleted them."""
+        forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
     def tick(self, now_ns: int) -> None:

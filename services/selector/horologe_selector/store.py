@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """`version` counts writes of this key, from 1."""
+    """`version` is at least 1 and grows with every write to the store: no key ever has the same one twice, not even if
+    it was deleted in between, and what was written the longest ago has the least."""
 
     key: str
     version: int
@@ -31,7 +32,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Away(Exception):
-    """The store cannot be reached or written; nothing of what was asked has been done, as far as is known."""
+    """The store cannot be reached or written. What was to be written may have been, if the answer alone was lost."""
 
 
 class StateStore(Protocol):
@@ -39,13 +40,15 @@ class StateStore(Protocol):
 
     shared: bool
     """Whether other selectors may write to it too."""
+    name: str
+    """Where it is, for the log."""
 
     def read(self, keys: Sequence[str]) -> list[Record | None]:
         """As they are now; None where there is none."""
 
-    def write(self, changes: Sequence[Change]) -> list[Record | None]:
-        """Each on its own, durable on return: None where it was done, else the record that is there instead (its
-        version 0, if there is none)."""
+    def write(self, changes: Sequence[Change]) -> list[int | Record]:
+        """One transaction, durable on return, in which each stands or falls on its own: the new version where it was
+        done (0: deleted), else the record that is there instead (its version 0, if there is none)."""
 
     def family(self, name: str) -> list[Record]:
         """All records whose key begins with `name` and a newline."""
@@ -76,8 +79,8 @@ class Write(msgspec.Struct, frozen=True):
 
 class Written(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
-    results: list[Record | None] | None
-    """None: the store is away, and nothing of it is known to be kept."""
+    results: list[int | Record] | None
+    """As `write` returns. None: the store is away, and nothing of it is known to be kept."""
     reason: str = ""
 
 
@@ -93,7 +96,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Trim(msgspec.Struct, frozen=True):
-    """Core to keeper; not answered."""
+    """Core to keeper; not answered. Limit 0 deletes the family."""
 
     family: str
     limit: int
