@@ -11,11 +11,14 @@ from horologe_controller.core import Controller
 from horologe_frontend.core import Frontend
 from horologe_gpu_worker.core import Worker
 from horologe_profiler.core import Profiler
+from horologe_selector import registry
 from horologe_selector.core import Selector
+from horologe_selector.keeper import serve
+from horologe_selector.store import Change
+from horologe_selector.stores.memory import Memory
 from horologe_sim import report as reports
 from horologe_sim.client import BEST_EFFORT_NS, Asker, Client, Submitter
 from horologe_sim.gpu import Device, Meter
-from horologe_sim.keeper import Keeper
 from horologe_sim.network import Network
 from horologe_sim.tally import Tally
 from horologe_sim.workload import Demand
@@ -44,8 +47,8 @@ class House:
         self.world = World(Network(scenario.network, scenario.seed), wire=scenario.wire)
         self.meters: dict[str, Meter] = {}
         self.devices: dict[str, Device] = {}
-        self.keeper = Keeper(scenario.applications)
-        """The selector's state store, which outlives it."""
+        self.store = Memory()
+        """The selector's, which outlives it."""
         self.kept: tuple[int, Kept] | None = None
         """What the profiler keeps on disk, and since when."""
         self.begin_ns = self.world.now_ns + scenario.settle_ns
@@ -59,6 +62,9 @@ class House:
             name = f"worker/{number}"
             self.meters[name] = Meter()
             self._add(name, self._worker(number))
+        self.store.write([
+            Change(f"{registry.FAMILY}\n{one.name}", 0, msgspec.msgpack.encode(registry.Kept(1, [one]))) for one in scenario.applications
+        ])  # fmt: skip
         for fault in scenario.faults:
             self.world.events.at(self.begin_ns + fault.at_ns, self._fault, fault)
 
@@ -135,7 +141,7 @@ class House:
         core = Selector(process.address("selector"), self.scenario.selector, random.Random(self.scenario.seed))
 
         def keep(message: Any, buffers: Sequence[Buffer]) -> None:
-            for reply in self.keeper.serve(message):
+            for reply in serve(self.store, [message]):
                 process.post(core.store, core.address, reply)
 
         process.attach(core.store, keep)
