@@ -134,6 +134,18 @@ def test_the_models_of_an_application_are_asked_and_combined() -> None:
     desk.selector.check()
 
 
+def test_what_is_not_execution_until_the_answer_counts_as_queue() -> None:
+    desk = Desk(models=("a", "b"))
+    desk.at(1000)
+    desk.ask(1)
+    desk.lands("a", 3)
+    desk.at(1007)
+    desk.lands("b", 3)
+    assert desk.answer()[0].queue_ns == ms(7)
+    desk.ask(2)
+    assert desk.answer()[0].queue_ns == 0
+
+
 def test_rows_are_combined_one_by_one() -> None:
     desk = Desk(models=("a", "b", "c"))
     desk.ask(rows=2)

@@ -62,9 +62,9 @@ class House:
             name = f"worker/{number}"
             self.meters[name] = Meter()
             self._add(name, self._worker(number))
-        self.store.write([
-            Change(f"{registry.FAMILY}\n{one.name}", 0, msgspec.msgpack.encode(registry.Kept(1, [one]))) for one in scenario.applications
-        ])  # fmt: skip
+        for one in scenario.applications:
+            kept = msgspec.msgpack.encode(registry.Kept(1, [one]))
+            self.store.write([Change(f"{registry.FAMILY}\n{one.name}", 0, kept)])
         for fault in scenario.faults:
             self.world.events.at(self.begin_ns + fault.at_ns, self._fault, fault)
 
