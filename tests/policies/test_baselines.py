@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,15 +53,26 @@ def test_the_limit_stays_between_one_and_the_largest_size(batches: list[tuple[in
 
 @pytest.mark.parametrize("regression", [False, True])
 def test_the_limit_finds_the_largest_batch_within_the_slo(regression: bool) -> None:
-    """20 ms hold 37 rows. Additive increase goes one beyond and then back by a tenth, regression looks now and then."""
+    """20.1 ms hold 37 rows. Additive increase goes one beyond and back by a tenth, regression looks now and then."""
     limit, settings, rows = BatchLimit(), Settings(), []
     for _ in range(400):
         size = limit.full(EVERY_SIZE)
-        (limit.fit if regression else limit.step)(size, took_ns(size), ms(20), EVERY_SIZE, settings)
+        (limit.fit if regression else limit.step)(size, took_ns(size), ms(20.1), EVERY_SIZE, settings)
         rows.append(limit.full(EVERY_SIZE))
     late = rows[100:]
     assert (min(late), max(late)) == (37 if regression else 34, 38)
     assert late.count(38) < len(late) / (50 if regression else 4)
+
+
+def test_regression_does_not_take_noise_for_a_slope() -> None:
+    """Batches of nearly one size, 2% apart by chance, say nothing of those twice as large."""
+    limit, noise, large = BatchLimit(), random.Random(0), []
+    for _ in range(1000):
+        size = limit.full(EVERY_SIZE)
+        limit.fit(size, round(took_ns(size) * noise.gauss(1, 0.02)), ms(20.1), EVERY_SIZE, Settings())
+        large.append(size)
+    assert max(large) <= 40
+    assert sum(large[200:]) / 800 > 33
 
 
 def test_regression_leaves_room_for_the_slow_ones() -> None:

@@ -17,7 +17,7 @@ def print_application(state: ApplicationState) -> None:
     out, one = console(), state.application
     out.print(f"{one.name}  revision {state.revision}, {state.contexts} contexts", markup=False, style="bold")
     for line in _lines(one):
-        out.print(f"  {line}", markup=False)
+        out.print(f"  {line}", markup=False, soft_wrap=True)
     table = Table(
         "model", "weight", "answered", "missing", "agreed", "feedback", "mean loss", box=None, title_justify="left"
     )

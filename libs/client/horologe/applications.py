@@ -79,7 +79,7 @@ class ApplicationCalls:
         self._ask(partial(Withdraw, name=name), timeout)
 
     def rollback(self, name: str, *, timeout: float = 5.0) -> ApplicationState:
-        """Make an application what it was before its last `declare` or `rollback`. Raises `UnknownModel`."""
+        """Make an application what it was before it was last changed. Raises `UnknownModel`, `InvalidInput`."""
         return one_of(self._ask(partial(Rollback, name=name), timeout), name)
 
     def _signature(self, application: str, timeout: float) -> Signature:

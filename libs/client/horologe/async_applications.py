@@ -78,7 +78,7 @@ class AsyncApplicationCalls:
         await self._ask(partial(Withdraw, name=name), timeout)
 
     async def rollback(self, name: str, *, timeout: float = 5.0) -> ApplicationState:
-        """Make an application what it was before its last `declare` or `rollback`. Raises `UnknownModel`."""
+        """Make an application what it was before it was last changed. Raises `UnknownModel`, `InvalidInput`."""
         return one_of(await self._ask(partial(Rollback, name=name), timeout), name)
 
     async def _signature(self, application: str, timeout: float) -> Signature:

@@ -96,9 +96,13 @@ class Contexts:
 
     def tick(self, now_ns: int) -> None:
         """Ask for what is wanted, save what has changed, go on without what is not read in time."""
-        while self._reads and self._reads[0][0] <= now_ns:
-            one = self._reads.popleft()[1]
-            if one.reading and one.state is None:
+        while self._reads:
+            until_ns, one = self._reads[0]
+            waits = one.reading and one.state is None
+            if waits and now_ns < until_ns:
+                break
+            self._reads.popleft()
+            if waits:
                 self._assume(one)
         if len(self._contexts) > self.settings.contexts_memory:
             self._make_room()

@@ -134,7 +134,7 @@ def delete(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", j
 
 @app.command()
 def rollback(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False) -> None:
-    """Make an application what it was before it was last changed; again: what it is now.
+    """Make an application what it was before it was last changed; again, what it was before that.
 
     \b
     Example:

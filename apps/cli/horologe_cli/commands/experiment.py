@@ -54,13 +54,14 @@ def experiment(
 
 
 def _known() -> dict[str, Experiment]:
+    from horologe_cli.batching import Batching
     from horologe_cli.dynamic import Dynamic
     from horologe_cli.fig9 import Fig9
     from horologe_cli.live import Live
     from horologe_cli.overhead import Overhead
     from horologe_sim.experiments import EXPERIMENTS
 
-    lives = (Fig9(), Live(), Dynamic(), Overhead())
+    lives = (Fig9(), Live(), Dynamic(), Batching(), Overhead())
     return {**EXPERIMENTS, **{one.name: one for one in lives}}
 
 

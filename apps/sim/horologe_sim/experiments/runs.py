@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from horologe_sim.lean.ledger import Ledger
     from horologe_sim.lean.setting import Setting
     from horologe_sim.lean.traffic import Chunk, Loop
+    from horologe_sim.lean.world import Watch
 
 
 class Runs:
@@ -28,10 +29,10 @@ class Runs:
 
     def play(
         self, what: str, setting: Setting, models: Sequence[SimModel], ledger: Ledger, seed: int, duration_ns: int,
-        chunks: Iterable[Chunk] = (), loops: Sequence[Loop] = (),
+        chunks: Iterable[Chunk] = (), loops: Sequence[Loop] = (), watch: Watch | None = None,
     ) -> Lean:  # fmt: skip
-        """Run it to the end and check every law."""
-        lean = Lean(setting, models, ledger, seed, chunks, loops, clock=time.perf_counter_ns)
+        """Run it to the end and check every law. `watch`: as for `Lean`."""
+        lean = Lean(setting, models, ledger, seed, chunks, loops, clock=time.perf_counter_ns, watch=watch)
         begin = time.perf_counter()
         lean.run(duration_ns, lambda part: self._progress((self._done + part) / self._total, what))
         self._cost.wall_s += time.perf_counter() - begin

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from horologe_sim.lean.setting import Setting
     from horologe_sim.lean.traffic import Loop, Request
 
+    Watch = Callable[[LeanDevice, Any, Result, int], None]
+
 HOST = "host"
 CLIENT = "selector/load#00000001"
 START_NS = s(1000)
@@ -42,7 +44,7 @@ class Lean:
         self, setting: Setting, models: Sequence[SimModel], ledger: Ledger, seed: int,
         chunks: Iterable[Chunk] = (), loops: Sequence[Loop] = (), *,
         clock: Callable[[], int] | None = None,
-        watch: Callable[[LeanDevice, Any, Result, int], None] | None = None,
+        watch: Watch | None = None,
     ) -> None:  # fmt: skip
         self.setting = setting
         self.ledger = ledger

@@ -32,7 +32,7 @@ QUANTILE = 0.99
 RECENT = 100
 """Measurements that the regression is over; the paper says neither how many nor how often it is done."""
 REFIT = 10
-"""Measurements after which it is done again."""
+"""Measurements after which it is done again, sooner when one is beyond the objective."""
 
 
 class BatchLimit:
@@ -60,9 +60,10 @@ class BatchLimit:
 
     def fit(self, size: int, took_ns: int, objective_ns: int, sizes: tuple[int, ...], settings: Settings) -> None:
         """The largest size whose 99th percentile, by regression, is within the objective. Until two sizes have been
-        measured, it goes by `step`."""
+        measured, it goes by `step`. Beyond the largest of them it grows by steps, too: where all are nearly alike, the
+        slope is that of the noise, and may say of batches twice as large that they take no longer."""
         self._points.append((size, took_ns))
-        self._until_refit -= 1
+        self._until_refit = 0 if took_ns > objective_ns else self._until_refit - 1
         if self._until_refit <= 0 or self._line is None:
             several = len({size for size, _ in self._points}) > 1
             self._line = quantile_line(self._points, QUANTILE) if several else None
@@ -71,8 +72,9 @@ class BatchLimit:
             self.step(size, took_ns, objective_ns, sizes, settings)
             return
         intercept, slope = self._line
+        most = max(size for size, _ in self._points) + settings.clipper_increase
         within = (size for size in reversed(sizes) if intercept + slope * size <= objective_ns)
-        self.rows = float(next(within, sizes[0]))
+        self.rows = min(float(next(within, sizes[0])), most)
 
 
 class Clipper(Waiting):

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epsilon: Share = 0.1
     """Share of the requests that go to a model at random."""
-    memory: Memory = 200
+    memory: Memory = 50
+    """Of a model's own observations, not of all."""
 
 
 class Learned(policy.State, tag="epsilon_greedy", array_like=True, gc=False):

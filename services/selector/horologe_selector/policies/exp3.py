@@ -1,6 +1,8 @@
 """Exp3: one model at a time, drawn by weights that its losses lessen (Clipper section 5.1).
 
-Auer, Cesa-Bianchi, Freund and Schapire, The nonstochastic multiarmed bandit problem, 2002.
+Auer, Cesa-Bianchi, Freund and Schapire, The nonstochastic multiarmed bandit problem, 2002; `gamma` is theirs. Where
+their Exp3.S lends every model some of the others' weight each time, losses are discounted here as in exp4.py, and a
+model that recovers is found by the requests that go anywhere.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    eta: Rate = 0.05
+    eta: Rate = 0.1
     gamma: Share = 0.05
     """Share of the requests that go to a model at random."""
-    memory: Memory = 1000
+    memory: Memory = 500
 
 
 class Learned(policy.State, tag="exp3", array_like=True, gc=False):

@@ -25,7 +25,7 @@ GRID = 200
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    memory: Memory = 1000
+    memory: Memory = 500
 
 
 class Learned(policy.State, tag="thompson", array_like=True, gc=False):

@@ -1,7 +1,9 @@
 """One prediction of several: votes, means and medians, each with the share of models that agree (Clipper 5.2.1).
 
-A missing model takes part with what it predicts on average, weighted as ever (5.2.2), and agrees with nothing. Models
-are gone through in the order they are declared in, so that the order of their answers never matters.
+A missing model takes part with what it predicts on average (5.2.2), and agrees with nothing. Its weight is its own, but
+those missing together count at most as much as those there: else, where one model has most of the weight, its most
+frequent class would be the answer to everything that it misses. Models are gone through in the order they are declared
+in, so that the order of their answers never matters.
 """
 
 from __future__ import annotations
@@ -32,18 +34,23 @@ def gather(weights: Mapping[str, float], ballot: Ballot) -> dict[float, float]:
 
     Where all models there weigh nothing, they weigh the same.
     """
-    predictions, absent = ballot.predictions, ballot.absent
     votes: dict[float, float] = {}
+    there = 0.0
     for model, weight in weights.items():
-        if model in predictions:
-            value = predictions[model]
+        if model in ballot.predictions:
+            value = ballot.predictions[model]
             votes[value] = votes.get(value, 0.0) + weight
-        elif model in absent:
-            for value, share in absent[model].items():
-                votes[value] = votes.get(value, 0.0) + weight * share
-    if sum(votes.values()) > 0:
-        return votes
-    return {predictions[model]: 1.0 for model in weights if model in predictions}
+            there += weight
+    if there <= 0:
+        return {ballot.predictions[model]: 1.0 for model in weights if model in ballot.predictions}
+    missing = {model: weights[model] for model, shares in ballot.absent.items() if shares and weights.get(model)}
+    if missing:
+        scale = min(1.0, there / sum(missing.values()))
+        for model in weights:
+            if model in missing:
+                for value, share in ballot.absent[model].items():
+                    votes[value] = votes.get(value, 0.0) + scale * missing[model] * share
+    return votes
 
 
 def agreement(value: float, ballot: Ballot, tolerance: float) -> float:

@@ -24,7 +24,8 @@ def carried(models: Sequence[str], known: Mapping[str, float] | None) -> dict[st
 
 def shares(logs: Mapping[str, float], even: float = 0.0) -> dict[str, float]:
     """Weights that sum to 1; of which `even` is spread evenly over all."""
-    weights = {model: exp(one) for model, one in logs.items()}
+    top = max(logs.values())
+    weights = {model: exp(one - top) for model, one in logs.items()}
     scale, floor = (1 - even) / sum(weights.values()), even / len(weights)
     return {model: weight * scale + floor for model, weight in weights.items()}
 

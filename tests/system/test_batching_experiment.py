@@ -1,0 +1,76 @@
+"""`horologe experiment batching` on real models, shortened: what it says has the agreed form and adds up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from horologe_cli.batchtimes import Measured, enlarged
+from horologe_cli.digits import held_out
+from horologe_cli.main import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TINY = [
+    'onnx=["digits-cnn"]', 'estimators=["linear-svm"]', 'warmup="1s"', 'duration="2s"', "requests=24",
+    "effort.rounds=1", "effort.runs_min=3", 'effort.enough_ns="1ms"', 'delayed.duration="2s"',
+]  # fmt: skip
+MEASURED = Measured("m", "onnx", {1: 2.0, 2: 2.0, 4: 4.0, 8: 12.0})
+USAGE = 2
+
+
+def test_rows_by_model_and_strategy_delays_and_bars(tmp_path: Path) -> None:
+    arguments = ["--quick", "--json", "--plot", "--out", str(tmp_path), *(f"--set={change}" for change in TINY)]
+    result = CliRunner().invoke(app, ["experiment", "batching", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    found = json.loads(result.stdout)
+    assert list(found) == ["experiment", "rows", "bars"]
+    rows = {(row["model"], row["batching"]): row for row in found["rows"]}
+    assert list(rows) == [
+        (model, batching) for model in ("digits-cnn", "linear-svm") for batching in ("none", "aimd", "quantile")
+    ]
+    for row in rows.values():
+        assert 1 <= row["rows"] <= 1.7 * row["largest"]
+        assert row["gain"] == pytest.approx(row["throughput"] / rows[row["model"], "none"]["throughput"], rel=0.02)
+    assert rows["linear-svm", "aimd"]["gain"] > 5 * rows["digits-cnn", "aimd"]["gain"], "a row alone is mostly overhead"
+    assert {bar["name"].partition(":")[0] for bar in found["bars"]} == {"aimd", "quantile", "linear-svm"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["batching.json", "batching.md", "batching.png"]
+    delays = json.loads((tmp_path / "batching.json").read_text())["series"]["Delayed batches (Fig. 5)"]
+    alone, waited = [row for row in delays if row["model"] == "linear-svm"]
+    assert waited["rows"] > alone["rows"]
+    assert waited["p50_ms"] > alone["p50_ms"]
+
+
+def test_the_largest_batch_within_a_time_lies_between_those_that_were_measured() -> None:
+    assert [MEASURED.most_rows(limit_ms) for limit_ms in (1, 2, 4, 7.9, 8, 100)] == [1, 2, 4, 5, 6, 8]
+    assert MEASURED.took_ms(3) == 3.0
+    assert MEASURED.rate(4) == 1000.0
+
+
+def test_an_enlarged_image_is_the_same_picture() -> None:
+    images, _ = held_out()
+    large = enlarged(images)
+    assert large.shape == (len(images), 784)
+    corners = large.reshape(-1, 28, 28)[:, [0, 0, -1, -1], [0, -1, 0, -1]]
+    assert (corners == images.reshape(-1, 8, 8)[:, [0, 0, -1, -1], [0, -1, 0, -1]]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"), [('onnx=["nope"]', "'nope'"), ('estimators=["nope"]', "wanted one of no-op, linear-svm")]
+)
+def test_a_model_that_is_not_known_is_a_usage_error(change: str, told: str) -> None:
+    result = CliRunner().invoke(app, ["experiment", "batching", "--set", change])
+    assert result.exit_code == USAGE
+    assert told in result.stderr
+
+
+def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    result = CliRunner().invoke(app, ["experiment", "batching"])
+    assert result.exit_code == USAGE
+    assert "horologe[demo]" in result.stderr
