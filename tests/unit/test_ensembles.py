@@ -185,10 +185,12 @@ def test_a_missing_model_is_replaced_by_its_average() -> None:
         desk.answer()
     desk.ask(5)
     desk.lands("a", 1)
+    desk.lands("b", 9)
     desk.at(99)
     answer, values = desk.answer()
     assert values == [9]
-    assert (answer.models, answer.confidence) == (("a",), 0.0)
+    assert (answer.models, answer.missing) == (("a", "b"), ("c",))
+    assert answer.confidence == pytest.approx(1 / 3)
 
 
 def test_who_comes_too_late_is_waited_for_a_second_then_given_up() -> None:

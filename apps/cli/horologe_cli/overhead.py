@@ -7,6 +7,7 @@ the figure: in the model (predict), waiting for it (queue), and the rest.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 import time
@@ -65,6 +66,7 @@ class Overhead:
         import uvloop
 
         place = scene(self.name, Scene, quick, changes)
+        idle = os.getloadavg()[0]
         with tempfile.TemporaryDirectory() as folder:
             models = _lay_out(Path(folder), place)
             with services(folder, ("selector.store=memory",)) as house:
@@ -73,11 +75,12 @@ class Overhead:
         rows = [_row(size, way, taken) for (size, way), taken in samples.items()]
         facts = {
             "machine": f"{machine()}, shared by client, edge and one worker, which runs one model at a time",
+            "load average": f"{idle:.1f} before, {os.getloadavg()[0]:.1f} at the end",
             "model": f"{place.model}: medians of {place.rounds} rounds of each, interleaved, one at a time",
             "one by one": "the next model is asked when the one before has answered; parts are sums",
             "at once": "the client asks all models together, and waits for all; parts are those of the last",
-            "predict, queue": "as answers say: the longest execution; what else passes at the selector. The rest is the "
-            "way between client and selector",
+            "predict, queue": "as answers say: the longest execution; what else passes at the selector. The rest is "
+            "the way between client and selector",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows))
 

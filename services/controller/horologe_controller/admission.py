@@ -102,24 +102,28 @@ class Pools:
         if cluster.fits != self._fits:
             self._fits = cluster.fits
             self._of.clear()
-            self._pools = {shares: pool for shares, pool in self._pools.items() if pool.ahead.total_ns}
-            self._meet()
+            self._forget()
         pool = self._of.get(model)
         if pool is None:
             shares = tuple(cluster.capable.get(model, ()))
-            pool = self._pools.get(shares)
-            if pool is None:
-                pool = self._pools[shares] = Pool(shares)
-                self._meet()
-            self._of[model] = pool
+            pool = self._of[model] = self._pools.get(shares) or self._new(shares)
         return pool
 
-    def _meet(self) -> None:
-        """Find out who has shares in common."""
+    def _new(self, shares: tuple[Share, ...]) -> Pool:
+        pool = self._pools[shares] = Pool(shares)
+        mine = dict.fromkeys(shares)
+        for other in self._pools.values():
+            if common := sum([share in mine for share in other.shares]):
+                pool.neighbours.append((other, common))
+                if other is not pool:
+                    other.neighbours.append((pool, common))
+        return pool
+
+    def _forget(self) -> None:
+        """Those in which nothing waits."""
+        self._pools = {shares: pool for shares, pool in self._pools.items() if pool.ahead.total_ns}
         for pool in self._pools.values():
-            mine = dict.fromkeys(pool.shares)
-            counts = [(other, sum(share in mine for share in other.shares)) for other in self._pools.values()]
-            pool.neighbours = [(other, common) for other, common in counts if common]
+            pool.neighbours = [(other, common) for other, common in pool.neighbours if other.ahead.total_ns]
 
     def check(self, work_ns: int) -> None:
         for pool in self._pools.values():
