@@ -124,3 +124,16 @@ def test_what_cannot_be_is_named(changes: dict[str, Any], told: str) -> None:
     facts = {"load": (asked(),), "applications": (Application("digits", ("a",)),)} | changes
     with pytest.raises(InvalidInput, match=told):
         House(a_scenario(a_classifier("a", 0), **facts))
+
+
+@pytest.mark.parametrize("process", ["selector", "controller", "worker/0"])
+@pytest.mark.parametrize("void", [False, True])
+def test_with_a_default_no_query_is_late_or_unanswered_whatever_dies_behind_the_frontend(
+    process: str, void: bool
+) -> None:
+    models = (a_classifier("a", 0), a_classifier("b", 1))
+    house = played(an_ensemble(*models, split=True, faults=(kill(process, 500, 400, void=void),), duration_ns=s(1)))
+    line = house.tally.lines["digits"]
+    assert line.ended == {"OK": line.sent}
+    assert house.tally.overdue_ns == 0
+    assert_at_rest(house)
