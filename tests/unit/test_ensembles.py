@@ -134,6 +134,18 @@ def test_the_models_of_an_application_are_asked_and_combined() -> None:
     desk.selector.check()
 
 
+def test_what_is_not_execution_until_the_answer_counts_as_queue() -> None:
+    desk = Desk(models=("a", "b"))
+    desk.at(1000)
+    desk.ask(1)
+    desk.lands("a", 3)
+    desk.at(1007)
+    desk.lands("b", 3)
+    assert desk.answer()[0].queue_ns == ms(7)
+    desk.ask(2)
+    assert desk.answer()[0].queue_ns == 0
+
+
 def test_rows_are_combined_one_by_one() -> None:
     desk = Desk(models=("a", "b", "c"))
     desk.ask(rows=2)
@@ -173,10 +185,12 @@ def test_a_missing_model_is_replaced_by_its_average() -> None:
         desk.answer()
     desk.ask(5)
     desk.lands("a", 1)
+    desk.lands("b", 9)
     desk.at(99)
     answer, values = desk.answer()
     assert values == [9]
-    assert (answer.models, answer.confidence) == (("a",), 0.0)
+    assert (answer.models, answer.missing) == (("a", "b"), ("c",))
+    assert answer.confidence == pytest.approx(1 / 3)
 
 
 def test_who_comes_too_late_is_waited_for_a_second_then_given_up() -> None:

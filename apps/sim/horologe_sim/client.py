@@ -5,12 +5,10 @@ Both count one end per request. A request that nobody answers becomes LOST by th
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import s
 from horologe_common.core import Deadlines, Gone, Joined, Out, role
-from horologe_common.models import nbytes
 from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
@@ -22,9 +20,8 @@ from horologe_common.wire import (
     Ship,
     Shipped,
     Submit,
-    Tensor,
 )
-from horologe_sim.gpu import zeros
+from horologe_sim.marks import LABEL, echoes, inputs_of, mark, right
 from horologe_sim.tally import Open, Tally
 
 if TYPE_CHECKING:
@@ -32,17 +29,17 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec
+    from horologe_common.wire import Tensor
     from horologe_sim.workload import Ask, Demand
 
 BEST_EFFORT_NS = s(30)
-ROWS_A_REQUEST = 1 << 8
 
 
 class Asker:
     """What both clients do alike: ask when the demand says so, wait, give up.
 
-    `specs` by model name. `patience_ns`: how long after its deadline a request is LOST. Requests that have been
-    sent before there was anybody to send them to wait for somebody.
+    `specs` by what is asked: a model's, or that of an application's models. `patience_ns`: how long after its deadline
+    a request is LOST. Requests that have been sent before there was anybody to send them to wait for somebody.
     """
 
     recorded = False
@@ -100,7 +97,7 @@ class Asker:
         self._last_id += 1
         budget_ns = self._budget_ns(ask)
         request = Open(
-            self._last_id, ask, now_ns, now_ns + budget_ns if budget_ns else 0, not self._loaded(ask.model)
+            self._last_id, ask, now_ns, now_ns + budget_ns if budget_ns else 0, not self._loaded(ask.name)
         )  # fmt: skip
         self.open[request.id] = request
         self._limits.arm(request.id, now_ns + (budget_ns or BEST_EFFORT_NS) + self._patience_ns)
@@ -110,7 +107,7 @@ class Asker:
         self._unsent.append(request)
 
     def _budget_ns(self, ask: Ask) -> int:
-        return 0 if ask.best_effort else ask.slo_ns or self._specs[ask.model].slo_ns
+        return 0 if ask.best_effort else ask.slo_ns or self._specs[ask.name].slo_ns
 
     def _send(self, now_ns: int, request: Open) -> None:
         raise NotImplementedError
@@ -133,8 +130,8 @@ class Asker:
 
     def _inspect(self, request: Open, outputs: Sequence[Tensor], buffers: Sequence[Buffer], rows: int) -> None:
         """Note outputs that are not those of this request. `rows`: how many it got."""
-        spec = self._specs[request.ask.model]
-        echo = _echoes(spec)
+        spec = self._specs[request.ask.name]
+        echo = echoes(spec)
         right = len(outputs) == len(spec.outputs) == len(buffers) and rows == request.ask.rows
         if not right or (echo is not None and bytes(buffers[echo]) != mark(request.id, rows)):
             self._tally.swapped.append(request.id)
@@ -148,7 +145,9 @@ class Client(Asker):
         match message:
             case Answer():
                 request = self._answered(now_ns, message.id, message.status)
-                if request is not None and message.status == Status.OK:
+                if request is not None and request.ask.application:
+                    self._judge(request, message, buffers)
+                elif request is not None and message.status == Status.OK:
                     rows = message.outputs[0].shape[0] if message.outputs else 0
                     self._inspect(request, message.outputs, buffers, rows)
             case Joined() if role(message.address) == "frontend":
@@ -158,10 +157,20 @@ class Client(Asker):
 
     def _send(self, now_ns: int, request: Open) -> None:
         ask = request.ask
-        inputs, buffers = inputs_of(self._specs[ask.model], request.id, ask.rows)
+        inputs, buffers = inputs_of(self._specs[ask.name], request.id, ask.rows)
         waited = ask.slo_ns or now_ns > request.sent_ns  # else the frontend knows the model's SLO
         budget_ns = max(1, request.deadline_ns - now_ns) if request.deadline_ns and waited else 0
-        self.out.append(Out(self._peer, Predict(request.id, ask.model, "", budget_ns, inputs), buffers))
+        predict = Predict(
+            request.id, ask.model, "", budget_ns, inputs, application=ask.application, context=ask.context
+        )
+        self.out.append(Out(self._peer, predict, buffers))
+
+    def _judge(self, request: Open, answer: Answer, buffers: Sequence[Buffer]) -> None:
+        """Note how true an application's answer is, and who was missing."""
+        true = None
+        if answer.status == Status.OK and self._specs[request.ask.name].outputs == (LABEL,):
+            true = right(request.id, buffers[0])
+        self._tally.judged(request, answer, true)
 
 
 class Submitter(Asker):
@@ -185,7 +194,7 @@ class Submitter(Asker):
     def _send(self, now_ns: int, request: Open) -> None:
         ask = request.ask
         end_ns = request.deadline_ns or request.sent_ns + BEST_EFFORT_NS
-        spec = self._specs[ask.model]
+        spec = self._specs[ask.name]
         self.out.append(Out(self._peer, Submit(
             request.id, spec.key, max(1, end_ns - now_ns), ask.rows, self.address, request.id, not request.deadline_ns
         )))  # fmt: skip
@@ -195,7 +204,7 @@ class Submitter(Asker):
         buffers: list[Buffer] = []
         for input_id in dispatch.input_ids:
             if request := self.open.get(input_id):
-                inputs, parts = inputs_of(self._specs[request.ask.model], input_id, request.ask.rows)
+                inputs, parts = inputs_of(self._specs[request.ask.name], input_id, request.ask.rows)
                 items.append(Shipped(input_id, inputs))
                 buffers.extend(parts)
             else:
@@ -218,36 +227,3 @@ class Submitter(Asker):
 def _part(buffer: Buffer, at: int, rows: int, total: int) -> Buffer:
     size = len(buffer) // max(1, total)
     return memoryview(buffer)[at * size : (at + rows) * size]
-
-
-def inputs_of(spec: ModelSpec, request_id: int, rows: int) -> tuple[tuple[Tensor, ...], Sequence[Buffer]]:
-    """Inputs of the model's signature: zeros, or the request's own mark where the model gives it back."""
-    headers, buffers = _blank(spec, rows)
-    return headers, [mark(request_id, rows), *buffers[1:]] if _echoes(spec) is not None else buffers
-
-
-@functools.lru_cache(1 << 12)
-def _blank(spec: ModelSpec, rows: int) -> tuple[tuple[Tensor, ...], tuple[Buffer, ...]]:
-    headers, buffers = [], []
-    for wanted in spec.inputs:
-        rest = tuple(1 if dim < 0 else dim for dim in wanted.shape[1 if spec.batched else 0 :])
-        shape = (rows, *rest) if spec.batched else rest
-        size = nbytes(wanted.datatype, shape)
-        headers.append(Tensor(wanted.name, wanted.datatype, shape, size))
-        buffers.append(zeros(size))
-    return tuple(headers), tuple(buffers)
-
-
-@functools.lru_cache(1 << 12)
-def _echoes(spec: ModelSpec) -> int | None:
-    """Which output gives the marks back, if the first input can carry them: UINT64 [-1, 1]."""
-    first = spec.inputs[0]
-    if (first.datatype, first.shape) != ("UINT64", (-1, 1)):
-        return None
-    alike = [at for at, one in enumerate(spec.outputs) if (one.datatype, one.shape) == ("UINT64", (-1, 1))]
-    return alike[0] if alike else None
-
-
-def mark(request_id: int, rows: int) -> bytes:
-    """Rows that say whose they are, and which: as UINT64."""
-    return b"".join((request_id * ROWS_A_REQUEST + row).to_bytes(8, "little") for row in range(rows))

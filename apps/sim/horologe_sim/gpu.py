@@ -16,13 +16,14 @@ from horologe_common.models import DTYPES, nbytes
 from horologe_common.status import Status
 from horologe_common.wire import ModelReport, Tensor
 from horologe_gpu_worker.lanes import Abort, Finished, Lane, Operation, not_run
+from horologe_sim.marks import LABEL, labels, zeros
 from horologe_sim.noise import Draws
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core import Buffer
-    from horologe_common.models import ModelSpec
+    from horologe_sim.marks import Skill
     from horologe_sim.noise import Noise
     from horologe_sim.process import Process
 
@@ -38,6 +39,10 @@ class SimModel(msgspec.Struct, frozen=True):
     output_ns: int = 0
     base_ns: int = 0
     """Of a dynamic model: what a batch takes besides its rows."""
+    skill: Skill | None = None
+    """Of a classifier, whose output is `LABEL`."""
+    noise: Noise | None = None
+    """Of its EXECs; None: as everything on the device."""
 
     @property
     def inline_io(self) -> bool:
@@ -90,6 +95,9 @@ class Device:
         self.slowness = 1.0
         """Everything takes so many times as long as it should."""
         self._draws = Draws(noise, seed)
+        self._own = {
+            key: Draws(one.noise, [*seed, number]) for number, (key, one) in enumerate(models.items()) if one.noise
+        }  # fmt: skip
         self._runners: dict[tuple[int, str], Runner] = {}
 
     def inline_io(self, model: str) -> bool:
@@ -176,7 +184,7 @@ class Device:
                 begun = msgspec.structs.replace(begun, staged=todo.inputs)
             case "exec" if begun.status == Status.OK:
                 model = self.models[todo.model]
-                outputs = outputs_of(model.report.spec, todo)
+                outputs = outputs_of(model, todo)
                 field = "outputs" if model.inline_io else "staged"
                 begun = msgspec.structs.replace(begun, **{field: outputs})
             case "output":
@@ -198,20 +206,16 @@ class Device:
         }.get(todo.lane)  # fmt: skip
         if seed_ns is None:
             seed_ns = profile.exec_ns[todo.batch_size]
-        return round(self.slowness * self._draws.noisy(seed_ns, todo.lane))
+        draws = self._own.get(todo.model, self._draws) if todo.lane == "exec" else self._draws
+        return round(self.slowness * draws.noisy(seed_ns, todo.lane))
 
 
-_ZEROS = memoryview(bytes(1 << 20))
-
-
-def zeros(size: int) -> Buffer:
-    """So many bytes, of memory that is shared where they are few."""
-    return _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
-
-
-def outputs_of(spec: ModelSpec, todo: Operation) -> list[tuple[Tensor, Buffer]]:
-    """Header and bytes of each output: an input of the same datatype and shape as it came, else zeros."""
-    inputs = todo.inputs or todo.staged or ()
+def outputs_of(model: SimModel, todo: Operation) -> list[tuple[Tensor, Buffer]]:
+    """Header and bytes of each output: a label, or an input of the same datatype and shape as it came, else zeros."""
+    spec, inputs = model.report.spec, todo.inputs or todo.staged or ()
+    if model.skill:
+        said = labels(spec.name, model.skill, b"".join(inputs[0][1]))
+        return [(Tensor(LABEL.name, LABEL.datatype, inputs[0][0].shape, len(said)), said)]
     outputs: list[tuple[Tensor, Buffer]] = []
     for output in spec.outputs:
         for wanted, (tensor, parts) in zip(spec.inputs, inputs, strict=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,7 +11,11 @@ from horologe_controller.core import Controller
 from horologe_frontend.core import Frontend
 from horologe_gpu_worker.core import Worker
 from horologe_profiler.core import Profiler
+from horologe_selector import registry
 from horologe_selector.core import Selector
+from horologe_selector.keeper import serve
+from horologe_selector.store import Change
+from horologe_selector.stores.memory import Memory
 from horologe_sim import report as reports
 from horologe_sim.client import BEST_EFFORT_NS, Asker, Client, Submitter
 from horologe_sim.gpu import Device, Meter
@@ -38,10 +42,13 @@ class House:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.models = scenario.sim_models()
+        self.signatures = scenario.signatures()
         self.tally = Tally()
         self.world = World(Network(scenario.network, scenario.seed), wire=scenario.wire)
         self.meters: dict[str, Meter] = {}
         self.devices: dict[str, Device] = {}
+        self.store = Memory()
+        """The selector's, which outlives it."""
         self.kept: tuple[int, Kept] | None = None
         """What the profiler keeps on disk, and since when."""
         self.begin_ns = self.world.now_ns + scenario.settle_ns
@@ -55,6 +62,9 @@ class House:
             name = f"worker/{number}"
             self.meters[name] = Meter()
             self._add(name, self._worker(number))
+        for one in scenario.applications:
+            kept = msgspec.msgpack.encode(registry.Kept(1, [one]))
+            self.store.write([Change(f"{registry.FAMILY}\n{one.name}", 0, kept)])
         for fault in scenario.faults:
             self.world.events.at(self.begin_ns + fault.at_ns, self._fault, fault)
 
@@ -90,11 +100,15 @@ class House:
             scenario.name, scenario.seed, scenario.controller.scheduler, scenario.path, seconds, total, models, workers,
             reports.batch_sizes(self.meters.values()), self.world.packets, len(self.tally.strays),
             len(self.tally.swapped), self.tally.overdue_ns / 1e6,
+            {name: reports.application_row(judged) for name, judged in self.tally.judgements.items()},
         )  # fmt: skip
 
-    def loaded(self, model: str) -> bool:
-        """Whether any device has the model."""
-        return any(device.holds(f"{model}/1") for device in self.devices.values())
+    def loaded(self, name: str) -> bool:
+        """Whether any device has the model, or all models of the application."""
+        models = next((one.models for one in self.scenario.applications if one.name == name), (name,))
+        return all(
+            any(device.holds(f"{model.partition('/')[0]}/1") for device in self.devices.values()) for model in models
+        )
 
     @property
     def _fused_submitter(self) -> bool:
@@ -124,7 +138,14 @@ class House:
         return Frontend(process.address("frontend"), self.scenario.frontend, digest)
 
     def _selector(self, process: Process) -> Core:
-        return Selector(process.address("selector"), self.scenario.selector, random.Random(self.scenario.seed))
+        core = Selector(process.address("selector"), self.scenario.selector, random.Random(self.scenario.seed))
+
+        def keep(message: Any, buffers: Sequence[Buffer]) -> None:
+            for reply in serve(self.store, [message]):
+                process.post(core.store, core.address, reply)
+
+        process.attach(core.store, keep)
+        return core
 
     def _controller(self, process: Process) -> Core:
         return Controller(process.address("controller"), self.scenario.controller, process.host)
@@ -151,20 +172,20 @@ class House:
         return self._asker(Submitter, process, process.address("selector", "load"), self._patience_ns())
 
     def _asker(self, kind: type[Client | Submitter], process: Process, address: str, patience_ns: int) -> Core:
-        specs = {model.report.spec.name: model.report.spec for model in self.models.values()}
         begin_ns = self.begin_ns + process.clock_ns
         self.tally.from_ns = begin_ns + self.scenario.warmup_ns
-        return kind(address, self.demand, specs, self.tally, patience_ns, begin_ns, self.loaded)
+        return kind(address, self.demand, self.signatures, self.tally, patience_ns, begin_ns, self.loaded)
 
     def _worker(self, number: int) -> Callable[[Process], Sequence[Core]]:
         def make(process: Process) -> Sequence[Core]:
             address = process.address("worker", str(number))
             seed = [self.scenario.seed, 2, number, process.incarnation]
-            device = Device(process, address, self.models, self.meters[process.name], self.scenario.noise, seed)
+            models = self.scenario.sim_models(number)
+            device = Device(process, address, models, self.meters[process.name], self.scenario.noise, seed)
             self.devices[process.name] = device
             process.attach(device.lanes, device.deliver)
             settings = msgspec.structs.replace(self.scenario.worker, name=str(number))
-            return [Worker(address, settings, [model.report for model in self.models.values()], device.inline_io)]
+            return [Worker(address, settings, [model.report for model in models.values()], device.inline_io)]
 
         return make
 

@@ -11,8 +11,10 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from numpy.typing import NDArray
+
     from horologe_sim.gpu import Meter
-    from horologe_sim.tally import Line, Tally
+    from horologe_sim.tally import Judged, Line, Tally
 
 QUANTILES = (0.5, 0.99, 0.999)
 
@@ -51,6 +53,21 @@ class WorkerRow(msgspec.Struct, frozen=True):
     violations: tuple[str, ...]
 
 
+class ApplicationRow(msgspec.Struct, frozen=True):
+    """What an application's answers were made of. Its requests and latencies are a `Row` among the models'."""
+
+    answers: int
+    accuracy: float | None
+    """Share of rows answered with the true label; None where the models have no `accuracy`."""
+    defaulted: float
+    """Share of answers with the declared default in them."""
+    incomplete: float
+    """Share of answers in which a model is missing."""
+    missing_mean: float
+    """Share of the models asked that were missing, on average."""
+    missing_p99: float
+
+
 class Report(msgspec.Struct, frozen=True):
     """The result of a scenario. Times are virtual: how long the simulation took is for whoever ran it to measure."""
 
@@ -72,6 +89,7 @@ class Report(msgspec.Struct, frozen=True):
     """Answers with somebody else's outputs."""
     overdue_ms: float
     """The latest that an answer came after its deadline."""
+    applications: dict[str, ApplicationRow] = {}
 
     @property
     def attainment(self) -> float:
@@ -106,9 +124,33 @@ class Report(msgspec.Struct, frozen=True):
             workers.append(
                 (name, f"{one.utilisation:.0%}", str(one.batches), f"{one.rows_mean:.2f}", *map(str, counts))
             )  # fmt: skip
+        applications = _table(self.applications)
         sizes = ", ".join(f"{count} of {rows}" for rows, count in self.batches.items())
-        parts = (head, "", *aligned(rows), "", *aligned(workers), "", f"batches by rows: {sizes}", "", self.summary())
+        parts = (
+            head,
+            "",
+            *aligned(rows),
+            "",
+            *applications,
+            *aligned(workers),
+            "",
+            f"batches by rows: {sizes}",
+            "",
+            self.summary(),
+        )
         return "\n".join(parts)
+
+
+def _table(applications: Mapping[str, ApplicationRow]) -> list[str]:
+    if not applications:
+        return []
+    lines: list[tuple[str, ...]] = [
+        ("application", "answers", "accuracy", "defaulted", "incomplete", "missing", "missing p99")
+    ]
+    for name, one in applications.items():
+        shares = (one.accuracy, one.defaulted, one.incomplete, one.missing_mean, one.missing_p99)
+        lines.append((name, str(one.answers), *("" if share is None else f"{share:.2%}" for share in shares)))
+    return [*aligned(lines), ""]
 
 
 def _cells(name: str, row: Row) -> tuple[str, ...]:
@@ -151,6 +193,20 @@ def row(lines: list[Line], seconds: float) -> Row:
         sent, ok, refused, late, lost, cancelled, failed, sent - ended.total(), sum(line.cold for line in lines),
         round(ok / seconds, 3) if seconds else 0.0, p50, p99, p999, refusal,
     )  # fmt: skip
+
+
+def application_row(judged: Judged) -> ApplicationRow:
+    """Of the answers of one application."""
+    missing = np.asarray(judged.missing)
+    if not len(missing):
+        return ApplicationRow(0, None, 0.0, 0.0, 0.0, 0.0)
+    shares = judged.defaulted / len(missing), (missing > 0).mean(), missing.mean(), _high(missing)
+    accuracy = round(judged.right / judged.rows, 5) if judged.rows else None
+    return ApplicationRow(len(missing), accuracy, *(round(float(share), 5) for share in shares))
+
+
+def _high(shares: NDArray[np.float64]) -> float:
+    return float(np.quantile(shares, 0.99, method="inverted_cdf"))
 
 
 def worker_row(meter: Meter, shares: int, seconds: float) -> WorkerRow:

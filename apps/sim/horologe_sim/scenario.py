@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from horologe_common.applications import Application, check_application
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.settings import DURATIONS, SIZES, SettingsError, quantity
-from horologe_common.status import HorologeError
+from horologe_common.status import HorologeError, InvalidInput
 from horologe_common.wire import ModelReport
 from horologe_controller.settings import Settings as ControllerSettings
 from horologe_frontend.settings import Settings as FrontendSettings
@@ -23,6 +24,7 @@ from horologe_gpu_worker.settings import Settings as WorkerSettings
 from horologe_profiler.settings import Settings as ProfilerSettings
 from horologe_selector.settings import Settings as SelectorSettings
 from horologe_sim.gpu import SimModel
+from horologe_sim.marks import LABEL, Skill
 from horologe_sim.network import NetworkSettings
 from horologe_sim.noise import NOISES, Noise
 from horologe_sim.workload import Load
@@ -53,6 +55,14 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: bool = False
     echo: bool = False
     """Outputs give the inputs back, and clients check them."""
+    accuracy: float = 0.0
+    """Outputs are labels of ten classes, this share of them right; clients know which. 0: there are none."""
+    alike: float = 0.5
+    """Share of inputs on which models with an accuracy are right or wrong together."""
+    noise: Noise | None = None
+    """Of its execution times; None: as on the device."""
+    workers: tuple[int, ...] = ()
+    """Numbers of the workers that have it; none: all."""
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,10 +113,35 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     profiler: ProfilerSettings | None = None
     """None: there is none. Only on the whole path: clients of the controller show nobody their inputs."""
     faults: tuple[Fault, ...] = ()
+    applications: tuple[Application, ...] = ()
+    """Declared from the beginning. Only on the whole path."""
 
-    def sim_models(self) -> dict[str, SimModel]:
-        """By key `name/version`."""
-        return {model.report.spec.key: model for entry in self.models for model in _copies(entry)}
+    def sim_models(self, worker: int | None = None) -> dict[str, SimModel]:
+        """By key `name/version`; of all workers, or of one."""
+        return {
+            model.report.spec.key: model
+            for entry in self.models if worker is None or not entry.workers or worker in entry.workers
+            for model in _copies(entry)
+        }  # fmt: skip
+
+    def signatures(self) -> dict[str, ModelSpec]:
+        """What requests of each model and application look like. Raises `InvalidInput` for what cannot be."""
+        specs = {model.report.spec.name: model.report.spec for model in self.sim_models().values()}
+        for application in self.applications:
+            check_application(application)
+            if application.name in specs:
+                raise InvalidInput(f"applications: got {application.name!r}, which is a model or another application")
+            names = [name.partition("/")[0] for name in application.models]
+            if unknown := [name for name in names if name not in specs]:
+                raise InvalidInput(f"applications: {application.name}: models: got {unknown[0]!r}, which is none")
+            specs[application.name] = msgspec.structs.replace(specs[names[0]], slo_ns=ms(application.slo_ms))
+        for load in self.load:
+            if load.application and (load.application not in specs or self.path == "direct"):
+                raise InvalidInput(
+                    f"load.application: got {load.application!r}, wanted one of "
+                    f'{", ".join(one.name for one in self.applications) or "applications"}, and path = "whole"'
+                )
+        return specs
 
     def groups(self) -> dict[str, str]:
         """Model name -> the name of its entry."""
@@ -190,12 +225,15 @@ def _copies(entry: Entry) -> list[SimModel]:
     names = [entry.name] if entry.count == 1 else [f"{entry.name}-{number}" for number in range(entry.count)]
     sizes = tuple(sorted(entry.exec_ms))
     profile = Profile({size: ms(entry.exec_ms[size]) for size in sizes}, max(1, ms(entry.load_ms)))
-    datatype = "UINT64" if entry.echo else "FP32"
+    datatype = "UINT64" if entry.echo or entry.accuracy else "FP32"
+    output = LABEL if entry.accuracy else TensorSpec("y", datatype, (-1, 1))
+    skill = Skill(entry.accuracy, entry.alike) if entry.accuracy else None
     specs = [
         ModelSpec(
-            name, "1", "emulated", (TensorSpec("x", datatype, (-1, 1)),), (TensorSpec("y", datatype, (-1, 1)),), sizes,
+            name, "1", "emulated", (TensorSpec("x", datatype, (-1, 1)),), (output,), sizes,
             slo_ns=entry.slo_ns, weights_bytes=round(entry.weights_mb * MIB), content_hash=name, cache=entry.cache,
         )
         for name in names
     ]  # fmt: skip
-    return [SimModel(ModelReport(spec, profile), ms(entry.input_ms), ms(entry.output_ms)) for spec in specs]
+    times = ms(entry.input_ms), ms(entry.output_ms)
+    return [SimModel(ModelReport(spec, profile), *times, skill=skill, noise=entry.noise) for spec in specs]

@@ -11,6 +11,7 @@ import msgspec
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
+    from horologe_common.wire import Answer
     from horologe_sim.workload import Ask
 
 
@@ -35,12 +36,23 @@ class Line(msgspec.Struct):
     refused_ns: array[int] = msgspec.field(default_factory=lambda: array("q"))
 
 
+class Judged(msgspec.Struct):
+    """What the answers of an application were made of. `right` of `rows`: where the truth is known."""
+
+    rows: int = 0
+    right: int = 0
+    defaulted: int = 0
+    missing: array[float] = msgspec.field(default_factory=lambda: array("d"))
+    """Of each answer, the share of the models asked that were not there in time."""
+
+
 class Tally:
     """Ends by model. Requests sent before `from_ns` (warming up) are followed, but not counted in the lines."""
 
     def __init__(self, from_ns: int = 0) -> None:
         self.from_ns = from_ns
         self.lines: dict[str, Line] = {}
+        self.judgements: dict[str, Judged] = {}
         self.asked = 0
         self.answers = 0
         self.overdue_ns = 0
@@ -53,7 +65,7 @@ class Tally:
     def sent(self, request: Open) -> None:
         self.asked += 1
         if request.sent_ns >= self.from_ns:
-            line = self._line(request.ask.model)
+            line = self._line(request.ask.name)
             line.sent += 1
             line.cold += request.cold
 
@@ -66,12 +78,24 @@ class Tally:
             status = Status.LATE if status == Status.OK else status
         if request.sent_ns < self.from_ns:
             return
-        line = self._line(request.ask.model)
+        line = self._line(request.ask.name)
         line.ended[Status(status).name] += 1
         if status == Status.OK:
             line.took_ns.append(now_ns - request.sent_ns)
         elif status == Status.REFUSED:
             line.refused_ns.append(now_ns - request.sent_ns)
+
+    def judged(self, request: Open, answer: Answer, right: int | None) -> None:
+        """An answer of an application, with how many of its rows are true, if that can be known."""
+        if request.sent_ns < self.from_ns:
+            return
+        judged = self.judgements.setdefault(request.ask.application, Judged())
+        if right is not None:
+            judged.rows += request.ask.rows
+            judged.right += right
+        judged.defaulted += answer.defaulted
+        if asked := len(answer.models) + len(answer.missing):
+            judged.missing.append(len(answer.missing) / asked)
 
     def stray(self, request_id: int, status: int) -> None:
         """An answer nobody waits for."""

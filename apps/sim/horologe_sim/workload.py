@@ -40,6 +40,10 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     think_ns: int = 0
     models: tuple[str, ...] = ()
     """Names, or the beginnings of names that end in `*`; none: all models."""
+    application: str = ""
+    """Asked in the place of a model."""
+    contexts: int = 0
+    """Of the application: "0", "1" and so on, evenly; 0: it is asked without one."""
     skew: float = 0.0
     """Popularity of the k-th model ~ k^-skew; 0: all alike."""
     rows: int = 1
@@ -56,7 +60,7 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ask(NamedTuple):
-    """A request to come. `loop`: the closed loop it belongs to, or OPEN."""
+    """A request to come, of a model or else an application. `loop`: the closed loop it belongs to, or OPEN."""
 
     at_ns: int
     model: str
@@ -66,6 +70,13 @@ class Ask(NamedTuple):
     cancel_ns: int
     """After this long it is cancelled; 0: it is not."""
     loop: int = OPEN
+    application: str = ""
+    context: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of what is asked."""
+        return self.application or self.model
 
 
 class Demand:
@@ -124,7 +135,11 @@ class _Phase:
         for at_ns in times:
             cancelled = load.cancel_share and self._rng.random() < load.cancel_share
             cancel_ns = max(1, load.cancel_ns) if cancelled else 0
-            yield Ask(at_ns, self._model(), load.rows, load.slo_ns, load.best_effort, cancel_ns, loop)
+            model = "" if load.application else self._model()
+            context = str(self._rng.integers(load.contexts)) if load.contexts else ""
+            yield Ask(
+                at_ns, model, load.rows, load.slo_ns, load.best_effort, cancel_ns, loop, load.application, context
+            )
 
     def times(self) -> Iterator[int]:
         load = self.load

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from horologe_controller.cluster import Cluster
     from horologe_controller.queues import ModelQueue, Request
+    from horologe_controller.share import Share
 
 HEADROOM, MOST_HEADROOM = 10, 4
 """Where others wait ahead, a tenth of a budget is kept for their taking longer than predicted; at most a quarter."""
@@ -65,13 +66,78 @@ class Ahead:
         assert self.total_ns == sum(self._slots.values()) == sum(self._blocks.values())
 
 
+class Pool:
+    """Queued work of the models that just these shares could run."""
+
+    def __init__(self, shares: tuple[Share, ...]) -> None:
+        self.shares = shares
+        self.ahead = Ahead()
+        self.work_ns = 0
+        """What its queues with deadlines mostly take, in batches as large as they fill now."""
+        self.neighbours: list[tuple[Pool, int]] = []
+        """Pools that have shares in common with it, itself included, and how many."""
+
+    def before_ns(self, deadline_ns: int) -> int:
+        """What of its work is due up to this deadline."""
+        total_ns = self.ahead.total_ns
+        return self.work_ns * self.ahead.before(deadline_ns) // total_ns if total_ns else 0
+
+    def wait_ns(self, deadline_ns: int) -> int:
+        """What its shares do before, if all work is spread evenly over the shares that could do it."""
+        found_ns = 0
+        for pool, common in self.neighbours:
+            found_ns += pool.before_ns(deadline_ns) * common // len(pool.shares)
+        return found_ns
+
+
+class Pools:
+    """Models by the shares that could run them: where all workers have all models there is one pool."""
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[Share, ...], Pool] = {}
+        self._of: dict[str, Pool] = {}
+        self._fits = -1
+
+    def of(self, model: str, cluster: Cluster) -> Pool:
+        if cluster.fits != self._fits:
+            self._fits = cluster.fits
+            self._of.clear()
+            self._forget()
+        pool = self._of.get(model)
+        if pool is None:
+            shares = tuple(cluster.capable.get(model, ()))
+            pool = self._of[model] = self._pools.get(shares) or self._new(shares)
+        return pool
+
+    def _new(self, shares: tuple[Share, ...]) -> Pool:
+        pool = self._pools[shares] = Pool(shares)
+        mine = dict.fromkeys(shares)
+        for other in self._pools.values():
+            if common := sum([share in mine for share in other.shares]):
+                pool.neighbours.append((other, common))
+                if other is not pool:
+                    other.neighbours.append((pool, common))
+        return pool
+
+    def _forget(self) -> None:
+        """Those in which nothing waits."""
+        self._pools = {shares: pool for shares, pool in self._pools.items() if pool.ahead.total_ns}
+        for pool in self._pools.values():
+            pool.neighbours = [(other, common) for other, common in pool.neighbours if other.ahead.total_ns]
+
+    def check(self, work_ns: int) -> None:
+        for pool in self._pools.values():
+            pool.ahead.check()
+        assert sum(pool.work_ns for pool in self._pools.values()) == work_ns
+
+
 class Admission:
     """Refuses on arrival what the work ahead leaves no time for, and learns from what was admitted in vain."""
 
     def __init__(self) -> None:
-        self.ahead = Ahead()
-        self.work_ns = 0
-        """What all queues with deadlines mostly take, in batches as large as they fill now."""
+        self._pools = Pools()
+        self._pool_of: dict[ModelQueue, Pool] = {}
+        """Where each queue is counted that is not empty."""
         self._caution_ns: dict[str, int] = {}
 
     def refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
@@ -91,19 +157,23 @@ class Admission:
         cost_ns = work_ns * request.rows // queue.rows
         request.cost_ns = max(1, cost_ns // BEST_EFFORT_PART if request.best_effort else cost_ns)
         if not request.best_effort:
-            self.ahead.add(request.deadline_ns, request.cost_ns)
-            self._counted(queue, work_ns)
+            pool, before = self._pools.of(queue.model, cluster), self._pool_of.get(queue)
+            if pool is not before:
+                self._pool_of[queue] = pool
+                if before is not None:
+                    _move(queue, before, pool, request)
+            pool.ahead.add(request.deadline_ns, request.cost_ns)
+            _counted(queue, pool, work_ns)
 
     def left(self, now_ns: int, requests: Sequence[Request], queue: ModelQueue, cluster: Cluster) -> None:
         """They are not queued any more."""
         if not queue.best_effort:
+            pool = self._pool_of[queue]
             for request in requests:
-                self.ahead.remove(request.deadline_ns, request.cost_ns)
-            self._counted(queue, _queue_ns(now_ns, queue, cluster))
-
-    def _counted(self, queue: ModelQueue, work_ns: int) -> None:
-        self.work_ns += work_ns - queue.work_ns
-        queue.work_ns = work_ns
+                pool.ahead.remove(request.deadline_ns, request.cost_ns)
+            _counted(queue, pool, _queue_ns(now_ns, queue, cluster))
+            if not queue:
+                del self._pool_of[queue]
 
     def in_vain(self, request: Request, exec_ns: int) -> None:
         """It was admitted and could not be run in time: from now on be surer of its model's next ones."""
@@ -116,24 +186,36 @@ class Admission:
             self._caution_ns[model] = max(0, caution_ns - requests * exec_ns // RELIEF)
 
     def check(self, queues: Iterable[ModelQueue]) -> None:
-        self.ahead.check()
-        assert self.work_ns == sum(queue.work_ns for queue in queues if not queue.best_effort)
+        self._pools.check(sum(queue.work_ns for queue in queues if not queue.best_effort))
 
     def _wait_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
-        """Until it could start if all with an earlier deadline went first, spread over all shares."""
-        capable = cluster.capable.get(request.model)
-        if not capable:  # its workers may come back in time
+        """Until it could start if all with an earlier deadline went first, each on the shares that could run it."""
+        pool = self._pools.of(request.model, cluster)
+        if not pool.shares:  # its workers may come back in time
             return 0
-        before_ns, total_ns = self.ahead.before(request.deadline_ns), self.ahead.total_ns
-        ahead_ns = self.work_ns * before_ns // total_ns if total_ns else 0
-        lanes = None if len(capable) == cluster.size else [share.exec for share in capable]
-        return (ahead_ns + cluster.outstanding.total_ns(now_ns, lanes)) // len(capable)
+        lanes = None if len(pool.shares) == cluster.size else [share.exec for share in pool.shares]
+        return (pool.wait_ns(request.deadline_ns) + cluster.outstanding.total_ns(now_ns, lanes)) // len(pool.shares)
 
     def _headroom_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """How much earlier than its deadline a request should end, by the estimates, to be admitted behind others."""
         budget_ns = max(0, request.deadline_ns - now_ns)
         overrun_ns = min(cluster.overruns.high(now_ns) or 0, budget_ns // MOST_HEADROOM)
         return max(budget_ns // HEADROOM, overrun_ns) + self._caution_ns.get(request.model, 0)
+
+
+def _counted(queue: ModelQueue, pool: Pool, work_ns: int) -> None:
+    pool.work_ns += work_ns - queue.work_ns
+    queue.work_ns = work_ns
+
+
+def _move(queue: ModelQueue, before: Pool, pool: Pool, comes: Request) -> None:
+    """Other shares can run the model now; what waits, but for the request that comes, counts with theirs."""
+    for request in queue:
+        if request is not comes:
+            before.ahead.remove(request.deadline_ns, request.cost_ns)
+            pool.ahead.add(request.deadline_ns, request.cost_ns)
+    before.work_ns -= queue.work_ns
+    pool.work_ns += queue.work_ns
 
 
 def _queue_ns(now_ns: int, queue: ModelQueue, cluster: Cluster) -> int:

@@ -62,6 +62,8 @@ class Cluster:
         """What the EXECs given to all shares mostly still take."""
         self.capable: dict[str, dict[Share, bool]] = {}
         """Model key -> the shares that could run it."""
+        self.fits = 0
+        """How often `capable` has changed."""
         self.returns = Rolling(window=return_window, age_ns=s(5), quantile=0.9)
         """How long results take from the end of EXEC until they are here."""
         self.overruns = Rolling(window=100, age_ns=s(5), quantile=0.9)
@@ -158,6 +160,7 @@ class Cluster:
         if known is None or known.seed_ns is not seed:
             share.estimates[model] = Estimate(seed, share.pace)
             self.capable.setdefault(model, {})[share] = True
+            self.fits += 1
             self._profiles.keep(model, self.capable[model])
 
     def clock(self, worker: Worker, sent_ns: int, peer_ns: int, received_ns: int) -> None:
@@ -196,6 +199,7 @@ class Cluster:
     def _cannot_run(self, share: Share, model: str) -> None:
         capable = self.capable[model]
         del capable[share]
+        self.fits += 1
         if not capable:
             del self.capable[model]
         self._profiles.keep(model, capable)

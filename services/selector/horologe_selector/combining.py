@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 OK = int(Status.OK)
 
 
-def answer_of(ensemble: Ensemble, state: Any) -> tuple[Answer, Sequence[Buffer], tuple[Guess, ...]]:
-    """The answer with its tensors, and what was combined for each row, before any default."""
+def answer_of(now_ns: int, ensemble: Ensemble, state: Any) -> tuple[Answer, Sequence[Buffer], tuple[Guess, ...]]:
+    """The answer, as of now, with its tensors, and what was combined for each row, before any default."""
     application = ensemble.running.application
     there = tuple(model for model in ensemble.selection.models if model in ensemble.landings)
     missing = tuple(model for model in ensemble.selection.models if model not in ensemble.landings)
     if application.task == "any" and there:
         landing = ensemble.landings[there[0]]
-        return _answer(ensemble, landing.outputs, there, missing, 1.0, False), landing.buffers, ()
+        return _answer(now_ns, ensemble, landing.outputs, there, missing, 1.0, False), landing.buffers, ()
     guesses = _guesses(ensemble, there, missing, state) if there else ()
     default = application.default
     if default is None:
@@ -41,7 +41,7 @@ def answer_of(ensemble: Ensemble, state: Any) -> tuple[Answer, Sequence[Buffer],
     ]
     outputs, buffers = tensors_of(application, shown, defaulted)
     confidence = min(guess.confidence for guess in shown)
-    return _answer(ensemble, outputs, there, missing, confidence, any(defaulted)), buffers, guesses
+    return _answer(now_ns, ensemble, outputs, there, missing, confidence, any(defaulted)), buffers, guesses
 
 
 def _guesses(ensemble: Ensemble, there: Sequence[str], missing: Sequence[str], state: Any) -> tuple[Guess, ...]:
@@ -61,15 +61,18 @@ def _guesses(ensemble: Ensemble, there: Sequence[str], missing: Sequence[str], s
 
 
 def _answer(
-    ensemble: Ensemble, outputs: Any, there: tuple[str, ...], missing: tuple[str, ...], confidence: float, flag: bool
-) -> Answer:
+    now_ns: int, ensemble: Ensemble, outputs: Any, there: tuple[str, ...], missing: tuple[str, ...], confidence: float,
+    flag: bool,
+) -> Answer:  # fmt: skip
     landings = [ensemble.landings[model] for model in there]
     one = landings[0] if len(landings) == 1 else None
+    cached = bool(landings) and all(landing.cached for landing in landings)
+    exec_ns = max((landing.exec_ns for landing in landings), default=0)
+    queue_ns = 0 if cached else max(0, now_ns - ensemble.arrival_ns - exec_ns)
     return Answer(
-        ensemble.query.id, OK, outputs, "", 0, ensemble.running.application.name, "", 0,
-        max((landing.exec_ns for landing in landings), default=0), one.batch_size if one else 0,
-        bool(landings) and all(landing.cached for landing in landings),
-        confidence, there, missing, flag, ensemble.prediction, bool(ensemble.open),
+        ensemble.query.id, OK, outputs, "", 0, ensemble.running.application.name, "", queue_ns, exec_ns,
+        one.batch_size if one else 0, cached, confidence, there, missing, flag, ensemble.prediction,
+        bool(ensemble.open),
     )  # fmt: skip
 
 

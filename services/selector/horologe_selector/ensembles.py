@@ -45,6 +45,7 @@ class Ensemble(msgspec.Struct, eq=False):
     frontend: str
     query: Query
     running: Running
+    arrival_ns: int
     due_ns: int
     prediction: bytes
     token: int = 0
@@ -107,7 +108,7 @@ class Ensembles:
         self._last_id += 1
         due_ns = max(now_ns, now_ns + query.budget_ns - self._ways.p99_ns(now_ns, frontend) - SPARE_NS)
         prediction = self._nonce + self._last_id.to_bytes(5, "big") + query.input_hash
-        ensemble = Ensemble(self._last_id, frontend, query, running, due_ns, prediction, token)
+        ensemble = Ensemble(self._last_id, frontend, query, running, now_ns, due_ns, prediction, token)
         ensemble.selection = selection or ensemble.selection
         self._ensembles[ensemble.id] = ensemble
         self._by_query[frontend, query.id] = ensemble.id
@@ -196,7 +197,7 @@ class Ensembles:
         ensemble.answered = True
         self.finished.append(ensemble)
         if not ensemble.token:
-            answer, buffers, ensemble.guesses = answer_of(ensemble, self.state(now_ns, ensemble))
+            answer, buffers, ensemble.guesses = answer_of(now_ns, ensemble, self.state(now_ns, ensemble))
             self._post(Out(ensemble.frontend, answer, buffers))
             running = ensemble.running
             for model in ensemble.landings:

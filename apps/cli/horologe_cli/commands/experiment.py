@@ -58,9 +58,11 @@ def _known() -> dict[str, Experiment]:
     from horologe_cli.dynamic import Dynamic
     from horologe_cli.fig9 import Fig9
     from horologe_cli.live import Live
+    from horologe_cli.overhead import Overhead
     from horologe_sim.experiments import EXPERIMENTS
 
-    return {**EXPERIMENTS, Fig9.name: Fig9(), Live.name: Live(), Dynamic.name: Dynamic(), Batching.name: Batching()}
+    lives = (Fig9(), Live(), Dynamic(), Batching(), Overhead())
+    return {**EXPERIMENTS, **{one.name: one for one in lives}}
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from horologe_sim.experiments.orloj_tables import OrlojTables
 from horologe_sim.experiments.personal import Personal
 from horologe_sim.experiments.replicas import Replicas
 from horologe_sim.experiments.scale import Scale
+from horologe_sim.experiments.stragglers import Stragglers
 from horologe_sim.experiments.window import Window
 
 EXPERIMENTS: dict[str, Experiment] = {
     one.name: one
     for one in (
         Fig5(), Fig6(), Fig7(), Fig8(), Scale(), Window(), OrlojTables(), OrlojSensitivity(), Bandits(), Ensembles(),
-        Personal(), Replicas(), Feedback(),
+        Personal(), Replicas(), Feedback(), Stragglers(),
     )
 }  # fmt: skip

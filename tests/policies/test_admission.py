@@ -1,0 +1,85 @@
+"""What waits for other shares does not keep a request out."""
+
+from __future__ import annotations
+
+from builders import a_report, a_spec
+from horologe_common.clock import ms, s
+from horologe_common.models import ModelSpec
+from horologe_common.wire import Register, Share
+from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.queues import Request
+from horologe_controller.scheduler import Refusal
+from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.settings import Settings
+
+NOW = s(1000)
+
+
+class Desk:
+    """A scheduler, and workers of one share that have the models said, all resident."""
+
+    def __init__(self, *workers: tuple[str, ...]) -> None:
+        self.scheduler = SCHEDULERS["horologe"](Settings())
+        self.cluster = Cluster(10)
+        self.specs = {name: a_spec(name) for names in workers for name in names}
+        self.cluster.specs = {spec.key: spec for spec in self.specs.values()}
+        self.asked = 0
+        for number, names in enumerate(workers):
+            self.register(number, *names)
+
+    def register(self, number: int, *names: str) -> None:
+        address = f"worker/{number}#1"
+        worker = self.cluster.workers.setdefault(address, Worker(address, True))
+        specs: list[ModelSpec] = [self.specs[name] for name in names]
+        told = Register(
+            (Share(0, "d", 64, tuple(spec.key for spec in specs)),), tuple(a_report(spec) for spec in specs)
+        )
+        self.cluster.register(worker, told)
+
+    def ask(self, name: str, budget_ms: float) -> Refusal | None:
+        self.asked += 1
+        spec = self.specs[name]
+        request = Request(
+            self.asked, "selector/0#1", self.asked, spec, spec.key, 1, "frontend/0#1", self.asked, NOW,
+            NOW + ms(budget_ms), False,
+        )  # fmt: skip
+        refusal = self.scheduler.add(NOW, request, self.cluster)
+        self.scheduler.check()
+        return refusal
+
+    def fill(self, name: str, budget_ms: float = 100) -> None:
+        """As much as is admitted, at most a batch of sixteen, which takes 9.5 ms."""
+        for _ in range(16):
+            self.ask(name, budget_ms)
+
+
+def test_work_for_one_share_keeps_nothing_out_that_runs_on_another() -> None:
+    desk = Desk(("a",), ("b",))
+    desk.fill("a", 8)
+    assert desk.ask("a", 8) is not None
+    assert desk.ask("b", 8) is None
+
+
+def test_an_ensemble_whose_models_have_a_share_each_is_admitted_whole() -> None:
+    names = tuple(f"m{number}" for number in range(16))
+    desk = Desk(*((name,) for name in names))
+    assert [desk.ask(name, 10) for name in names] == [None] * 16
+
+
+def test_work_that_another_share_could_do_too_counts_half() -> None:
+    desk = Desk(("a", "b"), ("a",))
+    desk.fill("a", 6)
+    assert desk.ask("b", 6) is not None
+    assert desk.ask("b", 7) is None
+
+
+def test_what_waits_is_counted_for_the_shares_that_can_run_it_now() -> None:
+    desk = Desk(("a", "b"), ("b",))
+    desk.fill("a")
+    desk.fill("b")
+    desk.register(1, "a", "b")
+    desk.fill("a")
+    desk.fill("b")
+    desk.register(0)
+    desk.fill("a")
+    desk.scheduler.check()
