@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OPSET, IR_VERSION = 17, 8  # old enough for every ONNX Runtime that the package allows
 
 PIXEL_MAX = 16
+NOVICE_IMAGES = 20
 SIDE = 48  # the CNN sees 8x8 images enlarged to 48x48: that is where its cost per item comes from
 FILTERS_1, WIDTH_1 = 32, 7
 FILTERS_2, WIDTH_2 = 128, 3
@@ -97,6 +98,13 @@ def dense(layers: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Graph:
 def digits_linear() -> Graph:
     """Logistic regression; the scaling of pixels is part of the weights."""
     images, labels = digits.training()
+    fitted = LogisticRegression(max_iter=2000).fit(images / PIXEL_MAX, labels)
+    return dense([(fitted.coef_.T / PIXEL_MAX, fitted.intercept_)])
+
+
+def novice() -> Graph:
+    """The same, having seen twenty images: right about two times in three. For applications to find out."""
+    images, labels = (part[:NOVICE_IMAGES] for part in digits.training())
     fitted = LogisticRegression(max_iter=2000).fit(images / PIXEL_MAX, labels)
     return dense([(fitted.coef_.T / PIXEL_MAX, fitted.intercept_)])
 
@@ -220,6 +228,7 @@ EXPORTS: dict[str, Callable[[], Graph]] = {
     "models/digits-linear/1": digits_linear,
     "models/digits-mlp/1": digits_mlp,
     "models/digits-cnn/1": digits_cnn,
+    "models/novice/1": novice,
     "models/noop/1": noop,
     "benchmarks/models/cnn-10ms/1": cnn_10ms,
     "benchmarks/models/image-600k/1": image_600k,

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from horologe_common.application_outputs import answer_tensors, output_specs
+from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import Status, UnknownModel
-from horologe_common.wire import Answer, Description, Models, ModelState, Tensor
+from horologe_common.wire import (
+    Acknowledged,
+    Answer,
+    ApplicationInfo,
+    Applications,
+    ApplicationState,
+    Declare,
+    Description,
+    Feedback,
+    Models,
+    ModelStanding,
+    ModelState,
+    Tensor,
+    Withdraw,
+)
 from horologe_frontend.statistics import ModelStats, Statistics
 
 if TYPE_CHECKING:
@@ -24,6 +42,7 @@ def a_model(name: str, *tensors: TensorSpec, version: str = "1", batched: bool =
 
 
 FLOATS = TensorSpec("in", "FP32", (-1, 4))
+FLOATS_OUT = (TensorSpec("out", "FP32", (-1, 4)),)
 ENDS = {
     "refused": Answer(0, Status.REFUSED, reason="no room before the deadline", retry_after_ns=1_500_000),
     "late": Answer(0, Status.LATE, reason="finished after the deadline"),
@@ -47,6 +66,31 @@ SPECS = (
 )
 
 
+APPLICATIONS = {
+    "digits": Application("digits", ("echo",), default=7.0, settings={"weights": {"echo": 1.0}}),
+    "texts": Application("texts", ("echo",), task="any"),
+    "echo": Application("echo", ("echo",)),
+}
+PREDICTION = b"\1" * 40
+
+
+def an_outcome(
+    application: Application, predict: Predict, buffers: Sequence[Buffer]
+) -> tuple[Answer, Sequence[Buffer]]:
+    """3, agreed on by two thirds, in each row; of task `any`, what came in."""
+    rows = predict.inputs[0].shape[0]
+    outputs: tuple[Tensor, ...]
+    payloads: Sequence[Buffer]
+    if application.task == "any":
+        outputs, payloads = tuple(msgspec.structs.replace(one, name="out") for one in predict.inputs), buffers
+    else:
+        outputs, payloads = answer_tensors(application, [3] * rows, [2 / 3] * rows, [False] * rows)
+    answer = Answer(
+        0, 0, outputs, confidence=2 / 3, models=("echo",), missing=("gone",), cached=True, prediction=PREDICTION
+    )  # fmt: skip
+    return answer, payloads
+
+
 class FakePort:
     """Echoes inputs. `slow` answers when `gate` opens; the other names in ENDS end like that; `broken` raises."""
 
@@ -55,6 +99,9 @@ class FakePort:
         self.states.append(ModelState(a_model("gone", FLOATS), "UNAVAILABLE", "unloaded"))
         self.asked: list[Predict] = []
         self.admitted: list[tuple[str, str, bool]] = []
+        self.questions: list[Any] = []
+        self.statuses: tuple[int, ...] = (0,)
+        """Of feedback."""
         self.cancelled = 0
         self.is_ready = True
         self.gate = asyncio.Event()
@@ -62,6 +109,8 @@ class FakePort:
 
     async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
         self.asked.append(predict)
+        if not predict.model:
+            return an_outcome(APPLICATIONS[predict.application], predict, buffers)
         if predict.model == "broken":
             raise RuntimeError("a fault of ours")
         if predict.model in ENDS:
@@ -93,6 +142,29 @@ class FakePort:
         if not self.models(model):
             return Models(0, (), Status.UNKNOWN_MODEL, f"model {model!r} is not in the repository")
         return Models(0, tuple(self.models(model)))
+
+    def application(self, name: str) -> tuple[Application, ModelSpec]:
+        if name not in APPLICATIONS:
+            raise UnknownModel(f"application: got {name!r}, which is not declared")
+        application = APPLICATIONS[name]
+        outputs = FLOATS_OUT if application.task == "any" else output_specs(application)
+        return application, ModelSpec(name, "", "application", (FLOATS,), outputs, (1, 2, 4, 8))
+
+    async def ask(self, question: Any, buffers: Sequence[Buffer] = ()) -> Any:
+        self.questions.append(question)
+        match question:
+            case Feedback():
+                return Acknowledged(0, self.statuses, "the store is away" if any(self.statuses) else "")
+            case Declare():
+                return Applications(0, (ApplicationState(question.application, 1),))
+            case ApplicationInfo(name=""):
+                return Applications(0, tuple(ApplicationState(one, 1) for one in APPLICATIONS.values()))
+        if question.name not in APPLICATIONS:
+            return Applications(0, (), Status.UNKNOWN_MODEL, f"application: got {question.name!r}")
+        if isinstance(question, Withdraw):
+            return Applications(0, ())
+        standing = ModelStanding("echo", 1.0, False, 5, 1, 4, 3, 1.0)
+        return Applications(0, (ApplicationState(APPLICATIONS[question.name], 2, (standing,), 3),))
 
     async def describe(self) -> Description:
         return Description(0, (), "edf", 0)

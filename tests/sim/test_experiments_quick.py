@@ -24,6 +24,9 @@ TINY = {
     "scale": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
     "orloj-tables": ['cases=["resnet-imagenet", "std-1"]', "requests=60"],
     "orloj-sensitivity": ["slos=[3]", "requests=60", "p99_ms=[50]"],
+    "bandits": ["requests=300", "fails_at=100", "recovers_at=200", "seeds=2", "training=200"],
+    "ensembles": ["requests=300", "seeds=1"],
+    "personal": ["requests=30", "writers=2", "steps=[0, 10]"],
     "replicas": ["replicas=[1, 2]", "row_ms=1.0", "largest=32", 'warmup="300ms"', 'duration="800ms"'],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
 }  # fmt: skip
@@ -47,7 +50,7 @@ def test_rows_and_bars_in_the_agreed_form_and_the_exit_code_says_whether_all_hol
     assert code == (OK if all(bar["holds"] for bar in found["bars"]) else A_BAR_FAILS)
 
 
-@pytest.mark.parametrize("name", ["fig5", "fig8"])
+@pytest.mark.parametrize("name", ["fig5", "fig8", "bandits", "personal"])
 def test_the_same_seed_gives_the_same_findings_and_another_seed_others(name: str) -> None:
     first, again, other = run(name), run(name), run(name, "--seed", "9")
     assert first == again
@@ -63,7 +66,9 @@ def test_findings_become_files(tmp_path: Path) -> None:
     assert all(bar["name"].rpartition(",")[0] in page for bar in found["bars"])
 
 
-@pytest.mark.parametrize("name", ["fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "replicas"])
+@pytest.mark.parametrize(
+    "name", ["fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "bandits", "ensembles", "personal", "replicas"]
+)
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
     run(name, "--plot", "--out", str(tmp_path))
     assert (tmp_path / f"{name}.png").stat().st_size > 0

@@ -98,7 +98,11 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         if name.startswith("-") or not name:
             continue
         assert name in commands, f"horologe {name}: no such command"
-        known = {option for one in commands[name].params for option in (*one.opts, *one.secondary_opts)} | {
+        command = commands[name]
+        if hasattr(command, "commands") and len(words) > 2:  # a group: `horologe application show`
+            assert words[2] in command.commands, f"horologe {name} {words[2]}: no such command"
+            command = command.commands[words[2]]
+        known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {
             "--help",
             "-h",
         }

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
+from horologe_common.applications import NAME_LIMIT
 from horologe_common.clock import ms
 from horologe_common.core import Gone, Joined
 from horologe_common.status import Status
@@ -27,7 +28,6 @@ from horologe_common.wire import (
     Ship,
     Tensor,
 )
-from horologe_frontend.admission import MAX_APPLICATION
 from horologe_frontend.core import Frontend
 from horologe_frontend.settings import Settings
 
@@ -105,7 +105,7 @@ def test_the_query_says_length_and_application() -> None:
 
 def test_the_name_of_an_application_is_bounded() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(application="a" * (MAX_APPLICATION + 1)))
+    ask(frontend, a_predict(application="a" * (NAME_LIMIT + 1)))
     (answer,) = sent(frontend, Answer)
     assert answer.status == Status.INVALID_INPUT
     assert answer.reason == "application: got 129 characters, at most 128"

@@ -8,7 +8,7 @@ import pytest
 from builders import a_spec
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput
-from horologe_common.wire import Predict, Submit, Tensor
+from horologe_common.wire import Submit, Tensor
 from horologe_controller.book import Book
 from horologe_frontend.catalogue import Catalogue
 
@@ -24,7 +24,7 @@ def a_model(*shapes: tuple[int, ...], batched: bool = True, padded: bool = False
 def judged(spec: ModelSpec, *shapes: tuple[int, ...]) -> tuple[int, int, int]:
     """(rows, alike, length) of a request with inputs of these shapes."""
     tensors = tuple(Tensor(name, "FP32", shape, 0) for name, shape in zip("abc", shapes, strict=False))
-    return Catalogue().check_inputs(spec, Predict(1, "m", "", 0, tensors))
+    return Catalogue().check_inputs(spec, tensors)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_port import FLOATS, a_model
+from horologe_common.applications import Application
 from horologe_common.status import Status, UnknownModel
-from horologe_common.wire import Admit, Answer, Cancel, Models, ModelState, Predict, Tensor
+from horologe_common.wire import (
+    Acknowledged,
+    Admit,
+    Answer,
+    ApplicationState,
+    Cancel,
+    Feedback,
+    Models,
+    ModelState,
+    Observation,
+    Predict,
+    Tensor,
+)
+from horologe_frontend.applications import Declared
 from horologe_frontend.catalogue import Catalogue
 from horologe_frontend.port import ReactorPort
 from horologe_frontend.statistics import Statistics
@@ -43,6 +57,8 @@ class Core:
         self.address = "frontend/0#1"
         self.catalogue = Catalogue()
         self.catalogue.replace((ModelState(ECHO),))
+        self.declared = Declared(self.catalogue)
+        self.declared.replace("selector/0#1", (ApplicationState(Application("many", ("echo",)), 1),))
         self.statistics = Statistics()
 
     def ready(self) -> bool:
@@ -106,5 +122,19 @@ def test_admit_and_unknown_models() -> None:
         with pytest.raises(UnknownModel):
             port.find("nope")
         assert port.models("nope") == ()
+
+    asyncio.run(scenario())
+
+
+def test_applications_and_their_questions() -> None:
+    async def scenario() -> None:
+        post, port = a_port()
+        assert port.application("many")[1].inputs == ECHO.inputs
+        with pytest.raises(UnknownModel):
+            port.application("nope")
+        task = asyncio.create_task(port.ask(Feedback(0, "many", (Observation((1.0,), b"P"),)), [b"x"]))
+        await asyncio.sleep(0)
+        post.deliver(Acknowledged(post.sent[0].id, (0,)), ())
+        assert (await task).statuses == (0,)
 
     asyncio.run(scenario())

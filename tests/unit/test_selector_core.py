@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from typing import Any
 
@@ -17,7 +18,7 @@ FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 
 
 def a_selector(**spec: Any) -> Selector:
-    selector = Selector("selector/0#1", Settings())
+    selector = Selector("selector/0#1", Settings(), random.Random(1))
     selector.handle(0, FRONTEND, Joined(FRONTEND), ())
     selector.handle(0, CONTROLLER, Joined(CONTROLLER), ())
     selector.handle(0, CONTROLLER, Models(0, (a_state(a_spec(**spec)),)), ())

@@ -149,11 +149,11 @@ def test_another_msgpack_reads_what_is_sent() -> None:
     talk.sent()
     (((to, sender, messages)),) = msgpack.unpackb(talk.headers[-1])
     assert (to, sender) == ("", "")
-    assert messages == [[4, messages[0][1], "echo"]], "a version of its own has a signature of its own"
+    assert messages == [[4, messages[0][1], "echo", ""]], "a version of its own has a signature of its own"
     talk.get(Models(messages[0][1], (ModelState(ECHO),)))
     talk.sent()
     ((_, _, (message,)),) = msgpack.unpackb(talk.headers[-1])
-    assert message == [1, message[1], "echo", "1", ms(200), [["x", "FP32", [1, 4], 16]], ["y"], ""]
+    assert message == [1, message[1], "echo", "1", ms(200), [["x", "FP32", [1, 4], 16]], ["y"], "", ""]
     assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", []]]]]
 
 

@@ -11,24 +11,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horologe_common import wire
+from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.status import HorologeError, InvalidInput, Status, TooLarge, error_for
 
 TENSOR = wire.Tensor("x", "FP32", (1, 4), 16)
 SPEC = ModelSpec("m", "1", "onnx", (TensorSpec("x", "FP32", (-1, 4)),), (TensorSpec("y", "INT64", (-1,)),))
 ROW_STATUS = wire.RowStatus(7, 1)
+APPLICATION = wire.ApplicationState(
+    Application(
+        "digits", ("m", "n/2"), 50.0, "classes", "y", "exp4", {"eta": 0.5}, "zero_one", 3.0, 0.5, ("o",), False, 10
+    ),
+    2,
+    (wire.ModelStanding("m", 0.5, False, 3, 1, 2, 4, 0.5),),
+    1,
+)
 
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
-        wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat"),
-        "980101a16da0ce02faf0809194a178a4465033329201041091a179a463686174",
+        wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1"),
+        "990101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31",
     ),
     (
-        wire.Answer(1, 0, (TENSOR,), "", 0, "m", "1", 10, 20, 4, True),
-        "9c0201009194a178a44650333292010410a000a16da1310a1404c3",
+        wire.Answer(1, 0, (TENSOR,), "", 0, "m", "1", 10, 20, 4, True, 0.75, ("m",), ("n",), True, b"\x01\x02", True),
+        "dc00120201009194a178a44650333292010410a000a16da1310a1404c3cb3fe800000000000091a16d91a16ec3c4020102c3",
     ),
     (wire.Cancel((1, 2)), "9203920102"),
-    (wire.ModelInfo(3, "m"), "930403a16d"),
+    (wire.ModelInfo(3, "m", "chat"), "940403a16da463686174"),
     (
         wire.Models(3, (wire.ModelState(SPEC, "READY", ""),), 0, ""),
         "95050391939fa16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000a55245414459a000a0",
@@ -46,7 +55,10 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Welcome(1, ("controller/0#b",), "boot", ()), "950b0191ae636f6e74726f6c6c65722f302362a4626f6f7490"),
     (wire.Directory(("ipc://e",)), "920c91a76970633a2f2f65"),
     (wire.Rejected(12, "protocol"), "930d0ca870726f746f636f6c"),
-    (wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat"), "9a1406a16dcd03e801c4020102c30760a463686174"),
+    (
+        wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat", "user-1"),
+        "9b1406a16dcd03e801c4020102c30760a463686174a6757365722d31",
+    ),
     (wire.Release((6, 7)), "9215920607"),
     (
         wire.Submit(8, "m/1", 1000, 1, "frontend/0#c", 6, False, 7, 96, "chat", True),
@@ -85,6 +97,38 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Distributions("m/1", 100, 1.5, (wire.Durations("chat", 96, (100, 200, 400), (3, 1)),)),
         "953da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301",
+    ),
+    (
+        wire.Applications(12, (APPLICATION,), 0, ""),
+        "95170c91948ca46e616d65a6646967697473a66d6f64656c7392a16da36e2f32a6736c6f5f6d73cb4049000000000000a66f7574707574a179a6706f6c696379a465787034a873657474696e677381a3657461cb3fe0000000000000a46c6f7373a87a65726f5f6f6e65a764656661756c74cb4008000000000000aa636f6e666964656e6365cb3fe0000000000000a7736861646f777391a16fa56361636865c2a8636f6e74657874730a029198a16dcb3fe0000000000000c203010204cb3fe00000000000000100a0",
+    ),
+    (
+        wire.ApplicationInfo(13, "digits", "user-1"),
+        "94180da6646967697473a6757365722d31",
+    ),
+    (
+        wire.Declare(14, APPLICATION.application),
+        "93190e8ca46e616d65a6646967697473a66d6f64656c7392a16da36e2f32a6736c6f5f6d73cb4049000000000000a66f7574707574a179a6706f6c696379a465787034a873657474696e677381a3657461cb3fe0000000000000a46c6f7373a87a65726f5f6f6e65a764656661756c74cb4008000000000000aa636f6e666964656e6365cb3fe0000000000000a7736861646f777391a16fa56361636865c2a8636f6e74657874730a",
+    ),
+    (
+        wire.Withdraw(15, "digits"),
+        "931a0fa6646967697473",
+    ),
+    (
+        wire.Rollback(16, "digits"),
+        "931b10a6646967697473",
+    ),
+    (
+        wire.Feedback(
+            17,
+            "digits",
+            (wire.Observation((3.0,), b"\x01\x02", "user-1", (TENSOR,), wire.Query(6, "", 1000, 1, b"\x01")),),
+        ),
+        "941c11a6646967697473919591cb4008000000000000c4020102a6757365722d319194a178a446503332920104109b1406a0cd03e801c40101c20000a0a0",
+    ),
+    (
+        wire.Acknowledged(17, (0, 5), "full", 9),
+        "951d11920005a466756c6c09",
     ),
 ]
 """One of each message with every field set. Lines only grow, at the end: any other change breaks deployed peers."""

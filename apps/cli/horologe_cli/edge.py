@@ -1,6 +1,8 @@
 """`horologe-edge`: frontend, selector and controller in one process; messages between them skip the socket."""
 
+from horologe_common.core import Core
 from horologe_common.service import Service
+from horologe_common.settings import SettingsError
 from horologe_controller.core import Controller
 from horologe_controller.settings import Settings as ControllerSettings
 from horologe_frontend.core import Frontend
@@ -8,7 +10,7 @@ from horologe_frontend.digest import digest
 from horologe_frontend.door import http_door
 from horologe_frontend.http_settings import HttpSettings
 from horologe_frontend.settings import Settings as FrontendSettings
-from horologe_selector.core import Selector
+from horologe_selector.hosting import Hosting
 from horologe_selector.settings import Settings as SelectorSettings
 
 
@@ -17,12 +19,16 @@ def main() -> None:
     settings = service.settings(FrontendSettings, "frontend")
     links = service.links(settings.name, settings.clients)
     frontend = Frontend(links.address("frontend", settings.name), settings, digest)
-    selector_settings = service.settings(SelectorSettings, "selector")
-    selector = Selector(links.address("selector", selector_settings.name), selector_settings)
+    try:
+        selector = Hosting(links, service.settings(SelectorSettings, "selector"))
+    except SettingsError as error:
+        raise SystemExit(f"horologe-edge: {error.reason}") from error
     controller_settings = service.settings(ControllerSettings, "controller")
     controller = Controller(links.address("controller", controller_settings.name), controller_settings, links.host)
     door = http_door(frontend, service.settings(HttpSettings, "http"))
-    service.run([frontend, selector, controller], links, client_core=frontend.address, start=[door])
+    cores: list[Core] = [frontend, selector.core, controller]
+    service.run(cores, links, client_core=frontend.address, start=[door], prepare=selector.attach)
+    selector.close()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from horologe_cli.commands import demo, experiment, machine, models, predict, profile, simulation, up
+from horologe_cli.commands import applications, demo, experiment, machine, models, predict, profile, simulation, up
 
 app = typer.Typer(
     name="horologe",
@@ -22,6 +22,7 @@ for command in (
     simulation.sim, simulation.replay, experiment.experiment, machine.doctor, machine.keys,
 ):  # fmt: skip
     app.command()(command)
+app.add_typer(applications.app, name="application")
 
 
 @app.callback(invoke_without_command=True)

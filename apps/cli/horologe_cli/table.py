@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from horologe_cli.learning import NOVICE
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,6 +29,8 @@ REASONS_SHOWN = 3
 
 def show(out: Console, found: Findings, slo_ms: float) -> None:
     out.print(_accuracies(found))
+    if found.learnings:
+        out.print(_learnings(found))
     out.print(_steps(found, slo_ms))
     if found.overload:
         _reasons(out, found.overload)
@@ -42,8 +46,18 @@ def _accuracies(found: Findings) -> Table:
     return table
 
 
+def _learnings(found: Findings) -> Table:
+    """What the novice counts in the end shows what was learned: it began as one of as many equals as there are."""
+    title = "(b) An application over these and a novice, before and after feedback"
+    table = _table(title, "policy", "accuracy before", "feedback", "after", "novice counts")
+    for one in found.learnings:
+        novice = f"{1 / len(one.weights):.0%} -> {one.weights[NOVICE]:.1%}"
+        table.add_row(one.policy, f"{one.before:.1%}", f"{one.observations:,}", f"{one.after:.1%}", novice)
+    return table
+
+
 def _steps(found: Findings, slo_ms: float) -> Table:
-    title = f"(b, c) {found.model}: Poisson arrivals a second, SLO {slo_ms:g} ms; times in ms"
+    title = f"(c, d) {found.model}: Poisson arrivals a second, SLO {slo_ms:g} ms; times in ms"
     table = _table(title, "", "offered", "sent", "in time", "", "refused", "late", "p50", "p99")
     for step in found.ramp:
         _add(table, "ramp", step)
@@ -79,7 +93,7 @@ def _promises(found: Findings) -> Table:
 
 
 def _next(model: str) -> Table:
-    table = Table(title="(d) Where to look next", title_justify="left", title_style="bold", box=None, show_header=False)
+    table = Table(title="(e) Where to look next", title_justify="left", title_style="bold", box=None, show_header=False)
     for where, what in NEXT:
         table.add_row(where.format(model=model), what)
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -123,7 +124,7 @@ class House:
         return Frontend(process.address("frontend"), self.scenario.frontend, digest)
 
     def _selector(self, process: Process) -> Core:
-        return Selector(process.address("selector"), self.scenario.selector)
+        return Selector(process.address("selector"), self.scenario.selector, random.Random(self.scenario.seed))
 
     def _controller(self, process: Process) -> Core:
         return Controller(process.address("controller"), self.scenario.controller, process.host)

@@ -9,6 +9,7 @@ from horologe.async_client import AsyncClient
 from horologe.client import Client
 from horologe.handle import Handle
 from horologe.reply import Reply
+from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import (
     Cancelled,
@@ -24,9 +25,11 @@ from horologe_common.status import (
     Unauthenticated,
     UnknownModel,
 )
-from horologe_common.wire import Description, ModelState
+from horologe_common.wire import ApplicationState, Description, ModelStanding, ModelState
 
 __all__ = [
+    "Application",
+    "ApplicationState",
     "AsyncClient",
     "Cancelled",
     "Client",
@@ -38,6 +41,7 @@ __all__ = [
     "Lost",
     "ModelFailed",
     "ModelSpec",
+    "ModelStanding",
     "ModelState",
     "ProtocolMismatch",
     "Refused",

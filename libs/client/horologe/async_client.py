@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from horologe.async_applications import AsyncApplicationCalls
 from horologe.dealer import Dealer, curve_keys
 from horologe.loop_link import LoopLink
 from horologe.session import Session
@@ -13,13 +14,14 @@ from horologe_common.clock import ms
 from horologe_common.wire import Admit, Describe, ModelInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Unpack
 
     from horologe.call import Options
     from horologe.reply import Reply
+    from horologe_common.core import Buffer
     from horologe_common.wire import AnyMessage, Description, ModelState
 
 
@@ -42,7 +44,7 @@ class Request(asyncio.Future[Any]):
         return cancelled
 
 
-class AsyncClient:
+class AsyncClient(AsyncApplicationCalls):
     """Predictions from a Horologe frontend, for one event loop.
 
     Connects by itself on first use and again whenever the frontend comes back. All requests made in one turn of
@@ -144,8 +146,8 @@ class AsyncClient:
         self._session.close()
         self._link.close()
 
-    async def _ask(self, question: Callable[[int], AnyMessage], timeout: float) -> Any:
+    async def _ask(self, question: Callable[[int], AnyMessage], timeout: float, buffers: Sequence[Buffer] = ()) -> Any:
         request = Request(self._link.attach(), self._link)
-        request.request_id = self._session.ask(time.monotonic_ns(), request, question, timeout)
+        request.request_id = self._session.ask(time.monotonic_ns(), request, question, timeout, buffers)
         self._link.post()
         return await request

@@ -21,17 +21,24 @@ BEST_EFFORT_NS = s(30)
 LONGEST_MS = 24 * 3600 * 1e3
 
 
-class Options(TypedDict, total=False):
-    """How a prediction is asked for, the same in every call of both clients."""
+class AskOptions(TypedDict, total=False):
+    """How an application is asked, the same in every call of both clients."""
 
-    version: str
-    """Of the model; default: the newest that is ready."""
     slo_ms: float | None
     """Deadline in milliseconds."""
     timeout: float | None
     """Deadline in seconds; the smaller of the two counts."""
     outputs: Sequence[str]
     """Names of the outputs wanted, in this order; default: all."""
+    context: str
+    """Of an application that is asked: the user, session or whatever it learns for separately."""
+
+
+class Options(AskOptions, total=False):
+    """How a prediction is asked for, the same in every call of both clients."""
+
+    version: str
+    """Of the model; default: the newest that is ready."""
     application: str
     """On whose behalf: execution times are learned per model and application."""
 
@@ -45,7 +52,7 @@ class Sink(Protocol):
 
 
 class Call(msgspec.Struct, eq=False):
-    """An open request: a Predict, or a `question` about the models or the cluster."""
+    """An open request: a Predict, or a `question` of another kind."""
 
     id: int
     sink: Sink
@@ -57,6 +64,7 @@ class Call(msgspec.Struct, eq=False):
     version: str = ""
     outputs: tuple[str, ...] = ()
     application: str = ""
+    context: str = ""
     single: bool = True
     """The inputs came as one array, so a sole output goes back as one."""
     inputs: tuple[Tensor, ...] = ()
@@ -65,13 +73,18 @@ class Call(msgspec.Struct, eq=False):
     """Bytes of the inputs."""
     sent: bool = False
 
+    @property
+    def subject(self) -> tuple[str, str, str]:
+        """Whose signature the inputs must fit: model and version, or an application."""
+        return (self.model, self.version, "") if self.model else ("", "", self.application)
+
     def message(self, now_ns: int) -> AnyMessage:
         """What to send, with what remains of the budget by now."""
         if self.question is not None:
             return self.question
         budget_ns = max(1, self.begun_ns + self.budget_ns - now_ns) if self.budget_ns else 0
         return Predict(
-            self.id, self.model, self.version, budget_ns, self.inputs, self.outputs, self.application
+            self.id, self.model, self.version, budget_ns, self.inputs, self.outputs, self.application, self.context
         )  # fmt: skip
 
 
@@ -100,4 +113,4 @@ def check_texts(*texts: object) -> None:
     """Raise `InvalidInput` for a name that is no string."""
     for text in texts:
         if type(text) is not str:
-            raise InvalidInput(f"model, version, application, outputs: got {text!r}, wanted strings")
+            raise InvalidInput(f"model, version, application, context, outputs: got {text!r}, wanted strings")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from horologe.applications import ApplicationCalls
 from horologe.blocking_link import BlockingLink
 from horologe.dealer import Dealer, curve_keys
 from horologe.handle import Handle
@@ -18,7 +19,7 @@ from horologe_common.status import Cancelled, HorologeError
 from horologe_common.wire import Admit, Describe, ModelInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Unpack
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from horologe.call import Options
     from horologe.catalogue import Signatures
     from horologe.reply import Reply
+    from horologe_common.core import Buffer
     from horologe_common.wire import AnyMessage, Description, ModelState
 
 
-class Client:
+class Client(ApplicationCalls):
     """Predictions from a Horologe frontend, in the calling thread.
 
     Any number of threads may share a client: each gets a connection of its own, on first use, which it reads
@@ -154,12 +156,12 @@ class Client:
         if context is not None:
             context.term()
 
-    def _ask(self, question: Callable[[int], AnyMessage], timeout: float) -> Any:
+    def _ask(self, question: Callable[[int], AnyMessage], timeout: float, buffers: Sequence[Buffer] = ()) -> Any:
         link = self._link()
         handle = Handle(link)
         with link.lock:
             now_ns = time.monotonic_ns()
-            handle.request_id = link.session.ask(now_ns, handle, question, timeout)
+            handle.request_id = link.session.ask(now_ns, handle, question, timeout, buffers)
             link.post(now_ns)
         return handle.result()
 

@@ -35,6 +35,22 @@ class Reply(msgspec.Struct, frozen=True, eq=False):
     batch_size: int
     """The batch this request rode in; 0 if the cache answered."""
     cached: bool
+    confidence: float = 0.0
+    """Of an application, as all that follows: the share of the models asked that agree, the least of all rows. Each
+    row's is `outputs["confidence"]`."""
+    models: tuple[str, ...] = ()
+    """That have answered."""
+    missing: tuple[str, ...] = ()
+    """Asked, and not there in time."""
+    defaulted: bool = False
+    """Whether any row is the declared default. Each row's is `outputs["defaulted"]`."""
+    prediction_id: bytes = b""
+    """What feedback names it by."""
+
+    @property
+    def prediction(self) -> Any:
+        """An application's prediction for each row, whole numbers or float64; of task `any`, what `value` is."""
+        return self.outputs.get("prediction", self.value)
 
 
 def reply_of(answer: Answer, buffers: Sequence[Buffer], single: bool) -> Reply | HorologeError:
@@ -51,8 +67,9 @@ def reply_of(answer: Answer, buffers: Sequence[Buffer], single: bool) -> Reply |
     if single and len(outputs) == 1:
         (value,) = outputs.values()
     reply = Reply(
-        outputs, value, answer.model, answer.version, answer.queue_ns, answer.exec_ns, answer.batch_size, answer.cached
-    )
+        outputs, value, answer.model, answer.version, answer.queue_ns, answer.exec_ns, answer.batch_size,
+        answer.cached, answer.confidence, answer.models, answer.missing, answer.defaulted, answer.prediction,
+    )  # fmt: skip
     if answer.status == Status.OK:
         return reply
     failure = error_for(answer.status, answer.reason, answer.retry_after_ns)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from horologe.book import Book
 from horologe.call import Call, Sink, budget, check_texts
@@ -39,6 +41,13 @@ if TYPE_CHECKING:
     from horologe.signature import Signature
     from horologe_common.core import Buffer
 
+Told: TypeAlias = wire.Models | wire.Description | wire.Applications | wire.Acknowledged
+ANSWERED_BY: dict[type[Told], tuple[type, ...]] = {
+    wire.Models: (wire.ModelInfo, wire.Admit),
+    wire.Description: (wire.Describe,),
+    wire.Applications: (wire.Declare, wire.Withdraw, wire.Rollback, wire.ApplicationInfo),
+    wire.Acknowledged: (wire.Feedback,),
+}
 ASK_NS = s(1)
 """A question for a signature that brought nothing within this time is asked again."""
 
@@ -76,29 +85,41 @@ class Session:
         timeout: float | None = None,
         outputs: Sequence[str] = (),
         application: str = "",
+        context: str = "",
     ) -> int:
-        """Open a request for a `Reply`; its id. What is wrong with it ends it like everything else: by its sink."""
+        """Open a request for a `Reply`; its id. What is wrong with it ends it like everything else: by its sink.
+
+        Without a `model` the `application` is asked.
+        """
         self._now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
         call.model, call.version, call.outputs, call.application = model, version, tuple(outputs), application
+        call.context = context
         call.single = not isinstance(inputs, Mapping)
         try:
             self._admit()
             call.budget_ns = budget(slo_ms, timeout)
-            check_texts(model, version, application, *outputs)
-            signature = self._catalogue.known.get((model, version))
+            check_texts(model, version, application, context, *outputs)
+            signature = self._catalogue.known.get(call.subject)
             if signature is not None:
                 self._encode(call, inputs, signature)
             else:
                 self.book.open(call)
                 if self._catalogue.park(call, inputs):
-                    self._fetch(model)
+                    self._fetch(wire.ModelInfo(0, model, "" if model else application))
         except HorologeError as error:
             self.book.end(call, error)
         return call.id
 
-    def ask(self, now_ns: int, sink: Sink, question: Callable[[int], wire.AnyMessage], timeout: float) -> int:
-        """Open a request for `Models` or a `Description`; its id. `question` makes the message, given the id."""
+    def ask(
+        self,
+        now_ns: int,
+        sink: Sink,
+        question: Callable[[int], wire.AnyMessage],
+        timeout: float,
+        buffers: Sequence[Buffer] = (),
+    ) -> int:
+        """Open a request for whatever answers such a question; its id. `question` makes the message, given the id."""
         self._now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
         try:
@@ -106,6 +127,8 @@ class Session:
             call.budget_ns = budget(None, timeout)
             call.question = question(call.id)
             self.book.open(call)
+            call.buffers = buffers
+            self.book.grow(call, sum(map(len, buffers)))
             self._outbox.add(call)
         except HorologeError as error:
             self.book.end(call, error)
@@ -140,19 +163,19 @@ class Session:
         self.book.grow(call, sum(map(len, call.buffers)))
         self._outbox.add(call)
 
-    def _fetch(self, model: str) -> None:
-        call = Call(next(self._ids), Fetch(model, self._fetched), self._now_ns, ASK_NS)
-        call.question = wire.ModelInfo(call.id, model)
+    def _fetch(self, question: wire.ModelInfo) -> None:
+        call = Call(next(self._ids), Fetch(question, self._fetched), self._now_ns, ASK_NS)
+        call.question = msgspec.structs.replace(question, id=call.id)
         self.book.open(call)
         self._outbox.add(call)
 
-    def _fetched(self, model: str, states: Sequence[wire.ModelState] | HorologeError) -> None:
-        for call, inputs in self._catalogue.waiting(model):
+    def _fetched(self, question: wire.ModelInfo, states: Sequence[wire.ModelState] | HorologeError) -> None:
+        for call, inputs in self._catalogue.waiting(question):
             if call not in self.book:
                 continue
             if isinstance(states, Lost):
                 if self._catalogue.park(call, inputs):
-                    self._fetch(model)
+                    self._fetch(question)
                 continue
             try:
                 if isinstance(states, HorologeError):
@@ -213,7 +236,7 @@ class Session:
         for _, _, message, buffers in arrivals:
             if isinstance(message, wire.Answer):
                 self._answered(message, buffers)
-            elif isinstance(message, wire.Models | wire.Description):
+            elif isinstance(message, wire.Models | wire.Description | wire.Applications | wire.Acknowledged):
                 self._told(message)
             elif isinstance(message, wire.Welcome):
                 self._welcomed(message)
@@ -231,17 +254,18 @@ class Session:
             self._catalogue.forget(call)
         self.book.end(call, reply_of(answer, buffers, call.single))
 
-    def _told(self, message: wire.Models | wire.Description) -> None:
+    def _told(self, message: Told) -> None:
         call = self.book.get(message.id)
-        about_cluster = isinstance(message, wire.Description)
-        if call is None or call.question is None or isinstance(call.question, wire.Describe) != about_cluster:
+        if call is None or type(call.question) not in ANSWERED_BY[type(message)]:
             self.ignored += 1
-        elif isinstance(message, wire.Description):
+        elif isinstance(message, wire.Description | wire.Acknowledged):
             self.book.end(call, message)
         elif message.status != Status.OK:
             self.book.end(call, error_for(message.status, message.reason))
-        else:
+        elif isinstance(message, wire.Models):
             self.book.end(call, message.models)
+        else:
+            self.book.end(call, message.applications)
 
     def _welcomed(self, welcome: wire.Welcome) -> None:
         if welcome.protocol != wire.PROTOCOL:

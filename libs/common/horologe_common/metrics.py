@@ -21,6 +21,7 @@ class Metric(NamedTuple):
 
 
 MODEL = ("model", "version")
+PART = ("application", "model")
 
 METRICS: dict[str, Metric] = {
     "nv_inference_request_success": Metric("cumulative", "Requests answered OK", MODEL),
@@ -35,6 +36,16 @@ METRICS: dict[str, Metric] = {
     "nv_cache_num_misses_per_model": Metric("cumulative", "Prediction cache misses", MODEL),
     "horologe_request_seconds": Metric("histogram", "Arrival to answer at the frontend", MODEL),
     "horologe_slack_seconds": Metric("histogram", "Deadline less answer time, of requests answered in time", MODEL),
+    "horologe_application_requests_total": Metric(
+        "counter", "Requests of an application, by how they ended", ("application", "status")
+    ),
+    "horologe_application_defaulted_total": Metric(
+        "counter", "Requests of which a row was answered by the declared default", ("application",)
+    ),
+    "horologe_application_missing_total": Metric(
+        "counter", "Models that were asked and not there in time", ("application",)
+    ),
+    "horologe_application_request_seconds": Metric("histogram", "Arrival to answer at the frontend", ("application",)),
     "horologe_refused_total": Metric("counter", "Requests refused by the controller, by reason", (*MODEL, "reason")),
     "horologe_batch_rows": Metric("histogram", "Rows in a batch", MODEL),
     "horologe_prediction_error_seconds": Metric("histogram", "Actual less expected duration", ("action", "side")),
@@ -67,6 +78,11 @@ METRICS: dict[str, Metric] = {
     ),
     "horologe_profiler_waiting": Metric("gauge", "Samples that wait to be run"),
     "horologe_profiler_parts": Metric("gauge", "Models x applications x ranges of lengths that are known"),
+    "horologe_application_model_answered_total": Metric("counter", "Predictions for an application", PART),
+    "horologe_application_model_missing_total": Metric("counter", "Predictions not there in time, replaced", PART),
+    "horologe_application_model_agreed_total": Metric("counter", "Predictions equal to the application's answer", PART),
+    "horologe_application_model_observations_total": Metric("counter", "Predictions that feedback has judged", PART),
+    "horologe_application_model_loss_total": Metric("counter", "Loss of these predictions, each 0 to 1", PART),
     "horologe_messages_dropped_total": Metric("counter", "Messages without a route (receiver has left or restarted)"),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
 }  # fmt: skip
@@ -94,6 +110,12 @@ class Stats:
         if histogram is None:
             histogram = self.histograms[key] = Histogram(_bounds(name))
         histogram.observe(value)
+
+    def forget(self, prefix: str, label: str) -> None:
+        """Drop what is kept under names that begin so for this first label."""
+        for kept in (self.values, self.histograms):
+            for key in [key for key in kept if key[0].startswith(prefix) and key[1:2] == (label,)]:
+                del kept[key]
 
 
 def _bounds(name: str) -> Sequence[int]:

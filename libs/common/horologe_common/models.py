@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -157,3 +158,9 @@ def check_variable(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> None
                 raise InvalidInput(f"{said} at most {spec.max_length} in dimension {at}")
             if spec.padded and got != (wanted := shapes[first][at]):
                 raise InvalidInput(f"{said} {wanted} in dimension {at}, as in input {first!r}")
+
+
+def natural(version: str) -> tuple[tuple[int, int, str], ...]:
+    """Numbers inside a version compare as numbers."""
+    parts = re.findall(r"\d+|\D+", version)
+    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)

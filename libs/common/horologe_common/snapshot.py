@@ -29,12 +29,17 @@ if TYPE_CHECKING:
 
 PURE = frozenset({
     *(f"horologe_common.{name}" for name in (
-        "clock", "core", "distribution", "latency", "metrics", "models", "staging", "status", "wire", "snapshot",
+        "applications", "clock", "core", "distribution", "latency", "metrics", "models", "staging", "status", "wire",
+        "snapshot",
     )),
     *(f"horologe_frontend.{name}" for name in (
-        "admission", "asks", "catalogue", "core", "sampling", "settings", "statistics",
+        "admission", "applications", "asks", "catalogue", "core", "counts", "feedbacks", "lingering", "questions",
+        "sampling", "settings", "statistics",
     )),
-    *(f"horologe_selector.{name}" for name in ("cache", "core", "settings")),
+    *(f"horologe_selector.{name}" for name in (
+        "asks", "averages", "cache", "catalogue", "context", "contexts", "core", "ensembles", "feedback", "flights",
+        "policy", "registry", "remembered", "running", "settings", "store", "way_back",
+    )),
     *(f"horologe_controller.{name}" for name in (
         "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "lane", "lookahead",
         "orloj_queue", "orloj_scores", "placement", "profiles", "prospects", "queues", "rates", "regression",
@@ -47,11 +52,11 @@ PURE = frozenset({
     *(f"horologe_profiler.{name}" for name in ("core", "fit", "memory", "news", "runs", "settings", "waiting")),
 })  # fmt: skip
 """Modules a core is made of. A class of another one in a core's state is an error when it is read, not when written."""
-PURE_PACKAGES = ("horologe_controller.schedulers.",)
+PURE_PACKAGES = ("horologe_controller.schedulers.", "horologe_selector.policies.")
 ALLOWED = frozenset({
     ("builtins", "set"), ("builtins", "frozenset"), ("builtins", "bytearray"), ("collections", "deque"),
     ("collections", "Counter"), ("collections", "OrderedDict"), ("msgspec._core", "rebuild"),
-    ("horologe_common.snapshot", "method"),
+    ("horologe_common.snapshot", "method"), ("random", "Random"),
 })  # fmt: skip
 KEEP_BYTES = 256
 """Byte strings up to this are keys and hashes, and are kept; longer ones are tensors."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, Profile
 from horologe_common.status import HorologeError, InvalidInput, Status, TooLarge
 
@@ -44,7 +45,8 @@ class Tensor(Message, frozen=True):
 class Predict(Message, frozen=True, tag=1):
     """Run `model` on `inputs`. `budget_ns` 0: the model's own SLO, or best effort where it has none.
 
-    `application`: on whose behalf. Execution times are learned per model and application.
+    `application`: on whose behalf. Execution times are learned per model and application. Without a `model` it is the
+    application that is asked, which chooses by what it has learned for this `context` (a user, a session).
     """
 
     id: int
@@ -54,10 +56,15 @@ class Predict(Message, frozen=True, tag=1):
     inputs: tuple[Tensor, ...]
     outputs: tuple[str, ...] = ()
     application: str = ""
+    context: str = ""
 
 
 class Answer(Message, frozen=True, tag=2):
-    """The one answer to a Predict (to a client) or a Query (to a frontend)."""
+    """The one answer to a Predict (to a client) or a Query (to a frontend).
+
+    From `confidence` on: of applications only. `prediction`: what feedback names it by. `lingers`, to a frontend: the
+    staged inputs are still needed, a Release will tell.
+    """
 
     id: int
     status: int
@@ -70,6 +77,15 @@ class Answer(Message, frozen=True, tag=2):
     exec_ns: int = 0
     batch_size: int = 0
     cached: bool = False
+    confidence: float = 0.0
+    """Share of the models asked that agree, the least of all rows."""
+    models: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Asked, and not there in time."""
+    defaulted: bool = False
+    """Whether any row is the declared default."""
+    prediction: bytes = b""
+    lingers: bool = False
 
 
 class Cancel(Message, frozen=True, tag=3):
@@ -79,10 +95,11 @@ class Cancel(Message, frozen=True, tag=3):
 
 
 class ModelInfo(Message, frozen=True, tag=4):
-    """Ask for the models; `model` empty: all of them."""
+    """Ask for the models; `model` empty: all of them. With an `application`: its signature, as if it were a model."""
 
     id: int
     model: str = ""
+    application: str = ""
 
 
 class ModelState(Message, frozen=True):
@@ -182,6 +199,8 @@ class Rejected(Message, frozen=True, tag=13):
 class Query(Message, frozen=True, tag=20):
     """A validated request. Its inputs are staged at the sender under `id`; `input_hash` only if caching is on.
 
+    With an empty `model` it is for the `application`; it has an `input_hash` then, for feedback to join.
+
     Requests of a model with variable dimensions share a batch only if their `alike` is equal, which is 0 where they are
     padded. `length` is the size of the input in those dimensions, 0 where all are fixed.
     """
@@ -195,12 +214,107 @@ class Query(Message, frozen=True, tag=20):
     alike: int = 0
     length: int = 0
     application: str = ""
+    context: str = ""
 
 
 class Release(Message, frozen=True, tag=21):
     """The staged inputs under these ids are not needed any more."""
 
     ids: tuple[int, ...]
+
+
+# client - frontend - selector: applications
+
+
+class ModelStanding(Message, frozen=True):
+    """How a model of an application has done, since the selector started; `weight` as its policy sees it."""
+
+    model: str
+    weight: float = 0.0
+    shadow: bool = False
+    answered: int = 0
+    missing: int = 0
+    agreed: int = 0
+    """Of `answered`, those equal to what the application answered."""
+    observations: int = 0
+    loss: float = 0.0
+    """Sum over the observations."""
+
+
+class ApplicationState(Message, frozen=True):
+    """A declared application. `standings` only where it was asked for by name."""
+
+    application: Application
+    revision: int
+    standings: tuple[ModelStanding, ...] = ()
+    contexts: int = 0
+
+
+class Applications(Message, frozen=True, tag=23):
+    """Answer to the four below; with id 0, the selector's announcement, which is complete."""
+
+    id: int
+    applications: tuple[ApplicationState, ...]
+    status: int = Status.OK
+    reason: str = ""
+
+
+class ApplicationInfo(Message, frozen=True, tag=24):
+    """Ask for the applications, or with a `name` for the standing of its models in this `context`."""
+
+    id: int
+    name: str = ""
+    context: str = ""
+
+
+class Declare(Message, frozen=True, tag=25):
+    """Create the application, or replace the one of this name. Answered when it is kept."""
+
+    id: int
+    application: Application
+
+
+class Withdraw(Message, frozen=True, tag=26):
+    """Delete an application and what it has learned."""
+
+    id: int
+    name: str
+
+
+class Rollback(Message, frozen=True, tag=27):
+    """Declare again what the application was before its last Declare or Rollback."""
+
+    id: int
+    name: str
+
+
+class Observation(Message, frozen=True):
+    """What turned out to be true, a value for each row. `prediction`: as the Answer named it.
+
+    With `inputs` in its place or beside it, what is not in the cache any more is predicted again; a frontend passes
+    them on as a `query`, its inputs staged.
+    """
+
+    truths: tuple[float, ...]
+    prediction: bytes = b""
+    context: str = ""
+    inputs: tuple[Tensor, ...] = ()
+    query: Query | None = None
+
+
+class Feedback(Message, frozen=True, tag=28):
+    id: int
+    application: str
+    items: tuple[Observation, ...]
+
+
+class Acknowledged(Message, frozen=True, tag=29):
+    """Answer to Feedback, a status for each item. OK: what was learned from it is durable."""
+
+    id: int
+    statuses: tuple[int, ...]
+    reason: str = ""
+    retry_after_ns: int = 0
 
 
 # selector (profiler) - controller
@@ -436,6 +550,7 @@ AnyMessage: TypeAlias = (
     | Query | Release | Submit | Outcome | Dispatch | Ship | Outputs
     | Infer | Load | Unload | Result | Ping | Pong | Register | Scan | Drain
     | Sample | Distributions
+    | Applications | ApplicationInfo | Declare | Withdraw | Rollback | Feedback | Acknowledged
 )  # fmt: skip
 
 
@@ -476,5 +591,6 @@ _TENSORS: dict[type, Callable[[Any], tuple[Tensor, ...]]] = {
     Answer: attrgetter("outputs"),
     Outputs: attrgetter("outputs"),
     Sample: attrgetter("inputs"),
+    Feedback: lambda feedback: tuple(tensor for item in feedback.items for tensor in item.inputs),
     Ship: lambda ship: tuple(tensor for item in ship.items for tensor in item.inputs),
 }

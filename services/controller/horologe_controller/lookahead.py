@@ -220,10 +220,13 @@ class LookAhead:
         rankings, latest_ns = self._rankings.get(share), self._latest_ns(now_ns, cluster)
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
         while in_flight < self.settings.in_flight and free_ns < now_ns + self.settings.lookahead_ns:
+            if self.just_in_time and free_ns > now_ns + latest_ns:
+                heapq.heappush(self._due, (free_ns - latest_ns, share.index, share))
+                return
             strategy = rankings[0].best(now_ns, free_ns, share) if rankings else None
             if strategy is None and rankings:
                 strategy = rankings[1].best(now_ns, free_ns, share)
-            if strategy is not None and (self.just_in_time or strategy.rank[0]) and free_ns > now_ns + latest_ns:
+            if strategy is not None and strategy.rank[0] and free_ns > now_ns + latest_ns:
                 heapq.heappush(self._due, (free_ns - latest_ns, share.index, share))
                 strategy = None
             if strategy is None:

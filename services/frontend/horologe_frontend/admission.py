@@ -1,4 +1,5 @@
-"""From a client's Predict to a request: its inputs staged, its model settled, its deadline a point in time. Pure."""
+"""From a client's Predict to a request: its inputs staged, its model or application settled, its deadline a point in
+time. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +7,28 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.applications import NAME_LIMIT, Application
 from horologe_common.clock import NEVER_NS, ms
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, TooLarge
-from horologe_common.wire import Predict, Query
+from horologe_common.wire import Predict, Query, Tensor
+from horologe_frontend.applications import RUNTIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core import Buffer
     from horologe_common.staging import Staging
+    from horologe_frontend.applications import Declared
     from horologe_frontend.catalogue import Catalogue
     from horologe_frontend.settings import Settings
 
-MAX_APPLICATION = 128
-"""Characters of an application's name: what is learned is kept by it."""
-
 
 class Request(msgspec.Struct):
-    """An open request of a client. `selector` is where it was asked, `worker` where its inputs went."""
+    """An open request of a client. `selector` is where it was asked, `worker` where its inputs went.
+
+    `application`: the one that is asked, None where it is a model; `spec` is its signature then.
+    """
 
     id: int
     client: str
@@ -34,6 +38,7 @@ class Request(msgspec.Struct):
     deadline_ns: int
     query: Query
     outputs: tuple[str, ...]
+    application: Application | None = None
     selector: str = ""
     worker: str = ""
 
@@ -45,33 +50,68 @@ class Admission:
         self,
         settings: Settings,
         catalogue: Catalogue,
+        declared: Declared,
         staging: Staging,
         digest: Callable[[bytes, Sequence[Buffer]], bytes],
     ) -> None:
         self.settings = settings
         self.catalogue = catalogue
+        self.declared = declared
         self.staging = staging
         self._digest = digest
         self._last_id = 0
 
     def admit(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
         """A request, its inputs staged. Raises what the client did wrong, or `Refused`."""
-        size = sum(map(len, buffers))
-        if size > self.settings.max_request_bytes:
-            raise TooLarge(f"inputs: got {size} bytes, at most {self.settings.max_request_bytes}")
-        if len(message.application) > MAX_APPLICATION:
-            raise InvalidInput(f"application: got {len(message.application)} characters, at most {MAX_APPLICATION}")
-        spec = self.catalogue.find(message.model, message.version)
-        rows, alike, length = self.catalogue.check_inputs(spec, message)
-        self._last_id += 1
-        if not self.staging.hold(self._last_id, message.inputs, buffers):
-            raise Refused("staging is full", retry_after_ns=ms(100))
-        # the client's deadline, else the model's, else none: best effort
+        self.check_size(buffers)
+        check_texts(application=message.application, context=message.context)
+        application: Application | None = None
+        if message.application and not message.model:
+            application, spec = self.declared.find(message.application)
+        else:
+            spec = self.catalogue.find(message.model, message.version)
+        # the client's deadline, else the model's or application's, else none: best effort
         budget_ns = min(max(0, message.budget_ns), NEVER_NS >> 1) or spec.slo_ns
         best_effort = budget_ns == 0
         budget_ns = budget_ns or self.settings.best_effort_ns
-        digest = self._digest(repr(message.inputs).encode(), buffers) if spec.cache else b""
+        rows, alike, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
+        key, digest = self._hold(spec, message.inputs, buffers)
         query = Query(
-            self._last_id, spec.key, budget_ns, rows, digest, best_effort, alike, length, message.application
+            key, "" if application else spec.key, budget_ns, rows, digest, best_effort, alike, length,
+            message.application, message.context,
         )  # fmt: skip
-        return Request(self._last_id, client, message.id, spec, now_ns, now_ns + budget_ns, query, message.outputs)
+        return Request(
+            key, client, message.id, spec, now_ns, now_ns + budget_ns, query, message.outputs, application
+        )  # fmt: skip
+
+    def stage(
+        self, spec: ModelSpec, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer], budget_ns: int, context: str
+    ) -> Query:
+        """A best-effort query of an application, that nobody waits for; its inputs are staged.
+
+        Raises what is wrong with it, or `Refused`.
+        """
+        rows, alike, length = self.catalogue.check_inputs(spec, inputs)
+        key, digest = self._hold(spec, inputs, buffers)
+        return Query(key, "", budget_ns, rows, digest, True, alike, length, spec.name, context)
+
+    def check_size(self, buffers: Sequence[Buffer]) -> None:
+        """Raise `TooLarge` over what one message may bring."""
+        size = sum(map(len, buffers))
+        if size > self.settings.max_request_bytes:
+            raise TooLarge(f"inputs: got {size} bytes, at most {self.settings.max_request_bytes}")
+
+    def _hold(self, spec: ModelSpec, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> tuple[int, bytes]:
+        """A new id with the inputs staged under it, and their hash where they may be joined or cached."""
+        self._last_id += 1
+        if not self.staging.hold(self._last_id, inputs, buffers):
+            raise Refused("staging is full", retry_after_ns=ms(100))
+        hashed = spec.cache or spec.runtime == RUNTIME
+        return self._last_id, self._digest(repr(inputs).encode(), buffers) if hashed else b""
+
+
+def check_texts(**texts: str) -> None:
+    """Raise `InvalidInput` for names too long: what is learned is kept by them."""
+    for field, text in texts.items():
+        if len(text) > NAME_LIMIT:
+            raise InvalidInput(f"{field}: got {len(text)} characters, at most {NAME_LIMIT}")

@@ -6,20 +6,33 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.application_outputs import answer_tensors
+from horologe_common.status import Status
 from horologe_common.wire import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core import Buffer
+    from horologe_frontend.admission import Request
 
 
 def addressed(answer: Answer, client_id: int) -> Answer:
     """The answer under the id that the client gave its request."""
     return Answer(
         client_id, answer.status, answer.outputs, answer.reason, answer.retry_after_ns, answer.model, answer.version,
-        answer.queue_ns, answer.exec_ns, answer.batch_size, answer.cached,
+        answer.queue_ns, answer.exec_ns, answer.batch_size, answer.cached, answer.confidence, answer.models,
+        answer.missing, answer.defaulted, answer.prediction,
     )  # fmt: skip
+
+
+def default_of(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
+    """What its application has declared to be answered where nothing better is known; None if nothing is."""
+    application, rows = request.application, request.query.rows
+    if application is None or application.default is None:
+        return None
+    outputs, buffers = answer_tensors(application, [application.default] * rows, [0.0] * rows, [True] * rows)
+    return Answer(request.id, int(Status.OK), outputs, defaulted=True), buffers
 
 
 def only(answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]) -> tuple[Answer, Sequence[Buffer]]:

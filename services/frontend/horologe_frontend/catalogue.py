@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import ms
-from horologe_common.models import check_tensor, check_variable, length_of
+from horologe_common.models import check_tensor, check_variable, length_of, natural
 from horologe_common.status import HorologeError, InvalidInput, Refused, UnknownModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import ModelState, Predict
+    from horologe_common.wire import ModelState, Tensor
 
 RETRY_NS = ms(200)
 
@@ -26,13 +25,13 @@ class Catalogue:
         self.ready = False
         self._by_name: dict[str, list[ModelState]] = {}
         self._found: dict[tuple[str, str], ModelSpec] = {}
-        self._verdicts: dict[str, tuple[tuple[Any, Any], tuple[int, int, int]]] = {}
+        self._verdicts: dict[str, tuple[tuple[Any, ...], tuple[int, int, int]]] = {}
 
     def replace(self, models: Sequence[ModelState]) -> None:
         """Take over an announcement, which is always complete."""
         self.ready = True
         self._by_name, self._found, self._verdicts = {}, {}, {}
-        for state in sorted(models, key=lambda state: _natural(state.spec.version)):
+        for state in sorted(models, key=lambda state: natural(state.spec.version)):
             self._by_name.setdefault(state.spec.name, []).append(state)
 
     def states(self, name: str = "") -> tuple[ModelState, ...]:
@@ -58,8 +57,7 @@ class Catalogue:
         """
         if spec := self._found.get((name, version)):
             return spec
-        if not self._by_name:  # just (re)started: the model may well be there as soon as a worker has reported
-            raise Refused("no models are known yet: the controller or its workers are starting", RETRY_NS)
+        self.check_known()
         states = [state for state in reversed(self._by_name.get(name, ())) if version in ("", state.spec.version)]
         for wanted in ("READY", "LOADING"):
             for state in states:
@@ -68,56 +66,66 @@ class Catalogue:
                     return state.spec
         raise UnknownModel(f"model: got {name!r}{f' version {version!r}' if version else ''}, which is not served")
 
-    def check_inputs(self, spec: ModelSpec, predict: Predict) -> tuple[int, int, int]:
+    def check_known(self) -> None:
+        """Raise `Refused` while no model is known at all: just (re)started, as soon as a worker reports it may be."""
+        if not self._by_name:
+            raise Refused("no models are known yet: the controller or its workers are starting", RETRY_NS)
+
+    def known(self, declared: str) -> ModelSpec | None:
+        """The model that an application names, `name` or `name/version`, in whatever state; None if there is none."""
+        name, _, version = declared.partition("/")
+        try:
+            return self.find(name, version)
+        except HorologeError:
+            specs = [state.spec for state in self.states(name) if name and version in ("", state.spec.version)]
+            return specs[-1] if specs else None
+
+    def check_inputs(
+        self, spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...] = ()
+    ) -> tuple[int, int, int]:
         """(number of rows, `alike`, `length`). Raises `InvalidInput` unless inputs and outputs fit the signature.
 
         Most requests of a model look like the one before: that verdict is remembered.
         """
-        asked = (predict.inputs, predict.outputs)
+        asked = (spec, inputs, outputs)
         known = self._verdicts.get(spec.key)
         if known is None or known[0] != asked:
-            known = self._verdicts[spec.key] = asked, _verdict(spec, predict)
+            known = self._verdicts[spec.key] = asked, _verdict(spec, inputs, outputs)
         return known[1]
 
 
-def _verdict(spec: ModelSpec, predict: Predict) -> tuple[int, int, int]:
-    rows = _check(spec, predict)
+def _verdict(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> tuple[int, int, int]:
+    rows = _check(spec, inputs, outputs)
     if not spec.variable:
         return rows, 0, 0
-    shapes = {tensor.name: tensor.shape for tensor in predict.inputs}
+    shapes = {tensor.name: tensor.shape for tensor in inputs}
     check_variable(spec, shapes)
-    return rows, shape_key(spec, predict), length_of(spec, shapes)
+    return rows, shape_key(spec, inputs), length_of(spec, shapes)
 
 
-def _check(spec: ModelSpec, predict: Predict) -> int:
+def _check(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> int:
     """Number of rows. Raises `InvalidInput`, naming field, got and wanted."""
-    given = {tensor.name: tensor for tensor in predict.inputs}
+    given = {tensor.name: tensor for tensor in inputs}
     wanted = {tensor.name: tensor for tensor in spec.inputs}
-    if len(given) != len(predict.inputs) or given.keys() != wanted.keys():
-        names = [tensor.name for tensor in predict.inputs]
+    if len(given) != len(inputs) or given.keys() != wanted.keys():
+        names = [tensor.name for tensor in inputs]
         raise InvalidInput(f"inputs: got {names}, wanted {list(wanted)}")
     for name, tensor in given.items():
         check_tensor(wanted[name], tensor.datatype, tensor.shape)
     known = [tensor.name for tensor in spec.outputs]
-    for name in predict.outputs:
+    for name in outputs:
         if name not in known:
             raise InvalidInput(f"outputs: got {name!r}, wanted some of {known}")
     if not spec.batched:
         return 1
-    rows = {tensor.shape[0] for tensor in predict.inputs}
+    rows = {tensor.shape[0] for tensor in inputs}
     if len(rows) != 1 or not 1 <= min(rows) <= spec.max_batch:
         raise InvalidInput(f"inputs: got {sorted(rows)} rows, wanted 1 to {spec.max_batch}, the same for all")
     return rows.pop()
 
 
-def shape_key(spec: ModelSpec, predict: Predict) -> int:
+def shape_key(spec: ModelSpec, inputs: Sequence[Tensor]) -> int:
     """Equal for requests that can share a batch: 0 for padded models and those that batch nothing, else a checksum."""
     if spec.padded or not spec.batched:
         return 0
-    return zlib.crc32(repr([(tensor.name, tensor.shape[1:]) for tensor in predict.inputs]).encode()) | 1 << 32
-
-
-def _natural(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Numbers inside a version compare as numbers."""
-    parts = re.findall(r"\d+|\D+", version)
-    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
+    return zlib.crc32(repr([(tensor.name, tensor.shape[1:]) for tensor in inputs]).encode()) | 1 << 32

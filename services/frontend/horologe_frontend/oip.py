@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from horologe_common.clock import monotonic_ns
-from horologe_common.status import HorologeError, InvalidInput, Status, Unauthenticated, error_for
+from horologe_common.status import HorologeError, InvalidInput, Status, Unauthenticated, UnknownModel, error_for
+from horologe_common.wire import ModelState
+from horologe_frontend.application_door import ApplicationDoor
 from horologe_frontend.auth import Keys
 from horologe_frontend.compression import accepted, deflate, inflate
 from horologe_frontend.exchange import HttpError, Response, error_response, failure, json_response
@@ -26,7 +28,7 @@ from horologe_frontend.statistics import stats_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.wire import ModelState
+    from horologe_common.models import ModelSpec
     from horologe_frontend.exchange import Request
     from horologe_frontend.http_settings import HttpSettings
     from horologe_frontend.port import Port
@@ -43,6 +45,7 @@ class Oip:
         self.draining = False
         self._port = port
         self._settings = settings
+        self._applications = ApplicationDoor(port, settings)
         self._keys = keys or Keys()
         self._version = version
 
@@ -71,6 +74,8 @@ class Oip:
         asked = route(request.path, request.method)
         if asked.name == "infer":
             return await self._infer(asked, request)
+        if asked.name.startswith("application"):
+            return await self._applications.answer(asked, request, await self._body(request))
         if asked.name in ("index", "load", "unload"):
             return await self._repository(asked, await self._body(request))
         match asked.name:
@@ -97,16 +102,28 @@ class Oip:
         return await inflate(request.body, encoding, self._settings.body_limit_bytes)
 
     async def _infer(self, asked: Route, request: Request) -> Response:
-        spec = self._port.find(asked.model, asked.version)
+        spec = self._spec(asked)
         body = await self._body(request) if b"content-encoding" in request.headers else request.body
         header_length = request.headers.get(HEADER_LENGTH)
         inference = read_request(spec, asked.version, body, header_length, self._settings.json_limit_bytes)
         answer, buffers = await self._port.predict(inference.predict, inference.buffers)
         return write_answer(inference, answer, buffers)
 
+    def _spec(self, asked: Route) -> ModelSpec:
+        """Of the model; where there is none of this name, of the application."""
+        try:
+            return self._port.find(asked.model, asked.version)
+        except UnknownModel as unknown:
+            if asked.version:
+                raise
+            try:
+                return self._port.application(asked.model)[1]
+            except HorologeError:
+                raise unknown from None
+
     def _model(self, asked: Route) -> Response:
-        """What is known of one model without running it."""
-        states = self._port.models(asked.model)
+        """What is known of one model, or application, without running it."""
+        states = self._port.models(asked.model) or [ModelState(self._spec(asked))]
         state = choose(states, asked.model, asked.version)
         match asked.name:
             case "metadata":

@@ -10,6 +10,7 @@ import msgspec
 from horologe_common.models import DTYPES
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import Predict, Tensor
+from horologe_frontend.applications import RUNTIME
 from horologe_frontend.exchange import BINARY, Response
 from horologe_frontend.oip_binary import HEADER_LENGTH, Blob, check_bytes, join_strings, split
 from horologe_frontend.oip_json import AnswerJson, OutputTensorJson, TensorJson, data_of, decode_infer
@@ -18,19 +19,20 @@ from horologe_frontend.oip_parameters import (
     NONE,
     Output,
     Wanted,
-    application,
     budget_ns,
     check_request,
     refuse_shared_memory,
+    text,
     wanted_outputs,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec, TensorSpec
     from horologe_common.wire import Answer
+    from horologe_frontend.oip_json import InferJson
 
 MAX_RANK = 32
 MAX_ELEMENTS = 1 << 40
@@ -58,21 +60,39 @@ def read_request(spec: ModelSpec, version: str, body: bytes, header_length: byte
         content, blob = split(body, header_length)
         if not content:
             return _raw(spec, version, blob)
-    if len(content) > json_limit:
-        raise TooLarge(f"body: got {len(content)} bytes of JSON, at most {json_limit}: send tensors as binary data")
+    check_json_length(len(content), json_limit)
     request = decode_infer(content)
-    parameters = request.parameters or NONE
+    parameters = _parameters(request)
     check_request(parameters)
-    tensors, buffers = _inputs(request.inputs, Blob(blob))
+    tensors, buffers = read_inputs(request.inputs, Blob(blob))
     wanted = wanted_outputs(parameters, request.outputs)
     _check_outputs(spec, wanted)
-    predict = Predict(
-        0, spec.name, version, budget_ns(parameters), tuple(tensors), tuple(wanted.outputs), application(parameters)
-    )  # fmt: skip
+    predict = _predict(spec, version, parameters, tuple(tensors), tuple(wanted.outputs))
     return Inference(predict, buffers, wanted, request.id or "")
 
 
-def _inputs(inputs: list[TensorJson], blob: Blob) -> tuple[list[Tensor], list[Buffer]]:
+def check_json_length(size: int, limit: int) -> None:
+    """Raise `TooLarge` for more JSON than is parsed on the loop."""
+    if size > limit:
+        raise TooLarge(f"body: got {size} bytes of JSON, at most {limit}: send tensors as binary data")
+
+
+def _parameters(request: InferJson) -> Mapping[str, Any]:
+    parameters = request.parameters or NONE
+    own = {name: value for name in ("context", "slo_ms") if (value := getattr(request, name)) is not None}
+    return {**parameters, **own} if own else parameters
+
+
+def _predict(
+    spec: ModelSpec, version: str, parameters: Mapping[str, Any], tensors: tuple[Tensor, ...], outputs: tuple[str, ...]
+) -> Predict:
+    """For a model, or for an application where the signature is that of one."""
+    model, application = (spec.name, text(parameters, "application")) if spec.runtime != RUNTIME else ("", spec.name)
+    context = text(parameters, "context")
+    return Predict(0, model, version, budget_ns(parameters), tensors, outputs, application, context)
+
+
+def read_inputs(inputs: list[TensorJson], blob: Blob) -> tuple[list[Tensor], list[Buffer]]:
     tensors, buffers, names = [], [], set()
     for tensor in inputs:
         if tensor.name in names:
@@ -136,8 +156,7 @@ def _raw(spec: ModelSpec, version: str, blob: memoryview) -> Inference:
     if only.datatype == "BYTES":
         blob = memoryview(join_strings([bytes(blob)]))
     tensor = Tensor(only.name, only.datatype, _raw_shape(spec, only, len(blob)), len(blob))
-    predict = Predict(0, spec.name, version, 0, (tensor,))
-    return Inference(predict, [blob], Wanted({}, Output(binary=True)))
+    return Inference(_predict(spec, version, NONE, (tensor,), ()), [blob], Wanted({}, Output(binary=True)))
 
 
 def _raw_shape(spec: ModelSpec, only: TensorSpec, size: int) -> tuple[int, ...]:
@@ -160,7 +179,21 @@ def write_answer(inference: Inference, answer: Answer, buffers: Sequence[Buffer]
     """The response. Raises the error that an answer other than OK stands for."""
     if answer.status != Status.OK:
         raise error_for(answer.status, answer.reason, answer.retry_after_ns)
-    outputs, blob = [], []
+    predict, parameters = inference.predict, None
+    if not predict.model:
+        parameters = {"prediction_id": answer.prediction.hex(), "models": ",".join(answer.models)}
+    name, version = answer.model or predict.model or predict.application, answer.version or predict.version
+    return write_outputs(
+        inference, answer, buffers, lambda outputs: AnswerJson(name, outputs, version, inference.id, parameters)
+    )
+
+
+def write_outputs(
+    inference: Inference, answer: Answer, buffers: Sequence[Buffer], head_of: Callable[[list[OutputTensorJson]], Any]
+) -> Response:
+    """The outputs as the client wants them, in a document that `head_of` makes of those in JSON."""
+    outputs: list[OutputTensorJson] = []
+    blob = []
     for tensor, buffer in zip(answer.outputs, buffers, strict=True):
         output = inference.wanted.of(tensor.name)
         if output.classes:
@@ -172,10 +205,7 @@ def write_answer(inference: Inference, answer: Answer, buffers: Sequence[Buffer]
         else:
             content.data = values_of(tensor, buffer)
         outputs.append(content)
-    predict = inference.predict
-    head = _encoder.encode(
-        AnswerJson(answer.model or predict.model, outputs, answer.version or predict.version, inference.id)
-    )
+    head = _encoder.encode(head_of(outputs))
     if not blob:
         return Response(200, head)
     return Response(200, b"".join((head, *blob)), BINARY, ((HEADER_LENGTH, b"%d" % len(head)),))

@@ -45,12 +45,15 @@ class OutputJson(msgspec.Struct):
 
 
 class InferJson(msgspec.Struct):
-    """The request. Unknown fields are ignored: kserve's client, for one, adds `model_name`."""
+    """The request; of an application too. Unknown fields are ignored: kserve's client, for one, adds `model_name`."""
 
     inputs: list[TensorJson]
     id: str | None = None
     parameters: dict[str, Any] | None = None
     outputs: list[OutputJson] | None = None
+    context: str | None = None
+    """This and `slo_ms`: the same as the parameters of these names."""
+    slo_ms: float | None = None
 
 
 class OutputTensorJson(msgspec.Struct, omit_defaults=True):
@@ -66,6 +69,7 @@ class AnswerJson(msgspec.Struct, omit_defaults=True):
     outputs: list[OutputTensorJson]
     model_version: str = ""
     id: str = ""
+    parameters: dict[str, Any] | None = None
 
 
 _infer = msgspec.json.Decoder(InferJson)

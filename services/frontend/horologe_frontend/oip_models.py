@@ -37,7 +37,7 @@ def metadata(spec: ModelSpec, states: Sequence[ModelState]) -> dict[str, Any]:
     """Answer of `GET /v2/models/{m}`; `states`: all versions of the model."""
     return {
         "name": spec.name,
-        "versions": [state.spec.version for state in sorted(states, key=version_key)],
+        "versions": [state.spec.version for state in sorted(states, key=version_key) if state.spec.version],
         "platform": PLATFORMS.get(spec.runtime, spec.runtime),
         "inputs": [_tensor(tensor) for tensor in spec.inputs],
         "outputs": [_tensor(tensor) for tensor in spec.outputs],

@@ -53,12 +53,15 @@ def budget_ns(parameters: Mapping[str, Any]) -> int:
     return max(1, min(*budgets, MAX_BUDGET_NS)) if budgets else 0
 
 
-def application(parameters: Mapping[str, Any]) -> str:
-    """On whose behalf the request is; empty if it does not say. Raises `InvalidInput`."""
-    name = parameters.get("application", "")
-    if not isinstance(name, str):
-        raise InvalidInput(f"parameters.application: got {name!r}, wanted a name")
-    return name
+def text(parameters: Mapping[str, Any], name: str) -> str:
+    """`application`: on whose behalf the request is; `context`: of an application. Empty if it does not say.
+
+    Raises `InvalidInput`.
+    """
+    value = parameters.get(name, "")
+    if not isinstance(value, str):
+        raise InvalidInput(f"parameters.{name}: got {value!r}, wanted a text")
+    return value
 
 
 def _number(parameters: Mapping[str, Any], name: str, wanted: str) -> float:

@@ -1,4 +1,4 @@
-"""Paths of the Open Inference Protocol and its extensions."""
+"""Paths: of the Open Inference Protocol and its extensions, and of applications."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from urllib.parse import unquote
 
 from horologe_frontend.exchange import HttpError
 
-GET, POST, EITHER = ("GET",), ("POST",), ("GET", "POST")
+GET, POST, EITHER, STORED = ("GET",), ("POST",), ("GET", "POST"), ("GET", "PUT", "DELETE")
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 CACHED_PATH = 256
 """Longer paths are parsed each time, so that the cache holds at most a few hundred kilobytes."""
 
 
 class Route(NamedTuple):
-    """What a path asks for, by which verbs, of which model and version (empty: not named)."""
+    """What a path asks for, by which verbs, of which model (or application) and version (empty: not named)."""
 
     name: str
     verbs: tuple[str, ...]
@@ -36,6 +36,8 @@ def route(path: str, verb: str) -> Route:
 
 def _parse(path: str) -> Route | None:
     segments = [unquote(segment) for segment in path.strip("/").split("/")]
+    if segments[:2] == ["v1", "applications"] and path.startswith("/"):
+        return _application(segments[2:])
     if segments[0] != "v2" or not path.startswith("/"):
         return None
     match segments[1:]:
@@ -77,6 +79,18 @@ def _model(model: str, rest: list[str]) -> Route | None:
             return Route(name, GET, model, version)
         case ["trace", "setting"] if not version:
             return Route("unsupported", EITHER)
+        case _:
+            return None
+
+
+def _application(rest: list[str]) -> Route | None:
+    match rest:
+        case []:
+            return Route("applications", GET)
+        case [name] if name:
+            return Route("application", STORED, name)
+        case [name, ("predict" | "feedback" | "rollback") as verb] if name:
+            return Route(f"application_{verb}", POST, name)
         case _:
             return None
 

@@ -12,9 +12,11 @@ from horologe_common.wire import Admit, Answer, Cancel, Describe, Description, M
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from horologe_common.applications import Application
     from horologe_common.core import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelState
+    from horologe_frontend.applications import Declared
     from horologe_frontend.catalogue import Catalogue
     from horologe_frontend.statistics import ModelStats, Statistics
 
@@ -36,6 +38,12 @@ class Port(Protocol):
 
     async def describe(self) -> Description:
         """The state of the cluster."""
+
+    def application(self, name: str) -> tuple[Application, ModelSpec]:
+        """An application and its signature. Raises `UnknownModel`, or `Refused` while it cannot be known."""
+
+    async def ask(self, question: Any, buffers: Sequence[Buffer] = ()) -> Any:
+        """The one answer to a Declare, Withdraw, Rollback, ApplicationInfo or Feedback, whose id is ignored."""
 
     def ready(self) -> bool:
         """Whether requests can be served: every service of the path is there."""
@@ -60,6 +68,7 @@ class FrontendCore(Protocol):
 
     address: str
     catalogue: Catalogue
+    declared: Declared
     statistics: Statistics
 
     def ready(self) -> bool: ...
@@ -90,8 +99,7 @@ class ReactorPort:
         future.set_result((message, buffers) if isinstance(message, Answer) else message)
 
     async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
-        predict = msgspec.structs.replace(predict, id=self._next_id())
-        answer: tuple[Answer, Sequence[Buffer]] = await self._ask(predict, buffers)
+        answer: tuple[Answer, Sequence[Buffer]] = await self.ask(predict, buffers)
         return answer
 
     def find(self, model: str, version: str = "") -> ModelSpec:
@@ -101,17 +109,21 @@ class ReactorPort:
         return self._core.catalogue.states(model)
 
     async def admit(self, model: str, version: str, admitted: bool) -> Models:
-        answer = await self._ask(Admit(self._next_id(), model, version, admitted))
+        answer = await self.ask(Admit(0, model, version, admitted))
         assert isinstance(answer, Models)
         return answer
 
     async def describe(self) -> Description:
-        answer = await self._ask(Describe(self._next_id()))
+        answer = await self.ask(Describe(0))
         assert isinstance(answer, Description)
         return answer
 
-    async def _ask(self, message: Predict | Admit | Describe, buffers: Sequence[Buffer] = ()) -> Any:
-        """The answer with the same id. A cancelled question is withdrawn at the core too."""
+    def application(self, name: str) -> tuple[Application, ModelSpec]:
+        return self._core.declared.find(name)
+
+    async def ask(self, question: Any, buffers: Sequence[Buffer] = ()) -> Any:
+        """The answer with the same id. A cancelled request is withdrawn at the core too."""
+        message = msgspec.structs.replace(question, id=self._next_id())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[message.id] = future
         self._reactor.post(self._address, self._core.address, message, buffers)

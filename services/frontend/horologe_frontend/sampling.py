@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from horologe_common.staging import Staging
     from horologe_common.wire import Answer
     from horologe_frontend.admission import Request
+    from horologe_frontend.catalogue import Catalogue
     from horologe_frontend.settings import Settings
 
 ENDS = frozenset({int(Status.OK), int(Status.LATE), int(Status.REFUSED)})
@@ -24,8 +25,9 @@ KINDS_MAX = 1024
 class Sampling:
     """Rates by model and application, and one of bytes for all. `profiler` is its address, empty without one."""
 
-    def __init__(self, settings: Settings, staging: Staging) -> None:
+    def __init__(self, settings: Settings, staging: Staging, catalogue: Catalogue) -> None:
         self.profiler = ""
+        self._catalogue = catalogue
         self._settings = settings
         self._staging = staging
         self._used_ns: dict[tuple[str, str], int] = {}
@@ -37,11 +39,17 @@ class Sampling:
             self.profiler = ""
 
     def samples(self, now_ns: int, request: Request, answer: Answer) -> list[Out]:
-        """The request as a Sample, if it is the turn of one."""
-        every_ns, query = self._settings.sample_ns, request.query
-        if not every_ns or answer.cached or answer.status not in ENDS:
+        """The request as a Sample, if it is the turn of one; an application's for each model that was asked."""
+        if not self._settings.sample_ns or answer.cached or answer.status not in ENDS:
             return []
-        kind = query.model, query.application
+        if request.application is None:
+            return self._sample(now_ns, request, request.query.model)
+        specs = [self._catalogue.known(name) for name in (*answer.models, *answer.missing)]
+        return [out for spec in specs if spec for out in self._sample(now_ns, request, spec.key)]
+
+    def _sample(self, now_ns: int, request: Request, model: str) -> list[Out]:
+        every_ns, query = self._settings.sample_ns, request.query
+        kind = model, query.application
         used_ns = max(now_ns, self._used_ns.get(kind, 0))
         if used_ns > now_ns + (self._settings.sample_burst - 1) * every_ns or self._bytes_used_ns > now_ns:
             return []
@@ -53,7 +61,7 @@ class Sampling:
             del self._used_ns[next(iter(self._used_ns))]
         self._used_ns[kind] = used_ns + every_ns
         self._bytes_used_ns = now_ns + size * s(1) // self._settings.sample_rate_bytes
-        return [Out(self.profiler, Sample(query.model, held[0], query.rows, query.length, query.application), held[1])]
+        return [Out(self.profiler, Sample(model, held[0], query.rows, query.length, query.application), held[1])]
 
     def check(self) -> None:
         assert len(self._used_ns) <= KINDS_MAX

@@ -23,7 +23,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     staging_bytes: int = 1 << 30
     """Tensor bytes held in all; a request beyond is refused."""
     ask_ns: int = s(60)
-    """How long repository load and cluster state may take."""
+    """How long repository load, cluster state and declarations may take."""
+    default_lead_ns: int = ms(2)
+    """So long before the deadline an application's default is answered where the selector has not answered, which is
+    told of that much less time; at most a quarter of it."""
+    feedback_ns: int = s(10)
+    """How long feedback may take to be durable; then it is LOST."""
+    linger_ns: int = s(1)
+    """How long after their deadline inputs are kept for a selector that does not release them."""
     sample_ns: int = s(1)
     """Where there is a profiler it is shown one finished request of each model and application this often; 0: none."""
     sample_burst: int = 20

@@ -1,7 +1,8 @@
 """`horologe-selector`: a selector in a process of its own."""
 
 from horologe_common.service import Service
-from horologe_selector.core import Selector
+from horologe_common.settings import SettingsError
+from horologe_selector.hosting import Hosting
 from horologe_selector.settings import Settings
 
 
@@ -9,7 +10,12 @@ def main() -> None:
     service = Service("selector")
     settings = service.settings(Settings, "selector")
     links = service.links(settings.name)
-    service.run([Selector(links.address("selector", settings.name), settings)], links)
+    try:
+        selector = Hosting(links, settings)
+    except SettingsError as error:
+        raise SystemExit(f"horologe-selector: {error.reason}") from error
+    service.run([selector.core], links, prepare=selector.attach)
+    selector.close()
 
 
 if __name__ == "__main__":

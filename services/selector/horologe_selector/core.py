@@ -1,224 +1,277 @@
-"""The selector: resolves what a query is for, answers from the cache, else submits it and passes the outputs on.
+"""The selector: what a query is for, and one answer to it.
 
-Query -> cache, or a flight already under way, or Submit; Outputs (from the worker) or Outcome (from the controller)
--> Answer to every frontend that waits for this flight.
+A model: from the cache, a flight already under way, or Submit; Outputs (from the worker) or Outcome (from the
+controller) -> Answer to every frontend that waits for this flight. An application: the same for each model its policy
+selects, combined (ensembles.py); Feedback changes what the policy knows (feedback.py, contexts.py).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from horologe_common.core import Gone, Joined, Out, role
-from horologe_common.frames import split_rows
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
-from horologe_common.wire import Answer, Cancel, Models, Outcome, Outputs, Query, Release, Submit
-from horologe_selector.cache import Cache
+from horologe_common.wire import (
+    Answer,
+    ApplicationInfo,
+    Applications,
+    Cancel,
+    Declare,
+    Feedback,
+    Models,
+    Outcome,
+    Outputs,
+    Pong,
+    Query,
+    Release,
+    Rollback,
+    Withdraw,
+)
+from horologe_selector.cache import Cache, prediction_key
+from horologe_selector.catalogue import Catalogue
+from horologe_selector.contexts import Contexts
+from horologe_selector.ensembles import Ensembles
+from horologe_selector.feedback import Feedbacks
+from horologe_selector.flights import OK, Flights, Landing, Waiter
+from horologe_selector.registry import FAMILY, Registry
+from horologe_selector.store import Found, Listed, Written
+from horologe_selector.way_back import WayBack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.core import Buffer
-    from horologe_common.models import ModelSpec
-    from horologe_common.wire import Tensor
+    from horologe_selector.losses import Loss
+    from horologe_selector.policy import Chance
     from horologe_selector.settings import Settings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
 
 
-OK = int(Status.OK)
-
-
-class Waiter(msgspec.Struct):
-    """A query of a frontend, with its deadline here."""
-
-    frontend: str
-    query: Query
-    arrival_ns: int
-    deadline_ns: int
-
-
-class Flight(msgspec.Struct):
-    """One Submit under way. The first waiter leads: its inputs are the ones submitted; the others ask the same."""
-
-    id: int
-    model: str
-    cache_key: bytes
-    leader: Waiter
-    followers: list[Waiter]
-
-
 class Selector:
-    """Core of the selector."""
+    """Core of the selector. `chance` is the policies' randomness, `losses` what the operator adds to the named ones.
 
-    def __init__(self, address: str, settings: Settings) -> None:
+    `store` is the address of the keeper of what is learned and declared.
+    """
+
+    def __init__(
+        self, address: str, settings: Settings, chance: Chance, losses: Mapping[str, Loss] | None = None
+    ) -> None:
         self.address = address
         self.settings = settings
         self.out: list[Out] = []
-        self.cache = Cache(settings.cache_bytes)
+        self.store = f"store/{settings.name}"
         self.stats = Stats()
-        self._specs: dict[str, ModelSpec] = {}
-        self._flights: dict[int, Flight] = {}
-        self._by_cache_key: dict[bytes, int] = {}
-        self._by_query: dict[tuple[str, int], int] = {}
-        self._controller = ""
-        self._last_id = 0
+        self.catalogue = Catalogue()
+        self.flights = Flights(Cache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._landed)
+        self.registry = Registry(losses or {}, self._post, self.store, settings.store == "redis")
+        self.contexts = Contexts(settings, address)
+        self.feedback = Feedbacks(settings, self.registry.running, self.contexts, self.flights.cache)
+        self.ways = WayBack()
+        self.ensembles = Ensembles(address, chance, self.flights, self.contexts, self.catalogue, self.ways, self._post)
+        self._frontends: dict[str, bool] = {}
+        self._plain: dict[tuple[str, int], Waiter] = {}
         self._handlers: dict[type, Handler] = {
             Query: self._query, Outputs: self._outputs, Outcome: self._outcome, Cancel: self._cancelled,
-            Models: self._announced, Joined: self._joined, Gone: self._gone,
+            Models: self._announced, Joined: self._joined, Gone: self._gone, Pong: self._pong,
+            Declare: self._declare, Withdraw: self._withdraw, Rollback: self._rollback, ApplicationInfo: self._info,
+            Feedback: self._feedback, Found: self._found, Written: self._written, Listed: self._listed,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """One message from a frontend, a worker, the controller or the loop."""
+        """One message from a frontend, a worker, the controller, the keeper or the loop."""
         if handler := self._handlers.get(type(message)):
             handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
-        """Nothing waits for the time here: a frontend cancels what it has answered by itself."""
+        """Applications only: combine what is due, learn, and tell the keeper and the frontends what has changed."""
+        self.ensembles.tick(now_ns)
+        self.contexts.tick(now_ns)
+        for name, context in self.contexts.ready():
+            self.ensembles.ready(now_ns, name, context)
+        self._learn(now_ns)
+        self.registry.tick(now_ns)
+        if self.registry.changed:
+            self._changed(now_ns)
+        if self.registry.running:
+            self.out += self.ways.pings(now_ns)
+        for message in self.contexts.take():
+            self.out.append(Out(self.store, message))
+
+    def _learn(self, now_ns: int) -> None:
+        """What has been answered can be given feedback on; what feedback has lost is predicted again."""
+        finished, self.ensembles.finished = self.ensembles.finished, []
+        for ensemble in finished:
+            if ensemble.token:
+                self.feedback.joined(now_ns, ensemble.token, ensemble.values, ensemble.selection)
+            else:
+                selection, context = ensemble.selection, ensemble.query.context
+                self.feedback.remember(ensemble.prediction, ensemble.running, selection, ensemble.cache_keys, context)
+        self.feedback.tick(now_ns)
+        for wanted in self.feedback.take_wanted():
+            self.ensembles.ask(now_ns, wanted.frontend, wanted.query, wanted.running, wanted.token, wanted.selection)
+        self.out += self.feedback.take()
+
+    def _changed(self, now_ns: int) -> None:
+        self.registry.changed = False
+        for name, erase in self.registry.take_forgotten():
+            self.contexts.forget(name, erase)
+        announcement = Applications(0, self.registry.states())
+        self.out += [Out(frontend, announcement) for frontend in self._frontends]
 
     def wakeup_ns(self) -> int | None:
-        return None
+        times = (
+            self.ensembles.deadlines.next_ns(), self.contexts.wakeup_ns(), self.feedback.wakeup_ns(),
+            self.registry.next_ns(), self.ways.next_ns() if self.registry.running else None,
+        )  # fmt: skip
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+
+    def check(self) -> None:
+        self.flights.check()
+        self.ensembles.check()
+        self.contexts.check()
+        self.feedback.check()
+        waiters = [waiter for waiter in self.flights.waiters() if not waiter.ensemble]
+        assert sorted(self._plain) == sorted((waiter.frontend, waiter.query.id) for waiter in waiters)
+
+    def refresh_stats(self) -> None:
+        """Bring the metrics that follow from the tallies up to date, before they are read."""
+        for name, running in self.registry.running.items():
+            for model, tally in running.tallies.items():
+                for metric, value in (
+                    ("answered", tally.answered), ("missing", tally.missing), ("agreed", tally.agreed),
+                    ("observations", tally.observations), ("loss", tally.loss),
+                ):  # fmt: skip
+                    self.stats.set(f"horologe_application_model_{metric}_total", name, model, to=value)
+
+    def _post(self, out: Out) -> None:
+        self.out.append(out)
+
+    # queries
+
+    def _query(self, now_ns: int, frontend: str, query: Query, buffers: Sequence[Buffer]) -> None:
+        if query.model:
+            self._ask(now_ns, frontend, query)
+        elif (running := self.registry.running.get(query.application)) is not None:
+            self.ensembles.ask(now_ns, frontend, query, running)
+        else:
+            reason = f"application: got {query.application!r}, which is not declared"
+            self.out.append(Out(frontend, Answer(query.id, int(Status.UNKNOWN_MODEL), reason=reason)))
+
+    def _ask(self, now_ns: int, frontend: str, query: Query) -> None:
+        """A query for one model."""
+        waiter = Waiter(frontend, query, now_ns, now_ns + query.budget_ns)
+        spec = self.catalogue.known.get(query.model)
+        cache_key = prediction_key(spec, query.input_hash) if query.input_hash and spec is not None else b""
+        landing = self.flights.ask(now_ns, waiter, spec, query.model, cache_key)
+        if landing is None:
+            self._plain[frontend, query.id] = waiter
+        else:
+            self._answer(now_ns, waiter, landing)
+
+    def _landed(self, now_ns: int, waiter: Waiter, landing: Landing) -> None:
+        if waiter.ensemble:
+            self.ensembles.landed(now_ns, waiter, landing)
+        else:
+            del self._plain[waiter.frontend, waiter.query.id]
+            self._answer(now_ns, waiter, landing)
+
+    def _answer(self, now_ns: int, waiter: Waiter, landing: Landing) -> None:
+        query = waiter.query
+        name, _, version = query.model.partition("/")
+        queue_ns = max(0, now_ns - waiter.arrival_ns - landing.exec_ns) if landing.status == OK and waiter.flight else 0
+        self.out.append(Out(waiter.frontend, Answer(
+            query.id, landing.status, landing.outputs, landing.reason, landing.retry_after_ns, name, version, queue_ns,
+            landing.exec_ns, landing.batch_size, landing.cached,
+        ), landing.buffers))  # fmt: skip
+
+    def _outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
+        self.flights.outputs(now_ns, message, buffers)
+
+    def _outcome(self, now_ns: int, controller: str, message: Outcome, buffers: Sequence[Buffer]) -> None:
+        self.flights.outcome(now_ns, message)
 
     def _cancelled(self, now_ns: int, frontend: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
         for query_id in message.ids:
             self._abandon(now_ns, frontend, query_id)
 
-    def _announced(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
-        self._specs = {state.spec.key: state.spec for state in message.models}
-
-    def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
-        if role(message.address) == "controller":
-            self._controller = message.address
-            for flight in self._flights.values():
-                self._submit(now_ns, flight)
-
-    def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
-        if message.address == self._controller:
-            self._controller = ""
-        elif role(message.address) == "frontend":
-            for frontend, query_id in [key for key in self._by_query if key[0] == message.address]:
-                self._abandon(now_ns, frontend, query_id)
-
-    def check(self) -> None:
-        self.cache.check()
-        waiters = [waiter for flight in self._flights.values() for waiter in (flight.leader, *flight.followers)]
-        assert sorted(self._by_query) == sorted((waiter.frontend, waiter.query.id) for waiter in waiters)
-        assert set(self._by_cache_key.values()) <= set(self._flights)
-
-    def _query(self, now_ns: int, frontend: str, query: Query, buffers: Sequence[Buffer]) -> None:
-        waiter = Waiter(frontend, query, now_ns, now_ns + query.budget_ns)
-        spec = self._specs.get(query.model)
-        cache_key = b""
-        if query.input_hash and spec is not None:
-            cache_key = b"".join((query.model.encode(), b"\0", spec.content_hash.encode(), query.input_hash))
-            if entry := self.cache.fetch(now_ns, cache_key):
-                self.stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
-                answer = Answer(query.id, 0, entry.outputs, model=spec.name, version=spec.version, cached=True)
-                self.out.append(Out(frontend, answer, entry.buffers))
-                return
-            if flight_id := self._by_cache_key.get(cache_key):
-                self.stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
-                self._flights[flight_id].followers.append(waiter)
-                self._by_query[frontend, query.id] = flight_id
-                return
-            self.stats.count("nv_cache_num_misses_per_model", spec.name, spec.version)
-        self._take_off(now_ns, query.model, cache_key, waiter, [])
-
-    def _take_off(self, now_ns: int, model: str, cache_key: bytes, leader: Waiter, followers: list[Waiter]) -> None:
-        self._last_id += 1
-        flight = self._flights[self._last_id] = Flight(self._last_id, model, cache_key, leader, followers)
-        if cache_key:
-            self._by_cache_key[cache_key] = flight.id
-        self._by_query[leader.frontend, leader.query.id] = flight.id
-        for waiter in followers:
-            self._by_query[waiter.frontend, waiter.query.id] = flight.id
-        self._submit(now_ns, flight)
-
-    def _submit(self, now_ns: int, flight: Flight) -> None:
-        """Ask the controller; without one, its Joined will."""
-        if not self._controller:
-            return
-        leader, query = flight.leader, flight.leader.query
-        self.out.append(Out(self._controller, Submit(
-            flight.id, flight.model, leader.deadline_ns - now_ns, query.rows, leader.frontend, query.id,
-            query.best_effort, query.alike, query.length, query.application,
-        )))  # fmt: skip
-
-    def _outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
-        counts = [item.rows for item in message.items if item.status == OK]
-        columns: list[Sequence[tuple[Tensor, Buffer]]] = [
-            [(tensor, buffer)] if len(counts) == 1 else split_rows(tensor, buffer, counts)
-            for tensor, buffer in zip(message.outputs, buffers, strict=True)
-        ]
-        groups = zip(*columns, strict=True) if columns else iter(() for _ in counts)
-        for item in message.items:
-            if item.status == OK:
-                parts = next(groups)
-                if flight := self._flights.get(item.id):
-                    self._succeed(now_ns, flight, message, parts)
-            elif item.status == Status.FAILED:
-                self._outcome(now_ns, worker, Outcome(item.id, item.status, item.reason), ())
-
-    def _succeed(self, now_ns: int, flight: Flight, message: Outputs, parts: Sequence[tuple[Tensor, Buffer]]) -> None:
-        self._land(flight)
-        outputs, buffers = tuple([part[0] for part in parts]), [part[1] for part in parts]
-        name, _, version = flight.model.partition("/")
-        exec_ns = message.end_ns - message.begin_ns
-        leader = flight.leader
-        for waiter in (leader, *flight.followers):
-            queue_ns = max(0, now_ns - waiter.arrival_ns - exec_ns)
-            self.out.append(Out(waiter.frontend, Answer(
-                waiter.query.id, OK, outputs, "", 0, name, version, queue_ns, exec_ns, message.batch_size,
-                waiter is not leader,
-            ), buffers))  # fmt: skip
-        if flight.cache_key and (spec := self._specs.get(flight.model)):
-            ttl_ns = spec.cache_ttl_ns or self.settings.cache_ttl_ns
-            self.cache.store(now_ns, flight.cache_key, outputs, buffers, ttl_ns)
-
-    def _outcome(self, now_ns: int, sender: str, outcome: Outcome, buffers: Sequence[Buffer]) -> None:
-        """The flight failed. Whoever has a later deadline than its leader tries again on its own."""
-        if (flight := self._flights.get(outcome.id)) is None:
-            return
-        self._land(flight)
-        name, _, version = flight.model.partition("/")
-        again = [] if outcome.status == Status.FAILED else [
-            waiter for waiter in flight.followers if waiter.deadline_ns > flight.leader.deadline_ns
-        ]  # fmt: skip
-        for waiter in (flight.leader, *flight.followers):
-            if waiter not in again:
-                answer = Answer(
-                    waiter.query.id, outcome.status, (), outcome.reason, outcome.retry_after_ns, name, version
-                )
-                self.out.append(Out(waiter.frontend, answer))
-        if again:
-            again.sort(key=lambda waiter: -waiter.deadline_ns)
-            self._take_off(now_ns, flight.model, flight.cache_key, again[0], again[1:])
-
     def _abandon(self, now_ns: int, frontend: str, query_id: int) -> None:
-        """A frontend does not wait any more. The flight goes on while somebody does."""
-        flight = self._flights.get(self._by_query.get((frontend, query_id), 0))
-        if flight is None:
-            self.out.append(Out(frontend, Release((query_id,))))
+        """A frontend does not wait any more."""
+        if self.ensembles.abandon(now_ns, frontend, query_id):
             return
-        gone = [waiter for waiter in flight.followers if (waiter.frontend, waiter.query.id) == (frontend, query_id)]
-        if gone:
-            flight.followers.remove(gone[0])
-            del self._by_query[frontend, query_id]
-        else:
-            self._land(flight)
-            self.out.append(Out(self._controller, Cancel((flight.id,))))
-            if flight.followers:
-                self._take_off(now_ns, flight.model, flight.cache_key, flight.followers[0], flight.followers[1:])
+        if waiter := self._plain.pop((frontend, query_id), None):
+            self.flights.leave(now_ns, waiter)
         self.out.append(Out(frontend, Release((query_id,))))
 
-    def _land(self, flight: Flight) -> None:
-        """Remove a flight; whoever calls answers its waiters."""
-        del self._flights[flight.id]
-        if flight.cache_key and self._by_cache_key.get(flight.cache_key) == flight.id:
-            del self._by_cache_key[flight.cache_key]
-        leader = flight.leader
-        self._by_query.pop((leader.frontend, leader.query.id), None)
-        for waiter in flight.followers:
-            self._by_query.pop((waiter.frontend, waiter.query.id), None)
+    # applications
+
+    def _declare(self, now_ns: int, frontend: str, message: Declare, buffers: Sequence[Buffer]) -> None:
+        self.registry.declare(now_ns, frontend, message)
+
+    def _withdraw(self, now_ns: int, frontend: str, message: Withdraw, buffers: Sequence[Buffer]) -> None:
+        self.registry.withdraw(now_ns, frontend, message)
+
+    def _rollback(self, now_ns: int, frontend: str, message: Rollback, buffers: Sequence[Buffer]) -> None:
+        self.registry.rollback(now_ns, frontend, message)
+
+    def _info(self, now_ns: int, frontend: str, message: ApplicationInfo, buffers: Sequence[Buffer]) -> None:
+        """All that are declared, or one with how its models stand in a context, as far as that is in memory."""
+        if not message.name:
+            self.out.append(Out(frontend, Applications(message.id, self.registry.states())))
+            return
+        running = self.registry.running.get(message.name)
+        if running is None:
+            reason = f"application: got {message.name!r}, which is not declared"
+            self.out.append(Out(frontend, Applications(message.id, (), int(Status.UNKNOWN_MODEL), reason)))
+            return
+        state = self.contexts.get(now_ns, running, message.context)
+        state = running.policy.init() if state is None else state
+        described = running.describe(state, self.contexts.count(message.name))
+        self.out.append(Out(frontend, Applications(message.id, (described,))))
+
+    def _feedback(self, now_ns: int, frontend: str, message: Feedback, buffers: Sequence[Buffer]) -> None:
+        self.feedback.take_in(now_ns, frontend, message)
+
+    # the keeper
+
+    def _found(self, now_ns: int, keeper: str, message: Found, buffers: Sequence[Buffer]) -> None:
+        self.contexts.handle(now_ns, message)
+
+    def _written(self, now_ns: int, keeper: str, message: Written, buffers: Sequence[Buffer]) -> None:
+        if message.changes and message.changes[0].key.startswith(f"{FAMILY}\n"):
+            self.registry.written(now_ns, message)
+        else:
+            self.contexts.handle(now_ns, message)
+
+    def _listed(self, now_ns: int, keeper: str, message: Listed, buffers: Sequence[Buffer]) -> None:
+        self.registry.listed(now_ns, message)
+
+    # peers
+
+    def _announced(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
+        self.catalogue.replace(message.models)
+
+    def _pong(self, now_ns: int, frontend: str, message: Pong, buffers: Sequence[Buffer]) -> None:
+        self.ways.told(now_ns, frontend, message)
+
+    def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+        match role(message.address):
+            case "controller":
+                self.flights.joined(now_ns, message.address)
+            case "frontend":
+                self._frontends[message.address] = True
+                self.ways.joined(message.address)
+                if self.registry.known:
+                    self.out.append(Out(message.address, Applications(0, self.registry.states())))
+
+    def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
+        address = message.address
+        if address == self.flights.controller:
+            self.flights.controller = ""
+        elif role(address) == "frontend":
+            self._frontends.pop(address, None)
+            self.ways.gone(address)
+            self.ensembles.gone(now_ns, address)
+            for frontend, query_id in [key for key in self._plain if key[0] == address]:
+                self._abandon(now_ns, frontend, query_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.stats import t as student
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     """A workload by rate, number of requests and seed."""
     Knobs = dict[str, float | bool | str]
 
+Differences: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 OURS = "horologe"
 BLIND = ("clipper", "nexus", "clockwork", "deferred", "edf")
 """Know nothing of distributions."""
@@ -100,12 +101,23 @@ def margin(found: Mapping[str, Sequence[float]], lengths: bool) -> tuple[float, 
 
     Differences are paired: the same arrivals. With fewer than five seeds it is their mean.
     """
+    return min((_lower(one), name) for name, one in _differences(found, lengths).items())
+
+
+def undecided(found: Mapping[str, Sequence[float]], lengths: bool, worse: float) -> bool:
+    """Whether against some other the lower limit is at most `worse`, but against none the mean is: too few seeds."""
+    differences = _differences(found, lengths).values()
+    return any(_lower(one) <= worse for one in differences) and all(one.mean() > worse for one in differences)
+
+
+def _differences(found: Mapping[str, Sequence[float]], lengths: bool) -> dict[str, Differences]:
+    """What `horologe` finishes more than each other, by seed."""
     ours = np.array(found[Entry(OURS, lengths).name])
     others = [entry.name for entry in ENTRIES if entry.scheduler != OURS and (lengths or not entry.lengths)]
-    return min((_lower(ours - np.array(found[name])), name) for name in others if name in found)
+    return {name: ours - np.array(found[name]) for name in others if name in found}
 
 
-def _lower(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+def _lower(differences: Differences) -> float:
     count = len(differences)
     if count < FEW:
         return float(differences.mean())

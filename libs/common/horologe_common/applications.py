@@ -1,0 +1,79 @@
+"""What an application is: models behind one name, an SLO, a policy that learns from feedback (Clipper section 5)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from horologe_common.status import InvalidInput
+
+TASKS = ("classes", "regression", "any")
+NAME_LIMIT = 128
+"""Characters of the name of an application, a model or a context."""
+MODELS_LIMIT = 64
+
+
+class Application(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """As declared by its owner. The same form in JSON, in the store and on the wire.
+
+    `models` and `shadows`: `name`, the newest version that is ready, or `name/version`. Shadows are asked like models
+    but never answered from.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    slo_ms: float = 100.0
+    """Of every request that brings no deadline of its own."""
+    task: str = "classes"
+    """`classes`: a model's prediction is a whole number, or the place of the largest score; `regression`: a number;
+    `any`: outputs are passed on as they are, which only policies that ask one model can do."""
+    output: str = ""
+    """The output that holds the prediction; empty: a model's first."""
+    policy: str = ""
+    """Empty: `static` for one model, `exp4` for several."""
+    settings: dict[str, float | dict[str, float]] = {}
+    """Of the policy."""
+    loss: str = ""
+    """Empty: `zero_one` for classes, `absolute` for regression."""
+    default: float | None = None
+    """Answered where nothing better is known in time; None: the request fails."""
+    confidence: float = 0.0
+    """Predictions of less agreement than this are answered by the default."""
+    shadows: tuple[str, ...] = ()
+    cache: bool = True
+    """Whether equal inputs may be answered from the prediction cache, for `cache_ttl_ns` of the selector."""
+    contexts: int = 10_000
+    """States kept, one for each context; beyond, the ones not used for longest are forgotten."""
+
+
+def check_application(application: Application) -> None:
+    """Raise `InvalidInput`, naming field, got and wanted, where the declaration contradicts itself."""
+    for field, texts in (
+        ("name", (application.name,)),
+        ("models", application.models),
+        ("shadows", application.shadows),
+    ):
+        for text in texts:
+            check_name(field, text)
+    if "/" in application.name:
+        raise InvalidInput(f"name: got {application.name!r}, wanted no slash")
+    known = (*application.models, *application.shadows)
+    if not application.models or len(known) > MODELS_LIMIT or len(set(known)) != len(known):
+        raise InvalidInput(f"models, shadows: got {list(known)}, wanted 1 to {MODELS_LIMIT}, each once")
+    if application.task not in TASKS:
+        raise InvalidInput(f"task: got {application.task!r}, wanted one of {', '.join(TASKS)}")
+    if not 0 < application.slo_ms <= 3_600_000:
+        raise InvalidInput(f"slo_ms: got {application.slo_ms}, wanted more than 0, at most an hour")
+    if not 0 <= application.confidence <= 1:
+        raise InvalidInput(f"confidence: got {application.confidence}, wanted 0 to 1")
+    if application.contexts < 1:
+        raise InvalidInput(f"contexts: got {application.contexts}, wanted at least 1")
+    if application.default is not None and application.task == "any":
+        raise InvalidInput("default: an application of task 'any' cannot have one")
+    if application.task == "classes" and application.default is not None and application.default % 1:
+        raise InvalidInput(f"default: got {application.default}, wanted a whole number, the task being classes")
+
+
+def check_name(field: str, text: str) -> None:
+    """Raise `InvalidInput` unless the text is fit to name something."""
+    if not 0 < len(text) <= NAME_LIMIT or not text.isprintable() or text != text.strip():
+        raise InvalidInput(f"{field}: got {text[:NAME_LIMIT]!r}, wanted 1 to {NAME_LIMIT} printable characters")

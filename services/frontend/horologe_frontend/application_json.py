@@ -1,0 +1,110 @@
+"""Applications, predictions and feedback as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horologe_common.applications import Application, check_application
+from horologe_common.status import InvalidInput
+from horologe_common.wire import Observation
+from horologe_frontend.oip_binary import Blob
+from horologe_frontend.oip_infer import read_inputs
+from horologe_frontend.oip_json import TensorJson
+from horologe_frontend.oip_outputs import values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core import Buffer
+    from horologe_common.wire import Answer, ApplicationState
+
+CONFIDENCE_DIGITS = 6
+"""As many as a float of 32 bits has."""
+
+
+class ItemJson(msgspec.Struct):
+    """One item of feedback. `prediction_id` as the answer had it."""
+
+    prediction_id: str = ""
+    truths: list[float] = []
+    context: str = ""
+    inputs: list[TensorJson] = []
+
+
+class FeedbackJson(ItemJson):
+    """`items`, or a single one without that."""
+
+    items: list[ItemJson] | None = None
+
+
+_feedback = msgspec.json.Decoder(FeedbackJson)
+
+
+def read_application(name: str, body: bytes) -> Application:
+    """The application of this name from the rest of its fields. Raises `InvalidInput`."""
+    try:
+        fields = msgspec.json.decode(body or b"{}", type=dict[str, Any])
+        if fields.get("name", name) != name:
+            raise InvalidInput(f"name: got {fields['name']!r}, wanted {name!r} as in the path, or none")
+        application = msgspec.convert(fields | {"name": name}, Application)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"application: {error}") from error
+    check_application(application)
+    return application
+
+
+def application_json(state: ApplicationState) -> dict[str, Any]:
+    """`standings` only where it has any."""
+    document: dict[str, Any] = {
+        "application": _fields(state.application), "revision": state.revision, "contexts": state.contexts,
+    }  # fmt: skip
+    if state.standings:
+        document["standings"] = [_fields(standing) for standing in state.standings]
+    return document
+
+
+def _fields(struct: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def prediction_json(application: str, answer: Answer, buffers: Sequence[Buffer]) -> dict[str, Any]:
+    """An answer, a value of each output for each row. The outputs of task `any` are not in it."""
+    document: dict[str, Any] = {"application": application}
+    for tensor, buffer in zip(answer.outputs, buffers, strict=True):
+        values = values_of(tensor, buffer)
+        if tensor.datatype == "FP32":
+            values = [round(value, CONFIDENCE_DIGITS) for value in values]
+        document[tensor.name] = values
+    return document | about(answer)
+
+
+def about(answer: Answer) -> dict[str, Any]:
+    """What an application says beside its outputs."""
+    return {
+        "models": answer.models, "missing": answer.missing, "cached": answer.cached,
+        "prediction_id": answer.prediction.hex(),
+    }  # fmt: skip
+
+
+def read_feedback(body: bytes) -> tuple[tuple[Observation, ...], list[Buffer]]:
+    """The items, and the bytes of their inputs one after another. Raises `InvalidInput`."""
+    try:
+        feedback = _feedback.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"body: {error}") from error
+    observations, buffers = [], []
+    for place, item in enumerate([feedback] if feedback.items is None else feedback.items):
+        tensors, parts = read_inputs(item.inputs, Blob(memoryview(b"")))
+        prediction = _prediction(place, item.prediction_id)
+        observations.append(Observation(tuple(item.truths), prediction, item.context, tuple(tensors)))
+        buffers += parts
+    return tuple(observations), buffers
+
+
+def _prediction(place: int, text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise InvalidInput(f"item {place}: prediction_id: got {text[:80]!r}, wanted that of an answer") from error

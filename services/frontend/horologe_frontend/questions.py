@@ -1,0 +1,148 @@
+"""What clients want other than predictions: answered here, or passed on to the controller or the selector. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from horologe_common.core import Out
+from horologe_common.status import HorologeError, InvalidInput
+from horologe_common.wire import (
+    Acknowledged,
+    Admit,
+    ApplicationInfo,
+    Applications,
+    Declare,
+    Describe,
+    Description,
+    Feedback,
+    ModelInfo,
+    Models,
+    Ping,
+    Pong,
+    Rollback,
+    Withdraw,
+)
+from horologe_frontend.asks import Asks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from horologe_common.core import Buffer
+    from horologe_frontend.applications import Declared
+    from horologe_frontend.asks import Told
+    from horologe_frontend.catalogue import Catalogue
+    from horologe_frontend.counts import Counts
+    from horologe_frontend.feedbacks import Feedbacks
+
+    Answerer = Callable[[int, str, Any, Sequence[Buffer]], Iterable[Out]]
+
+
+class Questions:
+    """Each has exactly one answer. `selector`, `controller`: addresses, empty while they are away."""
+
+    def __init__(
+        self, catalogue: Catalogue, declared: Declared, counts: Counts, feedbacks: Feedbacks, limit_ns: int
+    ) -> None:
+        self.selector = self.controller = ""
+        self._catalogue = catalogue
+        self._declared = declared
+        self._counts = counts
+        self._feedbacks = feedbacks
+        self._asks = Asks(limit_ns)
+        self._from_clients: dict[type, Answerer] = {
+            ModelInfo: self._model_info, Admit: self._ask_controller, Describe: self._ask_controller,
+            Declare: self._declare, Withdraw: self._ask_selector, Rollback: self._ask_selector,
+            ApplicationInfo: self._ask_selector, Feedback: self._feedback,
+        }  # fmt: skip
+        self._from_peers: dict[type, Answerer] = {
+            Models: self._models, Applications: self._applications, Description: self._told,
+            Acknowledged: self._acknowledged, Ping: self._ping,
+        }  # fmt: skip
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
+        """What follows from a message; `trusted`: of a peer, not a client."""
+        answerer = self._from_clients.get(type(message))
+        if answerer is None and trusted:
+            answerer = self._from_peers.get(type(message))
+        return answerer(now_ns, sender, message, buffers) if answerer else ()
+
+    def tick(self, now_ns: int) -> Iterable[Out]:
+        """Answers to what nobody has answered in time."""
+        return (*self._asks.expired(now_ns), *self._feedbacks.expired(now_ns))
+
+    def next_ns(self) -> int | None:
+        """When the first of these is due."""
+        timers = (self._asks.deadlines, self._feedbacks.deadlines)
+        return min((at_ns for one in timers if (at_ns := one.next_ns()) is not None), default=None)
+
+    def selector_gone(self, address: str) -> Iterable[Out]:
+        """Answers to what this one will not answer any more."""
+        self.selector = "" if address == self.selector else self.selector
+        return (*self._asks.gone(address), *self._feedbacks.gone(address))
+
+    def check(self) -> None:
+        self._feedbacks.check()
+
+    def _model_info(self, now_ns: int, client: str, message: ModelInfo, buffers: Sequence[Buffer]) -> Iterable[Out]:
+        if not message.application:
+            yield Out(client, Models(message.id, self._catalogue.states(message.model)))
+            return
+        try:
+            answer = Models(message.id, self._declared.states(message.application))
+        except HorologeError as error:
+            answer = Models(message.id, (), int(error.status), error.reason)
+        yield Out(client, answer)
+
+    def _ask_controller(
+        self, now_ns: int, client: str, message: Admit | Describe, buffers: Sequence[Buffer]
+    ) -> Iterable[Out]:
+        yield self._asks.ask(now_ns, client, message, self.controller)
+
+    def _ask_selector(
+        self,
+        now_ns: int,
+        client: str,
+        message: Declare | Withdraw | Rollback | ApplicationInfo,
+        buffers: Sequence[Buffer],
+    ) -> Iterable[Out]:
+        yield self._asks.ask(now_ns, client, message, self.selector)
+
+    def _declare(self, now_ns: int, client: str, message: Declare, buffers: Sequence[Buffer]) -> Iterable[Out]:
+        try:
+            self._declared.check(message.application)
+        except InvalidInput as error:
+            return (Out(client, Applications(message.id, (), int(error.status), error.reason)),)
+        return self._ask_selector(now_ns, client, message, buffers)
+
+    def _feedback(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterable[Out]:
+        ready = self.selector and self._declared.announced_by == self.selector
+        return self._feedbacks.take(now_ns, client, message, buffers, self.selector if ready else "")
+
+    def _acknowledged(
+        self, now_ns: int, selector: str, message: Acknowledged, buffers: Sequence[Buffer]
+    ) -> Iterable[Out]:
+        return self._feedbacks.acknowledged(message)
+
+    def _models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> Iterable[Out]:
+        """The controller's announcement, or its answer to a question."""
+        if message.id:
+            return self._asks.told(message)
+        self._catalogue.replace(message.models)
+        self._declared.models_changed()
+        return ()
+
+    def _applications(
+        self, now_ns: int, selector: str, message: Applications, buffers: Sequence[Buffer]
+    ) -> Iterable[Out]:
+        """The selector's announcement, or its answer to a question."""
+        if message.id:
+            return self._asks.told(message)
+        self._counts.withdrawn(self._declared.replace(selector, message.applications))
+        return ()
+
+    def _told(self, now_ns: int, sender: str, message: Told, buffers: Sequence[Buffer]) -> Iterable[Out]:
+        return self._asks.told(message)
+
+    def _ping(self, now_ns: int, sender: str, message: Ping, buffers: Sequence[Buffer]) -> Iterable[Out]:
+        """The selector measures how long its answers take to come here."""
+        yield Out(sender, Pong(message.sent_ns, now_ns))

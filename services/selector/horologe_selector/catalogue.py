@@ -1,0 +1,33 @@
+"""The models as the controller last announced them, found by what applications call them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_common.models import natural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.models import ModelSpec
+    from horologe_common.wire import ModelState
+
+
+class Catalogue:
+    """`known` holds every version under its key, whatever its state."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, ModelSpec] = {}
+        self._newest: dict[str, ModelSpec] = {}
+        self._ready: dict[str, ModelSpec] = {}
+
+    def replace(self, models: Sequence[ModelState]) -> None:
+        """Take over an announcement, which is always complete."""
+        self.known = {state.spec.key: state.spec for state in models}
+        ready = [state.spec for state in models if state.state == "READY"]
+        self._ready = {spec.key: spec for spec in ready}
+        self._newest = {spec.name: spec for spec in sorted(ready, key=lambda spec: natural(spec.version))}
+
+    def find(self, model: str) -> ModelSpec | None:
+        """`name/version`, or of a `name` the newest version; None unless it is READY."""
+        return self._ready.get(model) or self._newest.get(model)

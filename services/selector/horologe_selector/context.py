@@ -1,0 +1,180 @@
+"""The state of one context: what is stored, what has been observed since, and the write under way."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from horologe_selector.store import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from horologe_selector.policy import Selection
+    from horologe_selector.running import Running
+    from horologe_selector.store import Record
+
+FAMILIES = "contexts/"
+"""In front of an application's name, this is the family of its states in the store."""
+WRITERS = 8
+"""Writers whose last write a record names: more than write to one context at the same time."""
+
+
+class Kept(msgspec.Struct, array_like=True, gc=False):
+    """A state as it is stored. `revision`: of the application; `writers`: the mark of the last write of each, oldest
+    first."""
+
+    revision: int
+    writers: dict[int, int]
+    state: Any
+
+
+class Stored(msgspec.Struct, array_like=True):
+    """`Kept`, read: what its state is, the policy knows."""
+
+    revision: int
+    writers: dict[int, int]
+    state: msgspec.Raw
+
+
+class Observed(NamedTuple):
+    selection: Selection
+    losses: Mapping[str, float]
+    token: Any
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Stored).decode
+
+
+def family_of(application: str) -> str:
+    return FAMILIES + application
+
+
+@cache
+def _decoder(state: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(state)
+
+
+def stored(data: bytes) -> Stored | None:
+    """None for what cannot be read."""
+    try:
+        return _decode(data)
+    except msgspec.MsgspecError:
+        return None
+
+
+def restored(running: Running, kept: Stored | None) -> Any:
+    """The state for the application as it is now. One of another policy is as good as none."""
+    policy = running.policy
+    if kept is None:
+        return policy.init()
+    try:
+        kind: Any = policy.State
+        state = _decoder(kind).decode(kept.state)
+    except msgspec.MsgspecError:
+        return policy.init()
+    return state if kept.revision == running.revision else policy.init(state)
+
+
+class Context(msgspec.Struct, eq=False):
+    """`state` is what `data`, in the store as `version`, becomes by the observations in `unsaved`.
+
+    `change` is the write under way, or one whose outcome is not known, with the first `sent` of `unsaved`.
+    """
+
+    key: str
+    running: Running
+    state: Any = None
+    """None: not known yet."""
+    version: int = 0
+    data: bytes = b""
+    writers: dict[int, int] = {}
+    """Others', and our own, that are in `data`; only of a store that is shared."""
+    unsaved: list[Observed] = []
+    change: Change | None = None
+    sent: int = 0
+    mark: int = 0
+    """Of the last write, among `writers`."""
+    read_ns: int = -1
+    """When; -1: not yet."""
+    reading: bool = False
+    awaited: bool = False
+    """Whether somebody is to be told when the state is known."""
+    dirty: bool = False
+    """Whether it waits for its write to begin."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it must stay in memory."""
+        return bool(self.unsaved or self.reading or self.change)
+
+    def serve(self, running: Running) -> None:
+        """The application was declared anew."""
+        self.running = running
+        if self.state is not None:
+            self.state = running.policy.init(self.state)
+
+    def learn(self, selection: Selection, losses: Mapping[str, float], token: Any) -> bool:
+        """False: there was nothing to learn, and so there is nothing to save."""
+        if self.state is not None:
+            state = self.running.policy.observe(self.state, selection, losses)
+            if state is self.state:
+                return False
+            self.state = state
+        self.unsaved.append(Observed(selection, losses, token))
+        return True
+
+    def rest_on(self, record: Record | None) -> None:
+        """This is what is stored (None or version 0: nothing), and what is not saved is observed again upon it.
+
+        What was stored and is not there any more, deleted to make room or lost, is as it was read last.
+        """
+        running = self.running
+        if record and record.version:
+            self.version, self.data = record.version, record.data
+        else:
+            self.version = 0
+        kept = stored(self.data) if self.data else None
+        self.writers = kept.writers if kept else {}
+        state, models = restored(running, kept), running.application.models
+        for one in self.unsaved:
+            losses = {model: loss for model, loss in one.losses.items() if model in models}
+            state = running.policy.observe(state, one.selection, losses)
+        self.state = state
+
+    def begin(self, writer: int, mark: int, shared: bool) -> Change:
+        """Write it as it is now."""
+        writers = {writer: mark}
+        if shared and self.writers:
+            writers = {**self.writers}
+            writers.pop(writer, None)
+            writers[writer] = mark
+            if len(writers) > WRITERS:
+                del writers[next(iter(writers))]
+        self.writers, self.mark, self.sent, self.dirty = writers, mark, len(self.unsaved), False
+        data = _encode(Kept(self.running.revision, writers, self.state))
+        self.change = Change(self.key, self.version, data)
+        return self.change
+
+    def done(self, change: Change, version: int) -> list[Any]:
+        """The write was done; the tokens of what it has saved."""
+        self.change, self.version, self.data = None, version, change.data or b""
+        return self._saved()
+
+    def overtaken(self, writer: int, record: Record) -> list[Any]:
+        """Another write was first; tokens of what is saved after all, if that was an earlier try of this one."""
+        self.change = None
+        kept = stored(record.data) if record.version else None
+        tokens = self._saved() if kept and kept.writers.get(writer) == self.mark else []
+        self.sent = 0
+        self.rest_on(record)
+        return tokens
+
+    def _saved(self) -> list[Any]:
+        tokens = [one.token for one in self.unsaved[: self.sent]]
+        del self.unsaved[: self.sent]
+        self.sent = 0
+        return tokens

@@ -1,0 +1,259 @@
+"""What policies have learned, a state for each application and context (Clipper section 5.3), between loop and store.
+
+States in use are in memory. Observations change them at once and are saved behind: while a write of a state is under
+way, what comes next gathers for the next one. Writers compare versions: where another selector was first, what is not
+saved yet is observed again, upon the state that is there now. So no observation is lost, and none counts twice: a
+record names the last write of each writer that is in it, which tells what became of a write whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any
+
+from horologe_common.clock import NEVER_NS
+from horologe_selector.context import FAMILIES, Context, family_of
+from horologe_selector.store import Found, Read, Trim, Write, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from horologe_selector.policy import Selection
+    from horologe_selector.running import Running
+    from horologe_selector.settings import Settings
+
+TRIM_EVERY = 16
+"""The store is trimmed whenever this part of an application's contexts is new to it."""
+LOOKS = 8
+"""Contexts looked at for one to forget; more are held while so many are being saved or read."""
+
+
+class Contexts:
+    """`saved`: tokens of observations that are durable, since the last look. `failed`: tokens, and why not."""
+
+    def __init__(self, settings: Settings, address: str) -> None:
+        self.settings = settings
+        self.saved: list[Any] = []
+        self.failed: list[tuple[Any, str]] = []
+        self.unsaved = 0
+        self._writer = int.from_bytes(hashlib.blake2b(address.encode(), digest_size=7).digest())
+        self._shared = settings.store == "redis"
+        self._contexts: OrderedDict[str, Context] = OrderedDict()
+        self._out: list[Read | Write | Trim] = []
+        self._dirty: list[Context] = []
+        self._doubtful: list[Context] = []
+        self._wanted: list[str] = []
+        self._reads: deque[tuple[int, Context]] = deque()
+        self._ready: list[tuple[str, str]] = []
+        self._created: dict[str, int] = {}
+        self._marks = 0
+        self._again_ns = 0
+
+    @property
+    def away(self) -> bool:
+        """Whether the store was, when last asked."""
+        return self._again_ns > 0
+
+    def count(self, application: str) -> int:
+        """States in memory."""
+        family = family_of(application) + "\n"
+        return sum(key.startswith(family) for key in self._contexts)
+
+    def get(self, now_ns: int, running: Running, context: str) -> Any:
+        """The state; None while it is being read, `ready` will tell."""
+        one = self._context(running, context)
+        if one.read_ns < 0 or self._shared:
+            self._refresh(now_ns, one)
+        if one.state is None:
+            one.awaited = True
+        return one.state
+
+    def ready(self) -> list[tuple[str, str]]:
+        """(application, context) of states that `get` had not and now has: read, or given up on."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def observe(
+        self, now_ns: int, running: Running, context: str, selection: Selection, losses: Mapping[str, float], token: Any
+    ) -> None:
+        """Learn from losses of models of `selection`. The token comes back in `saved` when that is durable."""
+        one = self._context(running, context)
+        if one.read_ns < 0:
+            self._refresh(now_ns, one)
+        if one.learn(selection, losses, token):
+            self.unsaved += 1
+            self._soil(one)
+        else:
+            self.saved.append(token)
+
+    def handle(self, now_ns: int, message: Any) -> None:
+        """Found or Written. Keys that are no contexts' are left alone."""
+        if isinstance(message, Found):
+            self._found(now_ns, message)
+        elif isinstance(message, Written):
+            self._written(now_ns, message)
+
+    def tick(self, now_ns: int) -> None:
+        """Ask for what is wanted, save what has changed, go on without what is not read in time."""
+        while self._reads:
+            until_ns, one = self._reads[0]
+            waits = one.reading and one.state is None
+            if waits and now_ns < until_ns:
+                break
+            self._reads.popleft()
+            if waits:
+                self._assume(one)
+        if len(self._contexts) > self.settings.contexts_memory:
+            self._make_room()
+        if now_ns < self._again_ns:
+            return
+        if self._wanted:
+            self._out.append(Read(tuple(self._wanted)))
+            self._wanted.clear()
+        if self._dirty or self._doubtful:
+            # What is tried again is the very same, to be known again.
+            changes = [one.change for one in self._doubtful if one.change]
+            for one in self._dirty:
+                self._marks += 1
+                changes.append(one.begin(self._writer, self._marks, self._shared))
+            self._doubtful.clear()
+            self._dirty.clear()
+            self._out.append(Write(tuple(changes)))
+
+    def take(self) -> list[Read | Write | Trim]:
+        """Messages for the keeper."""
+        out, self._out = self._out, []
+        return out
+
+    def wakeup_ns(self) -> int | None:
+        waits = bool(self._dirty or self._doubtful or self._wanted)
+        at_ns = min(self._again_ns if waits else NEVER_NS, self._reads[0][0] if self._reads else NEVER_NS)
+        return None if at_ns == NEVER_NS else at_ns
+
+    def forget(self, application: str, erase: bool = False) -> None:
+        """It was withdrawn, by whichever selector; with `erase`, delete what is stored too."""
+        family = family_of(application) + "\n"
+        for key in [key for key in self._contexts if key.startswith(family)]:
+            one = self._contexts.pop(key)
+            self.failed += [(observed.token, f"application {application!r} was withdrawn") for observed in one.unsaved]
+            self.unsaved -= len(one.unsaved)
+            one.unsaved, one.reading, one.change = [], False, None
+        self._dirty = [one for one in self._dirty if one.key in self._contexts]
+        self._doubtful = [one for one in self._doubtful if one.key in self._contexts]
+        self._wanted = [key for key in self._wanted if key in self._contexts]
+        self._created.pop(application, None)
+        if erase:
+            self._out.append(Trim(family_of(application), 0))
+
+    def check(self) -> None:
+        assert self.unsaved == sum(len(one.unsaved) for one in self._contexts.values())
+        dirty = {id(one) for one in self._dirty}
+        for one in self._contexts.values():
+            assert one.dirty == (id(one) in dirty)
+            assert one.sent <= len(one.unsaved)
+            assert one.change or not one.sent
+            assert not one.unsaved or one.change or one.dirty or one.reading
+
+    def _context(self, running: Running, context: str) -> Context:
+        key = f"{FAMILIES}{running.application.name}\n{context}"
+        one = self._contexts.get(key)
+        if one is None:
+            self._make_room()
+            one = self._contexts[key] = Context(key, running)
+            return one
+        self._contexts.move_to_end(key)
+        if one.running is not running:
+            one.serve(running)
+        return one
+
+    def _make_room(self) -> None:
+        """For one more. The least recently used go, but those that are being read or saved."""
+        contexts, looks = self._contexts, LOOKS
+        while len(contexts) >= self.settings.contexts_memory and looks:
+            key = next(iter(contexts))
+            if contexts[key].held:
+                contexts.move_to_end(key)
+                looks -= 1
+            else:
+                del contexts[key]
+
+    def _refresh(self, now_ns: int, one: Context) -> None:
+        """Have it read, if it never was, or others may have written it since. Nobody waits for a store that is away."""
+        fresh = one.read_ns >= 0 and now_ns < one.read_ns + self.settings.context_refresh_ns
+        if one.reading or fresh:
+            return
+        if now_ns < self._again_ns:
+            if one.state is None:
+                self._assume(one)
+            return
+        one.reading = True
+        self._wanted.append(one.key)
+        if one.state is None:
+            self._reads.append((now_ns + self.settings.context_read_ns, one))
+
+    def _assume(self, one: Context) -> None:
+        """Go on as if nothing were known of it. If that is wrong, the first write will be told."""
+        one.rest_on(None)
+        self._told(one)
+
+    def _told(self, one: Context) -> None:
+        if one.awaited:
+            one.awaited = False
+            self._ready.append((one.running.application.name, one.key.partition("\n")[2]))
+        if one.unsaved:
+            self._soil(one)
+
+    def _soil(self, one: Context) -> None:
+        if not one.dirty and one.change is None and one.state is not None:
+            one.dirty = True
+            self._dirty.append(one)
+
+    def _found(self, now_ns: int, message: Found) -> None:
+        records = message.records
+        self._again_ns = now_ns + self.settings.store_pause_ns if records is None else 0
+        for at, key in enumerate(message.keys):
+            one = self._contexts.get(key)
+            if one is None or not one.reading:
+                continue
+            one.reading = False
+            if records is None:
+                if one.state is None:
+                    self._assume(one)
+                continue
+            one.read_ns = now_ns
+            record = records[at]
+            if one.change is None and (one.state is None or one.version != (record.version if record else 0)):
+                one.rest_on(record)
+                self._told(one)
+
+    def _written(self, now_ns: int, message: Written) -> None:
+        results = message.results
+        self._again_ns = now_ns + self.settings.store_pause_ns if results is None else 0
+        for at, change in enumerate(message.changes):
+            one = self._contexts.get(change.key)
+            if one is None or one.change != change:
+                continue
+            if results is None:
+                self._doubtful.append(one)
+                continue
+            result = results[at]
+            if isinstance(result, int):
+                tokens = one.done(change, result)
+                if change.version == 0:
+                    self._count(one.running)
+            else:
+                tokens = one.overtaken(self._writer, result)
+                one.read_ns = now_ns
+            self.unsaved -= len(tokens)
+            self.saved += tokens
+            self._told(one)
+
+    def _count(self, running: Running) -> None:
+        """One more record of its application: have the oldest deleted before there are too many."""
+        name, limit = running.application.name, running.application.contexts
+        created = self._created.get(name, limit) + 1
+        if created * TRIM_EVERY > limit:
+            self._out.append(Trim(family_of(name), limit))
+            created = 0
+        self._created[name] = created

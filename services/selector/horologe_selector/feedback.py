@@ -1,0 +1,248 @@
+"""Feedback: joins what turned out to be true with the predictions in the cache, and is acknowledged when learned.
+
+Clipper section 4.2: with the predictions in the cache, the models need not be asked again.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from horologe_common.status import InvalidInput, Status
+from horologe_selector.asks import Ask, Asks, Item
+from horologe_selector.cache import predicted
+from horologe_selector.policy import Selection
+from horologe_selector.remembered import NONCE_BYTES, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from horologe_common.core import Out
+    from horologe_common.wire import Feedback, Observation, Query
+    from horologe_selector.cache import Cache
+    from horologe_selector.contexts import Contexts
+    from horologe_selector.remembered import Remembered
+    from horologe_selector.running import Running
+    from horologe_selector.settings import Settings
+
+OK = int(Status.OK)
+EVICTED = "prediction: not known any more, or none of its models' predictions is: send the inputs again"
+
+
+class Again(msgspec.Struct, eq=False):
+    """An item whose models are asked again. `values`: of those that need not be."""
+
+    item: Item
+    running: Running
+    context: str
+    selection: Selection | None
+    seen: Observation
+    values: dict[str, tuple[float, ...]]
+
+
+class Wanted(NamedTuple):
+    """For the core: predict this again, then call `joined` with the token."""
+
+    frontend: str
+    token: int
+    running: Running
+    query: Query
+    selection: Selection | None
+    """What was asked the first time, if that is known."""
+
+
+class Feedbacks:
+    """Law: every Feedback gets one Acknowledged, after `feedback_ns` at the latest."""
+
+    def __init__(
+        self, settings: Settings, applications: Mapping[str, Running], contexts: Contexts, cache: Cache
+    ) -> None:
+        self.settings = settings
+        self.answers = Table(settings.predictions)
+        self._applications = applications
+        self._contexts = contexts
+        self._cache = cache
+        self._asks = Asks()
+        self._again: dict[int, Again] = {}
+        self._last_token = 0
+        self._wanted: list[Wanted] = []
+
+    def __len__(self) -> int:
+        """Feedback that has not been answered."""
+        return len(self._asks)
+
+    def take(self) -> list[Out]:
+        """Acknowledgements."""
+        return self._asks.take()
+
+    def take_wanted(self) -> list[Wanted]:
+        """What is to be predicted again."""
+        wanted, self._wanted = self._wanted, []
+        return wanted
+
+    def remember(
+        self, prediction: bytes, running: Running, selection: Selection, cache_keys: Mapping[str, bytes],
+        context: str = "",
+    ) -> None:  # fmt: skip
+        """An answer was given under this name. `cache_keys`: of all models asked, shadows too, answered in time or
+        not; they end in the name or in its input hash."""
+        self.answers.put(prediction, running.application.name, context, selection, cache_keys)
+
+    def take_in(self, now_ns: int, frontend: str, message: Feedback) -> None:
+        """Feedback on one application; acknowledged when all of it is durable, or cannot be."""
+        ask = self._asks.begin(frontend, message.id, now_ns + self.settings.feedback_ns, len(message.items))
+        running = self._applications.get(message.application)
+        for at, observation in enumerate(message.items):
+            if running is None:
+                reason = f"application: got {message.application!r}, which is not declared"
+                self._asks.settle(ask, at, int(Status.UNKNOWN_MODEL), reason)
+            else:
+                self._observe(now_ns, ask, at, running, observation)
+
+    def joined(
+        self, now_ns: int, token: int, values: Mapping[str, tuple[float, ...]], selection: Selection | None = None
+    ) -> None:
+        """Wanted predictions, of those models that have made one; `selection`: which were asked."""
+        if (again := self._again.pop(token, None)) is None:
+            return
+        found = {**values, **again.values}
+        if again.selection and any(model in found for model in again.selection.models):
+            selection = again.selection
+        self._learn(now_ns, again.item, again.running, again.context, selection, again.seen, found)
+
+    def tick(self, now_ns: int) -> None:
+        """Acknowledge what is durable, and what has waited too long."""
+        contexts = self._contexts
+        saved, contexts.saved = contexts.saved, []
+        failed, contexts.failed = contexts.failed, []
+        for item in saved:
+            self._end(item, OK)
+        for item, reason in failed:
+            self._end(item, int(Status.UNKNOWN_MODEL), reason)
+        while self._again and (first := next(iter(self._again.items())))[1].item.ask.until_ns <= now_ns:
+            del self._again[first[0]]
+            if first[1].item.remembered:
+                first[1].item.remembered.item = None
+        self._asks.tick(now_ns)
+
+    def wakeup_ns(self) -> int | None:
+        return self._asks.next_ns()
+
+    def check(self) -> None:
+        self.answers.check()
+
+    def _observe(self, now_ns: int, ask: Ask, at: int, running: Running, seen: Observation) -> None:
+        """Join one with what is remembered of it."""
+        known = self.answers.get(seen.prediction)
+        if known is None:
+            if seen.query is None:
+                self._asks.settle(ask, at, int(Status.MISSING_INPUT), EVICTED)
+                return
+        elif known.counted:
+            self._asks.settle(ask, at, OK)
+            return
+        elif known.item is not None:
+            known.item.others = [*(known.item.others or ()), (ask, at)]
+            return
+        elif known.plan.application != running.application.name:
+            reason = f"prediction: is one of {known.plan.application!r}, wanted one of {running.application.name!r}"
+            self._asks.settle(ask, at, int(Status.INVALID_INPUT), reason)
+            return
+        if self._contexts.unsaved + len(self._again) >= self.settings.unsaved:
+            self._refuse(ask, at)
+            return
+        self._join(now_ns, Item(ask, at, known), running, seen)
+
+    def _join(self, now_ns: int, item: Item, running: Running, seen: Observation) -> None:
+        """With the cache; what is not there any more is predicted again, if the inputs came along."""
+        known, selection = item.remembered, None
+        values: dict[str, tuple[float, ...]] = {}
+        context = seen.context
+        if known is not None:
+            context = context or known.context
+            values = self._cached(running, known, seen.prediction)
+            if known.plan.models:
+                selection = Selection(known.plan.models, known.probability)
+        query = seen.query
+        if query is None or (selection is not None and all(model in values for model in selection.models)):
+            self._learn(now_ns, item, running, context, selection, seen, values)
+            return
+        if known is None and seen.prediction:
+            name = running.application.name
+            known = item.remembered = self.answers.put(seen.prediction, name, context, Selection(()), {})
+        if known is not None:
+            known.item = item
+        self._last_token += 1
+        self._again[self._last_token] = Again(item, running, context, selection, seen, values)
+        self._wanted.append(Wanted(item.ask.frontend, self._last_token, running, query, selection))
+
+    def _cached(self, running: Running, known: Remembered, prediction: bytes) -> dict[str, tuple[float, ...]]:
+        """What the models have predicted, as far as that is still there and fit for the application."""
+        application, recall, suffix = running.application, self._cache.recall, prediction[NONCE_BYTES:]
+        values = {}
+        for model, front, own in known.plan.parts:
+            if (entry := recall(front + (prediction if own else suffix))) is not None:
+                try:
+                    values[model] = predicted(application, entry)
+                except InvalidInput:
+                    continue
+        return values
+
+    def _learn(
+        self, now_ns: int, item: Item, running: Running, context: str, selection: Selection | None,
+        seen: Observation, values: Mapping[str, tuple[float, ...]],
+    ) -> None:  # fmt: skip
+        """Tell the policy the losses of the models selected; count those of all."""
+        try:
+            losses = losses_of(running, seen.truths, values)
+        except InvalidInput as error:
+            self._end(item, int(error.status), error.reason)
+            return
+        except Exception as error:  # a loss of the operator's own
+            self._end(item, int(Status.FAILED), f"loss: {type(error).__name__}: {error}")
+            return
+        chosen = {model: losses[model] for model in selection.models if model in losses} if selection else {}
+        if selection is None or not chosen:
+            self._end(item, int(Status.MISSING_INPUT), EVICTED)
+            return
+        for model, loss in losses.items():
+            running.observed(model, loss)
+        if item.remembered is not None:
+            item.remembered.item = item
+        self._contexts.observe(now_ns, running, context, selection, chosen, item)
+
+    def _end(self, item: Item, status: int, reason: str = "") -> None:
+        known = item.remembered
+        if known is not None:
+            known.item = None
+            known.counted = known.counted or status == OK
+        self._asks.settle(item.ask, item.at, status, reason)
+        for ask, at in item.others or ():
+            self._asks.settle(ask, at, status, reason)
+
+    def _refuse(self, ask: Ask, at: int) -> None:
+        limit = self.settings.unsaved
+        reason = "the state store is away" if self._contexts.away else f"{limit} observations wait to be saved"
+        self._asks.settle(ask, at, int(Status.REFUSED), reason, self.settings.store_pause_ns)
+
+
+def losses_of(running: Running, truths: Sequence[float], values: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
+    """The mean loss over the rows, by model. Raises `InvalidInput` for truths that are not finite, or not as many."""
+    loss, count = running.loss, len(truths)
+    if not all(map(isfinite, truths)):
+        raise InvalidInput(f"truths: got {list(truths)}, wanted finite numbers")
+    if count == 1:
+        (truth,) = truths
+        losses = {model: loss(truth, rows[0]) for model, rows in values.items() if len(rows) == 1}
+    else:
+        losses = {
+            model: sum(map(loss, truths, rows)) / count
+            for model, rows in values.items()
+            if count and len(rows) == count
+        }
+    if values and not losses:
+        rows = len(next(iter(values.values())))
+        raise InvalidInput(f"truths: got {count}, wanted {rows}, one for each row")
+    return {model: loss for model, loss in losses.items() if model in running.tallies}

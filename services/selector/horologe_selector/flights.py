@@ -1,0 +1,201 @@
+"""Predictions of single models: from the cache, from a flight already under way, or by a Submit of its own.
+
+A flight is one Submit; whoever asks the same meanwhile waits for it too (single flight).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from horologe_common.core import Out
+from horologe_common.frames import split_rows
+from horologe_common.status import Status
+from horologe_common.wire import Cancel, Outcome, Outputs, Submit, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from horologe_common.core import Buffer
+    from horologe_common.metrics import Stats
+    from horologe_common.models import ModelSpec
+    from horologe_common.wire import Query
+    from horologe_selector.cache import Cache
+
+OK = int(Status.OK)
+
+
+class Waiter(msgspec.Struct, eq=False):
+    """Who waits for a prediction of one model: a frontend's query, or the part `model` of an ensemble.
+
+    The inputs are those staged at `frontend` under the query's id. `deadline_ns` is in this host's clock.
+    """
+
+    frontend: str
+    query: Query
+    arrival_ns: int
+    deadline_ns: int
+    ensemble: int = 0
+    model: str = ""
+    best_effort: bool = False
+    flight: int = 0
+
+
+class Landing(NamedTuple):
+    """How a prediction ended; outputs and their bytes only where the status is OK."""
+
+    status: int
+    outputs: tuple[Tensor, ...] = ()
+    buffers: Sequence[Buffer] = ()
+    reason: str = ""
+    retry_after_ns: int = 0
+    exec_ns: int = 0
+    batch_size: int = 0
+    cached: bool = False
+
+
+class Flight(msgspec.Struct):
+    """One Submit under way. The first waiter leads: its inputs are the ones submitted; the others ask the same."""
+
+    id: int
+    key: str
+    cache_key: bytes
+    ttl_ns: int
+    waiters: list[Waiter]
+
+
+class Flights:
+    """Law: every waiter taken is given to `landed` once, unless it leaves before. `ttl_ns`: of cached predictions."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        ttl_ns: int,
+        stats: Stats,
+        post: Callable[[Out], None],
+        landed: Callable[[int, Waiter, Landing], None],
+    ) -> None:
+        self.cache = cache
+        self.ttl_ns = ttl_ns
+        self.controller = ""
+        self._stats = stats
+        self._post = post
+        self._landed = landed
+        self._flights: dict[int, Flight] = {}
+        self._by_cache_key: dict[bytes, int] = {}
+        self._last_id = 0
+
+    def ask(self, now_ns: int, waiter: Waiter, spec: ModelSpec | None, key: str, cache_key: bytes) -> Landing | None:
+        """The prediction, if it is cached; None: the waiter has a flight. An empty `cache_key` shares with nobody."""
+        if cache_key and spec is not None:
+            if entry := self.cache.fetch(now_ns, cache_key):
+                self._stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
+                return Landing(OK, entry.outputs, entry.buffers, cached=True)
+            flight = self._flights.get(self._by_cache_key.get(cache_key, 0))
+            if flight is not None and not (flight.waiters[0].best_effort and not waiter.best_effort):
+                self._stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
+                flight.waiters.append(waiter)
+                waiter.flight = flight.id
+                return None
+            self._stats.count("nv_cache_num_misses_per_model", spec.name, spec.version)
+        self._take_off(now_ns, key, cache_key, spec.cache_ttl_ns if spec else 0, [waiter])
+        return None
+
+    def _take_off(self, now_ns: int, key: str, cache_key: bytes, ttl_ns: int, waiters: list[Waiter]) -> None:
+        self._last_id += 1
+        flight = self._flights[self._last_id] = Flight(self._last_id, key, cache_key, ttl_ns, waiters)
+        for waiter in waiters:
+            waiter.flight = flight.id
+        if cache_key:
+            self._by_cache_key[cache_key] = flight.id
+        self._submit(now_ns, flight)
+
+    def _submit(self, now_ns: int, flight: Flight) -> None:
+        """Ask the controller; without one, its Joined will."""
+        if not self.controller:
+            return
+        leader, query = flight.waiters[0], flight.waiters[0].query
+        self._post(Out(self.controller, Submit(
+            flight.id, flight.key, leader.deadline_ns - now_ns, query.rows, leader.frontend, query.id,
+            query.best_effort or leader.best_effort, query.alike, query.length, query.application,
+        )))  # fmt: skip
+
+    def joined(self, now_ns: int, controller: str) -> None:
+        """A controller, perhaps a new incarnation: it has to be told of everything."""
+        self.controller = controller
+        for flight in self._flights.values():
+            self._submit(now_ns, flight)
+
+    def outputs(self, now_ns: int, message: Outputs, buffers: Sequence[Buffer]) -> None:
+        """What a worker has computed, rows of several flights."""
+        counts = [item.rows for item in message.items if item.status == OK]
+        columns: list[Sequence[tuple[Tensor, Buffer]]] = [
+            [(tensor, buffer)] if len(counts) == 1 else split_rows(tensor, buffer, counts)
+            for tensor, buffer in zip(message.outputs, buffers, strict=True)
+        ]
+        groups = zip(*columns, strict=True) if columns else iter(() for _ in counts)
+        for item in message.items:
+            if item.status == OK:
+                parts = next(groups)
+                if flight := self._flights.get(item.id):
+                    self._succeed(now_ns, flight, message, parts)
+            elif item.status == Status.FAILED:
+                self.outcome(now_ns, Outcome(item.id, item.status, item.reason))
+
+    def _succeed(self, now_ns: int, flight: Flight, message: Outputs, parts: Sequence[tuple[Tensor, Buffer]]) -> None:
+        self._land(flight)
+        outputs, buffers = tuple([part[0] for part in parts]), [part[1] for part in parts]
+        landing = Landing(OK, outputs, buffers, "", 0, message.end_ns - message.begin_ns, message.batch_size)
+        if flight.cache_key:
+            self.cache.store(now_ns, flight.cache_key, outputs, buffers, flight.ttl_ns or self.ttl_ns)
+        self._landed(now_ns, flight.waiters[0], landing)
+        if len(flight.waiters) > 1:
+            shared = landing._replace(cached=True)
+            for waiter in flight.waiters[1:]:
+                self._landed(now_ns, waiter, shared)
+
+    def outcome(self, now_ns: int, outcome: Outcome) -> None:
+        """The flight failed. Whoever has a later deadline than its leader tries again on its own."""
+        if (flight := self._flights.get(outcome.id)) is None:
+            return
+        self._land(flight)
+        leader = flight.waiters[0]
+        again = [] if outcome.status == Status.FAILED else [
+            waiter for waiter in flight.waiters[1:] if waiter.deadline_ns > leader.deadline_ns
+        ]  # fmt: skip
+        landing = Landing(int(outcome.status), (), (), outcome.reason, outcome.retry_after_ns)
+        for waiter in flight.waiters:
+            if waiter not in again:
+                self._landed(now_ns, waiter, landing)
+        if again:
+            again.sort(key=lambda waiter: -waiter.deadline_ns)
+            self._take_off(now_ns, flight.key, flight.cache_key, flight.ttl_ns, again)
+
+    def leave(self, now_ns: int, waiter: Waiter) -> None:
+        """This one does not wait any more. The flight goes on while somebody does, with another's inputs if need be."""
+        flight = self._flights.get(waiter.flight)
+        if flight is None or waiter not in flight.waiters:
+            return
+        if waiter is not flight.waiters[0]:
+            flight.waiters.remove(waiter)
+            return
+        self._land(flight)
+        self._post(Out(self.controller, Cancel((flight.id,))))
+        if rest := flight.waiters[1:]:
+            self._take_off(now_ns, flight.key, flight.cache_key, flight.ttl_ns, rest)
+
+    def _land(self, flight: Flight) -> None:
+        del self._flights[flight.id]
+        if flight.cache_key and self._by_cache_key.get(flight.cache_key) == flight.id:
+            del self._by_cache_key[flight.cache_key]
+
+    def waiters(self) -> Iterator[Waiter]:
+        for flight in self._flights.values():
+            yield from flight.waiters
+
+    def check(self) -> None:
+        self.cache.check()
+        assert set(self._by_cache_key.values()) <= set(self._flights)
+        assert all(flight.waiters for flight in self._flights.values())
+        assert all(waiter.flight == flight.id for flight in self._flights.values() for waiter in flight.waiters)

@@ -1,0 +1,192 @@
+"""The applications that are declared: kept in the store, each with what it was before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.applications import Application, check_application
+from horologe_common.clock import NEVER_NS, s
+from horologe_common.core import Out
+from horologe_common.status import HorologeError, InvalidInput, Refused, Status, UnknownModel
+from horologe_common.wire import Applications, ApplicationState
+from horologe_selector.running import Running
+from horologe_selector.store import Change, Listed, Record, Write, Written
+from horologe_selector.store import List as ListFamily
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from horologe_common.wire import Declare, Rollback, Withdraw
+    from horologe_selector.losses import Loss
+
+FAMILY = "applications"
+HISTORY = 10
+"""Declarations kept to go back to."""
+AGAIN_NS = s(1)
+"""How often the list is read again: another selector may have changed it, or the store may be back."""
+
+
+class Kept(msgspec.Struct, array_like=True):
+    """What the store holds of an application: declarations, the present one last."""
+
+    revision: int
+    declarations: list[Application]
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Who waits to be told that a change is kept."""
+
+    frontend: str
+    id: int
+    name: str
+
+
+class Registry:
+    """`running` by name. A change takes effect when the store has it; `changed` says that frontends are to be told."""
+
+    def __init__(self, losses: Mapping[str, Loss], post: Callable[[Out], None], store: str, shared: bool) -> None:
+        self.running: dict[str, Running] = {}
+        self.changed = False
+        self.known = False
+        """Whether the list has been read."""
+        self._forgotten: list[tuple[str, bool]] = []
+        self._losses = losses
+        self._post = post
+        self._store = store
+        self._shared = shared
+        self._records: dict[str, Record] = {}
+        self._asks: dict[str, Ask] = {}
+        self._list_ns = 0
+
+    def declare(self, now_ns: int, frontend: str, message: Declare) -> None:
+        """Keep the declaration, if it can be served."""
+        name = message.application.name
+
+        def change() -> Kept:
+            check_application(message.application)
+            Running(message.application, 0, self._losses)
+            kept = self._kept(name)
+            return Kept(kept.revision + 1, [*kept.declarations, message.application][-HISTORY:])
+
+        self._change(frontend, message.id, name, change)
+
+    def rollback(self, now_ns: int, frontend: str, message: Rollback) -> None:
+        """Declare again what was declared before."""
+
+        def change() -> Kept:
+            kept = self._kept(message.name)
+            if not kept.declarations:
+                raise _unknown(message.name)
+            if len(kept.declarations) == 1:
+                raise InvalidInput(f"application {message.name}: there is no earlier declaration")
+            return Kept(kept.revision + 1, kept.declarations[:-1])
+
+        self._change(frontend, message.id, message.name, change)
+
+    def withdraw(self, now_ns: int, frontend: str, message: Withdraw) -> None:
+        """Delete the application."""
+
+        def change() -> None:
+            if message.name not in self._records:
+                raise _unknown(message.name)
+
+        self._change(frontend, message.id, message.name, change)
+
+    def _change(self, frontend: str, number: int, name: str, change: Callable[[], Kept | None]) -> None:
+        try:
+            if not self.known:
+                raise Refused("applications are not known yet: the state store has not answered", AGAIN_NS)
+            if name in self._asks:
+                raise Refused(f"application {name}: another change is being kept", AGAIN_NS)
+            kept = change()
+        except HorologeError as error:
+            self._post(Out(frontend, Applications(number, (), int(error.status), error.reason)))
+            return
+        self._asks[name] = Ask(frontend, number, name)
+        record = self._records.get(name)
+        data = None if kept is None else msgspec.msgpack.encode(kept)
+        self._post(Out(self._store, Write((Change(_key(name), record.version if record else 0, data),))))
+
+    def _kept(self, name: str) -> Kept:
+        record = self._records.get(name)
+        return msgspec.msgpack.decode(record.data, type=Kept) if record else Kept(0, [])
+
+    def written(self, now_ns: int, message: Written) -> None:
+        """The store has answered a change of ours."""
+        for place, change in enumerate(message.changes):
+            name = change.key.partition("\n")[2]
+            ask = self._asks.pop(name, None)
+            if message.results is None:
+                self.known, self._list_ns = False, now_ns + AGAIN_NS  # it may have been written nevertheless
+                self._told(ask, Status.REFUSED, message.reason or "the state store is away")
+            elif isinstance(there := message.results[place], Record):
+                self._adopt(name, there if there.version else None)
+                self._told(ask, Status.REFUSED, f"application {name}: changed meanwhile: try again")
+            else:
+                self._adopt(name, Record(change.key, there, change.data) if change.data else None, ours=True)
+                self._told(ask, Status.OK, "")
+
+    def _told(self, ask: Ask | None, status: Status, reason: str) -> None:
+        if ask is not None:
+            running = self.running.get(ask.name)
+            states = (running.describe(),) if running is not None and status == Status.OK else ()
+            self._post(Out(ask.frontend, Applications(ask.id, states, int(status), reason)))
+
+    def listed(self, now_ns: int, message: Listed) -> None:
+        """All that is declared, by whichever selector."""
+        if message.records is None:
+            return
+        self.changed |= not self.known
+        self.known = True
+        found = {record.key.partition("\n")[2]: record for record in message.records}
+        for name in [name for name in self._records if name not in found and name not in self._asks]:
+            self._adopt(name, None)
+        for name, record in found.items():
+            if name not in self._asks and self._records.get(name) != record:
+                self._adopt(name, record)
+
+    def _adopt(self, name: str, record: Record | None, ours: bool = False) -> None:
+        """Serve what the record says, or no longer."""
+        self.changed = True
+        before = self.running.pop(name, None)
+        if record is None:
+            self._records.pop(name, None)
+            self._forgotten.append((name, ours))
+            return
+        self._records[name] = record
+        kept = msgspec.msgpack.decode(record.data, type=Kept)
+        try:
+            running = Running(kept.declarations[-1], kept.revision, self._losses)
+        except InvalidInput:  # by a newer version of ours, with a policy we do not have
+            return
+        if before is not None:
+            running.take_over(before)
+        self.running[name] = running
+
+    def take_forgotten(self) -> list[tuple[str, bool]]:
+        """Applications that are gone since the core last asked, and whether it was we who deleted them."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
+
+    def tick(self, now_ns: int) -> None:
+        """Read the list again when it is time."""
+        if now_ns >= self.next_ns():
+            self._list_ns = now_ns + AGAIN_NS
+            self._post(Out(self._store, ListFamily(FAMILY)))
+
+    def next_ns(self) -> int:
+        return NEVER_NS if self.known and not self._shared else self._list_ns
+
+    def states(self) -> tuple[ApplicationState, ...]:
+        """What is announced."""
+        return tuple(running.describe() for _, running in sorted(self.running.items()))
+
+
+def _key(name: str) -> str:
+    return f"{FAMILY}\n{name}"
+
+
+def _unknown(name: str) -> HorologeError:
+    return UnknownModel(f"application: got {name!r}, which is not declared")

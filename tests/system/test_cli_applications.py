@@ -1,0 +1,198 @@
+"""`horologe application ...` as a shell sees it, before a frontend that keeps what is declared in a dict."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fake_frontend import ECHO, FakeFrontend
+from horologe_cli.declaration import declaration, rows_of, settings_of
+from horologe_common.application_outputs import answer_tensors, output_specs
+from horologe_common.applications import Application
+from horologe_common.models import ModelSpec
+from horologe_common.status import InvalidInput, Status
+from horologe_common.wire import (
+    Acknowledged,
+    Answer,
+    ApplicationInfo,
+    Applications,
+    ApplicationState,
+    Declare,
+    Feedback,
+    ModelInfo,
+    Models,
+    ModelStanding,
+    ModelState,
+    Predict,
+    Rollback,
+    Withdraw,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+COMMANDS = ("list", "show", "create", "delete", "rollback", "predict", "feedback")
+OK, FAILED, USAGE = 0, 1, 2
+
+
+class Kept:
+    """Answers of a selector that learns nothing."""
+
+    def __init__(self) -> None:
+        self.applications: dict[str, Application] = {}
+        self.status = 0
+        """Of feedback."""
+
+    def react(self, message: Any, buffers: Any) -> Any:
+        match message:
+            case Declare():
+                self.applications[message.application.name] = message.application
+                return [(self._told(message.id, message.application.name), ())]
+            case Withdraw():
+                return [(Applications(message.id, (), 0 if self.applications.pop(message.name, None) else 3), ())]
+            case Rollback() | ApplicationInfo():
+                return [(self._told(message.id, message.name), ())]
+            case ModelInfo() if message.application:
+                signature = output_specs(self.applications[message.application])
+                spec = ModelSpec(message.application, "", "application", ECHO.inputs, signature)
+                return [(Models(message.id, (ModelState(spec),)), ())]
+            case Predict() if not message.model:
+                outputs, payloads = answer_tensors(self.applications[message.application], [3], [0.5], [False])
+                answer = Answer(message.id, 0, outputs, models=("echo",), missing=("gone",), prediction=b"P" * 40)
+                return [(answer, payloads)]
+            case Feedback():
+                return [(Acknowledged(message.id, (self.status,) * len(message.items), "store is away"), ())]
+        return None
+
+    def _told(self, number: int, name: str) -> Applications:
+        standings = (ModelStanding("echo", 0.75, False, 4, 1, 3, 2, 0.5),) if name else ()
+        states = [
+            ApplicationState(one, 7, standings, 2) for one in self.applications.values() if name in ("", one.name)
+        ]
+        if name and not states:
+            return Applications(number, (), int(Status.UNKNOWN_MODEL), f"application: got {name!r}")
+        return Applications(number, tuple(states))
+
+
+class Shell:
+    def __init__(self, endpoint: str, kept: Kept, frontend: FakeFrontend) -> None:
+        self.endpoint, self.kept, self.frontend = endpoint, kept, frontend
+
+    def run(self, *arguments: str, code: int = OK, stdin: str = "") -> str:
+        """Standard output of `horologe application ...`, or standard error where it is to fail."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}
+        command = [sys.executable, "-m", "horologe_cli.main", "application", *arguments, "--endpoint", self.endpoint]
+        result = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=30, env=env)
+        assert result.returncode == code, result.stderr
+        return result.stderr if code else result.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.run(*arguments, "--json"))
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    kept = Kept()
+    kept.applications["digits"] = Application("digits", ("echo", "other/2"), default=7.0, settings={"eta": 0.5})
+    with FakeFrontend(f"ipc://{tmp_path}/f", react=kept.react) as frontend:
+        yield Shell(f"ipc://{tmp_path}/f", kept, frontend)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(command: str) -> None:
+    full = [sys.executable, "-m", "horologe_cli.main", "application", command, "--help"]
+    result = subprocess.run(full, capture_output=True, text=True, timeout=30)
+    assert f"horologe application {command}" in result.stdout
+    assert "--json" in result.stdout
+
+
+def test_an_application_from_flags(shell: Shell) -> None:
+    shown = shell.json(
+        "create", "canary", "-m", "echo/1", "-m", "echo/2", "--policy", "static", "--shadow", "other",
+        "--set", "weights.echo/1=95", "--set", "weights.echo/2=5", "--slo-ms", "20", "--default", "0", "--no-cache",
+    )  # fmt: skip
+    assert shell.kept.applications["canary"] == Application(
+        "canary", ("echo/1", "echo/2"), 20.0, policy="static", default=0.0, cache=False, shadows=("other",),
+        settings={"weights": {"echo/1": 95.0, "echo/2": 5.0}},
+    )  # fmt: skip
+    assert (shown["application"]["name"], shown["revision"]) == ("canary", 7)
+
+
+def test_an_application_from_a_file(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "app.toml"
+    file.write_text('name = "filed"\nmodels = ["echo"]\nslo_ms = 30\n[settings]\neta = 0.25\n')
+    shell.run("create", "--file", str(file), "--slo-ms", "40")
+    assert shell.kept.applications["filed"] == Application("filed", ("echo",), 40.0, settings={"eta": 0.25})
+
+
+def test_lists_and_shows(shell: Shell) -> None:
+    assert [one["application"]["name"] for one in shell.json("list")] == ["digits"]
+    shown = shell.json("show", "digits", "--context", "user-1")
+    assert shown["standings"][0]["weight"] == 0.75
+    assert shell.frontend.named(ApplicationInfo)[-1].context == "user-1"
+    text = shell.run("show", "digits")
+    assert all(word in text for word in ("echo, other/2", "eta 0.5", "default 7", "0.750", "75.0%", "0.250"))
+    assert "digits" in shell.run("list")
+
+
+def test_deletes_and_rolls_back(shell: Shell) -> None:
+    assert shell.json("rollback", "digits")["revision"] == 7
+    assert shell.json("delete", "digits") == {"deleted": "digits"}
+    assert "nope" in shell.run("show", "nope", code=FAILED)
+
+
+def test_predicts_and_takes_feedback(shell: Shell) -> None:
+    answer = shell.json("predict", "digits", "--input", "[[1, 2, 3, 4]]", "--context", "u", "--slo-ms", "5000")
+    assert (answer["prediction"], answer["models"], answer["missing"]) == ([3], ["echo"], ["gone"])
+    assert "prediction [3]" in shell.run("predict", "digits", "--input", "[[1, 2, 3, 4]]")
+    named = ("--prediction", answer["prediction_id"], "--truth", "3")
+    assert shell.json("feedback", "digits", *named, "--context", "u") == {"learned": 1}
+    ((item,),) = [told.items for told in shell.frontend.named(Feedback)]
+    assert (item.prediction, item.truths, item.context) == (b"P" * 40, (3.0,), "u")
+    shell.json("feedback", "digits", "--input", "[[1, 2, 3, 4], [5, 6, 7, 8]]", "--truth", "3,4")
+    (item,) = shell.frontend.named(Feedback)[-1].items
+    assert (item.inputs[0].shape, item.truths) == ((2, 4), (3.0, 4.0))
+    shell.kept.status = int(Status.REFUSED)
+    assert "REFUSED: store is away" in shell.run("feedback", "digits", *named, code=FAILED)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("create", "x"), "models"),
+        (("create", "x", "-m", "echo", "--set", "eta"), "--set eta"),
+        (("create", "--file", "nowhere.toml"), "nowhere.toml"),
+        (("feedback", "x", "--truth", "3"), "--prediction"),
+        (("feedback", "x", "--truth", "three", "--prediction", "00"), "three"),
+        (("feedback", "x", "--truth", "3", "--prediction", "xyz"), "hex"),
+    ],
+)
+def test_wrong_arguments_are_usage_errors(shell: Shell, arguments: tuple[str, ...], word: str) -> None:
+    said = shell.run(*arguments, code=USAGE)
+    assert said.startswith("horologe: ")
+    assert said.count("\n") == 1
+    assert word in said
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("[1]", "fields"), ("{", "--file"), ('{"models": ["a"], "eta": 1}', "eta"), ('{"models": "a"}', "models")],
+)
+def test_files_that_are_none(tmp_path: Path, text: str, word: str) -> None:
+    file = tmp_path / "app.json"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match=word):
+        declaration("x", str(file), {})
+
+
+def test_settings_and_truths() -> None:
+    assert settings_of(["eta=0.1", "weights.a/1=2", "weights.b.c=3"]) == {"eta": 0.1, "weights": {"a/1": 2, "b.c": 3}}
+    with pytest.raises(InvalidInput, match="number already"):
+        settings_of(["eta=1", "eta.m=2"])
+    assert rows_of("3,4.5") == [3.0, 4.5]

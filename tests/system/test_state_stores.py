@@ -1,0 +1,233 @@
+"""What every state store must do, on each of them; Redis is a real server. And what only SQLite's file can suffer."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horologe_common.settings import SettingsError
+from horologe_selector.settings import Settings
+from horologe_selector.store import Away, Change, Record
+from horologe_selector.stores import STORES, open_store
+from redis_server import RedisServer, a_redis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from horologe_selector.store import StateStore
+
+    Open = Callable[[], StateStore]
+
+server = pytest.fixture(scope="module", name="server")(a_redis)
+
+
+@pytest.fixture(params=STORES)
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    url = ""
+    if request.param == "redis":
+        redis: RedisServer = request.getfixturevalue("server")
+        url = f"{redis.url}?db={abs(hash(str(tmp_path))) % 16}"
+    return Settings(store=request.param, state=str(tmp_path), redis=url)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[StateStore]:
+    opened = open_store(settings)
+    for family in ("f", "g", "all"):
+        opened.trim(family, 0)
+    yield opened
+    opened.close()
+
+
+def put(store: StateStore, key: str, version: int, data: bytes | None) -> int | Record:
+    (result,) = store.write([Change(key, version, data)])
+    return result
+
+
+def new(store: StateStore, key: str, data: bytes = b"1") -> int:
+    version = put(store, key, 0, data)
+    assert isinstance(version, int)
+    return version
+
+
+def test_what_was_written_is_read_in_the_order_asked_and_what_is_not_there_is_none(store: StateStore) -> None:
+    one, two = new(store, "f\none", b"1"), new(store, "f\ntwo \u2665", bytes(range(256)))
+    assert 0 < one < two
+    assert store.read(["f\ntwo \u2665", "f\nthree", "f\none", "g\none"]) == [
+        Record("f\ntwo \u2665", two, bytes(range(256))), None, Record("f\none", one, b"1"), None,
+    ]  # fmt: skip
+    assert store.read([]) == []
+    assert store.write([]) == []
+
+
+def test_only_who_has_read_the_last_version_may_replace_it(store: StateStore) -> None:
+    first = new(store, "f\nk", b"1")
+    assert put(store, "f\nk", 0, b"x") == Record("f\nk", first, b"1")
+    assert put(store, "f\nk", first + 1, b"x") == Record("f\nk", first, b"1")
+    second = put(store, "f\nk", first, b"2")
+    assert isinstance(second, int)
+    assert second > first
+    assert put(store, "f\nk", first, b"x") == Record("f\nk", second, b"2")
+    assert store.read(["f\nk"]) == [Record("f\nk", second, b"2")]
+
+
+def test_each_change_of_a_group_stands_or_falls_on_its_own(store: StateStore) -> None:
+    there = new(store, "f\nthere", b"old")
+    results = store.write([
+        Change("f\nnew", 0, b"1"), Change("f\nthere", 0, b"no"), Change("f\nthere", there, b"yes"),
+        Change("g\ngone", 5, b"no"), Change("g\nfresh", 0, b""),
+    ])  # fmt: skip
+    assert [isinstance(result, int) for result in results] == [True, False, True, False, True]
+    assert results[3] == Record("g\ngone", 0, b"")
+    read = store.read(["f\nnew", "f\nthere", "g\ngone", "g\nfresh"])
+    assert [record and record.data for record in read] == [b"1", b"yes", None, b""]
+
+
+def test_one_key_twice_in_a_group_is_two_changes_one_after_the_other(store: StateStore) -> None:
+    first, second = store.write([Change("f\nk", 0, b"1"), Change("f\nk", 0, b"2")])
+    assert isinstance(first, int)
+    assert isinstance(second, Record)
+    assert second.version == first
+
+
+def test_deleted_is_not_there_and_a_version_never_comes_back(store: StateStore) -> None:
+    first = new(store, "f\nk")
+    assert put(store, "f\nk", first + 1, None) == Record("f\nk", first, b"1")
+    assert put(store, "f\nk", first, None) == 0
+    assert store.read(["f\nk"]) == [None]
+    again = new(store, "f\nk")
+    assert again > first
+    assert isinstance(put(store, "f\nk", first, b"stale"), Record)
+
+
+def test_a_family_is_what_shares_the_part_in_front_of_the_newline(store: StateStore) -> None:
+    for key in ("f\na", "f\n", "f\nb\nc", "fa\na", "f/\na", "e\nf"):
+        new(store, key)
+    assert sorted(record.key for record in store.family("f")) == ["f\n", "f\na", "f\nb\nc"]
+    assert store.family("none") == []
+    for family in ("fa", "f/", "e"):
+        assert store.trim(family, 0) == 1
+
+
+def test_trimming_leaves_what_was_written_last(store: StateStore) -> None:
+    versions = {f"f\n{number}": new(store, f"f\n{number}") for number in range(20)}
+    new(store, "g\nother")
+    assert isinstance(put(store, "f\n3", versions["f\n3"], b"again"), int)
+    assert store.trim("f", 5) == 15
+    assert sorted(record.key for record in store.family("f")) == ["f\n16", "f\n17", "f\n18", "f\n19", "f\n3"]
+    assert store.trim("f", 5) == 0
+    assert store.trim("none", 5) == 0
+    assert len(store.family("g")) == 1
+    assert store.trim("f", 0) == 5
+    assert store.read(["f\n3"]) == [None]
+
+
+def test_a_large_group_is_done_as_a_whole(store: StateStore) -> None:
+    changes = [Change(f"all\n{number}", 0, b"%d" % number) for number in range(2500)]
+    versions = store.write(changes)
+    assert all(isinstance(version, int) for version in versions)
+    assert len({*map(str, versions)}) == len(changes)
+    records = store.read([change.key for change in changes])
+    assert [record and record.data for record in records] == [change.data for change in changes]
+    assert store.trim("all", 3) == 2497
+
+
+@pytest.mark.parametrize("settings", ["sqlite", "redis"], indirect=True)
+def test_it_is_all_there_after_closing_and_later_versions_are_greater(settings: Settings) -> None:
+    store = open_store(settings)
+    first = new(store, "f\nkept", b"1")
+    store.close()
+    store = open_store(settings)
+    assert store.read(["f\nkept"]) == [Record("f\nkept", first, b"1")]
+    assert new(store, "f\nnext") > first
+    store.trim("f", 0)
+    store.close()
+
+
+def sqlite_settings(folder: Path) -> Settings:
+    return Settings(store="sqlite", state=str(folder), store_timeout_ns=0)
+
+
+def test_a_file_that_is_no_database_is_an_error_that_names_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "selector-0.sqlite"
+    path.write_bytes(b"nothing that SQLite would know " * 100)
+    with pytest.raises(
+        SettingsError, match=r"selector\.state: .*selector-0\.sqlite: file is not a database.*start anew"
+    ):
+        open_store(sqlite_settings(tmp_path))
+    assert "the state store cannot be opened" in caplog.text
+    assert path.read_bytes().startswith(b"nothing")
+
+
+def test_a_damaged_file_is_an_error_too(tmp_path: Path) -> None:
+    store = open_store(sqlite_settings(tmp_path))
+    store.write([Change(f"f\n{number}", 0, bytes(100)) for number in range(1000)])
+    store.close()
+    path = tmp_path / "selector-0.sqlite"
+    content = bytearray(path.read_bytes())
+    content[4096 : len(content) // 2] = b"\xff" * (len(content) // 2 - 4096)
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match="malformed"):
+        open_store(sqlite_settings(tmp_path))
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "selector-0.sqlite") as other:
+        other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    with pytest.raises(SettingsError, match="got a database of kind 0x0 0, wanted"):
+        open_store(sqlite_settings(tmp_path))
+
+
+def test_a_file_that_another_selector_has_open_is_an_error(tmp_path: Path) -> None:
+    store = open_store(sqlite_settings(tmp_path))
+    with pytest.raises(SettingsError, match="locked: another selector uses it"):
+        open_store(sqlite_settings(tmp_path))
+    store.close()
+    open_store(sqlite_settings(tmp_path)).close()
+
+
+def test_what_sqlite_cannot_do_is_said_and_undone(tmp_path: Path) -> None:
+    store = open_store(sqlite_settings(tmp_path))
+    store._db.execute("PRAGMA max_page_count=10")  # type: ignore[attr-defined]
+    with pytest.raises(Away, match="full"):
+        store.write([Change(f"f\n{number}", 0, bytes(4000)) for number in range(100)])
+    assert store.family("f") == []
+    new(store, "f\nsmall")
+    store.close()
+
+
+def test_unknown_stores_and_urls_are_named() -> None:
+    with pytest.raises(SettingsError, match=r"selector\.store: got 'tape', wanted one of memory, sqlite, redis"):
+        open_store(Settings(store="tape"))
+    pytest.importorskip("redis")
+    with pytest.raises(SettingsError, match=r"selector\.redis: got 'http://x'"):
+        open_store(Settings(store="redis", redis="http://x"))
+
+
+def test_a_redis_that_does_not_answer_is_away(tmp_path: Path) -> None:
+    pytest.importorskip("redis")
+    store = open_store(Settings(store="redis", redis=f"unix://{tmp_path / 'none.sock'}"))
+    for ask in (lambda: store.read(["f\nk"]), lambda: new(store, "f\nk"), lambda: store.family("f")):
+        with pytest.raises(Away, match=r"none\.sock"):
+            ask()
+    with pytest.raises(Away):
+        store.trim("f", 1)
+    store.close()
+
+
+def test_a_redis_that_keeps_nothing_is_told_of(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    import redis
+
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("appendfsync", "everysec")
+        for _ in range(2):
+            store = open_store(Settings(store="redis", redis=server.url))
+            put(store, "f\nk", 1, b"")
+            put(store, "f\nk", 1, b"")
+            store.close()
+            assert caplog.text.count("before it is durable") == 1
+            client.config_set("appendfsync", "always")

@@ -1,0 +1,27 @@
+"""When a row of ORLOJ's tables has too few seeds to say who is better."""
+
+from __future__ import annotations
+
+import pytest
+
+from horologe_sim.orloj.contest import margin, undecided
+
+WORSE = -0.01
+NOISE = [0.03, -0.03, 0.02, -0.02, 0.01, -0.01, 0.03, -0.03, 0.02, -0.02]
+
+
+def rates(ours: float, noise: list[float]) -> dict[str, list[float]]:
+    return {"horologe": [0.5 + ours + one for one in noise], "edf": [0.5] * len(noise)}
+
+
+@pytest.mark.parametrize(
+    ("ours", "noise", "expected"),
+    [(0.0, NOISE, True), (0.1, NOISE, False), (-0.02, NOISE, False), (0.0, [one / 100 for one in NOISE], False)],
+    ids=["noise hides who is better", "better", "worse on the mean", "the same, without noise"],
+)
+def test_more_seeds_are_wanted_only_where_noise_decides(ours: float, noise: list[float], expected: bool) -> None:
+    assert undecided(rates(ours, noise), False, WORSE) is expected
+
+
+def test_more_seeds_of_the_same_noise_narrow_the_limit() -> None:
+    assert margin(rates(0.0, NOISE * 3), False)[0] > margin(rates(0.0, NOISE), False)[0]

@@ -1,0 +1,84 @@
+"""Tensors of models to predictions, and guesses to tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from horologe_common.applications import Application
+from horologe_common.frames import array_of, header_of
+from horologe_common.status import InvalidInput
+from horologe_selector.policy import Guess
+from horologe_selector.predictions import tensors_of, values_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CLASSES = Application("digits", ("cnn",))
+REGRESSION = Application("prices", ("trees",), task="regression")
+
+
+def values(application: Application, **outputs: NDArray[Any]) -> tuple[float, ...]:
+    tensors, buffers = zip(*(header_of(name, array) for name, array in outputs.items()), strict=True)
+    return values_of(application, tensors, buffers)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "u1", "i4"])
+def test_the_class_is_the_place_of_the_largest_score(dtype: str) -> None:
+    scores = np.array([[0, 7, 2], [9, 1, 1]], dtype)
+    assert values(CLASSES, scores=scores) == (1, 0)
+    assert all(type(value) is float for value in values(CLASSES, scores=scores))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "i8", "u8", "?"])
+@pytest.mark.parametrize("shape", [(2,), (2, 1)])
+def test_or_a_label(dtype: str, shape: tuple[int, ...]) -> None:
+    assert values(CLASSES, label=np.array([1, 0], dtype).reshape(shape)) == (1, 0)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "u8"])
+@pytest.mark.parametrize("shape", [(2,), (2, 1)])
+def test_a_number(dtype: str, shape: tuple[int, ...]) -> None:
+    assert values(REGRESSION, price=np.array([3, 5], dtype).reshape(shape)) == (3, 5)
+
+
+def test_the_output_that_is_declared_or_the_first() -> None:
+    outputs = {"scores": np.eye(3, dtype="f4"), "label": np.array([5, 6, 7])}
+    assert values(CLASSES, **outputs) == (0, 1, 2)
+    assert values(Application("digits", ("cnn",), output="label"), **outputs) == (5, 6, 7)
+    with pytest.raises(InvalidInput, match=r"output: got \['scores', 'label'\], wanted 'class' among them"):
+        values(Application("digits", ("cnn",), output="class"), **outputs)
+    with pytest.raises(InvalidInput, match="output"):
+        values_of(CLASSES, (), ())
+
+
+@pytest.mark.parametrize(
+    ("application", "array", "told"),
+    [
+        (CLASSES, np.zeros((2, 3, 4), "f4"), r"FP32 \[2, 3, 4\]"), (CLASSES, np.zeros(2, "f4"), r"FP32 \[2\]"),
+        (CLASSES, np.zeros((2, 1), "f4"), r"FP32 \[2, 1\]"), (CLASSES, np.zeros((), "i8"), r"INT64 \[\]"),
+        (CLASSES, np.array([[0.5, np.nan]], "f4"), "not numbers"), (CLASSES, np.array([1 << 60]), "labels beyond"),
+        (CLASSES, np.array(["cat"]), "BYTES"), (CLASSES, np.zeros((2, 0), "f4"), r"FP32 \[2, 0\]"),
+        (REGRESSION, np.zeros((2, 2), "f4"), r"FP32 \[2, 2\]"), (REGRESSION, np.array(["1.5"]), "BYTES"),
+        (REGRESSION, np.array([1.0, np.nan]), "finite"), (REGRESSION, np.array([np.inf], "f4"), "finite"),
+    ],
+)  # fmt: skip
+def test_what_is_neither_is_told_as_it_came(application: Application, array: NDArray[Any], told: str) -> None:
+    with pytest.raises(InvalidInput, match=f"output 'o': .*{told}"):
+        values(application, o=array)
+
+
+def answered(application: Application, guesses: list[Guess], defaulted: list[bool]) -> dict[str, NDArray[Any]]:
+    tensors, buffers = tensors_of(application, guesses, defaulted)
+    assert [tensor.nbytes for tensor in tensors] == list(map(len, buffers))
+    return {tensor.name: array_of(tensor, buffer) for tensor, buffer in zip(tensors, buffers, strict=True)}
+
+
+@pytest.mark.parametrize(("application", "dtype"), [(CLASSES, np.int64), (REGRESSION, np.float64)])
+def test_an_answer_has_a_prediction_a_confidence_and_a_flag_for_each_row(application: Application, dtype: type) -> None:
+    found = answered(application, [Guess(3.0, 0.5), Guess(-1.0, 0.0)], [False, True])
+    assert list(found) == ["prediction", "confidence", "defaulted"]
+    assert [array.dtype for array in found.values()] == [dtype, np.float32, np.bool_]
+    assert [array.tolist() for array in found.values()] == [[3, -1], [0.5, 0], [False, True]]

@@ -1,0 +1,196 @@
+"""Applications in the client: what is asked, what a Reply says, what feedback is sent, what is raised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fake_frontend import ECHO
+from horologe import Application, HorologeError, InvalidInput, Refused, UnknownModel
+from horologe.feedback import check, one_of, parcels
+from horologe.reply import reply_of
+from horologe.session import Session
+from horologe.signature import Signature
+from horologe_common.application_outputs import answer_tensors, output_specs
+from horologe_common.clock import ms, s
+from horologe_common.frames import pack, unpack
+from horologe_common.models import ModelSpec
+from horologe_common.status import Status
+from horologe_common.wire import (
+    PROTOCOL,
+    Acknowledged,
+    Answer,
+    ApplicationInfo,
+    Applications,
+    ApplicationState,
+    Declare,
+    Feedback,
+    Letter,
+    ModelInfo,
+    Models,
+    ModelState,
+    Predict,
+    Welcome,
+)
+
+X = np.arange(4, dtype=np.float32).reshape(1, 4)
+DIGITS = Application("digits", ("echo",), slo_ms=40, default=7.0)
+SPEC = ModelSpec("digits", "", "application", ECHO.inputs, output_specs(DIGITS), slo_ns=ms(40), cache=True)
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.end: Any = None
+
+    def done(self) -> bool:
+        return self.end is not None
+
+    def set_result(self, result: Any, /) -> None:
+        self.end = result
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self.end = exception
+
+
+def a_session() -> Session:
+    session = Session({})
+    session.connected(s(1))
+    session.packets(s(1))
+    get(session, Welcome(PROTOCOL, ()))
+    return session
+
+
+def get(session: Session, message: Any, buffers: Any = ()) -> None:
+    session.receive(s(1), pack([Letter("", "", [message])], buffers))
+
+
+def sent(session: Session) -> Any:
+    """The one message that the session sends now."""
+    ((message, buffers),) = [
+        (message, buffers)
+        for packet in session.packets(s(1))
+        for _, _, message, buffers in unpack(packet, 64 << 10)
+    ]  # fmt: skip
+    return message, buffers
+
+
+def an_answer(number: int) -> tuple[Answer, list[bytes]]:
+    outputs, buffers = answer_tensors(DIGITS, [3.0], [0.75], [False])
+    answer = Answer(
+        number, 0, outputs, "", 0, "", "", 1, 2, 0, False, 0.75, ("echo",), ("other",), False, b"P" * 40
+    )  # fmt: skip
+    return answer, buffers
+
+
+def test_an_application_is_asked_by_its_signature_and_context() -> None:
+    session, sink = a_session(), Sink()
+    session.predict(s(1), sink, "", X.tolist(), application="digits", context="user-1")
+    question, _ = sent(session)
+    assert question == ModelInfo(question.id, "", "digits")
+    get(session, Models(question.id, (ModelState(SPEC),)))
+    request, buffers = sent(session)
+    assert isinstance(request, Predict)
+    assert (request.model, request.application, request.context) == ("", "digits", "user-1")
+    assert (request.inputs[0].datatype, bytes(buffers[0])) == ("FP32", X.tobytes())
+    assert session.next_ns() == s(1) + ms(40) + ms(50), "the application's SLO and the grace"
+    answer, outputs = an_answer(request.id)
+    get(session, answer, outputs)
+    reply = sink.end
+    assert reply.prediction.tolist() == [3]
+    assert (reply.confidence, reply.models, reply.missing, reply.defaulted) == (0.75, ("echo",), ("other",), False)
+    assert reply.prediction_id == b"P" * 40
+
+
+def test_a_model_and_an_application_of_one_name_have_signatures_of_their_own() -> None:
+    session = a_session()
+    session.predict(s(1), Sink(), "digits", X)
+    of_model, _ = sent(session)
+    session.predict(s(1), Sink(), "", X, application="digits")
+    of_application, _ = sent(session)
+    assert (of_model.model, of_model.application) == ("digits", "")
+    assert (of_application.model, of_application.application) == ("", "digits")
+
+
+def test_an_application_that_is_not_declared() -> None:
+    session, sink = a_session(), Sink()
+    session.predict(s(1), sink, "", X, application="nope")
+    question, _ = sent(session)
+    get(session, Models(question.id, (), int(Status.UNKNOWN_MODEL), "application: got 'nope'"))
+    assert isinstance(sink.end, UnknownModel)
+
+
+def test_outputs_of_any_kind_are_the_prediction() -> None:
+    outputs, buffers = answer_tensors(DIGITS, [3.0], [1.0], [False])
+    reply = reply_of(Answer(1, 0, outputs[1:2]), buffers[1:2], True)
+    assert not isinstance(reply, HorologeError)
+    assert reply.prediction.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "end"),
+    [
+        (Declare(1, DIGITS), Applications(1, (ApplicationState(DIGITS, 1),)), (ApplicationState(DIGITS, 1),)),
+        (ApplicationInfo(1, "digits"), Applications(1, ()), ()),
+        (Feedback(1, "digits", ()), Acknowledged(1, (0,)), Acknowledged(1, (0,))),
+    ],
+)
+def test_questions_end_with_their_answers_and_no_others(question: Any, answer: Any, end: Any) -> None:
+    session, sink = a_session(), Sink()
+    session.ask(s(1), sink, lambda number: question, 5)
+    sent(session)
+    get(session, Models(1, ()))
+    assert not sink.done()
+    get(session, answer)
+    assert sink.end == end
+
+
+def test_a_declaration_that_is_refused_is_raised() -> None:
+    session, sink = a_session(), Sink()
+    session.ask(s(1), sink, lambda number: Declare(number, DIGITS), 5)
+    question, _ = sent(session)
+    get(session, Applications(question.id, (), int(Status.INVALID_INPUT), "policy: got 'x'"))
+    assert isinstance(sink.end, InvalidInput)
+
+
+def told(predictions: Any, truths: Any, context: str = "", inputs: Any = None) -> Any:
+    """Items and buffers of the messages that this feedback makes."""
+    made = list(parcels("digits", predictions, truths, context, inputs, Signature(SPEC)))
+    return [(question(5).items, list(buffers)) for question, buffers in made]
+
+
+def test_feedback_names_a_reply_or_its_id() -> None:
+    answer, buffers = an_answer(1)
+    reply = reply_of(answer, buffers, True)
+    for prediction in (reply, b"P" * 40):
+        (((item,), tensors),) = told(prediction, 3, context="u")
+        assert (item.truths, item.prediction, item.context, item.inputs, tensors) == ((3.0,), b"P" * 40, "u", (), [])
+
+
+def test_feedback_may_bring_the_inputs() -> None:
+    (((item,), buffers),) = told(None, np.array([3]), inputs=X)
+    assert (item.truths, item.prediction, item.inputs[0].shape) == ((3.0,), b"", (1, 4))
+    assert buffers == [X.tobytes()]
+
+
+def test_long_lists_go_in_messages_of_64() -> None:
+    made = told([b"a"] * 130, range(130))
+    assert [len(items) for items, _ in made] == [64, 64, 2]
+    assert made[2][0][1].truths == (129.0,)
+
+
+@pytest.mark.parametrize("wrong", [([b"a", b"b"], [1], None), (b"a", "three", None), (7, 1, None), ([b"a"], 1, None)])
+def test_feedback_that_makes_no_sense(wrong: Any) -> None:
+    predictions, truths, inputs = wrong
+    with pytest.raises(InvalidInput):
+        told(predictions, truths, inputs=inputs)
+
+
+def test_what_was_not_learned_from_is_raised() -> None:
+    check(Acknowledged(1, (0, 0)))
+    with pytest.raises(Refused, match="item 1: the store is away") as caught:
+        check(Acknowledged(1, (0, int(Status.REFUSED)), "the store is away", 7))
+    assert caught.value.retry_after_ns == 7
+    with pytest.raises(UnknownModel):
+        one_of((), "digits")

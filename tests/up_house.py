@@ -1,0 +1,65 @@
+"""A running `horologe up`, and its other commands beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOROLOGE = [sys.executable, "-m", "horologe_cli.main"]
+
+
+class Up:
+    """A running `horologe up`; `ready` is what it said then."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}
+        self.log = (folder / "log").open("w+")
+        everywhere_free = ["--http", "127.0.0.1:0", "--client", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+        command = [*HOROLOGE, "up", "--workers", "1", "--json", *everywhere_free, *options]
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=self.env, stdout=subprocess.PIPE, stderr=self.log, text=True
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.said()
+        self.ready: dict[str, Any] = json.loads(line)
+
+    def ask(self, command: str, *arguments: str, code: int = 0) -> Any:
+        """Another `horologe` command; its JSON, or its standard error if it should fail."""
+        full = [*HOROLOGE, command, *arguments, "--json", "--endpoint", self.ready["clients"][0]]
+        result = subprocess.run(full, capture_output=True, text=True, timeout=30, cwd=self.folder, env=self.env)
+        assert result.returncode == code, (result.stderr, self.said())
+        return result.stderr if code else json.loads(result.stdout)
+
+    def get(self, url: str) -> tuple[int, bytes]:
+        return self.http("GET", url)
+
+    def http(self, method: str, url: str, body: bytes = b"") -> tuple[int, bytes]:
+        host, _, path = url.removeprefix("http://").partition("/")
+        connection = HTTPConnection(host, timeout=5)
+        connection.request(method, f"/{path}", body)
+        answer = connection.getresponse()
+        found = answer.status, answer.read()
+        connection.close()
+        return found
+
+    def said(self) -> str:
+        self.log.seek(0)
+        return self.log.read()
+
+    def stop(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        if self.process.stdout:
+            self.process.stdout.close()
+        self.log.close()
+        return code
