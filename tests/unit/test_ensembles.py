@@ -412,6 +412,24 @@ def test_a_declaration_that_cannot_be_served_is_refused_by_name(fields: dict[str
     assert told.reason.startswith(field)
 
 
+def test_no_more_applications_are_declared_than_settings_allow() -> None:
+    desk = Desk()
+    desk.selector = Selector("selector/0#1", Settings(store="memory", applications=1), random.Random(1))
+    desk.tell(FRONTEND, Joined(FRONTEND))
+    assert desk.declare("one", ("a",), policy="").status == 0
+    told = desk.declare("two", ("a",), policy="")
+    assert (told.status, told.reason) == (Status.REFUSED, "1 applications are declared already")
+    assert desk.declare("one", ("b",), policy="").status == 0
+
+
+def test_the_metrics_of_an_application_go_with_it() -> None:
+    desk = Desk(models=("a",))
+    desk.selector.refresh_stats()
+    assert any(key[1:2] == ("digits",) for key in desk.selector.stats.values)
+    desk.tell(FRONTEND, Withdraw(4, "digits"))
+    assert not any(key[1:2] == ("digits",) for key in desk.selector.stats.values)
+
+
 def test_applications_are_there_again_after_a_restart() -> None:
     desk = Desk(models=("a",))
     after = Desk()

@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
 
 
+STANDING = "horologe_application_model_"
+"""Metrics of how the models of applications do begin so."""
+
+
 class Selector:
     """Core of the selector. `chance` is the policies' randomness, `losses` what the operator adds to the named ones.
 
@@ -65,7 +69,8 @@ class Selector:
         self.stats = Stats()
         self.catalogue = Catalogue()
         self.flights = Flights(Cache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._landed)
-        self.registry = Registry(losses or {}, self._post, self.store, settings.store == "redis")
+        shared = settings.store == "redis"
+        self.registry = Registry(losses or {}, self._post, self.store, shared, settings.applications)
         self.contexts = Contexts(settings, address)
         self.feedback = Feedbacks(settings, self.registry.running, self.contexts, self.flights.cache)
         self.ways = WayBack()
@@ -118,6 +123,7 @@ class Selector:
         self.registry.changed = False
         for name, erase in self.registry.take_forgotten():
             self.contexts.forget(name, erase)
+            self.stats.forget(STANDING, name)
         announcement = Applications(0, self.registry.states())
         self.out += [Out(frontend, announcement) for frontend in self._frontends]
 
@@ -139,12 +145,13 @@ class Selector:
     def refresh_stats(self) -> None:
         """Bring the metrics that follow from the tallies up to date, before they are read."""
         for name, running in self.registry.running.items():
+            self.stats.forget(STANDING, name)
             for model, tally in running.tallies.items():
                 for metric, value in (
                     ("answered", tally.answered), ("missing", tally.missing), ("agreed", tally.agreed),
                     ("observations", tally.observations), ("loss", tally.loss),
                 ):  # fmt: skip
-                    self.stats.set(f"horologe_application_model_{metric}_total", name, model, to=value)
+                    self.stats.set(f"{STANDING}{metric}_total", name, model, to=value)
 
     def _post(self, out: Out) -> None:
         self.out.append(out)

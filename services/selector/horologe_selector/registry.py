@@ -47,7 +47,9 @@ class Ask(msgspec.Struct, frozen=True):
 class Registry:
     """`running` by name. A change takes effect when the store has it; `changed` says that frontends are to be told."""
 
-    def __init__(self, losses: Mapping[str, Loss], post: Callable[[Out], None], store: str, shared: bool) -> None:
+    def __init__(
+        self, losses: Mapping[str, Loss], post: Callable[[Out], None], store: str, shared: bool, limit: int
+    ) -> None:
         self.running: dict[str, Running] = {}
         self.changed = False
         self.known = False
@@ -57,6 +59,7 @@ class Registry:
         self._post = post
         self._store = store
         self._shared = shared
+        self._limit = limit
         self._records: dict[str, Record] = {}
         self._asks: dict[str, Ask] = {}
         self._list_ns = 0
@@ -68,6 +71,8 @@ class Registry:
         def change() -> Kept:
             check_application(message.application)
             Running(message.application, 0, self._losses)
+            if name not in self._records and len(self._records) >= self._limit:
+                raise Refused(f"{self._limit} applications are declared already")
             kept = self._kept(name)
             return Kept(kept.revision + 1, [*kept.declarations, message.application][-HISTORY:])
 

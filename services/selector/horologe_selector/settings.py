@@ -28,6 +28,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A store that is away is tried again this often."""
     store_queue: int = 10_000
     """Messages that may wait for the store."""
+    applications: int = 1000
+    """That may be declared."""
     contexts_memory: int = 20_000
     """States held in memory, of all applications, a kilobyte each; the others are read from the store when they are
     asked for."""
