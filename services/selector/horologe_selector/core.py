@@ -134,6 +134,13 @@ class Selector:
         )  # fmt: skip
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
+    def drain(self) -> None:
+        """Whoever asks is still answered: the frontends know when to stop."""
+
+    def drained(self) -> bool:
+        """Whether all that was observed is kept, and acknowledged."""
+        return not self.contexts.unsaved and not len(self.feedback)
+
     def check(self) -> None:
         self.flights.check()
         self.ensembles.check()

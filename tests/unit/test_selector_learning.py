@@ -1,0 +1,202 @@
+"""The whole selector learning: asked, told what was true, and acknowledged when its store has it."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import TYPE_CHECKING, Any
+
+from builders import a_spec, a_state, sent
+from horologe_common.applications import Application
+from horologe_common.clock import ms, s
+from horologe_common.core import Joined
+from horologe_common.reactor import Drains
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Acknowledged,
+    Answer,
+    ApplicationInfo,
+    Applications,
+    Declare,
+    Feedback,
+    Models,
+    Observation,
+    Outputs,
+    Query,
+    Release,
+    RowStatus,
+    Submit,
+    Tensor,
+)
+from horologe_selector.core import Selector
+from horologe_selector.keeper import Inline
+from horologe_selector.settings import Settings
+from horologe_selector.store import Away, Change, Record
+from horologe_selector.stores.memory import Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
+OK, REFUSED = int(Status.OK), int(Status.REFUSED)
+
+
+class Unplugged(Memory):
+    """Away while it is told to be."""
+
+    away = False
+
+    def read(self, keys: Sequence[str]) -> list[Record | None]:
+        if self.away:
+            raise Away("unplugged")
+        return super().read(keys)
+
+    def write(self, changes: Sequence[Change]) -> list[int | Record]:
+        if self.away:
+            raise Away("unplugged")
+        return super().write(changes)
+
+
+class House:
+    """A selector with the models `a` and `b` in the application `digits`, and its store."""
+
+    def __init__(self, store: Unplugged | None = None, **settings: Any) -> None:
+        self.selector = Selector("selector/0#1", Settings(store="memory", **settings), random.Random(1))
+        self.store = store or Unplugged()
+        self.keeper = Inline(self.selector.store, self.store)
+        self.now_ns = 0
+        self.number = 0
+        self.slow = False
+        for message in (Joined(FRONTEND), Joined(CONTROLLER)):
+            self.tell(message.address, message)
+        self.tell(CONTROLLER, Models(0, tuple(a_state(a_spec(name)) for name in "ab")))
+        if not self.store.family("applications"):
+            self.tell(FRONTEND, Declare(1, Application("digits", ("a", "b"), policy="exp4")))
+
+    def tell(self, sender: str, message: Any, buffers: Any = ()) -> None:
+        self.selector.handle(self.now_ns, sender, message, buffers)
+        self.settle()
+
+    def settle(self) -> None:
+        """Tick, and let the store answer, until all is quiet."""
+        while True:
+            self.selector.tick(self.now_ns)
+            asked = [out for out in self.selector.out if out.to == self.keeper.address]
+            self.selector.out = [out for out in self.selector.out if out.to != self.keeper.address]
+            for out in asked:
+                self.keeper.handle(self.now_ns, self.selector.address, out.message, ())
+            replies, self.keeper.out = self.keeper.out, []
+            for out in replies:
+                self.selector.handle(self.now_ns, self.keeper.address, out.message, ())
+            wakeup_ns = self.selector.wakeup_ns()
+            if not asked and (wakeup_ns is None or wakeup_ns > self.now_ns):
+                return
+
+    def later(self, by_ns: int) -> None:
+        self.now_ns += by_ns
+        self.settle()
+
+    def ask(self, context: str = "") -> bytes:
+        """What the answer is named: `a` says 1 and `b` says 2, which with `slow` comes after the deadline."""
+        self.number += 1
+        self.tell(FRONTEND, self.query(context))
+        submits = {submit.model: submit for submit in sent(self.selector, Submit)}
+        self.lands(submits["a/1"], 1)
+        if self.slow:
+            self.later(ms(100))
+        self.lands(submits["b/1"], 2)
+        (answer,) = sent(self.selector, Answer)
+        assert answer.status == OK
+        return answer.prediction
+
+    def query(self, context: str = "") -> Query:
+        return Query(
+            self.number, "", ms(100), 1, self.number.to_bytes(32, "big"), application="digits", context=context
+        )
+
+    def lands(self, submit: Submit, label: int) -> None:
+        outputs = Outputs(1, (RowStatus(submit.id, 1),), (Tensor("y", "INT64", (1,), 8),))
+        self.tell(WORKER, outputs, [struct.pack("<q", label)])
+
+    def truth(self, *items: Observation) -> None:
+        self.number += 1
+        self.tell(FRONTEND, Feedback(self.number, "digits", items))
+
+    def statuses(self) -> list[tuple[int, ...]]:
+        return [message.statuses for message in sent(self.selector, Acknowledged, FRONTEND)]
+
+    def standing(self, context: str = "") -> dict[str, tuple[float, int]]:
+        """Weight and observations by model."""
+        sent(self.selector, Applications)
+        self.tell(FRONTEND, ApplicationInfo(1, "digits", context))
+        (told,) = sent(self.selector, Applications, FRONTEND)
+        return {one.model: (round(one.weight, 3), one.observations) for one in told.applications[0].standings}
+
+
+def test_feedback_on_an_answer_is_learned_kept_and_acknowledged() -> None:
+    house = House()
+    house.truth(Observation((1.0,), house.ask("ann")))
+    assert house.statuses() == [(OK,)]
+    assert house.standing("ann") == {"a": (0.55, 1), "b": (0.45, 1)}
+    assert house.standing("bob") == {"a": (0.5, 1), "b": (0.5, 1)}
+    again = House(house.store)
+    again.selector.contexts.get(0, again.selector.registry.running["digits"], "ann")
+    again.settle()
+    assert again.standing("ann")["a"][0] == 0.55
+
+
+def test_a_straggler_is_judged_by_what_it_said_too_late() -> None:
+    house = House()
+    house.slow = True
+    house.truth(Observation((2.0,), house.ask()))
+    assert house.statuses() == [(OK,)]
+    assert house.standing() == {"a": (0.45, 1), "b": (0.55, 1)}
+
+
+def test_what_is_not_in_the_cache_any_more_is_predicted_again_from_the_inputs() -> None:
+    house = House(cache_bytes=0)
+    prediction = house.ask("ann")
+    house.truth(Observation((1.0,), prediction))
+    assert house.statuses() == [(int(Status.MISSING_INPUT),)]
+    sent(house.selector, Release)
+    house.number += 1
+    house.truth(Observation((1.0,), prediction, "ann", (), house.query("ann")))
+    assert house.statuses() == []
+    for submit in sent(house.selector, Submit):
+        house.lands(submit, {"a/1": 1, "b/1": 2}[submit.model])
+    assert house.statuses() == [(OK,)]
+    assert len(sent(house.selector, Release)) == 1
+    assert house.standing("ann") == {"a": (0.55, 1), "b": (0.45, 1)}
+
+
+def test_while_its_store_is_away_it_answers_learns_and_acknowledges_later() -> None:
+    house = House(unsaved=2)
+    known = house.ask("ann")
+    house.store.away = True
+    house.truth(Observation((1.0,), known))
+    predictions = [house.ask("ann"), house.ask("new")]
+    house.truth(*[Observation((1.0,), prediction) for prediction in predictions])
+    assert house.statuses() == []
+    (weight, observations), _ = house.standing("ann").values()
+    assert weight > 0.55
+    assert observations == 2
+    assert isinstance(house.selector, Drains)
+    assert not house.selector.drained()
+    house.store.away = False
+    house.later(ms(500))
+    assert sorted(house.statuses()) == [(OK,), (OK, REFUSED)]
+    assert house.selector.drained()
+
+
+def test_what_cannot_be_saved_in_time_is_lost_not_silent() -> None:
+    house = House()
+    prediction = house.ask()
+    house.store.away = True
+    house.truth(Observation((1.0,), prediction))
+    house.later(s(5))
+    assert house.statuses() == [(int(Status.LOST),)]
+    house.store.away = False
+    house.truth(Observation((1.0,), prediction))
+    house.later(s(1))
+    assert house.statuses() == [(OK,)]
+    assert house.standing() == {"a": (0.55, 1), "b": (0.45, 1)}
