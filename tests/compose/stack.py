@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 AIRGAP = ROOT / "deploy" / "airgap"
-DEFAULTS = {"BASE_IMAGE": "python:3.11-slim", "PROMETHEUS_IMAGE": "prom/prometheus:v2.55.1"}
+DEFAULTS = {
+    "BASE_IMAGE": "python:3.11-slim",
+    "PROMETHEUS_IMAGE": "prom/prometheus:v2.55.1",
+    "REDIS_IMAGE": "redis:7-bookworm",
+}
 
 
 class Unavailable(Exception):
@@ -144,7 +148,7 @@ class Stack:
         run("docker", "exec", self.container(service), *command)
 
 
-SERVICES = ("controller", "selector", "frontend", "profiler", "worker", "prometheus")
+SERVICES = ("controller", "selector", "frontend", "profiler", "worker", "redis", "prometheus")
 
 
 def get_json(url: str) -> Any:

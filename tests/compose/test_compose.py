@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from compose.stack import ROOT, Stack, Unavailable, get_json, until
-from horologe import Client
+from horologe import Application, Client
+from horologe_cli.digits import held_out
 from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:
@@ -145,6 +146,24 @@ def test_prometheus_scrapes_every_service(stack: Stack) -> None:
         }  # fmt: skip
 
     until("every target up", 60, healthy)
+
+
+def test_what_an_application_has_learned_outlives_its_selector_and_its_store(stack: Stack, client: Client) -> None:
+    client.declare(Application("digits", ("novice", "digits-linear", "digits-mlp"), slo_ms=5_000))
+    images, truths = held_out()
+    replies = [client.ask("digits", images[at : at + 1]) for at in range(60)]
+    client.feedback("digits", replies, truths[:60].tolist())
+    learned = _weights(client)
+    assert learned["novice"] == min(learned.values())
+    for service in ("selector", "redis"):
+        stack.execute(service, "sh", "-c", "kill -9 -1")
+        until(f"{service} restarted", 30, lambda: stack.inspect(service)["RestartCount"] >= 1)  # noqa: B023
+        until("the same weights", 60, lambda: _weights(client) == pytest.approx(learned))
+    until("an answer", 30, lambda: client.ask("digits", images[:1]).models)
+
+
+def _weights(client: Client) -> dict[str, float]:
+    return {standing.model: standing.weight for standing in client.application("digits").standings}
 
 
 def test_a_killed_worker_comes_back_and_service_resumes(stack: Stack, client: Client) -> None:

@@ -28,6 +28,7 @@ TINY = {
     "ensembles": ["requests=300", "seeds=1"],
     "personal": ["requests=30", "writers=2", "steps=[0, 10]"],
     "replicas": ["replicas=[1, 2]", "row_ms=1.0", "largest=32", 'warmup="300ms"', 'duration="800ms"'],
+    "feedback": ["load.observations=2000", "load.unmeasured=500", "load.inputs=100", "kill_after=5", "alone=false"],
     "stragglers": ["sizes=[2]", 'schedulers=["horologe"]', 'duration="1s"', 'warmup="100ms"'],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
 }  # fmt: skip

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_tensor
-from horologe_selector.cache import ENTRY_BYTES, Cache
+from horologe_common.applications import Application
+from horologe_common.wire import Tensor
+from horologe_selector.cache import ENTRY_BYTES, VALUES, Cache, predicted
 
 TTL = 1000
 OUTPUTS = (a_tensor(),)
@@ -57,3 +61,37 @@ def test_the_bound_holds_and_only_what_was_stored_comes_back(steps: list[tuple[b
         elif entry := cache.fetch(now_ns, key):
             assert entry.buffers == (last[key],)
         cache.check()
+
+
+def test_an_expired_entry_is_recalled_until_it_goes() -> None:
+    cache = a_cache(1)
+    cache.store(0, b"k", OUTPUTS, [b"1234"], TTL)
+    entry = cache.recall(b"k")
+    assert entry is not None
+    assert entry is cache.recall(b"k")
+    cache.store(2 * TTL, b"l", OUTPUTS, [b"1234"], TTL)
+    assert cache.recall(b"k") is None
+
+
+def test_what_was_predicted_is_worked_out_once_for_each_way_to_read_it() -> None:
+    cache = Cache(10_000)
+    outputs = Tensor("label", "INT64", (2,), 16), Tensor("size", "INT64", (2,), 16)
+    cache.store(0, b"k", outputs, [struct.pack("<2q", 1, 2), struct.pack("<2q", 30, 40)], TTL)
+    entry = cache.recall(b"k")
+    assert entry is not None
+    label, size = (Application("a", ("m",), output=output) for output in ("", "size"))
+    first = predicted(label, entry)
+    assert first == (1.0, 2.0)
+    assert predicted(label, entry) is first
+    assert predicted(size, entry) == (30.0, 40.0)
+    assert predicted(label, entry) == (1.0, 2.0)
+
+
+def test_values_of_many_rows_take_no_room_that_is_not_counted() -> None:
+    cache = Cache(10_000)
+    rows = VALUES + 1
+    cache.store(0, b"k", (Tensor("label", "INT64", (rows,), 8 * rows),), [bytes(8 * rows)], TTL)
+    entry = cache.recall(b"k")
+    assert entry is not None
+    assert predicted(Application("a", ("m",)), entry) == (0.0,) * rows
+    assert entry.values == ()

@@ -9,7 +9,7 @@ import msgspec
 
 from horologe_cli import accuracy
 from horologe_cli.digits import held_out
-from horologe_cli.learning import Learning, learn
+from horologe_cli.learning import NOVICE, Learning, learn
 from horologe_cli.openloop import OpenLoop, Step
 from horologe_cli.ramp import Confirmation, Ramp
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from horologe_common.wire import ModelState
 
 DIGITS = "digits-"
-NOVICE = "novice"
 POLICIES = ("exp3", "exp4")
 LEAST_LEARNED = 0.03
 """Exp3 is right so much more often after feedback, one of four models being right two times in three."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from horologe.reply import Reply
 
 NAME = "digits"
+NOVICE = "novice"
+"""The poor one."""
 SLO_MS = 10_000.0
 """Of all images at once; accuracy is asked for here, not speed."""
 ROUNDS = 3

@@ -22,9 +22,12 @@ READY_S = 60.0
 
 
 def services(folder: str | Path, sets: Sequence[str] = (), *, profiler: bool = False) -> Embedded:
-    """Edge and one worker, and a profiler if wanted, for the models in `folder`; `sets`: settings, as for `--set`."""
+    """Edge and one worker, and a profiler if wanted, for the models in `folder`; `sets`: settings, as for `--set`.
+
+    The selector keeps nothing, unless told to: a system that runs in the same folder has its state open.
+    """
     front = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "off"
-    options = Options(str(folder), 1, False, *front, sets=tuple(sets), profiler=profiler)
+    options = Options(str(folder), 1, False, *front, sets=("selector.store=memory", *sets), profiler=profiler)
     return Embedded(options, lambda process, line: None)
 
 

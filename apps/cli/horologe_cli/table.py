@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from horologe_cli.learning import NOVICE
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -45,11 +47,12 @@ def _accuracies(found: Findings) -> Table:
 
 
 def _learnings(found: Findings) -> Table:
-    title = "(b) An application over all of them and a novice: accuracy before and after feedback"
-    table = _table(title, "policy", "before", "feedback", "after", "weights")
+    """What the novice counts in the end shows what was learned: it began as one of as many equals as there are."""
+    title = "(b) An application over these and a novice, before and after feedback"
+    table = _table(title, "policy", "accuracy before", "feedback", "after", "novice counts")
     for one in found.learnings:
-        weights = ", ".join(f"{name.removeprefix('digits-')} {weight:.2f}" for name, weight in one.weights.items())
-        table.add_row(one.policy, f"{one.before:.1%}", f"{one.observations:,}", f"{one.after:.1%}", weights)
+        novice = f"{1 / len(one.weights):.0%} -> {one.weights[NOVICE]:.1%}"
+        table.add_row(one.policy, f"{one.before:.1%}", f"{one.observations:,}", f"{one.after:.1%}", novice)
     return table
 
 

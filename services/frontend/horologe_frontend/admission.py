@@ -42,6 +42,12 @@ class Request(msgspec.Struct):
     selector: str = ""
     worker: str = ""
 
+    def give_up_ns(self, settings: Settings) -> int:
+        """When to answer without the selector: after the deadline, but a default before it."""
+        if self.application is None or self.application.default is None:
+            return self.deadline_ns + settings.grace_ns
+        return self.deadline_ns - min(settings.default_lead_ns, (self.deadline_ns - self.arrival_ns) // 4)
+
 
 class Admission:
     """Numbers requests. `digest` hashes a request's bytes for the prediction cache."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from horologe_common.core import Buffer
     from horologe_frontend.admission import Request
 
+UNANSWERED = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
+"""Where an application has a default, that is better."""
+
 
 def addressed(answer: Answer, client_id: int) -> Answer:
     """The answer under the id that the client gave its request."""
@@ -33,6 +36,13 @@ def default_of(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
         return None
     outputs, buffers = answer_tensors(application, [application.default] * rows, [0.0] * rows, [True] * rows)
     return Answer(request.id, int(Status.OK), outputs, defaulted=True), buffers
+
+
+def or_default(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
+    """The answer, or the default where that is better."""
+    if answer.status in UNANSWERED and (default := default_of(request)):
+        return msgspec.structs.replace(default[0], lingers=answer.lingers), default[1]
+    return answer, buffers
 
 
 def only(answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]) -> tuple[Answer, Sequence[Buffer]]:

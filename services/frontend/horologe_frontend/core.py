@@ -17,7 +17,7 @@ from horologe_common.staging import Staging
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
 from horologe_frontend.admission import Admission, Request
-from horologe_frontend.answers import addressed, default_of, only
+from horologe_frontend.answers import addressed, default_of, only, or_default
 from horologe_frontend.applications import Declared
 from horologe_frontend.catalogue import Catalogue
 from horologe_frontend.counts import Counts
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import Settings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
-
-
-UNANSWERED = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
-"""Where an application has a default, that is better."""
 
 
 class Frontend:
@@ -132,15 +128,8 @@ class Frontend:
             return
         self._requests[request.id] = request
         self._by_client.setdefault(client, {})[message.id] = request.id
-        self._deadlines.arm(request.id, self._give_up_ns(request))
+        self._deadlines.arm(request.id, request.give_up_ns(self.settings))
         self._query(now_ns, request)
-
-    def _give_up_ns(self, request: Request) -> int:
-        """When to answer without the selector."""
-        if request.application is None or request.application.default is None:
-            return request.deadline_ns + self.settings.grace_ns
-        budget_ns = request.deadline_ns - request.arrival_ns
-        return request.deadline_ns - min(self.settings.default_lead_ns, budget_ns // 4)
 
     def _admit(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
         """A request, its inputs staged. Raises what the client did wrong, or `Refused`."""
@@ -158,7 +147,7 @@ class Frontend:
         if request.application is not None and self.declared.announced_by != request.selector:
             request.selector = ""
         if request.selector:
-            budget_ns = min(request.deadline_ns, self._give_up_ns(request)) - now_ns
+            budget_ns = min(request.deadline_ns, request.give_up_ns(self.settings)) - now_ns
             query = request.query
             if budget_ns != query.budget_ns:
                 query = msgspec.structs.replace(query, budget_ns=budget_ns)
@@ -168,9 +157,7 @@ class Frontend:
         request = self._requests.get(message.id)
         if request is None or request.selector != selector:
             return
-        if message.status in UNANSWERED and (default := default_of(request)):
-            message, buffers = msgspec.structs.replace(default[0], lingers=message.lingers), default[1]
-        self._finish(now_ns, request, message, buffers)
+        self._finish(now_ns, request, *or_default(request, message, buffers))
         if message.lingers:
             self._linger(request)
         else:

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Tensor
 
-ENTRY_BYTES = 600
-"""What an entry costs beside its tensors: objects, dictionary slot, ring slot, the values of a row (measured with
-tracemalloc: 540)."""
+ENTRY_BYTES = 500
+"""What an entry costs beside its tensors: objects, dictionary slot, ring slot, values (measured with tracemalloc: 470
+with three)."""
+VALUES = 3
+"""As many are kept with an entry. Those of more rows are cheap by the row, and would need room that is not counted."""
 
 
 HEADERS = 256
@@ -41,8 +43,9 @@ class Entry(msgspec.Struct, gc=False):
     referenced: bool = False
     task: str = ""
     output: str = ""
+    """Of the application that `values` is for."""
     values: tuple[float, ...] = ()
-    """What `predicted` last made of it, for an application of this task and output."""
+    """What `predicted` last made of it."""
 
 
 def predicted(application: Application, entry: Entry) -> tuple[float, ...]:
@@ -50,7 +53,8 @@ def predicted(application: Application, entry: Entry) -> tuple[float, ...]:
     if entry.values and entry.output == application.output and entry.task == application.task:
         return entry.values
     values = values_of(application, entry.outputs, entry.buffers)
-    entry.task, entry.output, entry.values = application.task, application.output, values
+    if len(values) <= VALUES:
+        entry.task, entry.output, entry.values = application.task, application.output, values
     return values
 
 

@@ -45,19 +45,14 @@ def answer_of(now_ns: int, ensemble: Ensemble, state: Any) -> tuple[Answer, Sequ
 
 
 def _guesses(ensemble: Ensemble, there: Sequence[str], missing: Sequence[str], state: Any) -> tuple[Guess, ...]:
-    """Row by row. A missing model that has never predicted anything has no average to stand in for it."""
+    """Row by row."""
     running, values = ensemble.running, ensemble.values
     regression = running.application.task == "regression"
     absent = {model: running.averages[model].shares() for model in missing}
-    absent = {model: shares for model, shares in absent.items() if shares}
-    silent = len(missing) - len(absent)
-    part = len(ensemble.selection.models) / max(1, len(ensemble.selection.models) - silent)
-    found = []
-    for row in range(ensemble.query.rows):
-        ballot = Ballot({model: values[model][row] for model in there}, absent, regression)
-        guess = running.policy.combine(state, ballot)
-        found.append(guess._replace(confidence=guess.confidence / part) if silent else guess)
-    return tuple(found)
+    return tuple(
+        running.policy.combine(state, Ballot({model: values[model][row] for model in there}, absent, regression))
+        for row in range(ensemble.query.rows)
+    )
 
 
 def _answer(

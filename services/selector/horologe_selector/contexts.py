@@ -1,9 +1,9 @@
 """What policies have learned, a state for each application and context (Clipper section 5.3), between loop and store.
 
-States in use are in memory. Observations change them at once and are saved behind: while a write of a state is under
-way, what comes next gathers for the next one. Writers compare versions: where another selector was first, what is not
-saved yet is observed again, upon the state that is there now. So no observation is lost, and none counts twice: a
-record names the last write of each writer that is in it, which tells what became of a write whose answer was lost.
+Observations change a state in memory at once and are saved behind: while a write of it is under way, what comes next
+gathers for the next one. Where another selector was first, what is not saved yet is observed again, upon the state that
+is there now. No observation is lost, and none counts twice: a record names the last write of each writer that is in
+it, which tells what became of a write whose answer was lost.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from horologe_selector.policy import Selection
     from horologe_selector.running import Running
     from horologe_selector.settings import Settings
+    from horologe_selector.store import Record
 
 TRIM_EVERY = 16
 """The store is trimmed whenever this part of an application's contexts is new to it."""
@@ -103,7 +104,7 @@ class Contexts:
                 break
             self._reads.popleft()
             if waits:
-                self._assume(one)
+                self._rest(one, None)
         if len(self._contexts) > self.settings.contexts_memory:
             self._make_room()
         if now_ns < self._again_ns:
@@ -185,16 +186,16 @@ class Contexts:
             return
         if now_ns < self._again_ns:
             if one.state is None:
-                self._assume(one)
+                self._rest(one, None)
             return
         one.reading = True
         self._wanted.append(one.key)
         if one.state is None:
             self._reads.append((now_ns + self.settings.context_read_ns, one))
 
-    def _assume(self, one: Context) -> None:
-        """Go on as if nothing were known of it. If that is wrong, the first write will be told."""
-        one.rest_on(None)
+    def _rest(self, one: Context, record: Record | None) -> None:
+        """It is as stored; or, for all we know, new: if that is wrong, its first write will be told."""
+        one.rest_on(record)
         self._told(one)
 
     def _told(self, one: Context) -> None:
@@ -216,16 +217,10 @@ class Contexts:
             one = self._contexts.get(key)
             if one is None or not one.reading:
                 continue
-            one.reading = False
-            if records is None:
-                if one.state is None:
-                    self._assume(one)
-                continue
-            one.read_ns = now_ns
-            record = records[at]
-            if one.change is None and (one.state is None or one.version != (record.version if record else 0)):
-                one.rest_on(record)
-                self._told(one)
+            record = records[at] if records else None
+            one.reading, one.read_ns = False, now_ns if records else one.read_ns
+            if one.state is None or (records and not one.change and one.version != (record.version if record else 0)):
+                self._rest(one, record)
 
     def _written(self, now_ns: int, message: Written) -> None:
         results = message.results

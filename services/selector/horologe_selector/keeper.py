@@ -5,6 +5,7 @@ All that waits is done as one group: one transaction, one sync to the device, ho
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -107,8 +108,13 @@ class Keeper:
         while not ending:
             group, ending = self._group()
             for reply in self._served(group):
-                self._post(reply)
+                self._tell(reply)
         self._store.close()
+
+    def _tell(self, reply: Reply) -> None:
+        """A loop that has ended says so; what waits is done nevertheless."""
+        with contextlib.suppress(RuntimeError):
+            self._post(reply)
 
     def _group(self) -> tuple[list[Message], bool]:
         """Wait for a message; all that are there by then, and whether to end with them."""

@@ -29,7 +29,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store_queue: int = 10_000
     """Messages that may wait for the store."""
     contexts_memory: int = 20_000
-    """States held in memory, of all applications; the others are read from the store when they are asked for."""
+    """States held in memory, of all applications, a kilobyte each; the others are read from the store when they are
+    asked for."""
     context_read_ns: int = ms(20)
     """How long a state is waited for. A request whose state is not there by then is that of a new context."""
     context_refresh_ns: int = s(1)

@@ -3,6 +3,7 @@
 from horologe_sim.experiment import Experiment
 from horologe_sim.experiments.bandits import Bandits
 from horologe_sim.experiments.ensembles import Ensembles
+from horologe_sim.experiments.feedback import Feedback
 from horologe_sim.experiments.fig5 import Fig5
 from horologe_sim.experiments.fig6 import Fig6
 from horologe_sim.experiments.fig7 import Fig7
@@ -19,6 +20,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     one.name: one
     for one in (
         Fig5(), Fig6(), Fig7(), Fig8(), Scale(), Window(), OrlojTables(), OrlojSensitivity(), Bandits(), Ensembles(),
-        Personal(), Replicas(), Stragglers(),
+        Personal(), Replicas(), Feedback(), Stragglers(),
     )
 }  # fmt: skip

@@ -32,7 +32,7 @@ QUANTILE = 0.99
 RECENT = 100
 """Measurements that the regression is over; the paper says neither how many nor how often it is done."""
 REFIT = 10
-"""Measurements after which it is done again, sooner when one is beyond the objective."""
+"""Measurements after which it is done again, sooner when one is beyond the objective that should have been within."""
 
 
 class BatchLimit:
@@ -63,7 +63,8 @@ class BatchLimit:
         measured, it goes by `step`. Beyond the largest of them it grows by steps, too: where all are nearly alike, the
         slope is that of the noise, and may say of batches twice as large that they take no longer."""
         self._points.append((size, took_ns))
-        self._until_refit = 0 if took_ns > objective_ns else self._until_refit - 1
+        surprise = self._line is not None and self._line[0] + self._line[1] * size <= objective_ns < took_ns
+        self._until_refit = 0 if surprise else self._until_refit - 1
         if self._until_refit <= 0 or self._line is None:
             several = len({size for size, _ in self._points}) > 1
             self._line = quantile_line(self._points, QUANTILE) if several else None

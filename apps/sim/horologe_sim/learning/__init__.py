@@ -1,0 +1,1 @@
+"""The learning half of a selector on its own, for the experiment `feedback`."""

@@ -1,0 +1,56 @@
+"""A Redis of one's own, as durable as compose has it, where one is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START_S = 10.0
+
+
+class Server:
+    """Does nothing for other stores. `missing`: it would be needed, and cannot be started."""
+
+    def __init__(self, store: str, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._wanted = store == "redis"
+        self.url = f"unix://{folder / 'redis.sock'}"
+        installed = shutil.which("redis-server") and importlib.util.find_spec("redis")
+        self.missing = self._wanted and not installed
+
+    def __enter__(self) -> Server:
+        if self._wanted and not self.missing:
+            self._process = subprocess.Popen(
+                [
+                    "redis-server", "--dir", str(self._folder), "--port", "0", "--unixsocket",
+                    str(self._folder / "redis.sock"), "--appendonly", "yes", "--appendfsync", "always", "--save", "",
+                ],
+                stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+            self._wait()
+        return self
+
+    def _wait(self) -> None:
+        import redis
+
+        until = time.monotonic() + START_S
+        with redis.Redis.from_url(self.url) as client:
+            while time.monotonic() < until:
+                with contextlib.suppress(redis.exceptions.RedisError):
+                    client.ping()
+                    return
+                time.sleep(0.02)
+        raise RuntimeError("redis-server does not answer")
+
+    def __exit__(self, *_: object) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.wait()

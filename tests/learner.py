@@ -1,0 +1,57 @@
+"""A process that learns: observes numbers one after the other, and writes those that are durable, one a line.
+
+python learner.py SETTINGS ADDRESS FIRST COUNT CONTEXTS        # settings as JSON; after each line of input, a few
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from horologe_selector.contexts import Contexts
+from horologe_selector.keeper import Keeper
+from horologe_selector.settings import Settings
+from horologe_selector.stores import open_store
+from learning import BOTH, A, a_running
+
+BATCH = 7
+POLL_S = 0.01
+
+
+def main(settings: Settings, address: str, first: int, count: int, many: int) -> None:
+    contexts, running = Contexts(settings, address), a_running()
+    replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    keeper = Keeper(open_store(settings), replies.put, settings.store_queue, settings.store_pause_ns)
+    keeper.start()
+    at, saved = first, 0
+    while saved < count:
+        now_ns = time.monotonic_ns()
+        while not replies.empty():
+            contexts.handle(now_ns, replies.get())
+        if contexts.unsaved < settings.unsaved:
+            for number in range(at, min(at + BATCH, first + count)):
+                contexts.observe(now_ns, running, str(number % many), BOTH, {A: float(number)}, number)
+                at = number + 1
+        contexts.tick(now_ns)
+        for message in contexts.take():
+            keeper.deliver(message)
+        tokens, contexts.saved = contexts.saved, []
+        saved += len(tokens)
+        os.write(1, b"".join(b"%d\n" % token for token in tokens))
+        if at == first + count or contexts.unsaved >= settings.unsaved:
+            time.sleep(POLL_S)
+    contexts.check()
+    keeper.stop()
+
+
+if __name__ == "__main__":
+    _, text, address, *numbers = sys.argv
+    main(msgspec.json.decode(text, type=Settings), address, *map(int, numbers))

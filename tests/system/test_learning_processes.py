@@ -1,0 +1,86 @@
+"""Real processes that learn, killed and cut off: what was acknowledged is there, and everything counts once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from horologe_common.clock import ms
+from horologe_selector.settings import Settings
+from horologe_selector.stores import open_store
+from learning import kept
+from redis_server import RedisServer, a_redis
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LEARNER = Path(__file__).parents[1] / "learner.py"
+CONTEXTS = 5
+
+server = pytest.fixture(name="server")(a_redis)
+
+
+def a_learner(settings: Settings, number: int, first: int, count: int) -> subprocess.Popen[bytes]:
+    text = msgspec.json.encode(settings).decode()
+    arguments: list[Any] = [sys.executable, LEARNER, text, f"selector/{number}#0", first, count, CONTEXTS]
+    return subprocess.Popen([*map(str, arguments)], stdout=subprocess.PIPE)
+
+
+def numbers(process: subprocess.Popen[bytes], count: int = 1 << 60) -> list[int]:
+    """So many that it has acknowledged, or all until it ends."""
+    assert process.stdout
+    found: list[int] = []
+    while len(found) < count and (line := process.stdout.readline()):
+        found.append(int(line))
+    return found
+
+
+def in_store(settings: Settings) -> list[int]:
+    """All that was learned, in any context."""
+    store = open_store(settings)
+    found = [int(loss) for context in range(CONTEXTS) for loss in kept(store, f"contexts/digits\n{context}")]
+    store.close()
+    return found
+
+
+def each_once(found: Sequence[int], wanted: Sequence[int]) -> None:
+    assert len(found) == len(set(found))
+    assert sorted(found) == sorted(wanted)
+
+
+def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    settings = Settings(store="sqlite", state=str(tmp_path), unsaved=40)
+    with a_learner(settings, 0, 0, 100_000) as process:
+        acknowledged = numbers(process, 300)
+        process.kill()
+        acknowledged += numbers(process)
+    found = in_store(settings)
+    assert len(acknowledged) >= 300
+    assert len(found) == len(set(found))
+    assert set(acknowledged) <= set(found)
+
+
+def test_two_selectors_on_one_redis_lose_no_update(server: RedisServer) -> None:
+    settings = Settings(store="redis", redis=server.url, unsaved=40, context_refresh_ns=ms(5))
+    with a_learner(settings, 0, 0, 250) as one, a_learner(settings, 1, 1000, 250) as other:
+        acknowledged = numbers(one), numbers(other)
+    assert [sorted(found) for found in acknowledged] == [[*range(250)], [*range(1000, 1250)]]
+    each_once(in_store(settings), [*range(250), *range(1000, 1250)])
+
+
+def test_redis_may_be_killed_and_started_again_in_the_middle(server: RedisServer) -> None:
+    settings = Settings(store="redis", redis=server.url, unsaved=40, store_pause_ns=ms(20))
+    with a_learner(settings, 0, 0, 300) as one, a_learner(settings, 1, 1000, 300) as other:
+        for _ in range(3):
+            numbers(one, 60)
+            server.stop()
+            server.start()
+        numbers(one)
+        numbers(other)
+    assert (one.returncode, other.returncode) == (0, 0)
+    each_once(in_store(settings), [*range(300), *range(1000, 1300)])
