@@ -71,7 +71,7 @@ class Overhead:
         idle = os.getloadavg()[0]
         with tempfile.TemporaryDirectory() as folder:
             models = _lay_out(Path(folder), place)
-            with services(folder, ("selector.store=memory",)) as house:
+            with services(folder) as house:
                 house.wait_ready(READY_S)
                 samples = uvloop.run(_measure(house, place, models, progress))
         rows = [_row(size, way, taken) for (size, way), taken in samples.items()]
