@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core import Buffer
-    from horologe_selector.ensembles import Ensemble
+    from horologe_selector.ensemble import Ensemble
 
 OK = int(Status.OK)
 

@@ -73,10 +73,11 @@ class Selector:
         self._frontends: dict[str, bool] = {}
         self._plain: dict[tuple[str, int], Waiter] = {}
         self._handlers: dict[type, Handler] = {
-            Query: self._query, Outputs: self._outputs, Outcome: self._outcome, Cancel: self._cancelled,
-            Models: self._announced, Joined: self._joined, Gone: self._gone, Pong: self._pong,
-            Declare: self._declare, Withdraw: self._withdraw, Rollback: self._rollback, ApplicationInfo: self._info,
-            Feedback: self._feedback, Found: self._found, Written: self._written, Listed: self._listed,
+            Query: self._query, Outputs: self.flights.outputs, Outcome: self.flights.outcome, Cancel: self._cancelled,
+            Models: self._announced, Joined: self._joined, Gone: self._gone, Pong: self.ways.told,
+            Declare: self.registry.declare, Withdraw: self.registry.withdraw, Rollback: self.registry.rollback,
+            ApplicationInfo: self._info, Feedback: self.feedback.take_in, Found: self._kept, Written: self._kept,
+            Listed: self.registry.listed,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -186,12 +187,6 @@ class Selector:
             landing.exec_ns, landing.batch_size, landing.cached,
         ), landing.buffers))  # fmt: skip
 
-    def _outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
-        self.flights.outputs(now_ns, message, buffers)
-
-    def _outcome(self, now_ns: int, controller: str, message: Outcome, buffers: Sequence[Buffer]) -> None:
-        self.flights.outcome(now_ns, message)
-
     def _cancelled(self, now_ns: int, frontend: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
         for query_id in message.ids:
             self._abandon(now_ns, frontend, query_id)
@@ -205,15 +200,6 @@ class Selector:
         self.out.append(Out(frontend, Release((query_id,))))
 
     # applications
-
-    def _declare(self, now_ns: int, frontend: str, message: Declare, buffers: Sequence[Buffer]) -> None:
-        self.registry.declare(now_ns, frontend, message)
-
-    def _withdraw(self, now_ns: int, frontend: str, message: Withdraw, buffers: Sequence[Buffer]) -> None:
-        self.registry.withdraw(now_ns, frontend, message)
-
-    def _rollback(self, now_ns: int, frontend: str, message: Rollback, buffers: Sequence[Buffer]) -> None:
-        self.registry.rollback(now_ns, frontend, message)
 
     def _info(self, now_ns: int, frontend: str, message: ApplicationInfo, buffers: Sequence[Buffer]) -> None:
         """All that are declared, or one with how its models stand in a context, as far as that is in memory."""
@@ -230,30 +216,19 @@ class Selector:
         described = running.describe(state, self.contexts.count(message.name))
         self.out.append(Out(frontend, Applications(message.id, (described,))))
 
-    def _feedback(self, now_ns: int, frontend: str, message: Feedback, buffers: Sequence[Buffer]) -> None:
-        self.feedback.take_in(now_ns, frontend, message)
-
     # the keeper
 
-    def _found(self, now_ns: int, keeper: str, message: Found, buffers: Sequence[Buffer]) -> None:
-        self.contexts.handle(now_ns, message)
-
-    def _written(self, now_ns: int, keeper: str, message: Written, buffers: Sequence[Buffer]) -> None:
-        if message.changes and message.changes[0].key.startswith(f"{FAMILY}\n"):
+    def _kept(self, now_ns: int, keeper: str, message: Found | Written, buffers: Sequence[Buffer]) -> None:
+        """What has been read or written: declarations, or states."""
+        if isinstance(message, Written) and message.changes[0].key.startswith(f"{FAMILY}\n"):
             self.registry.written(now_ns, message)
         else:
             self.contexts.handle(now_ns, message)
-
-    def _listed(self, now_ns: int, keeper: str, message: Listed, buffers: Sequence[Buffer]) -> None:
-        self.registry.listed(now_ns, message)
 
     # peers
 
     def _announced(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
         self.catalogue.replace(message.models)
-
-    def _pong(self, now_ns: int, frontend: str, message: Pong, buffers: Sequence[Buffer]) -> None:
-        self.ways.told(now_ns, frontend, message)
 
     def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
         match role(message.address):

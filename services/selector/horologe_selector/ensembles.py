@@ -9,16 +9,15 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from horologe_common.clock import ms, s
 from horologe_common.core import Deadlines, Out
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.cache import prediction_key
+from horologe_selector.chance import Kept
 from horologe_selector.combining import answer_of
+from horologe_selector.ensemble import Ensemble
 from horologe_selector.flights import OK, Landing, Waiter
-from horologe_selector.policy import Guess, Selection
 from horologe_selector.predictions import values_of
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from horologe_selector.catalogue import Catalogue
     from horologe_selector.contexts import Contexts
     from horologe_selector.flights import Flights
-    from horologe_selector.policy import Chance
+    from horologe_selector.policy import Chance, Selection
     from horologe_selector.running import Running
     from horologe_selector.way_back import WayBack
 
@@ -36,32 +35,6 @@ SPARE_NS = ms(1)
 """A timer of the loop fires up to a millisecond late."""
 LINGER_NS = s(1)
 """How long after the answer a straggler or a shadow is still waited for, so that feedback finds its prediction."""
-
-
-class Ensemble(msgspec.Struct, eq=False):
-    """One query of an application. By model as declared: `open` fly, `values` have landed, `refused` never will."""
-
-    id: int
-    frontend: str
-    query: Query
-    running: Running
-    arrival_ns: int
-    due_ns: int
-    prediction: bytes
-    token: int = 0
-    """Of feedback that wants the predictions; 0: a client waits for an answer."""
-    selection: Selection = Selection(())
-    open: dict[str, Waiter] = {}
-    landings: dict[str, Landing] = {}
-    values: dict[str, tuple[float, ...]] = {}
-    refused: dict[str, Landing] = {}
-    cache_keys: dict[str, bytes] = {}
-    guesses: tuple[Guess, ...] = ()
-    answered: bool = False
-
-    def waits(self) -> bool:
-        """Whether a model that was selected has not ended yet; shadows are not waited for."""
-        return any(model in self.open for model in self.selection.models)
 
 
 class Ensembles:
@@ -248,20 +221,3 @@ class Ensembles:
         assert set(self._by_query.values()) == set(self._ensembles)
         assert len(self.deadlines) == len(self._ensembles)
         assert all(ensemble.open or not ensemble.answered for ensemble in self._ensembles.values())
-
-
-class Kept:
-    """Chance that follows from a context: whoever has it gets the same model each time."""
-
-    def __init__(self, context: str) -> None:
-        self._context = context.encode()
-        self._draws = 0
-
-    def random(self) -> float:
-        self._draws += 1
-        digest = hashlib.blake2b(self._context, digest_size=7, salt=self._draws.to_bytes(8, "big")).digest()
-        return (int.from_bytes(digest, "big") >> 3) / (1 << 53)
-
-    def betavariate(self, alpha: float, beta: float) -> float:
-        """The mean: a context that keeps its model explores nothing."""
-        return alpha / (alpha + beta)

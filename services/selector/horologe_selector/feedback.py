@@ -19,7 +19,7 @@ from horologe_selector.remembered import NONCE_BYTES, Table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_common.core import Out
+    from horologe_common.core import Buffer, Out
     from horologe_common.wire import Feedback, Observation, Query
     from horologe_selector.cache import Cache
     from horologe_selector.contexts import Contexts
@@ -90,7 +90,7 @@ class Feedbacks:
         not; they end in the name or in its input hash."""
         self.answers.put(prediction, running.application.name, context, selection, cache_keys)
 
-    def take_in(self, now_ns: int, frontend: str, message: Feedback) -> None:
+    def take_in(self, now_ns: int, frontend: str, message: Feedback, buffers: Sequence[Buffer] = ()) -> None:
         """Feedback on one application; acknowledged when all of it is durable, or cannot be."""
         ask = self._asks.begin(frontend, message.id, now_ns + self.settings.feedback_ns, len(message.items))
         running = self._applications.get(message.application)

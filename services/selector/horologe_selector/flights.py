@@ -127,7 +127,7 @@ class Flights:
         for flight in self._flights.values():
             self._submit(now_ns, flight)
 
-    def outputs(self, now_ns: int, message: Outputs, buffers: Sequence[Buffer]) -> None:
+    def outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
         """What a worker has computed, rows of several flights."""
         counts = [item.rows for item in message.items if item.status == OK]
         columns: list[Sequence[tuple[Tensor, Buffer]]] = [
@@ -141,7 +141,7 @@ class Flights:
                 if flight := self._flights.get(item.id):
                     self._succeed(now_ns, flight, message, parts)
             elif item.status == Status.FAILED:
-                self.outcome(now_ns, Outcome(item.id, item.status, item.reason))
+                self.outcome(now_ns, worker, Outcome(item.id, item.status, item.reason))
 
     def _succeed(self, now_ns: int, flight: Flight, message: Outputs, parts: Sequence[tuple[Tensor, Buffer]]) -> None:
         self._land(flight)
@@ -155,7 +155,7 @@ class Flights:
             for waiter in flight.waiters[1:]:
                 self._landed(now_ns, waiter, shared)
 
-    def outcome(self, now_ns: int, outcome: Outcome) -> None:
+    def outcome(self, now_ns: int, sender: str, outcome: Outcome, buffers: Sequence[Buffer] = ()) -> None:
         """The flight failed. Whoever has a later deadline than its leader tries again on its own."""
         if (flight := self._flights.get(outcome.id)) is None:
             return

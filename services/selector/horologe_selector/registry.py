@@ -16,8 +16,9 @@ from horologe_selector.store import Change, Listed, Record, Write, Written
 from horologe_selector.store import List as ListFamily
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from horologe_common.core import Buffer
     from horologe_common.wire import Declare, Rollback, Withdraw
     from horologe_selector.losses import Loss
 
@@ -60,7 +61,7 @@ class Registry:
         self._asks: dict[str, Ask] = {}
         self._list_ns = 0
 
-    def declare(self, now_ns: int, frontend: str, message: Declare) -> None:
+    def declare(self, now_ns: int, frontend: str, message: Declare, buffers: Sequence[Buffer] = ()) -> None:
         """Keep the declaration, if it can be served."""
         name = message.application.name
 
@@ -72,7 +73,7 @@ class Registry:
 
         self._change(frontend, message.id, name, change)
 
-    def rollback(self, now_ns: int, frontend: str, message: Rollback) -> None:
+    def rollback(self, now_ns: int, frontend: str, message: Rollback, buffers: Sequence[Buffer] = ()) -> None:
         """Declare again what was declared before."""
 
         def change() -> Kept:
@@ -85,7 +86,7 @@ class Registry:
 
         self._change(frontend, message.id, message.name, change)
 
-    def withdraw(self, now_ns: int, frontend: str, message: Withdraw) -> None:
+    def withdraw(self, now_ns: int, frontend: str, message: Withdraw, buffers: Sequence[Buffer] = ()) -> None:
         """Delete the application."""
 
         def change() -> None:
@@ -134,7 +135,7 @@ class Registry:
             states = (running.describe(),) if running is not None and status == Status.OK else ()
             self._post(Out(ask.frontend, Applications(ask.id, states, int(status), reason)))
 
-    def listed(self, now_ns: int, message: Listed) -> None:
+    def listed(self, now_ns: int, keeper: str, message: Listed, buffers: Sequence[Buffer] = ()) -> None:
         """All that is declared, by whichever selector."""
         if message.records is None:
             return

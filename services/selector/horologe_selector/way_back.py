@@ -10,7 +10,9 @@ from horologe_common.latency import Rolling
 from horologe_common.wire import Ping, Pong
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from horologe_common.core import Buffer
 
 WINDOW = 200
 EVERY_NS = ms(100)
@@ -30,7 +32,7 @@ class WayBack:
     def gone(self, frontend: str) -> None:
         self._ways.pop(frontend, None)
 
-    def told(self, now_ns: int, frontend: str, pong: Pong) -> None:
+    def told(self, now_ns: int, frontend: str, pong: Pong, buffers: Sequence[Buffer] = ()) -> None:
         if way := self._ways.get(frontend):
             way.observe(now_ns, now_ns - pong.sent_ns)
 
