@@ -22,7 +22,7 @@ TINY = {
     "fig7": ["steps=6", 'step="200ms"', 'warmup="200ms"', "models=[6]", "rates=[300]", "tightest=[11.4]"],
     "fig8": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
     "scale": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
-    "orloj-tables": ['cases=["resnet-imagenet", "std-1"]', "requests=60"],
+    "orloj-tables": ['cases=["std-1"]', "requests=60", "processes=1"],
     "orloj-sensitivity": ["slos=[3]", "requests=60", "p99_ms=[50]"],
     "bandits": ["requests=300", "fails_at=100", "recovers_at=200", "seeds=2", "training=200"],
     "ensembles": ["requests=300", "seeds=1"],
