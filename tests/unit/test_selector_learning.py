@@ -140,8 +140,6 @@ def test_feedback_on_an_answer_is_learned_kept_and_acknowledged() -> None:
     assert house.standing("ann") == {"a": (0.55, 1), "b": (0.45, 1)}
     assert house.standing("bob") == {"a": (0.5, 1), "b": (0.5, 1)}
     again = House(house.store)
-    again.selector.contexts.get(0, again.selector.registry.running["digits"], "ann")
-    again.settle()
     assert again.standing("ann")["a"][0] == 0.55
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.clock import NEVER_NS
 from horologe_common.core import Gone, Joined, Out, role
 from horologe_common.metrics import Stats
 from horologe_common.status import Status
@@ -34,7 +35,8 @@ from horologe_selector.contexts import Contexts
 from horologe_selector.ensembles import Ensembles
 from horologe_selector.feedback import Feedbacks
 from horologe_selector.flights import OK, Flights, Landing, Waiter
-from horologe_selector.registry import FAMILY, Registry
+from horologe_selector.inquiries import Inquiries
+from horologe_selector.registry import FAMILY, STANDING, Registry
 from horologe_selector.store import Found, Listed, Written
 from horologe_selector.way_back import WayBack
 
@@ -49,8 +51,8 @@ if TYPE_CHECKING:
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
 
 
-STANDING = "horologe_application_model_"
-"""Metrics of how the models of applications do begin so."""
+PLAIN = frozenset({Query, Outputs, Outcome, Models, Pong})
+"""Messages that by themselves are nothing to applications: most have no other, and a tick for each took 3 us."""
 
 
 class Selector:
@@ -72,30 +74,47 @@ class Selector:
         shared = settings.store == "redis"
         self.registry = Registry(losses or {}, self._post, self.store, shared, settings.applications)
         self.contexts = Contexts(settings, address)
+        self.inquiries = Inquiries(self.registry, self.contexts, self._post)
         self.feedback = Feedbacks(settings, self.registry.running, self.contexts, self.flights.cache)
         self.ways = WayBack()
         self.ensembles = Ensembles(address, chance, self.flights, self.contexts, self.catalogue, self.ways, self._post)
         self._frontends: dict[str, bool] = {}
         self._plain: dict[tuple[str, int], Waiter] = {}
+        self._stirred = True
+        self._wakeup_ns = 0
         self._handlers: dict[type, Handler] = {
             Query: self._query, Outputs: self.flights.outputs, Outcome: self.flights.outcome, Cancel: self._cancelled,
             Models: self._announced, Joined: self._joined, Gone: self._gone, Pong: self.ways.told,
             Declare: self.registry.declare, Withdraw: self.registry.withdraw, Rollback: self.registry.rollback,
-            ApplicationInfo: self._info, Feedback: self.feedback.take_in, Found: self._kept, Written: self._kept,
-            Listed: self.registry.listed,
+            ApplicationInfo: self.inquiries.ask, Feedback: self.feedback.take_in, Found: self._kept,
+            Written: self._kept, Listed: self.registry.listed,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """One message from a frontend, a worker, the controller, the keeper or the loop."""
-        if handler := self._handlers.get(type(message)):
+        kind = type(message)
+        if handler := self._handlers.get(kind):
+            self._stirred = self._stirred or kind not in PLAIN
             handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
         """Applications only: combine what is due, learn, and tell the keeper and the frontends what has changed."""
+        if not self._stirred and now_ns < self._wakeup_ns:
+            return
+        self._stirred = False
+        self._tick(now_ns)
+        times = (
+            self.ensembles.deadlines.next_ns(), self.contexts.wakeup_ns(), self.feedback.wakeup_ns(),
+            self.registry.next_ns(), self.ways.next_ns() if self.registry.running else None,
+        )  # fmt: skip
+        self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
+
+    def _tick(self, now_ns: int) -> None:
         self.ensembles.tick(now_ns)
         self.contexts.tick(now_ns)
         for name, context in self.contexts.ready():
             self.ensembles.ready(now_ns, name, context)
+            self.inquiries.ready(now_ns, name, context)
         self._learn(now_ns)
         self.registry.tick(now_ns)
         if self.registry.changed:
@@ -123,16 +142,13 @@ class Selector:
         self.registry.changed = False
         for name, erase in self.registry.take_forgotten():
             self.contexts.forget(name, erase)
+            self.inquiries.forget(name)
             self.stats.forget(STANDING, name)
         announcement = Applications(0, self.registry.states())
         self.out += [Out(frontend, announcement) for frontend in self._frontends]
 
     def wakeup_ns(self) -> int | None:
-        times = (
-            self.ensembles.deadlines.next_ns(), self.contexts.wakeup_ns(), self.feedback.wakeup_ns(),
-            self.registry.next_ns(), self.ways.next_ns() if self.registry.running else None,
-        )  # fmt: skip
-        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+        return None if self._wakeup_ns == NEVER_NS else self._wakeup_ns
 
     def drain(self) -> None:
         """Whoever asks is still answered: the frontends know when to stop."""
@@ -151,14 +167,7 @@ class Selector:
 
     def refresh_stats(self) -> None:
         """Bring the metrics that follow from the tallies up to date, before they are read."""
-        for name, running in self.registry.running.items():
-            self.stats.forget(STANDING, name)
-            for model, tally in running.tallies.items():
-                for metric, value in (
-                    ("answered", tally.answered), ("missing", tally.missing), ("agreed", tally.agreed),
-                    ("observations", tally.observations), ("loss", tally.loss),
-                ):  # fmt: skip
-                    self.stats.set(f"{STANDING}{metric}_total", name, model, to=value)
+        self.registry.publish(self.stats)
 
     def _post(self, out: Out) -> None:
         self.out.append(out)
@@ -169,6 +178,7 @@ class Selector:
         if query.model:
             self._ask(now_ns, frontend, query)
         elif (running := self.registry.running.get(query.application)) is not None:
+            self._stirred = True
             self.ensembles.ask(now_ns, frontend, query, running)
         else:
             reason = f"application: got {query.application!r}, which is not declared"
@@ -187,6 +197,7 @@ class Selector:
 
     def _landed(self, now_ns: int, waiter: Waiter, landing: Landing) -> None:
         if waiter.ensemble:
+            self._stirred = True
             self.ensembles.landed(now_ns, waiter, landing)
         else:
             del self._plain[waiter.frontend, waiter.query.id]
@@ -212,23 +223,6 @@ class Selector:
         if waiter := self._plain.pop((frontend, query_id), None):
             self.flights.leave(now_ns, waiter)
         self.out.append(Out(frontend, Release((query_id,))))
-
-    # applications
-
-    def _info(self, now_ns: int, frontend: str, message: ApplicationInfo, buffers: Sequence[Buffer]) -> None:
-        """All that are declared, or one with how its models stand in a context, as far as that is in memory."""
-        if not message.name:
-            self.out.append(Out(frontend, Applications(message.id, self.registry.states())))
-            return
-        running = self.registry.running.get(message.name)
-        if running is None:
-            reason = f"application: got {message.name!r}, which is not declared"
-            self.out.append(Out(frontend, Applications(message.id, (), int(Status.UNKNOWN_MODEL), reason)))
-            return
-        state = self.contexts.get(now_ns, running, message.context)
-        state = running.policy.init() if state is None else state
-        described = running.describe(state, self.contexts.count(message.name))
-        self.out.append(Out(frontend, Applications(message.id, (described,))))
 
     # the keeper
 

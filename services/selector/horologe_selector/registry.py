@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.core import Buffer
+    from horologe_common.metrics import Stats
     from horologe_common.wire import Declare, Rollback, Withdraw
     from horologe_selector.losses import Loss
 
 FAMILY = "applications"
+STANDING = "horologe_application_model_"
+"""Metrics of how the models of applications do begin so, and end with a field of their `Tally`."""
 HISTORY = 10
 """Declarations kept to go back to."""
 AGAIN_NS = s(1)
@@ -184,6 +187,14 @@ class Registry:
 
     def next_ns(self) -> int:
         return NEVER_NS if self.known and not self._shared else self._list_ns
+
+    def publish(self, stats: Stats) -> None:
+        """How the models have done, as metrics."""
+        for name, running in self.running.items():
+            stats.forget(STANDING, name)
+            for model, tally in running.tallies.items():
+                for metric in msgspec.structs.fields(tally):
+                    stats.set(f"{STANDING}{metric.name}_total", name, model, to=getattr(tally, metric.name))
 
     def states(self) -> tuple[ApplicationState, ...]:
         """What is announced."""
