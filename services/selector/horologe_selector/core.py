@@ -121,9 +121,11 @@ class Selector:
 
     def _changed(self, now_ns: int) -> None:
         self.registry.changed = False
-        for name, erase in self.registry.take_forgotten():
+        forgotten = self.registry.take_forgotten()
+        for name, erase in forgotten:
             self.contexts.forget(name, erase)
-            self.stats.forget(STANDING, name)
+        if forgotten:
+            self.stats.forget(STANDING, *[name for name, _ in forgotten])
         announcement = Applications(0, self.registry.states())
         self.out += [Out(frontend, announcement) for frontend in self._frontends]
 
@@ -151,8 +153,8 @@ class Selector:
 
     def refresh_stats(self) -> None:
         """Bring the metrics that follow from the tallies up to date, before they are read."""
+        self.stats.forget(STANDING)
         for name, running in self.registry.running.items():
-            self.stats.forget(STANDING, name)
             for model, tally in running.tallies.items():
                 for metric, value in (
                     ("answered", tally.answered), ("missing", tally.missing), ("agreed", tally.agreed),
