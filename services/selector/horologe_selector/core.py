@@ -92,14 +92,14 @@ class Selector:
 
     def tick(self, now_ns: int) -> None:
         """Applications only: combine what is due, learn, and tell the keeper and the frontends what has changed."""
+        self.registry.tick(now_ns)
+        if self.registry.changed:
+            self._changed(now_ns)
         self.ensembles.tick(now_ns)
         self.contexts.tick(now_ns)
         for name, context in self.contexts.ready():
             self.ensembles.ready(now_ns, name, context)
         self._learn(now_ns)
-        self.registry.tick(now_ns)
-        if self.registry.changed:
-            self._changed(now_ns)
         if self.registry.running:
             self.out += self.ways.pings(now_ns)
         for message in self.contexts.take():
@@ -133,6 +133,7 @@ class Selector:
         times = (
             self.ensembles.deadlines.next_ns(), self.contexts.wakeup_ns(), self.feedback.wakeup_ns(),
             self.registry.next_ns(), self.ways.next_ns() if self.registry.running else None,
+            0 if self.ensembles.finished else None,
         )  # fmt: skip
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
