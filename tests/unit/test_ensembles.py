@@ -271,6 +271,18 @@ def test_the_way_back_is_taken_off_the_deadline() -> None:
     assert desk.answer()[0].defaulted
 
 
+def test_a_way_back_that_was_long_once_leaves_half_of_the_time() -> None:
+    desk = Desk(models=("a",), default=1.0)
+    desk.at(1000)
+    for _ in range(5):
+        desk.tell(FRONTEND, Pong(0, 0))
+    desk.ask(budget_ms=50)
+    desk.at(1024)
+    assert not desk.answers()
+    desk.at(1025)
+    assert desk.answer()[0].defaulted
+
+
 def test_equal_inputs_are_answered_from_the_cache() -> None:
     desk = Desk(models=("a", "b"))
     desk.ask(1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
-from horologe_common.wire import Acknowledged, Feedback, Observation, Query, Tensor
+from horologe_common.wire import Acknowledged, Feedback, Observation, Query, Release, Tensor
 from horologe_selector.cache import Cache
 from horologe_selector.feedback import Feedbacks
 from horologe_selector.policy import Selection
@@ -35,6 +36,7 @@ class Desk:
         applications = {self.running.application.name: self.running}
         self.feedback = Feedbacks(Settings(**settings), applications, self.shelf.contexts, self.cache)
         self.number = 0
+        self.released: list[int] = []
 
     def answered(
         self, context: str = "", own: bool = False, selection: Selection = BOTH, **predictions: tuple[int, ...]
@@ -75,8 +77,10 @@ class Desk:
     def acknowledged(self) -> dict[int, Acknowledged]:
         outs = self.feedback.take()
         assert all(out.to == FRONTEND for out in outs)
-        found = {out.message.id: out.message for out in outs}
-        assert len(found) == len(outs)
+        self.released += [input_id for out in outs if isinstance(out.message, Release) for input_id in out.message.ids]
+        told = [out.message for out in outs if isinstance(out.message, Acknowledged)]
+        found = {message.id: message for message in told}
+        assert len(found) == len(told)
         return found
 
     def losses(self, context: str = "") -> list[float]:
@@ -167,7 +171,7 @@ def test_with_the_inputs_the_models_are_asked_again() -> None:
     number = desk.tell(told(prediction, query=QUERY))
     (wanted,) = desk.feedback.take_wanted()
     assert (wanted.frontend, wanted.running, wanted.query, wanted.selection) == (FRONTEND, desk.running, QUERY, BOTH)
-    twice = desk.tell(told(prediction, query=QUERY))
+    twice = desk.tell(told(prediction, query=msgspec.structs.replace(QUERY, id=10)))
     assert desk.feedback.take_wanted() == []
     desk.feedback.joined(0, wanted.token, {B: (7.0,)})
     desk.feedback.joined(0, wanted.token, {B: (7.0,)})
@@ -176,6 +180,44 @@ def test_with_the_inputs_the_models_are_asked_again() -> None:
     assert {one.id: one.statuses for one in desk.acknowledged().values()} == {number: (OK,), twice: (OK,)}
     assert desk.losses("ann") == [0.0]
     assert desk.running.tallies[B].observations == 1
+    assert desk.released == [10], "of the inputs sent twice; the others go with the queries they are for"
+
+
+@pytest.mark.parametrize("application", ["digits", "letters"])
+def test_inputs_that_are_not_needed_are_released_at_once(application: str) -> None:
+    desk = Desk()
+    prediction = desk.answered(a=(7,), b=(7,))
+    desk.tell(told(prediction, query=QUERY), told(b"nonsense"), application=application)
+    desk.acknowledged()
+    assert desk.released == [QUERY.id]
+    assert desk.feedback.take_wanted() == []
+
+
+def test_models_that_an_application_has_no_more_are_not_asked_again() -> None:
+    desk = Desk()
+    prediction = desk.answered("ann")
+    less = a_running(revision=2)
+    less.application = msgspec.structs.replace(less.application, models=(A,))
+    desk.feedback._applications["digits"] = less  # type: ignore[index]
+    desk.tell(told(prediction, query=QUERY))
+    (wanted,) = desk.feedback.take_wanted()
+    assert wanted.selection == Selection((A,))
+
+
+def test_the_same_sent_over_and_over_while_it_waits_is_refused_and_forgotten() -> None:
+    desk = Desk()
+    prediction = desk.answered(a=(7,))
+    for _ in range(5):
+        number = desk.tell(*[told(prediction)] * 70)
+        desk.tick(s(5))
+        statuses = desk.acknowledged()[number].statuses
+        assert statuses.count(LOST) + statuses.count(REFUSED) == 70
+        assert statuses.count(REFUSED) >= 5
+    known = desk.feedback.answers.get(prediction)
+    assert known is not None
+    assert len(known.item.others) <= 64
+    desk.settle()
+    assert desk.losses() == [0.0]
 
 
 def test_inputs_alone_will_do() -> None:

@@ -29,6 +29,18 @@ def test_what_lanes_do_is_scraped_in_seconds() -> None:
     assert samples["horologe_lane_wait_seconds_sum"].value == pytest.approx(40e-6)
 
 
+def test_values_are_forgotten_by_their_first_label_or_all_of_a_kind() -> None:
+    stats = Stats()
+    for name in ("one", "two", "three"):
+        stats.set("horologe_application_model_loss_total", name, "m", to=1)
+        stats.observe("horologe_application_request_seconds", name, value=us(1))
+    stats.set("horologe_pages_free", "one", "0", to=1)
+    stats.forget("horologe_application_", "one", "two")
+    assert {key[1] for key in (*stats.values, *stats.histograms)} == {"three", "one"}
+    stats.forget("horologe_application_")
+    assert ([*stats.values], stats.histograms) == ([("horologe_pages_free", "one", "0")], {})
+
+
 def test_every_metric_says_what_it_is_and_seconds_are_histograms_or_totals() -> None:
     for name, metric in METRICS.items():
         assert metric.help

@@ -6,6 +6,8 @@ import random
 import struct
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from builders import a_spec, a_state, sent
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
@@ -27,6 +29,7 @@ from horologe_common.wire import (
     RowStatus,
     Submit,
     Tensor,
+    Withdraw,
 )
 from horologe_selector.core import Selector
 from horologe_selector.keeper import Inline
@@ -184,6 +187,96 @@ def test_while_its_store_is_away_it_answers_learns_and_acknowledges_later() -> N
     house.later(ms(500))
     assert sorted(house.statuses()) == [(OK,), (OK, REFUSED)]
     assert house.selector.drained()
+
+
+def declare(house: House, *models: str, policy: str = "exp4") -> None:
+    house.tell(FRONTEND, Declare(1, Application("digits", models, policy=policy)))
+
+
+def asked_again(house: House, prediction: bytes) -> list[Submit]:
+    """What is submitted for feedback whose inputs came along."""
+    sent(house.selector, Submit)
+    house.number += 1
+    house.truth(Observation((1.0,), prediction, "ann", (), house.query("ann")))
+    return sent(house.selector, Submit)
+
+
+def test_feedback_on_an_answer_of_models_that_have_been_taken_away() -> None:
+    house = House(cache_bytes=0)
+    prediction = house.ask("ann")
+    declare(house, "a")
+    (submit,) = asked_again(house, prediction)
+    house.lands(submit, 1)
+    assert house.statuses() == [(OK,)]
+
+
+def test_feedback_under_way_when_its_application_is_withdrawn_leaves_nothing_in_the_store() -> None:
+    house = House(cache_bytes=0)
+    submits = asked_again(house, house.ask("ann"))
+    house.tell(FRONTEND, Withdraw(2, "digits"))
+    for submit in submits:
+        house.lands(submit, 1)
+    assert house.statuses() == [(int(Status.UNKNOWN_MODEL),)]
+    assert house.store.family("contexts/digits") == []
+
+
+def test_what_another_application_of_the_same_name_and_revision_has_learned_breaks_nothing() -> None:
+    house = House()
+    house.truth(Observation((1.0,), house.ask("ann")))
+    (left,) = house.store.family("contexts/digits")
+    house.tell(FRONTEND, Withdraw(2, "digits"))
+    house.store.write([Change(left.key, 0, left.data)])
+    declare(house, "c", "d")
+    assert house.standing("ann") == house.standing("ann") == {"c": (0.5, 0), "d": (0.5, 0)}
+
+
+def test_a_query_under_way_when_its_application_is_declared_anew_undoes_nothing() -> None:
+    house = House()
+    house.number += 1
+    house.tell(FRONTEND, house.query("ann"))
+    submits = sent(house.selector, Submit)
+    declare(house, "a", "b", policy="thompson")
+    for submit in asked_again(house, b""):
+        house.lands(submit, 1)
+    learned = house.standing("ann")
+    for submit in submits:
+        house.lands(submit, 1)
+    assert [answer.status for answer in sent(house.selector, Answer)] == [OK]
+    assert house.standing("ann") == learned
+
+
+def test_feedback_with_inputs_whose_predictions_are_cached_is_learned_at_once() -> None:
+    house = House()
+    house.ask("ann")
+    again = msgspec.structs.replace(house.query("ann"), id=99)
+    feedback = Feedback(77, "digits", (Observation((1.0,), b"", "ann", (), again),))
+    house.selector.handle(house.now_ns, FRONTEND, feedback, ())
+    house.selector.tick(house.now_ns)
+    wakeup_ns = house.selector.wakeup_ns()
+    assert wakeup_ns is not None
+    assert wakeup_ns <= house.now_ns
+
+
+def test_a_declaration_that_cannot_be_read_harms_no_other_and_can_be_replaced() -> None:
+    store = House().store
+    store.write([Change("applications\nAAA", 0, b"\x00nonsense"), Change("applications\nBBB", 0, b"\x92\x01\x90")])
+    house = House(store)
+    assert list(house.selector.registry.running) == ["digits"]
+    for name in ("AAA", "BBB"):
+        house.tell(FRONTEND, Declare(5, Application(name, ("a",))))
+    assert [told.status for told in sent(house.selector, Applications) if told.id == 5] == [OK, OK]
+
+
+def test_a_query_that_waits_for_its_state_ends_when_its_application_is_withdrawn() -> None:
+    house = House()
+    house.number += 1
+    house.selector.handle(house.now_ns, FRONTEND, house.query("zoe"), ())
+    house.selector.tick(house.now_ns)
+    house.selector.out.clear()
+    house.tell(FRONTEND, Withdraw(2, "digits"))
+    for submit in sent(house.selector, Submit):
+        house.lands(submit, 1)
+    assert [answer.status for answer in sent(house.selector, Answer)] == [OK]
 
 
 def test_what_cannot_be_saved_in_time_is_lost_not_silent() -> None:

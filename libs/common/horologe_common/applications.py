@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import msgspec
 
 from horologe_common.status import InvalidInput
@@ -10,6 +12,11 @@ TASKS = ("classes", "regression", "any")
 NAME_LIMIT = 128
 """Characters of the name of an application, a model or a context."""
 MODELS_LIMIT = 64
+CONTEXTS_LIMIT = 1_000_000_000
+BYTES_LIMIT = 8 << 10
+"""Of a declaration, encoded. A selector announces all of its 1,000 at once, in a header of 16 MB at most."""
+EXACT = 1 << 53
+"""Whole numbers up to here are floats without loss."""
 
 
 class Application(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -65,12 +72,21 @@ def check_application(application: Application) -> None:
         raise InvalidInput(f"slo_ms: got {application.slo_ms}, wanted more than 0, at most an hour")
     if not 0 <= application.confidence <= 1:
         raise InvalidInput(f"confidence: got {application.confidence}, wanted 0 to 1")
-    if application.contexts < 1:
-        raise InvalidInput(f"contexts: got {application.contexts}, wanted at least 1")
-    if application.default is not None and application.task == "any":
+    if not 1 <= application.contexts <= CONTEXTS_LIMIT:
+        raise InvalidInput(f"contexts: got {application.contexts}, wanted 1 to {CONTEXTS_LIMIT}")
+    if application.default is not None:
+        _check_default(application.task, application.default)
+    if (size := len(msgspec.msgpack.encode(application))) > BYTES_LIMIT:
+        raise InvalidInput(f"application: got {size} bytes, at most {BYTES_LIMIT}")
+
+
+def _check_default(task: str, default: float) -> None:
+    if task == "any":
         raise InvalidInput("default: an application of task 'any' cannot have one")
-    if application.task == "classes" and application.default is not None and application.default % 1:
-        raise InvalidInput(f"default: got {application.default}, wanted a whole number, the task being classes")
+    if not isfinite(default):
+        raise InvalidInput(f"default: got {default}, wanted a finite number")
+    if task == "classes" and (default % 1 or abs(default) > EXACT):
+        raise InvalidInput(f"default: got {default}, wanted a whole number up to {EXACT}, the task being classes")
 
 
 def check_name(field: str, text: str) -> None:

@@ -111,10 +111,14 @@ class Stats:
             histogram = self.histograms[key] = Histogram(_bounds(name))
         histogram.observe(value)
 
-    def forget(self, prefix: str, label: str) -> None:
-        """Drop what is kept under names that begin so for this first label."""
+    def forget(self, prefix: str, *labels: str) -> None:
+        """Drop what is kept under names that begin so and has one of these first labels; without any, all of it.
+
+        It looks at every value: once for all labels, not once for each.
+        """
+        wanted = {(label,) for label in labels}
         for kept in (self.values, self.histograms):
-            for key in [key for key in kept if key[0].startswith(prefix) and key[1:2] == (label,)]:
+            for key in [key for key in kept if key[0].startswith(prefix) and (not labels or key[1:2] in wanted)]:
                 del kept[key]
 
 

@@ -67,7 +67,11 @@ def stored(data: bytes) -> Stored | None:
 
 
 def restored(running: Running, kept: Stored | None) -> Any:
-    """The state for the application as it is now. One of another policy is as good as none."""
+    """The state for the application as it is now, for just the models it has. One of another policy is as good as none.
+
+    Also where the revision is the same: it begins anew when an application is withdrawn, and what another selector
+    writes at that moment outlives the rest.
+    """
     policy = running.policy
     if kept is None:
         return policy.init()
@@ -76,7 +80,7 @@ def restored(running: Running, kept: Stored | None) -> Any:
         state = _decoder(kind).decode(kept.state)
     except msgspec.MsgspecError:
         return policy.init()
-    return state if kept.revision == running.revision else policy.init(state)
+    return policy.init(state)
 
 
 class Context(msgspec.Struct, eq=False):

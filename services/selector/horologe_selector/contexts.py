@@ -62,7 +62,13 @@ class Contexts:
         return sum(key.startswith(family) for key in self._contexts)
 
     def get(self, now_ns: int, running: Running, context: str) -> Any:
-        """The state; None while it is being read, `ready` will tell."""
+        """The state; None while it is being read, `ready` will tell.
+
+        For an application that has been replaced since: what it would make of the state of now, if that is in memory.
+        """
+        if running.replaced:
+            held = self._contexts.get(f"{FAMILIES}{running.application.name}\n{context}")
+            return running.policy.init(held.state if held else None)
         one = self._context(running, context)
         if one.read_ns < 0 or self._shared:
             self._refresh(now_ns, one)
@@ -137,6 +143,8 @@ class Contexts:
         family = family_of(application) + "\n"
         for key in [key for key in self._contexts if key.startswith(family)]:
             one = self._contexts.pop(key)
+            if one.awaited:
+                self._ready.append((application, key.partition("\n")[2]))
             self.failed += [(observed.token, f"application {application!r} was withdrawn") for observed in one.unsaved]
             self.unsaved -= len(one.unsaved)
             one.unsaved, one.reading, one.change = [], False, None

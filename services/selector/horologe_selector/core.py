@@ -106,19 +106,20 @@ class Selector:
         times = (
             self.ensembles.deadlines.next_ns(), self.contexts.wakeup_ns(), self.feedback.wakeup_ns(),
             self.registry.next_ns(), self.ways.next_ns() if self.registry.running else None,
+            0 if self.ensembles.finished else None,
         )  # fmt: skip
         self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
 
     def _tick(self, now_ns: int) -> None:
+        self.registry.tick(now_ns)
+        if self.registry.changed:
+            self._changed(now_ns)
         self.ensembles.tick(now_ns)
         self.contexts.tick(now_ns)
         for name, context in self.contexts.ready():
             self.ensembles.ready(now_ns, name, context)
             self.inquiries.ready(now_ns, name, context)
         self._learn(now_ns)
-        self.registry.tick(now_ns)
-        if self.registry.changed:
-            self._changed(now_ns)
         if self.registry.running:
             self.out += self.ways.pings(now_ns)
         for message in self.contexts.take():
@@ -140,10 +141,12 @@ class Selector:
 
     def _changed(self, now_ns: int) -> None:
         self.registry.changed = False
-        for name, erase in self.registry.take_forgotten():
+        forgotten = self.registry.take_forgotten()
+        for name, erase in forgotten:
             self.contexts.forget(name, erase)
             self.inquiries.forget(name)
-            self.stats.forget(STANDING, name)
+        if forgotten:
+            self.stats.forget(STANDING, *[name for name, _ in forgotten])
         announcement = Applications(0, self.registry.states())
         self.out += [Out(frontend, announcement) for frontend in self._frontends]
 

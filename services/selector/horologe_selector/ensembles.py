@@ -79,7 +79,9 @@ class Ensembles:
     ) -> None:
         """Take a query; it starts as soon as the state of its context is known. `selection`: what is to be asked."""
         self._last_id += 1
-        due_ns = max(now_ns, now_ns + query.budget_ns - self._ways.p99_ns(now_ns, frontend) - SPARE_NS)
+        # At most half of it: the pings of a stall of 400 ms are remembered for 20 s, and would leave no time till then.
+        way_ns = min(self._ways.p99_ns(now_ns, frontend) + SPARE_NS, query.budget_ns // 2)
+        due_ns = now_ns + max(0, query.budget_ns - way_ns)
         prediction = self._nonce + self._last_id.to_bytes(5, "big") + query.input_hash
         ensemble = Ensemble(self._last_id, frontend, query, running, now_ns, due_ns, prediction, token)
         ensemble.selection = selection or ensemble.selection

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from horologe_common.core import Out
 from horologe_common.status import InvalidInput, Status
+from horologe_common.wire import Release
 from horologe_selector.asks import Ask, Asks, Item
 from horologe_selector.cache import predicted
 from horologe_selector.policy import Selection
@@ -19,7 +21,7 @@ from horologe_selector.remembered import NONCE_BYTES, Table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_common.core import Buffer, Out
+    from horologe_common.core import Buffer
     from horologe_common.wire import Feedback, Observation, Query
     from horologe_selector.cache import Cache
     from horologe_selector.contexts import Contexts
@@ -31,11 +33,15 @@ OK = int(Status.OK)
 EVICTED = "prediction: not known any more, or none of its models' predictions is: send the inputs again"
 
 
+OTHERS = 64
+"""Times that one observation may be sent again while it waits to be saved: as often as it fits into one Feedback."""
+
+
 class Again(msgspec.Struct, eq=False):
     """An item whose models are asked again. `values`: of those that need not be."""
 
     item: Item
-    running: Running
+    application: str
     context: str
     selection: Selection | None
     seen: Observation
@@ -68,14 +74,16 @@ class Feedbacks:
         self._again: dict[int, Again] = {}
         self._last_token = 0
         self._wanted: list[Wanted] = []
+        self._released: list[Out] = []
 
     def __len__(self) -> int:
         """Feedback that has not been answered."""
         return len(self._asks)
 
     def take(self) -> list[Out]:
-        """Acknowledgements."""
-        return self._asks.take()
+        """Acknowledgements, and releases of inputs that came along and are not needed."""
+        released, self._released = self._released, []
+        return released + self._asks.take()
 
     def take_wanted(self) -> list[Wanted]:
         """What is to be predicted again."""
@@ -94,12 +102,17 @@ class Feedbacks:
         """Feedback on one application; acknowledged when all of it is durable, or cannot be."""
         ask = self._asks.begin(frontend, message.id, now_ns + self.settings.feedback_ns, len(message.items))
         running = self._applications.get(message.application)
+        known = len(self._wanted)
         for at, observation in enumerate(message.items):
             if running is None:
                 reason = f"application: got {message.application!r}, which is not declared"
                 self._asks.settle(ask, at, int(Status.UNKNOWN_MODEL), reason)
             else:
                 self._observe(now_ns, ask, at, running, observation)
+        needed = {wanted.query.id for wanted in self._wanted[known:]}
+        staged = (observation.query.id for observation in message.items if observation.query is not None)
+        if unneeded := tuple(input_id for input_id in staged if input_id not in needed):
+            self._released.append(Out(frontend, Release(unneeded)))
 
     def joined(
         self, now_ns: int, token: int, values: Mapping[str, tuple[float, ...]], selection: Selection | None = None
@@ -107,10 +120,13 @@ class Feedbacks:
         """Wanted predictions, of those models that have made one; `selection`: which were asked."""
         if (again := self._again.pop(token, None)) is None:
             return
+        if (running := self._applications.get(again.application)) is None:
+            self._end(again.item, int(Status.UNKNOWN_MODEL), f"application {again.application!r} was withdrawn")
+            return
         found = {**values, **again.values}
         if again.selection and any(model in found for model in again.selection.models):
             selection = again.selection
-        self._learn(now_ns, again.item, again.running, again.context, selection, again.seen, found)
+        self._learn(now_ns, again.item, running, again.context, selection, again.seen, found)
 
     def tick(self, now_ns: int) -> None:
         """Acknowledge what is durable, and what has waited too long."""
@@ -144,7 +160,7 @@ class Feedbacks:
             self._asks.settle(ask, at, OK)
             return
         elif known.item is not None:
-            known.item.others = [*(known.item.others or ()), (ask, at)]
+            self._with_others(known.item, ask, at)
             return
         elif known.plan.application != running.application.name:
             reason = f"prediction: is one of {known.plan.application!r}, wanted one of {running.application.name!r}"
@@ -155,6 +171,15 @@ class Feedbacks:
             return
         self._join(now_ns, Item(ask, at, known), running, seen)
 
+    def _with_others(self, item: Item, ask: Ask, at: int) -> None:
+        """It was sent again before it was saved."""
+        item.others = [(other, place) for other, place in item.others or () if other.left > 0]
+        if len(item.others) < OTHERS:
+            item.others.append((ask, at))
+        else:
+            reason = f"prediction: the same was sent {OTHERS} times already and waits to be saved"
+            self._asks.settle(ask, at, int(Status.REFUSED), reason, self.settings.store_pause_ns)
+
     def _join(self, now_ns: int, item: Item, running: Running, seen: Observation) -> None:
         """With the cache; what is not there any more is predicted again, if the inputs came along."""
         known, selection = item.remembered, None
@@ -163,8 +188,8 @@ class Feedbacks:
         if known is not None:
             context = context or known.context
             values = self._cached(running, known, seen.prediction)
-            if known.plan.models:
-                selection = Selection(known.plan.models, known.probability)
+            if models := tuple([model for model in known.plan.models if model in running.application.models]):
+                selection = Selection(models, known.probability)
         query = seen.query
         if query is None or (selection is not None and all(model in values for model in selection.models)):
             self._learn(now_ns, item, running, context, selection, seen, values)
@@ -175,7 +200,7 @@ class Feedbacks:
         if known is not None:
             known.item = item
         self._last_token += 1
-        self._again[self._last_token] = Again(item, running, context, selection, seen, values)
+        self._again[self._last_token] = Again(item, running.application.name, context, selection, seen, values)
         self._wanted.append(Wanted(item.ask.frontend, self._last_token, running, query, selection))
 
     def _cached(self, running: Running, known: Remembered, prediction: bytes) -> dict[str, tuple[float, ...]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from horologe_common.application_outputs import answer_tensors
+from horologe_common.applications import EXACT
 from horologe_common.frames import array_of
 from horologe_common.status import InvalidInput
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from horologe_common.core import Buffer
     from horologe_common.wire import Tensor
     from horologe_selector.policy import Guess
-
-EXACT = 1 << 53
-"""Whole numbers up to here are floats without loss."""
 
 
 def values_of(application: Application, outputs: Sequence[Tensor], buffers: Sequence[Buffer]) -> tuple[float, ...]:

@@ -120,7 +120,7 @@ class Registry:
 
     def _kept(self, name: str) -> Kept:
         record = self._records.get(name)
-        return msgspec.msgpack.decode(record.data, type=Kept) if record else Kept(0, [])
+        return _read(record) if record else Kept(0, [])
 
     def written(self, now_ns: int, message: Written) -> None:
         """The store has answered a change of ours."""
@@ -160,15 +160,18 @@ class Registry:
         """Serve what the record says, or no longer."""
         self.changed = True
         before = self.running.pop(name, None)
+        if before is not None:
+            before.replaced = True
         if record is None:
             self._records.pop(name, None)
             self._forgotten.append((name, ours))
             return
         self._records[name] = record
-        kept = msgspec.msgpack.decode(record.data, type=Kept)
+        kept = _read(record)
         try:
+            check_application(kept.declarations[-1])
             running = Running(kept.declarations[-1], kept.revision, self._losses)
-        except InvalidInput:  # by a newer version of ours, with a policy we do not have
+        except (InvalidInput, IndexError):  # by another version of ours, with a policy or fields we do not have
             return
         if before is not None:
             running.take_over(before)
@@ -190,8 +193,8 @@ class Registry:
 
     def publish(self, stats: Stats) -> None:
         """How the models have done, as metrics."""
+        stats.forget(STANDING)
         for name, running in self.running.items():
-            stats.forget(STANDING, name)
             for model, tally in running.tallies.items():
                 for metric in msgspec.structs.fields(tally):
                     stats.set(f"{STANDING}{metric.name}_total", name, model, to=getattr(tally, metric.name))
@@ -203,6 +206,14 @@ class Registry:
 
 def _key(name: str) -> str:
     return f"{FAMILY}\n{name}"
+
+
+def _read(record: Record) -> Kept:
+    """Nothing, where it cannot be read: then it is not served, and can be declared anew or withdrawn."""
+    try:
+        return msgspec.msgpack.decode(record.data, type=Kept)
+    except msgspec.MsgspecError:
+        return Kept(0, [])
 
 
 def _unknown(name: str) -> HorologeError:

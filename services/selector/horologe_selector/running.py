@@ -43,6 +43,8 @@ class Running:
         self.policy = make_policy(application)
         self.loss = loss_of(application, losses)
         self.slo_ns = ms(application.slo_ms)
+        self.replaced = False
+        """Whether it was declared anew, or withdrawn, while queries were under way."""
         known = (*application.models, *application.shadows)
         self.averages = {model: Average(application.task == "regression") for model in known}
         self.tallies = {model: Tally() for model in known}

@@ -1,0 +1,48 @@
+"""What may be declared: bounds that keep one application from being a danger to the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from horologe_common.applications import BYTES_LIMIT, MODELS_LIMIT, Application, check_application
+from horologe_common.status import InvalidInput
+from horologe_common.wire import PEER_HEADER_LIMIT
+from horologe_selector.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"contexts": 0}, "contexts"),
+        ({"contexts": 10**30}, "contexts"),
+        ({"default": 1e300}, "default"),
+        ({"default": float("inf")}, "default"),
+        ({"default": float("nan")}, "default"),
+        ({"default": float("nan"), "task": "regression"}, "default"),
+        ({"default": float("inf"), "task": "regression"}, "default"),
+        ({"default": 0.5}, "default"),
+        ({"default": 1.0, "task": "any"}, "default"),
+        ({"output": "y" * BYTES_LIMIT}, "application"),
+    ],
+)
+def test_what_could_not_be_kept_announced_or_answered_is_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{field}: "):
+        check_application(Application("a", ("m",), **fields))
+
+
+@pytest.mark.parametrize("fields", [{"default": float(1 << 53)}, {"default": -1e300, "task": "regression"}])
+def test_the_largest_defaults_can_be_answered(fields: dict[str, Any]) -> None:
+    check_application(Application("a", ("m",), **fields))
+
+
+def test_as_many_models_as_may_be_with_long_names_fit() -> None:
+    application = Application("a" * 128, tuple(f"{number:0100}" for number in range(MODELS_LIMIT)))
+    check_application(application)
+    assert len(msgspec.msgpack.encode(application)) > BYTES_LIMIT // 2
+
+
+def test_all_applications_fit_into_one_announcement() -> None:
+    assert Settings().applications * BYTES_LIMIT < PEER_HEADER_LIMIT
