@@ -56,12 +56,13 @@ STANDING = "horologe_application_model_"
 class Selector:
     """Core of the selector. `chance` is the policies' randomness, `losses` what the operator adds to the named ones.
 
-    `store` is the address of the keeper of what is learned and declared.
+    `shared`: whether other selectors write to the same state store; `store` is the address of its keeper.
     """
 
     def __init__(
-        self, address: str, settings: Settings, chance: Chance, losses: Mapping[str, Loss] | None = None
-    ) -> None:
+        self, address: str, settings: Settings, chance: Chance, losses: Mapping[str, Loss] | None = None,
+        shared: bool = False,
+    ) -> None:  # fmt: skip
         self.address = address
         self.settings = settings
         self.out: list[Out] = []
@@ -69,9 +70,8 @@ class Selector:
         self.stats = Stats()
         self.catalogue = Catalogue()
         self.flights = Flights(Cache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._landed)
-        shared = settings.store == "redis"
         self.registry = Registry(losses or {}, self._post, self.store, shared, settings.applications)
-        self.contexts = Contexts(settings, address)
+        self.contexts = Contexts(settings, address, shared)
         self.feedback = Feedbacks(settings, self.registry.running, self.contexts, self.flights.cache)
         self.ways = WayBack()
         self.ensembles = Ensembles(address, chance, self.flights, self.contexts, self.catalogue, self.ways, self._post)
