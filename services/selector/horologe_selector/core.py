@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.applications import undeclared
 from horologe_common.core import Gone, Joined, Out, role
 from horologe_common.metrics import Stats
-from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
     ApplicationInfo,
@@ -171,8 +171,8 @@ class Selector:
         elif (running := self.registry.running.get(query.application)) is not None:
             self.ensembles.ask(now_ns, frontend, query, running)
         else:
-            reason = f"application: got {query.application!r}, which is not declared"
-            self.out.append(Out(frontend, Answer(query.id, int(Status.UNKNOWN_MODEL), reason=reason)))
+            error = undeclared(query.application)
+            self.out.append(Out(frontend, Answer(query.id, int(error.status), reason=error.reason)))
 
     def _ask(self, now_ns: int, frontend: str, query: Query) -> None:
         """A query for one model."""
@@ -222,8 +222,8 @@ class Selector:
             return
         running = self.registry.running.get(message.name)
         if running is None:
-            reason = f"application: got {message.name!r}, which is not declared"
-            self.out.append(Out(frontend, Applications(message.id, (), int(Status.UNKNOWN_MODEL), reason)))
+            error = undeclared(message.name)
+            self.out.append(Out(frontend, Applications(message.id, (), int(error.status), error.reason)))
             return
         state = self.contexts.get(now_ns, running, message.context)
         state = running.policy.init() if state is None else state

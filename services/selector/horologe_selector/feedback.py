@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from horologe_common.applications import undeclared
 from horologe_common.status import InvalidInput, Status
 from horologe_selector.asks import Ask, Asks, Item
 from horologe_selector.cache import predicted
@@ -96,8 +97,8 @@ class Feedbacks:
         running = self._applications.get(message.application)
         for at, observation in enumerate(message.items):
             if running is None:
-                reason = f"application: got {message.application!r}, which is not declared"
-                self._asks.settle(ask, at, int(Status.UNKNOWN_MODEL), reason)
+                error = undeclared(message.application)
+                self._asks.settle(ask, at, int(error.status), error.reason)
             else:
                 self._observe(now_ns, ask, at, running, observation)
 

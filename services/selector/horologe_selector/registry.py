@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.applications import Application, check_application
+from horologe_common.applications import Application, check_application, undeclared
 from horologe_common.clock import NEVER_NS, s
 from horologe_common.core import Out
-from horologe_common.status import HorologeError, InvalidInput, Refused, Status, UnknownModel
+from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Applications, ApplicationState
 from horologe_selector.running import Running
 from horologe_selector.store import Change, Listed, Record, Write, Written
@@ -84,7 +84,7 @@ class Registry:
         def change() -> Kept:
             kept = self._kept(message.name)
             if not kept.declarations:
-                raise _unknown(message.name)
+                raise undeclared(message.name)
             if len(kept.declarations) == 1:
                 raise InvalidInput(f"application {message.name}: there is no earlier declaration")
             return Kept(kept.revision + 1, kept.declarations[:-1])
@@ -96,7 +96,7 @@ class Registry:
 
         def change() -> None:
             if message.name not in self._records:
-                raise _unknown(message.name)
+                raise undeclared(message.name)
 
         self._change(frontend, message.id, message.name, change)
 
@@ -192,7 +192,3 @@ class Registry:
 
 def _key(name: str) -> str:
     return f"{FAMILY}\n{name}"
-
-
-def _unknown(name: str) -> HorologeError:
-    return UnknownModel(f"application: got {name!r}, which is not declared")
