@@ -33,7 +33,7 @@ PURE = frozenset({
         "snapshot",
     )),
     *(f"horologe_frontend.{name}" for name in (
-        "admission", "applications", "asks", "catalogue", "core", "counts", "feedbacks", "lingering", "questions",
+        "admission", "applications", "catalogue", "core", "counts", "feedbacks", "lingering", "questions", "relay",
         "sampling", "settings", "statistics",
     )),
     *(f"horologe_selector.{name}" for name in (
