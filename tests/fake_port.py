@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.application_outputs import answer_tensors, output_specs
-from horologe_common.applications import Application
+from horologe_common.applications import Application, undeclared
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import Status, UnknownModel
 from horologe_common.wire import (
@@ -145,7 +145,7 @@ class FakePort:
 
     def application(self, name: str) -> tuple[Application, ModelSpec]:
         if name not in APPLICATIONS:
-            raise UnknownModel(f"application: got {name!r}, which is not declared")
+            raise undeclared(name)
         application = APPLICATIONS[name]
         outputs = FLOATS_OUT if application.task == "any" else output_specs(application)
         return application, ModelSpec(name, "", "application", (FLOATS,), outputs, (1, 2, 4, 8))

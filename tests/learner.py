@@ -27,9 +27,10 @@ POLL_S = 0.01
 
 
 def main(settings: Settings, address: str, first: int, count: int, many: int) -> None:
-    contexts, running = Contexts(settings, address), a_running()
+    store, running = open_store(settings), a_running()
+    contexts = Contexts(settings, address, store.shared)
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    keeper = Keeper(open_store(settings), replies.put, settings.store_queue, settings.store_pause_ns)
+    keeper = Keeper(store, replies.put, settings.store_queue, settings.store_pause_ns)
     keeper.start()
     at, saved = first, 0
     while saved < count:

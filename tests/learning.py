@@ -76,7 +76,7 @@ class Shelf:
         self, store: StateStore, address: str = "selector/0#1", running: Running | None = None, **settings: Any
     ):
         self.store = store
-        self.contexts = Contexts(Settings(store="redis" if store.shared else "memory", **settings), address)
+        self.contexts = Contexts(Settings(**settings), address, store.shared)
         self.running = running or a_running()
         self.now_ns = 0
         self.asked: deque[Any] = deque()

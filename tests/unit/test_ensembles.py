@@ -15,6 +15,7 @@ from builders import a_spec, a_state, sent
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.core import Gone, Joined
+from horologe_common.snapshot import restore, snapshot
 from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
@@ -37,6 +38,7 @@ from horologe_common.wire import (
 )
 from horologe_selector.core import Selector
 from horologe_selector.keeper import serve
+from horologe_selector.losses import LOSSES
 from horologe_selector.settings import Settings
 from horologe_selector.store import Write, Written
 from horologe_selector.stores.memory import Memory
@@ -450,6 +452,19 @@ def test_applications_are_there_again_after_a_restart() -> None:
     after.tell(FRONTEND, Joined(FRONTEND))
     (announced,) = sent(after.selector, Applications, FRONTEND)
     assert [state.application.name for state in announced.applications] == ["digits"]
+
+
+@pytest.mark.parametrize("task", ["classes", "regression"])
+def test_a_selector_restored_from_a_snapshot_goes_on_with_what_was_asked(task: str) -> None:
+    desk = Desk(models=("a", "b"), policy="exp4", task=task)
+    desk.ask()
+    desk.selector = restore(snapshot(desk.selector), LOSSES)
+    desk.lands("a", 3)
+    desk.lands("b", 3)
+    answer, _ = desk.answer()
+    assert (answer.status, answer.models) == (0, ("a", "b"))
+    desk.selector.check()
+    assert desk.selector.registry.running["digits"].loss(3.0, 3.5) == (1.0 if task == "classes" else 0.5)
 
 
 def test_while_the_store_is_away_declarations_are_refused() -> None:

@@ -501,12 +501,11 @@ def test_metrics_are_of_declared_applications_only() -> None:
     ask(frontend, "nope")
     query = ask(frontend)
     assert query is not None
-    frontend.handle(NOW, SELECTOR, Answer(query.id, 0, missing=("one", "two/1"), defaulted=True), ())
+    frontend.handle(NOW, SELECTOR, Answer(query.id, 0, defaulted=True), ())
     values = frontend.stats.values
     assert values["horologe_application_requests_total", "", "UNKNOWN_MODEL"] == 1
     assert values["horologe_application_requests_total", "digits", "OK"] == 1
     assert values["horologe_application_defaulted_total", "digits"] == 1
-    assert values["horologe_application_missing_total", "digits"] == 2
     assert frontend.stats.histograms["horologe_application_request_seconds", "digits"].total == 1
     announce(frontend, BARE)
     assert not any("digits" in key for key in (*values, *frontend.stats.histograms))

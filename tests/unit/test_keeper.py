@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horologe_common.clock import s
-from horologe_selector.keeper import Inline, Keeper, serve
+from horologe_selector.keeper import Keeper, serve
 from horologe_selector.store import Away, Change, Found, List, Listed, Read, Record, Trim, Write, Written
 from horologe_selector.stores.memory import Memory
 
@@ -166,20 +166,3 @@ def test_at_the_end_it_does_what_waits_and_posts_nothing_any_more() -> None:
     assert house.replies.empty()
     assert len(house.store.family("f")) == 2
     assert house.store.closed
-
-
-def test_inline_it_answers_in_the_same_turn() -> None:
-    store = Slow()
-    inline = Inline("store/0", store)
-    store.let.release()
-    for message in (a_write("f\na"), Read(("f\na",)), "something else"):
-        inline.handle(0, "selector/0#1", message, ())
-    inline.tick(0)
-    assert inline.wakeup_ns() is None
-    assert [out.to for out in inline.out] == ["selector/0#1"] * 2
-    assert inline.out[1].message == Found(("f\na",), [Record("f\na", 1, b"1")])
-    inline.out.clear()
-    store.away = "unplugged"
-    store.let.release()
-    inline.handle(0, "selector/0#1", a_write("f\na", 1), ())
-    assert inline.out[0].message.reason == "unplugged"

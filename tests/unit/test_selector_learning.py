@@ -32,7 +32,7 @@ from horologe_common.wire import (
     Withdraw,
 )
 from horologe_selector.core import Selector
-from horologe_selector.keeper import Inline
+from horologe_selector.keeper import refused, serve
 from horologe_selector.settings import Settings
 from horologe_selector.store import Away, Change, Record
 from horologe_selector.stores.memory import Memory
@@ -66,7 +66,6 @@ class House:
     def __init__(self, store: Unplugged | None = None, **settings: Any) -> None:
         self.selector = Selector("selector/0#1", Settings(store="memory", **settings), random.Random(1))
         self.store = store or Unplugged()
-        self.keeper = Inline(self.selector.store, self.store)
         self.now_ns = 0
         self.number = 0
         self.slow = False
@@ -84,13 +83,15 @@ class House:
         """Tick, and let the store answer, until all is quiet."""
         while True:
             self.selector.tick(self.now_ns)
-            asked = [out for out in self.selector.out if out.to == self.keeper.address]
-            self.selector.out = [out for out in self.selector.out if out.to != self.keeper.address]
-            for out in asked:
-                self.keeper.handle(self.now_ns, self.selector.address, out.message, ())
-            replies, self.keeper.out = self.keeper.out, []
-            for out in replies:
-                self.selector.handle(self.now_ns, self.keeper.address, out.message, ())
+            asked = [out.message for out in self.selector.out if out.to == self.selector.store]
+            self.selector.out = [out for out in self.selector.out if out.to != self.selector.store]
+            for message in asked:
+                try:
+                    replies = serve(self.store, [message])
+                except Away as error:
+                    replies = refused([message], str(error))
+                for reply in replies:
+                    self.selector.handle(self.now_ns, self.selector.store, reply, ())
             wakeup_ns = self.selector.wakeup_ns()
             if not asked and (wakeup_ns is None or wakeup_ns > self.now_ns):
                 return

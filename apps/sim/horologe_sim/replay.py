@@ -13,6 +13,7 @@ import msgspec
 
 from horologe_common.recorder import Handled, Segment, Ticked, read_segments
 from horologe_common.snapshot import heavy, light, restore
+from horologe_selector.losses import LOSSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,7 +100,7 @@ class _Run:
         self.report = report
         self.begin_ns = begin_ns
         self.tap = tap
-        functions = {"digest": lambda header, buffers: b"", "inline_io": _inline_io(segment)}
+        functions = {"digest": lambda header, buffers: b"", "inline_io": _inline_io(segment), **LOSSES}
         self.core: Core = restore(segment.snapshot, functions)
 
     def play(self, until_ns: int | None) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from horologe.feedback import check, one_of, parcels
 from horologe.signature import Signature
-from horologe_common.status import UnknownModel
 from horologe_common.wire import ApplicationInfo, Declare, ModelInfo, Rollback, Withdraw
 
 if TYPE_CHECKING:
@@ -82,7 +81,5 @@ class AsyncApplicationCalls:
         return one_of(await self._ask(partial(Rollback, name=name), timeout), name)
 
     async def _signature(self, application: str, timeout: float) -> Signature:
-        states = await self._ask(partial(ModelInfo, application=application), timeout)
-        if not states:
-            raise UnknownModel(f"application: got {application!r}, which is not declared")
-        return Signature(states[0].spec)
+        (state,) = await self._ask(partial(ModelInfo, application=application), timeout)
+        return Signature(state.spec)

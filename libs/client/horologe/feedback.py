@@ -10,7 +10,8 @@ import numpy as np
 from horologe.call import check_texts
 from horologe.reply import Reply
 from horologe.signature import Signature, tensors_of
-from horologe_common.status import InvalidInput, Status, UnknownModel, error_for
+from horologe_common.applications import undeclared
+from horologe_common.status import InvalidInput, Status, error_for
 from horologe_common.wire import Acknowledged, ApplicationState, Feedback, Observation
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def one_of(states: Sequence[ApplicationState], name: str) -> ApplicationState:
     for state in states:
         if state.application.name == name:
             return state
-    raise UnknownModel(f"application: got {name!r}, which is not declared")
+    raise undeclared(name)
 
 
 def _items(predictions: Any, truths: Any, inputs: Any) -> list[tuple[Any, Any, Any]]:

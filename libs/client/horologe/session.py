@@ -236,7 +236,7 @@ class Session:
         for _, _, message, buffers in arrivals:
             if isinstance(message, wire.Answer):
                 self._answered(message, buffers)
-            elif isinstance(message, wire.Models | wire.Description | wire.Applications | wire.Acknowledged):
+            elif isinstance(message, Told):
                 self._told(message)
             elif isinstance(message, wire.Welcome):
                 self._welcomed(message)

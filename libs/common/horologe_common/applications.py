@@ -6,7 +6,7 @@ from math import isfinite
 
 import msgspec
 
-from horologe_common.status import InvalidInput
+from horologe_common.status import InvalidInput, UnknownModel
 
 TASKS = ("classes", "regression", "any")
 NAME_LIMIT = 128
@@ -93,3 +93,8 @@ def check_name(field: str, text: str) -> None:
     """Raise `InvalidInput` unless the text is fit to name something."""
     if not 0 < len(text) <= NAME_LIMIT or not text.isprintable() or text != text.strip():
         raise InvalidInput(f"{field}: got {text[:NAME_LIMIT]!r}, wanted 1 to {NAME_LIMIT} printable characters")
+
+
+def undeclared(name: str) -> UnknownModel:
+    """What to raise, or to answer, where there is no application of this name."""
+    return UnknownModel(f"application: got {name!r}, which is not declared")

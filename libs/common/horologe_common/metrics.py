@@ -42,9 +42,6 @@ METRICS: dict[str, Metric] = {
     "horologe_application_defaulted_total": Metric(
         "counter", "Requests of which a row was answered by the declared default", ("application",)
     ),
-    "horologe_application_missing_total": Metric(
-        "counter", "Models that were asked and not there in time", ("application",)
-    ),
     "horologe_application_request_seconds": Metric("histogram", "Arrival to answer at the frontend", ("application",)),
     "horologe_refused_total": Metric("counter", "Requests refused by the controller, by reason", (*MODEL, "reason")),
     "horologe_batch_rows": Metric("histogram", "Rows in a batch", MODEL),
@@ -79,7 +76,7 @@ METRICS: dict[str, Metric] = {
     "horologe_profiler_waiting": Metric("gauge", "Samples that wait to be run"),
     "horologe_profiler_parts": Metric("gauge", "Models x applications x ranges of lengths that are known"),
     "horologe_application_model_answered_total": Metric("counter", "Predictions for an application", PART),
-    "horologe_application_model_missing_total": Metric("counter", "Predictions not there in time, replaced", PART),
+    "horologe_application_model_missing_total": Metric("counter", "Models that were asked and not there in time", PART),
     "horologe_application_model_agreed_total": Metric("counter", "Predictions equal to the application's answer", PART),
     "horologe_application_model_observations_total": Metric("counter", "Predictions that feedback has judged", PART),
     "horologe_application_model_loss_total": Metric("counter", "Loss of these predictions, each 0 to 1", PART),

@@ -33,12 +33,13 @@ PURE = frozenset({
         "snapshot",
     )),
     *(f"horologe_frontend.{name}" for name in (
-        "admission", "applications", "asks", "catalogue", "core", "counts", "feedbacks", "lingering", "questions",
+        "admission", "applications", "catalogue", "core", "counts", "feedbacks", "lingering", "questions", "relay",
         "sampling", "settings", "statistics",
     )),
     *(f"horologe_selector.{name}" for name in (
         "asks", "averages", "cache", "catalogue", "context", "contexts", "core", "ensemble", "ensembles", "feedback",
-        "flights", "inquiries", "policy", "registry", "remembered", "running", "settings", "store", "way_back",
+        "flights", "inquiries", "losses", "policy", "registry", "remembered", "running", "settings", "store",
+        "way_back",
     )),
     *(f"horologe_controller.{name}" for name in (
         "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "lane", "lookahead",

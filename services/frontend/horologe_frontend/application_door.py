@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
-from horologe_common.status import Status, UnknownModel, error_for
+from horologe_common.applications import undeclared
+from horologe_common.status import Status, error_for
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Rollback, Withdraw
 from horologe_frontend.application_json import (
     about,
@@ -44,7 +45,7 @@ class ApplicationDoor:
                 states = await self._ask(ApplicationInfo(0))
                 return json_response({"applications": [application_json(state) for state in states]})
             case "application_rollback":
-                return self._one(asked.model, await self._ask(Rollback(0, asked.model)))
+                return _one(asked.model, await self._ask(Rollback(0, asked.model)))
             case "application_predict":
                 return await self._predict(asked.model, request, body)
             case "application_feedback":
@@ -54,12 +55,12 @@ class ApplicationDoor:
     async def _application(self, name: str, request: Request, body: bytes) -> Response:
         if request.method == "PUT":
             check_json_length(len(body), self._settings.json_limit_bytes)
-            return self._one(name, await self._ask(Declare(0, read_application(name, body))))
+            return _one(name, await self._ask(Declare(0, read_application(name, body))))
         if request.method == "DELETE":
             await self._ask(Withdraw(0, name))
             return json_response({})
         context = parse_qs(request.query).get("context", [""])[-1]
-        return self._one(name, await self._ask(ApplicationInfo(0, name, context)))
+        return _one(name, await self._ask(ApplicationInfo(0, name, context)))
 
     async def _ask(self, question: Any) -> Sequence[ApplicationState]:
         answer = await self._port.ask(question)
@@ -67,12 +68,6 @@ class ApplicationDoor:
             raise error_for(answer.status, answer.reason)
         states: Sequence[ApplicationState] = answer.applications
         return states
-
-    def _one(self, name: str, states: Sequence[ApplicationState]) -> Response:
-        for state in states:
-            if state.application.name == name:
-                return json_response(application_json(state))
-        raise UnknownModel(f"application: got {name!r}, which is not declared")
 
     async def _predict(self, name: str, request: Request, body: bytes) -> Response:
         application, spec = self._port.application(name)
@@ -89,6 +84,13 @@ class ApplicationDoor:
             first = next(iter(told.statuses), int(Status.INVALID_INPUT))
             raise error_for(first, told.reason, told.retry_after_ns)
         return json_response({"statuses": [Status(one).name for one in told.statuses], "reason": told.reason})
+
+
+def _one(name: str, states: Sequence[ApplicationState]) -> Response:
+    for state in states:
+        if state.application.name == name:
+            return json_response(application_json(state))
+    raise undeclared(name)
 
 
 def _response(application: Application, inference: Inference, answer: Answer, buffers: Sequence[Buffer]) -> Response:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from horologe_common.application_outputs import output_specs
-from horologe_common.applications import check_application
+from horologe_common.applications import check_application, undeclared
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput, Refused, UnknownModel
@@ -60,7 +60,7 @@ class Declared:
         if application is None:
             if not self.announced_by:
                 raise Refused("no applications are known yet: the selector is starting", RETRY_NS)
-            raise UnknownModel(f"application: got {name!r}, which is not declared")
+            raise undeclared(name)
         return application
 
     def check(self, application: Application) -> None:

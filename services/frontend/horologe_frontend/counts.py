@@ -50,8 +50,6 @@ class Counts:
             self.stats.observe(f"{PREFIX}request_seconds", spec.name, value=took_ns)
             if answer.defaulted:
                 self.stats.count(f"{PREFIX}defaulted_total", spec.name)
-            if answer.missing:
-                self.stats.count(f"{PREFIX}missing_total", spec.name, by=len(answer.missing))
 
     def withdrawn(self, applications: Iterable[str]) -> None:
         """Forget what was counted of these: whoever declares new names for ever would fill the memory."""

@@ -22,17 +22,17 @@ from horologe_common.wire import (
     Rollback,
     Withdraw,
 )
-from horologe_frontend.asks import Asks
+from horologe_frontend.relay import Relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from horologe_common.core import Buffer
     from horologe_frontend.applications import Declared
-    from horologe_frontend.asks import Told
     from horologe_frontend.catalogue import Catalogue
     from horologe_frontend.counts import Counts
     from horologe_frontend.feedbacks import Feedbacks
+    from horologe_frontend.relay import Told
 
     Answerer = Callable[[int, str, Any, Sequence[Buffer]], Iterable[Out]]
 
@@ -48,7 +48,7 @@ class Questions:
         self._declared = declared
         self._counts = counts
         self._feedbacks = feedbacks
-        self._asks = Asks(limit_ns)
+        self._relay = Relay(limit_ns)
         self._from_clients: dict[type, Answerer] = {
             ModelInfo: self._model_info, Admit: self._ask_controller, Describe: self._ask_controller,
             Declare: self._declare, Withdraw: self._ask_selector, Rollback: self._ask_selector,
@@ -68,17 +68,17 @@ class Questions:
 
     def tick(self, now_ns: int) -> Iterable[Out]:
         """Answers to what nobody has answered in time."""
-        return (*self._asks.expired(now_ns), *self._feedbacks.expired(now_ns))
+        return (*self._relay.expired(now_ns), *self._feedbacks.expired(now_ns))
 
     def next_ns(self) -> int | None:
         """When the first of these is due."""
-        timers = (self._asks.deadlines, self._feedbacks.deadlines)
+        timers = (self._relay.deadlines, self._feedbacks.deadlines)
         return min((at_ns for one in timers if (at_ns := one.next_ns()) is not None), default=None)
 
     def selector_gone(self, address: str) -> Iterable[Out]:
         """Answers to what this one will not answer any more."""
         self.selector = "" if address == self.selector else self.selector
-        return (*self._asks.gone(address), *self._feedbacks.gone(address))
+        return (*self._relay.gone(address), *self._feedbacks.gone(address))
 
     def check(self) -> None:
         self._feedbacks.check()
@@ -96,7 +96,7 @@ class Questions:
     def _ask_controller(
         self, now_ns: int, client: str, message: Admit | Describe, buffers: Sequence[Buffer]
     ) -> Iterable[Out]:
-        yield self._asks.ask(now_ns, client, message, self.controller)
+        yield self._relay.ask(now_ns, client, message, self.controller)
 
     def _ask_selector(
         self,
@@ -105,7 +105,7 @@ class Questions:
         message: Declare | Withdraw | Rollback | ApplicationInfo,
         buffers: Sequence[Buffer],
     ) -> Iterable[Out]:
-        yield self._asks.ask(now_ns, client, message, self.selector)
+        yield self._relay.ask(now_ns, client, message, self.selector)
 
     def _declare(self, now_ns: int, client: str, message: Declare, buffers: Sequence[Buffer]) -> Iterable[Out]:
         try:
@@ -126,7 +126,7 @@ class Questions:
     def _models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> Iterable[Out]:
         """The controller's announcement, or its answer to a question."""
         if message.id:
-            return self._asks.told(message)
+            return self._relay.told(message)
         self._catalogue.replace(message.models)
         self._declared.models_changed()
         return ()
@@ -136,12 +136,12 @@ class Questions:
     ) -> Iterable[Out]:
         """The selector's announcement, or its answer to a question."""
         if message.id:
-            return self._asks.told(message)
+            return self._relay.told(message)
         self._counts.withdrawn(self._declared.replace(selector, message.applications))
         return ()
 
     def _told(self, now_ns: int, sender: str, message: Told, buffers: Sequence[Buffer]) -> Iterable[Out]:
-        return self._asks.told(message)
+        return self._relay.told(message)
 
     def _ping(self, now_ns: int, sender: str, message: Ping, buffers: Sequence[Buffer]) -> Iterable[Out]:
         """The selector measures how long its answers take to come here."""

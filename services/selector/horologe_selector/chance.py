@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 
-class Kept:
+class Sticky:
     """Chance that follows from a context: whoever has it gets the same model each time."""
 
     def __init__(self, context: str) -> None:

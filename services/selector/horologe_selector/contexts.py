@@ -33,13 +33,13 @@ LOOKS = 8
 class Contexts:
     """`saved`: tokens of observations that are durable, since the last look. `failed`: tokens, and why not."""
 
-    def __init__(self, settings: Settings, address: str) -> None:
+    def __init__(self, settings: Settings, address: str, shared: bool) -> None:
         self.settings = settings
         self.saved: list[Any] = []
         self.failed: list[tuple[Any, str]] = []
         self.unsaved = 0
         self._writer = int.from_bytes(hashlib.blake2b(address.encode(), digest_size=7).digest())
-        self._shared = settings.store == "redis"
+        self._shared = shared
         self._contexts: OrderedDict[str, Context] = OrderedDict()
         self._out: list[Read | Write | Trim] = []
         self._dirty: list[Context] = []

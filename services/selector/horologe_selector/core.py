@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.applications import undeclared
 from horologe_common.clock import NEVER_NS
 from horologe_common.core import Gone, Joined, Out, role
 from horologe_common.metrics import Stats
-from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
     ApplicationInfo,
@@ -58,12 +58,13 @@ PLAIN = frozenset({Query, Outputs, Outcome, Models, Pong})
 class Selector:
     """Core of the selector. `chance` is the policies' randomness, `losses` what the operator adds to the named ones.
 
-    `store` is the address of the keeper of what is learned and declared.
+    `shared`: whether other selectors write to the same state store; `store` is the address of its keeper.
     """
 
     def __init__(
-        self, address: str, settings: Settings, chance: Chance, losses: Mapping[str, Loss] | None = None
-    ) -> None:
+        self, address: str, settings: Settings, chance: Chance, losses: Mapping[str, Loss] | None = None,
+        shared: bool = False,
+    ) -> None:  # fmt: skip
         self.address = address
         self.settings = settings
         self.out: list[Out] = []
@@ -71,9 +72,8 @@ class Selector:
         self.stats = Stats()
         self.catalogue = Catalogue()
         self.flights = Flights(Cache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._landed)
-        shared = settings.store == "redis"
         self.registry = Registry(losses or {}, self._post, self.store, shared, settings.applications)
-        self.contexts = Contexts(settings, address)
+        self.contexts = Contexts(settings, address, shared)
         self.inquiries = Inquiries(self.registry, self.contexts, self._post)
         self.feedback = Feedbacks(settings, self.registry.running, self.contexts, self.flights.cache)
         self.ways = WayBack()
@@ -184,8 +184,8 @@ class Selector:
             self._stirred = True
             self.ensembles.ask(now_ns, frontend, query, running)
         else:
-            reason = f"application: got {query.application!r}, which is not declared"
-            self.out.append(Out(frontend, Answer(query.id, int(Status.UNKNOWN_MODEL), reason=reason)))
+            error = undeclared(query.application)
+            self.out.append(Out(frontend, Answer(query.id, int(error.status), reason=error.reason)))
 
     def _ask(self, now_ns: int, frontend: str, query: Query) -> None:
         """A query for one model."""

@@ -14,7 +14,7 @@ from horologe_common.core import Deadlines, Out
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.cache import prediction_key
-from horologe_selector.chance import Kept
+from horologe_selector.chance import Sticky
 from horologe_selector.combining import answer_of
 from horologe_selector.ensemble import Ensemble
 from horologe_selector.flights import OK, Landing, Waiter
@@ -103,7 +103,7 @@ class Ensembles:
     def _start(self, now_ns: int, ensemble: Ensemble) -> None:
         running, context = ensemble.running, ensemble.query.context
         if not ensemble.selection.models:
-            chance = Kept(context) if running.policy.sticky and context else self._chance
+            chance = Sticky(context) if running.policy.sticky and context else self._chance
             ensemble.selection = running.policy.select(self.state(now_ns, ensemble), chance)
         for model in ensemble.selection.models:
             self._fly(now_ns, ensemble, model, shadow=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from horologe_common.applications import undeclared
 from horologe_common.core import Out
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
@@ -105,8 +106,8 @@ class Feedbacks:
         known = len(self._wanted)
         for at, observation in enumerate(message.items):
             if running is None:
-                reason = f"application: got {message.application!r}, which is not declared"
-                self._asks.settle(ask, at, int(Status.UNKNOWN_MODEL), reason)
+                error = undeclared(message.application)
+                self._asks.settle(ask, at, int(error.status), error.reason)
             else:
                 self._observe(now_ns, ask, at, running, observation)
         needed = {wanted.query.id for wanted in self._wanted[known:]}

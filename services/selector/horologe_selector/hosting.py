@@ -25,8 +25,9 @@ class Hosting:
 
     def __init__(self, links: Links, settings: Settings) -> None:
         losses = losses_of(settings.losses)
-        self.core = Selector(links.address("selector", settings.name), settings, random.Random(), losses)
         self._store = open_store(settings)
+        address = links.address("selector", settings.name)
+        self.core = Selector(address, settings, random.Random(), losses, self._store.shared)
         self._keeper: Keeper | None = None
 
     def attach(self, reactor: Reactor) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_common.applications import undeclared
 from horologe_common.core import Out
-from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Applications
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class Inquiries:
             return
         running = self._registry.running.get(message.name)
         if running is None:
-            reason = f"application: got {message.name!r}, which is not declared"
-            self._post(Out(frontend, Applications(message.id, (), int(Status.UNKNOWN_MODEL), reason)))
+            error = undeclared(message.name)
+            self._post(Out(frontend, Applications(message.id, (), int(error.status), error.reason)))
         elif self._contexts.get(now_ns, running, message.context) is None:
             self._asked.setdefault((message.name, message.context), []).append((frontend, message.id))
         else:

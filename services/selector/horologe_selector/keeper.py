@@ -1,4 +1,4 @@
-"""Who owns the state store: a thread, so that the selector's loop never waits for it; or a core, where none must run.
+"""Who owns the state store: a thread, so that the selector's loop never waits for it.
 
 All that waits is done as one group: one transaction, one sync to the device, however many observations are in it.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from horologe_common.clock import monotonic_ns
-from horologe_common.core import Out
 from horologe_common.log import logger
 from horologe_selector.store import Away, Found, List, Listed, Read, Trim, Write, Written
 
@@ -145,28 +144,3 @@ class Keeper:
             log.info("the state store is back", store=self._store.name)
             self._away = ""
         return replies
-
-
-class Inline:
-    """The same as a core, for tests and simulations: answers in the turn in which it is asked."""
-
-    def __init__(self, address: str, store: StateStore) -> None:
-        self.address = address
-        self.store = store
-        self.out: list[Out] = []
-
-    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """A message of the selector's core."""
-        if not isinstance(message, Read | Write | List | Trim):
-            return
-        try:
-            replies = serve(self.store, [message])
-        except Away as error:
-            replies = refused([message], str(error))
-        self.out += [Out(sender, reply) for reply in replies]
-
-    def tick(self, now_ns: int) -> None:
-        """Nothing waits here."""
-
-    def wakeup_ns(self) -> int | None:
-        return None

@@ -30,23 +30,27 @@ def relative(truth: float, value: float) -> float:
     return abs(truth - value) / larger if larger else 0.0
 
 
+class Clipped:
+    """A loss brought into [0, 1]; what is not a number counts as 1. A class, so that it is part of a snapshot."""
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+
+    def __call__(self, truth: float, value: float) -> float:
+        found = self._loss(truth, value)
+        return max(0.0, found) if found < 1 else 1.0
+
+
 LOSSES: dict[str, Loss] = {"zero_one": zero_one, "absolute": absolute, "relative": relative}
 
 
 def loss_of(application: Application, custom: Mapping[str, Loss]) -> Loss:
     """The loss an application declares: of LOSSES, or one that the operator has registered as `custom`.
 
-    What it returns is brought into [0, 1]; not a number counts as 1. Raises `InvalidInput` for a name not known.
+    Raises `InvalidInput` for a name that is not known.
     """
     name = application.loss or ("absolute" if application.task == "regression" else "zero_one")
     loss = LOSSES.get(name) or custom.get(name)
     if loss is None:
         raise InvalidInput(f"loss: got {name!r}, wanted one of {', '.join((*LOSSES, *custom))}")
-    if loss is zero_one:
-        return loss
-
-    def clipped(truth: float, value: float) -> float:
-        found = loss(truth, value)
-        return max(0.0, found) if found < 1 else 1.0
-
-    return clipped
+    return loss if loss is zero_one else Clipped(loss)

@@ -59,7 +59,7 @@ class Policy(Protocol):
     single: ClassVar[bool]
     """Whether it asks one model at a time, so that outputs of any kind can be passed on."""
     sticky: ClassVar[bool]
-    """Whether a context is to keep its model: `chance` then follows from the context alone."""
+    """Whether a context is to keep its model: `chance` then follows from the context alone (`chance.Sticky`)."""
     State: ClassVar[type[Any]]
 
     def init(self, known: Any = None) -> Any:

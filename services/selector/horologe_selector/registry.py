@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.applications import Application, check_application
+from horologe_common.applications import Application, check_application, undeclared
 from horologe_common.clock import NEVER_NS, s
 from horologe_common.core import Out
-from horologe_common.status import HorologeError, InvalidInput, Refused, Status, UnknownModel
+from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Applications, ApplicationState
 from horologe_selector.running import Running
 from horologe_selector.store import Change, Listed, Record, Write, Written
@@ -39,7 +39,7 @@ class Kept(msgspec.Struct, array_like=True):
     declarations: list[Application]
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True):
     """Who waits to be told that a change is kept."""
 
     frontend: str
@@ -64,7 +64,7 @@ class Registry:
         self._shared = shared
         self._limit = limit
         self._records: dict[str, Record] = {}
-        self._asks: dict[str, Ask] = {}
+        self._waiting: dict[str, Waiting] = {}
         self._list_ns = 0
 
     def declare(self, now_ns: int, frontend: str, message: Declare, buffers: Sequence[Buffer] = ()) -> None:
@@ -87,7 +87,7 @@ class Registry:
         def change() -> Kept:
             kept = self._kept(message.name)
             if not kept.declarations:
-                raise _unknown(message.name)
+                raise undeclared(message.name)
             if len(kept.declarations) == 1:
                 raise InvalidInput(f"application {message.name}: there is no earlier declaration")
             return Kept(kept.revision + 1, kept.declarations[:-1])
@@ -99,7 +99,7 @@ class Registry:
 
         def change() -> None:
             if message.name not in self._records:
-                raise _unknown(message.name)
+                raise undeclared(message.name)
 
         self._change(frontend, message.id, message.name, change)
 
@@ -107,13 +107,13 @@ class Registry:
         try:
             if not self.known:
                 raise Refused("applications are not known yet: the state store has not answered", AGAIN_NS)
-            if name in self._asks:
+            if name in self._waiting:
                 raise Refused(f"application {name}: another change is being kept", AGAIN_NS)
             kept = change()
         except HorologeError as error:
             self._post(Out(frontend, Applications(number, (), int(error.status), error.reason)))
             return
-        self._asks[name] = Ask(frontend, number, name)
+        self._waiting[name] = Waiting(frontend, number, name)
         record = self._records.get(name)
         data = None if kept is None else msgspec.msgpack.encode(kept)
         self._post(Out(self._store, Write((Change(_key(name), record.version if record else 0, data),))))
@@ -126,22 +126,22 @@ class Registry:
         """The store has answered a change of ours."""
         for place, change in enumerate(message.changes):
             name = change.key.partition("\n")[2]
-            ask = self._asks.pop(name, None)
+            waiting = self._waiting.pop(name, None)
             if message.results is None:
                 self.known, self._list_ns = False, now_ns + AGAIN_NS  # it may have been written nevertheless
-                self._told(ask, Status.REFUSED, message.reason or "the state store is away")
+                self._told(waiting, Status.REFUSED, message.reason or "the state store is away")
             elif isinstance(there := message.results[place], Record):
                 self._adopt(name, there if there.version else None)
-                self._told(ask, Status.REFUSED, f"application {name}: changed meanwhile: try again")
+                self._told(waiting, Status.REFUSED, f"application {name}: changed meanwhile: try again")
             else:
                 self._adopt(name, Record(change.key, there, change.data) if change.data else None, ours=True)
-                self._told(ask, Status.OK, "")
+                self._told(waiting, Status.OK, "")
 
-    def _told(self, ask: Ask | None, status: Status, reason: str) -> None:
-        if ask is not None:
-            running = self.running.get(ask.name)
+    def _told(self, waiting: Waiting | None, status: Status, reason: str) -> None:
+        if waiting is not None:
+            running = self.running.get(waiting.name)
             states = (running.describe(),) if running is not None and status == Status.OK else ()
-            self._post(Out(ask.frontend, Applications(ask.id, states, int(status), reason)))
+            self._post(Out(waiting.frontend, Applications(waiting.id, states, int(status), reason)))
 
     def listed(self, now_ns: int, keeper: str, message: Listed, buffers: Sequence[Buffer] = ()) -> None:
         """All that is declared, by whichever selector."""
@@ -150,10 +150,10 @@ class Registry:
         self.changed |= not self.known
         self.known = True
         found = {record.key.partition("\n")[2]: record for record in message.records}
-        for name in [name for name in self._records if name not in found and name not in self._asks]:
+        for name in [name for name in self._records if name not in found and name not in self._waiting]:
             self._adopt(name, None)
         for name, record in found.items():
-            if name not in self._asks and self._records.get(name) != record:
+            if name not in self._waiting and self._records.get(name) != record:
                 self._adopt(name, record)
 
     def _adopt(self, name: str, record: Record | None, ours: bool = False) -> None:
@@ -214,7 +214,3 @@ def _read(record: Record) -> Kept:
         return msgspec.msgpack.decode(record.data, type=Kept)
     except msgspec.MsgspecError:
         return Kept(0, [])
-
-
-def _unknown(name: str) -> HorologeError:
-    return UnknownModel(f"application: got {name!r}, which is not declared")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.clock import ms
 from horologe_common.wire import ApplicationState, ModelStanding
 from horologe_selector.averages import Average
 from horologe_selector.losses import loss_of
@@ -42,7 +41,6 @@ class Running:
         self.revision = revision
         self.policy = make_policy(application)
         self.loss = loss_of(application, losses)
-        self.slo_ns = ms(application.slo_ms)
         self.replaced = False
         """Whether it was declared anew, or withdrawn, while queries were under way."""
         known = (*application.models, *application.shadows)

@@ -9,7 +9,7 @@ import numpy as np
 
 from horologe_sim.classifiers import LEARNERS, load
 from horologe_sim.experiment import Bar, Findings, scene
-from horologe_sim.experiments.learning import Answers, Requests, serve
+from horologe_sim.experiments.online import Answers, Requests, serve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

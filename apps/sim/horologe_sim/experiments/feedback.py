@@ -62,7 +62,7 @@ class Feedback:
                     if server.missing:
                         skipped.append(store)
                         break
-                    found = _measured(place, _order(place, store, folder, server.url, seed, cached))
+                    found = _measured(_order(place, store, folder, server.url, seed, cached))
                     rows.append(_row(store, cached, found))
         progress((steps - 1) / steps, "kill -9")
         kept = _killed(place, seed)
@@ -115,7 +115,7 @@ def _child(order: Order) -> subprocess.Popen[bytes]:
     return child
 
 
-def _measured(place: Scene, order: Order) -> Found:
+def _measured(order: Order) -> Found:
     with _child(order) as child:
         text, _ = child.communicate(timeout=LIMIT_S)
         if child.returncode:

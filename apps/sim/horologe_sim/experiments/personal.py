@@ -10,7 +10,7 @@ import numpy as np
 
 from horologe_sim.classifiers import LEARNERS, load, turned
 from horologe_sim.experiment import Bar, Findings, scene
-from horologe_sim.experiments.learning import Requests, serve
+from horologe_sim.experiments.online import Requests, serve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

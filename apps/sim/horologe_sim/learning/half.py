@@ -57,9 +57,9 @@ class Half:
         self.play = play
         self.running = Running(play.application, 1, {})
         self.cache = Cache(settings.cache_bytes)
-        self.contexts = Contexts(settings, ADDRESS)
-        self.feedback = Feedbacks(settings, {play.application.name: self.running}, self.contexts, self.cache)
         self.store = Timed(open_store(settings))
+        self.contexts = Contexts(settings, ADDRESS, self.store.shared)
+        self.feedback = Feedbacks(settings, {play.application.name: self.running}, self.contexts, self.cache)
         self._told = told
         self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.keeper = Keeper(self.store, self._replies.put, settings.store_queue, settings.store_pause_ns)

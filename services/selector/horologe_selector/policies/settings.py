@@ -22,10 +22,6 @@ Tolerance = Annotated[float, msgspec.Meta(ge=0)]
 """How far a number may be from the combined one and agree with it, in the unit of the predictions."""
 
 
-class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
 class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of policies whose only choice is what agreement means. 0.1: the absolute loss, too, takes 1 for all wrong."""
 

@@ -1,4 +1,4 @@
-"""Questions of clients that the controller or the selector answers. Pure."""
+"""Questions of clients passed on to the controller or the selector, and their answers brought back. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Question: TypeAlias = Admit | Describe | Declare | Withdraw | Rollback | Applica
 Told: TypeAlias = Models | Description | Applications
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Relayed(msgspec.Struct, frozen=True):
     """Who asked whom, under which id, and what."""
 
     client: str
@@ -36,13 +36,13 @@ class Ask(msgspec.Struct, frozen=True):
     to: str
 
 
-class Asks:
+class Relay:
     """Open questions by an id of ours. Each is answered once: by whom it was put to, or when its time is up."""
 
     def __init__(self, limit_ns: int) -> None:
         self.limit_ns = limit_ns
         self.deadlines = Deadlines()
-        self._asks: dict[int, Ask] = {}
+        self._open: dict[int, Relayed] = {}
         self._last_id = 0
 
     def ask(self, now_ns: int, client: str, message: Question, to: str) -> Out:
@@ -50,28 +50,28 @@ class Asks:
         if not to:
             return Out(client, _unanswered(message.id, message, "is away"))
         self._last_id += 1
-        self._asks[self._last_id] = Ask(client, message.id, message, to)
+        self._open[self._last_id] = Relayed(client, message.id, message, to)
         self.deadlines.arm(self._last_id, now_ns + self.limit_ns)
         return Out(to, msgspec.structs.replace(message, id=self._last_id))
 
     def told(self, message: Told) -> Iterator[Out]:
         """The answer, for whoever asked."""
-        if ask := self._asks.pop(message.id, None):
+        if relayed := self._open.pop(message.id, None):
             self.deadlines.cancel(message.id)
-            yield Out(ask.client, msgspec.structs.replace(message, id=ask.client_id))
+            yield Out(relayed.client, msgspec.structs.replace(message, id=relayed.client_id))
 
     def expired(self, now_ns: int) -> Iterator[Out]:
         """Answers to what was not answered in time."""
         for key in self.deadlines.due(now_ns):
-            ask = self._asks.pop(key)
-            yield Out(ask.client, _unanswered(ask.client_id, ask.message, "did not answer"))
+            relayed = self._open.pop(key)
+            yield Out(relayed.client, _unanswered(relayed.client_id, relayed.message, "did not answer"))
 
     def gone(self, address: str) -> Iterator[Out]:
         """Answers to what this one will not answer any more."""
-        for key in [key for key, ask in self._asks.items() if ask.to == address]:
+        for key in [key for key, relayed in self._open.items() if relayed.to == address]:
             self.deadlines.cancel(key)
-            ask = self._asks.pop(key)
-            yield Out(ask.client, _unanswered(ask.client_id, ask.message, "went away"))
+            relayed = self._open.pop(key)
+            yield Out(relayed.client, _unanswered(relayed.client_id, relayed.message, "went away"))
 
 
 def _unanswered(client_id: int, message: Question, what: str) -> Told:

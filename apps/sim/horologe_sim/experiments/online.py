@@ -1,4 +1,7 @@
-"""Requests with feedback, one after another, to a policy as the selector has it: the models' predictions are given."""
+"""Online learning: requests one after another to a policy as the selector has it, each with feedback before the next.
+
+The predictions of the models are given.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def serve(
     settings: Mapping[str, Any] | None = None,
 ) -> Answers:
     """Answer them in turn, with feedback on each before the next; a state for each context, if there are any."""
-    application = Application("learning", requests.models, policy=policy, settings=dict(settings or {}))
+    application = Application("online", requests.models, policy=policy, settings=dict(settings or {}))
     one, loss, chance = make_policy(application), loss_of(application, {}), Random(seed)
     states: dict[int, Any] = {}
     wrong, confidences = [], []
