@@ -5,7 +5,6 @@ Clipper section 4.2: with the predictions in the cache, the models need not be a
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -222,7 +221,7 @@ class Feedbacks:
     ) -> None:  # fmt: skip
         """Tell the policy the losses of the models selected; count those of all."""
         try:
-            losses = losses_of(running, seen.truths, values)
+            losses = running.losses(seen.truths, values)
         except InvalidInput as error:
             self._end(item, int(error.status), error.reason)
             return
@@ -252,23 +251,3 @@ class Feedbacks:
         limit = self.settings.unsaved
         reason = "the state store is away" if self._contexts.away else f"{limit} observations wait to be saved"
         self._asks.settle(ask, at, int(Status.REFUSED), reason, self.settings.store_pause_ns)
-
-
-def losses_of(running: Running, truths: Sequence[float], values: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
-    """The mean loss over the rows, by model. Raises `InvalidInput` for truths that are not finite, or not as many."""
-    loss, count = running.loss, len(truths)
-    if not all(map(isfinite, truths)):
-        raise InvalidInput(f"truths: got {list(truths)}, wanted finite numbers")
-    if count == 1:
-        (truth,) = truths
-        losses = {model: loss(truth, rows[0]) for model, rows in values.items() if len(rows) == 1}
-    else:
-        losses = {
-            model: sum(map(loss, truths, rows)) / count
-            for model, rows in values.items()
-            if count and len(rows) == count
-        }
-    if values and not losses:
-        rows = len(next(iter(values.values())))
-        raise InvalidInput(f"truths: got {count}, wanted {rows}, one for each row")
-    return {model: loss for model, loss in losses.items() if model in running.tallies}
