@@ -59,7 +59,7 @@ class Running:
         """A model has predicted these values, a row each, where the application has said so."""
         tally = self.tallies[model]
         tally.answered += 1
-        tally.agreed += len(values) == len(guesses) and all(
+        tally.agreed += 0 < len(values) == len(guesses) and all(
             math.isclose(value, guess.value, rel_tol=AGREES, abs_tol=AGREES)
             for value, guess in zip(values, guesses, strict=True)
         )
