@@ -119,6 +119,7 @@ def test_a_state_is_kept_as_message_pack(name: str, models: list[str], rounds: l
     state = after(policy, rounds, Random(1))
     read = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=policy.State)
     assert read == state
+    assert policy.init(read) == state, "a state is carried over whenever it is read"
     assert policy.select(read, Random(3)) == policy.select(state, Random(3))
 
 

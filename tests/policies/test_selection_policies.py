@@ -207,6 +207,8 @@ def test_one_model_can_move_the_mean_far_but_not_the_median() -> None:
     assert a_policy("average").combine(None, ballot).value > 1e8
     even = a_ballot({"poor": {}}, True, good=1.0, fair=2.0)
     assert a_policy("majority").combine(None, even).value == 1.5
+    apart = a_ballot({"poor": {}}, True, good=1.7e308, fair=-1.7e308)
+    assert a_policy("majority").combine(None, apart).value == 0
 
 
 def test_static_shares_contexts_out_by_its_weights() -> None:

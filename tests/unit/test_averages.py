@@ -30,6 +30,13 @@ def test_numbers_by_their_mean() -> None:
     assert average.shares() == {3.0: 1.0}
 
 
+def test_numbers_as_far_apart_as_they_can_be_have_a_mean() -> None:
+    average = Average(regression=True)
+    average.add((1.7e308, -1.7e308, 1.7e308, -1.7e308))
+    ((mean, _),) = average.shares().items()
+    assert abs(mean) < 1e300
+
+
 @pytest.mark.parametrize("regression", [False, True])
 def test_what_was_long_ago_counts_little(regression: bool) -> None:
     average = Average(regression)

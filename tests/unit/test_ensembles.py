@@ -364,6 +364,14 @@ def test_outputs_of_any_kind_pass_through_where_one_model_is_asked() -> None:
     assert out.message.outputs[0].shape == (3,)
 
 
+def test_what_is_passed_through_agrees_with_nothing() -> None:
+    desk = Desk(models=("a",), shadows=("b",), task="any", policy="static")
+    desk.ask()
+    desk.lands("a", 3)
+    desk.lands("b", 3)
+    assert [tally.agreed for tally in desk.selector.registry.running["digits"].tallies.values()] == [0, 0]
+
+
 def test_a_cancelled_query_frees_everything() -> None:
     desk = Desk(models=("a", "b"))
     desk.ask()

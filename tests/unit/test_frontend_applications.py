@@ -462,6 +462,47 @@ def test_declarations_are_the_selectors_affair(message: Any) -> None:
     assert (went.reason, away.reason) == ("the selector went away", "the selector is away")
 
 
+@pytest.mark.parametrize("context", ["u" * 129, "u\0"])
+def test_a_context_that_could_not_be_kept_is_invalid_wherever_it_comes(context: str) -> None:
+    frontend = a_frontend()
+    frontend.handle(NOW, CLIENT, ApplicationInfo(3, "digits", context), ())
+    (told,) = sent(frontend, Applications, CLIENT)
+    assert told.status == Status.INVALID_INPUT
+    assert told.reason.startswith("context: got ")
+    ask(frontend, context=context)
+    assert the_answer(frontend).status == Status.INVALID_INPUT
+    assert give(frontend, item(context=context)) is None
+    assert not sent(frontend, ApplicationInfo)
+
+
+def test_questions_that_are_open_are_bounded() -> None:
+    frontend = a_frontend(max_pending=2)
+    for number in range(3):
+        frontend.handle(NOW, CLIENT, ApplicationInfo(number, "digits"), ())
+    assert len(sent(frontend, ApplicationInfo, SELECTOR)) == 2
+    (told,) = sent(frontend, Applications, CLIENT)
+    assert (told.id, told.status) == (2, Status.LOST)
+    assert told.reason == "the selector has 2 questions open already"
+
+
+def test_a_selector_that_was_left_for_another_does_not_release_what_that_one_needs() -> None:
+    frontend, other = a_frontend(), "selector/1#1"
+    first, second = ask(frontend, "bare"), ask(frontend, "bare", now_ns=NOW + 1)
+    assert first is not None
+    assert second is None, "the same id of the same client"
+    frontend.handle(NOW, other, Joined(other), ())
+    frontend.handle(NOW, other, Applications(0, (ApplicationState(BARE, 1),)), ())
+    (again,) = sent(frontend, Query, other)
+    frontend.handle(NOW, SELECTOR, Release((again.id,)), ())
+    assert again.id in frontend.staging
+    frontend.handle(NOW, other, Answer(again.id, 0, lingers=True), ())
+    frontend.handle(NOW, SELECTOR, Release((again.id,)), ())
+    assert again.id in frontend.staging
+    frontend.handle(NOW, other, Release((again.id,)), ())
+    assert len(frontend.staging) == 0
+    frontend.check()
+
+
 def test_a_declaration_that_contradicts_itself_goes_no_further() -> None:
     frontend = a_frontend()
     frontend.handle(NOW, CLIENT, Declare(3, Application("a", ("one", "one"))), ())

@@ -26,9 +26,15 @@ def a_selector(**spec: Any) -> Selector:
 
 
 def query(
-    selector: Selector, number: int, now_ns: int = 0, budget_ms: int = 100, rows: int = 1, hashed: bytes = b""
+    selector: Selector,
+    number: int,
+    now_ns: int = 0,
+    budget_ms: int = 100,
+    rows: int = 1,
+    hashed: bytes = b"",
+    best_effort: bool = False,
 ) -> None:
-    selector.handle(now_ns, FRONTEND, Query(number, "sum/1", ms(budget_ms), rows, hashed), ())
+    selector.handle(now_ns, FRONTEND, Query(number, "sum/1", ms(budget_ms), rows, hashed, best_effort), ())
 
 
 def outputs(*items: tuple[int, int, Status], values: list[float]) -> tuple[Outputs, list[bytes]]:
@@ -119,7 +125,7 @@ def test_a_follower_with_more_time_outlives_its_leaders_refusal() -> None:
     selector = a_selector(cache=True)
     query(selector, 10, budget_ms=10, hashed=b"h")
     query(selector, 11, budget_ms=90, hashed=b"h")
-    query(selector, 12, budget_ms=5, hashed=b"h")
+    query(selector, 12, budget_ms=9, hashed=b"h")
     (first,) = sent(selector, Submit)
     selector.handle(ms(1), CONTROLLER, Outcome(first.id, Status.REFUSED), ())
     assert set(answers(selector)) == {10, 12}
@@ -137,6 +143,46 @@ def test_cancelling_the_leader_does_not_cancel_its_followers() -> None:
     assert sent(selector, Cancel, CONTROLLER)[0].ids == (first.id,)
     assert sent(selector, Release, FRONTEND)[0].ids == (10,)
     assert sent(selector, Submit)[0].input_id == 11
+    selector.check()
+
+
+def test_who_has_a_deadline_does_not_wait_for_one_who_has_none_or_a_much_later_one() -> None:
+    selector = a_selector(cache=True)
+    query(selector, 10, budget_ms=30_000, hashed=b"h", best_effort=True)
+    query(selector, 11, budget_ms=10_000, hashed=b"h")
+    query(selector, 12, budget_ms=100, hashed=b"h")
+    query(selector, 13, budget_ms=90, hashed=b"h")
+    query(selector, 14, budget_ms=500, hashed=b"h")
+    submits = sent(selector, Submit)
+    assert [(one.input_id, one.best_effort) for one in submits] == [(10, True), (11, False), (12, False)]
+    for one in submits:
+        message, buffers = outputs((one.id, 1, Status.OK), values=[1.0])
+        selector.handle(1, WORKER, message, buffers)
+        selector.check()
+    assert sorted(answers(selector)) == [10, 11, 12, 13, 14]
+
+
+def test_when_the_leader_leaves_the_most_urgent_follower_leads() -> None:
+    selector = a_selector(cache=True)
+    query(selector, 10, hashed=b"h")
+    query(selector, 11, budget_ms=30_000, hashed=b"h", best_effort=True)
+    query(selector, 12, budget_ms=400, hashed=b"h")
+    query(selector, 13, budget_ms=200, hashed=b"h")
+    sent(selector, Submit)
+    selector.handle(1, FRONTEND, Cancel((10,)), ())
+    (again,) = sent(selector, Submit)
+    assert (again.input_id, again.best_effort) == (13, False)
+    selector.check()
+
+
+def test_a_dead_frontend_whose_queries_share_a_flight_ends_it_once() -> None:
+    selector = a_selector(cache=True)
+    for number in range(10, 20):
+        query(selector, number, hashed=b"h")
+    sent(selector, Submit)
+    selector.handle(1, FRONTEND, Gone(FRONTEND), ())
+    assert len(sent(selector, Cancel, CONTROLLER)) == 1
+    assert sent(selector, Submit) == []
     selector.check()
 
 

@@ -117,7 +117,10 @@ class Admission:
 
 
 def check_texts(**texts: str) -> None:
-    """Raise `InvalidInput` for names too long: what is learned is kept by them."""
+    """Raise `InvalidInput` for names too long, or with a NUL: what is learned is kept by them, and SQLite ends a text
+    there."""
     for field, text in texts.items():
         if len(text) > NAME_LIMIT:
             raise InvalidInput(f"{field}: got {len(text)} characters, at most {NAME_LIMIT}")
+        if "\0" in text:
+            raise InvalidInput(f"{field}: got {text!r}, wanted no NUL in it")

@@ -53,7 +53,7 @@ class Frontend:
         self._by_client: dict[str, dict[int, int]] = {}
         self._lingering = Lingering(self.staging)
         feedbacks = Feedbacks(settings, self.declared, self._admission, self._lingering)
-        self._questions = Questions(self.catalogue, self.declared, self._counts, feedbacks, settings.ask_ns)
+        self._questions = Questions(self.catalogue, self.declared, self._counts, feedbacks, settings)
         self._deadlines = Deadlines()
         self._workers: dict[str, bool] = {}
         self.draining = False
@@ -206,8 +206,11 @@ class Frontend:
                 self._give_up(now_ns, self._requests[key], answer)
 
     def _release(self, now_ns: int, selector: str, message: Release, buffers: Sequence[Buffer]) -> None:
+        """Of a selector that was asked; one that was left for another knows nothing of what that one needs."""
         for input_id in message.ids:
-            self._lingering.release(input_id)
+            request = self._requests.get(input_id)
+            if request is None or request.selector == selector:
+                self._lingering.release(input_id, selector)
 
     def _ship(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         for input_id in dispatch.input_ids:

@@ -32,15 +32,17 @@ class Lingering:
         self._selectors[input_id] = selector
         self.deadlines.arm(input_id, until_ns)
 
-    def release(self, input_id: int) -> None:
-        """The selector needs them no more; also where they do not linger (yet)."""
+    def release(self, input_id: int, selector: str) -> None:
+        """This selector needs them no more; also where they do not linger (yet)."""
+        if self._selectors.get(input_id, selector) != selector:
+            return
         if self._selectors.pop(input_id, None) is not None:
             self.deadlines.cancel(input_id)
         self._staging.release(input_id)
 
     def gone(self, selector: str) -> None:
         for input_id in [key for key, who in self._selectors.items() if who == selector]:
-            self.release(input_id)
+            self.release(input_id, selector)
 
     def tick(self, now_ns: int) -> None:
         """Free what nobody has released in time."""

@@ -22,6 +22,7 @@ from horologe_common.wire import (
     Rollback,
     Withdraw,
 )
+from horologe_frontend.admission import check_texts
 from horologe_frontend.relay import Relay
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from horologe_frontend.counts import Counts
     from horologe_frontend.feedbacks import Feedbacks
     from horologe_frontend.relay import Told
+    from horologe_frontend.settings import Settings
 
     Answerer = Callable[[int, str, Any, Sequence[Buffer]], Iterable[Out]]
 
@@ -41,14 +43,14 @@ class Questions:
     """Each has exactly one answer. `selector`, `controller`: addresses, empty while they are away."""
 
     def __init__(
-        self, catalogue: Catalogue, declared: Declared, counts: Counts, feedbacks: Feedbacks, limit_ns: int
+        self, catalogue: Catalogue, declared: Declared, counts: Counts, feedbacks: Feedbacks, settings: Settings
     ) -> None:
         self.selector = self.controller = ""
         self._catalogue = catalogue
         self._declared = declared
         self._counts = counts
         self._feedbacks = feedbacks
-        self._relay = Relay(limit_ns)
+        self._relay = Relay(settings.ask_ns, settings.max_pending)
         self._from_clients: dict[type, Answerer] = {
             ModelInfo: self._model_info, Admit: self._ask_controller, Describe: self._ask_controller,
             Declare: self._declare, Withdraw: self._ask_selector, Rollback: self._ask_selector,
@@ -105,6 +107,12 @@ class Questions:
         message: Declare | Withdraw | Rollback | ApplicationInfo,
         buffers: Sequence[Buffer],
     ) -> Iterable[Out]:
+        try:
+            if isinstance(message, ApplicationInfo):  # the selector keeps a state for each context it is asked about
+                check_texts(name=message.name, context=message.context)
+        except InvalidInput as error:
+            yield Out(client, Applications(message.id, (), int(error.status), error.reason))
+            return
         yield self._relay.ask(now_ns, client, message, self.selector)
 
     def _declare(self, now_ns: int, client: str, message: Declare, buffers: Sequence[Buffer]) -> Iterable[Out]:

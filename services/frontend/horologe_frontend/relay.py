@@ -37,10 +37,14 @@ class Relayed(msgspec.Struct, frozen=True):
 
 
 class Relay:
-    """Open questions by an id of ours. Each is answered once: by whom it was put to, or when its time is up."""
+    """Open questions by an id of ours. Each is answered once: by whom it was put to, or when its time is up.
 
-    def __init__(self, limit_ns: int) -> None:
+    At most `limit` are open, each for `limit_ns` at most.
+    """
+
+    def __init__(self, limit_ns: int, limit: int) -> None:
         self.limit_ns = limit_ns
+        self.limit = limit
         self.deadlines = Deadlines()
         self._open: dict[int, Relayed] = {}
         self._last_id = 0
@@ -49,6 +53,8 @@ class Relay:
         """Pass a question on; where there is nobody to answer it, that is the answer, at once."""
         if not to:
             return Out(client, _unanswered(message.id, message, "is away"))
+        if len(self._open) >= self.limit:
+            return Out(client, _unanswered(message.id, message, f"has {self.limit} questions open already"))
         self._last_id += 1
         self._open[self._last_id] = Relayed(client, message.id, message, to)
         self.deadlines.arm(self._last_id, now_ns + self.limit_ns)

@@ -34,7 +34,7 @@ class Average:
         for value in values:
             if self._regression:
                 self._seen = min(self._seen + 1, WINDOW)
-                self._mean += (value - self._mean) / self._seen
+                self._mean += value / self._seen - self._mean / self._seen  # each finite, whatever their difference
             else:
                 self._step *= 1 + 1 / WINDOW
                 self._sums[value] = self._sums.get(value, 0.0) + self._step

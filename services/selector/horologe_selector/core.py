@@ -259,5 +259,5 @@ class Selector:
             self._frontends.pop(address, None)
             self.ways.gone(address)
             self.ensembles.gone(now_ns, address)
-            for frontend, query_id in [key for key in self._plain if key[0] == address]:
+            for frontend, query_id in [key for key in reversed(self._plain) if key[0] == address]:
                 self._abandon(now_ns, frontend, query_id)

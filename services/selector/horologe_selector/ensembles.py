@@ -202,7 +202,8 @@ class Ensembles:
         return ensemble is not None
 
     def gone(self, now_ns: int, frontend: str) -> None:
-        for address, query_id in [key for key in self._by_query if key[0] == frontend]:
+        """Those that came last first: where all wait for one flight, its leader is not replaced again and again."""
+        for address, query_id in [key for key in reversed(self._by_query) if key[0] == frontend]:
             self.abandon(now_ns, address, query_id)
 
     def _withdraw(self, now_ns: int, ensemble: Ensemble) -> None:

@@ -5,7 +5,6 @@ Clipper section 4.2: with the predictions in the cache, the models need not be a
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -14,7 +13,7 @@ from horologe_common.applications import undeclared
 from horologe_common.core import Out
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
-from horologe_selector.asks import Ask, Asks, Item
+from horologe_selector.acknowledgements import Acknowledgements, Item, Pending
 from horologe_selector.cache import predicted
 from horologe_selector.policy import Selection
 from horologe_selector.remembered import NONCE_BYTES, Table
@@ -71,7 +70,7 @@ class Feedbacks:
         self._applications = applications
         self._contexts = contexts
         self._cache = cache
-        self._asks = Asks()
+        self._pending = Acknowledgements()
         self._again: dict[int, Again] = {}
         self._last_token = 0
         self._wanted: list[Wanted] = []
@@ -79,12 +78,12 @@ class Feedbacks:
 
     def __len__(self) -> int:
         """Feedback that has not been answered."""
-        return len(self._asks)
+        return len(self._pending)
 
     def take(self) -> list[Out]:
         """Acknowledgements, and releases of inputs that came along and are not needed."""
         released, self._released = self._released, []
-        return released + self._asks.take()
+        return released + self._pending.take()
 
     def take_wanted(self) -> list[Wanted]:
         """What is to be predicted again."""
@@ -101,15 +100,15 @@ class Feedbacks:
 
     def take_in(self, now_ns: int, frontend: str, message: Feedback, buffers: Sequence[Buffer] = ()) -> None:
         """Feedback on one application; acknowledged when all of it is durable, or cannot be."""
-        ask = self._asks.begin(frontend, message.id, now_ns + self.settings.feedback_ns, len(message.items))
+        pending = self._pending.begin(frontend, message.id, now_ns + self.settings.feedback_ns, len(message.items))
         running = self._applications.get(message.application)
         known = len(self._wanted)
         for at, observation in enumerate(message.items):
             if running is None:
                 error = undeclared(message.application)
-                self._asks.settle(ask, at, int(error.status), error.reason)
+                self._pending.settle(pending, at, int(error.status), error.reason)
             else:
-                self._observe(now_ns, ask, at, running, observation)
+                self._observe(now_ns, pending, at, running, observation)
         needed = {wanted.query.id for wanted in self._wanted[known:]}
         staged = (observation.query.id for observation in message.items if observation.query is not None)
         if unneeded := tuple(input_id for input_id in staged if input_id not in needed):
@@ -138,48 +137,48 @@ class Feedbacks:
             self._end(item, OK)
         for item, reason in failed:
             self._end(item, int(Status.UNKNOWN_MODEL), reason)
-        while self._again and (first := next(iter(self._again.items())))[1].item.ask.until_ns <= now_ns:
+        while self._again and (first := next(iter(self._again.items())))[1].item.pending.until_ns <= now_ns:
             del self._again[first[0]]
             if first[1].item.remembered:
                 first[1].item.remembered.item = None
-        self._asks.tick(now_ns)
+        self._pending.tick(now_ns)
 
     def wakeup_ns(self) -> int | None:
-        return self._asks.next_ns()
+        return self._pending.next_ns()
 
     def check(self) -> None:
         self.answers.check()
 
-    def _observe(self, now_ns: int, ask: Ask, at: int, running: Running, seen: Observation) -> None:
+    def _observe(self, now_ns: int, pending: Pending, at: int, running: Running, seen: Observation) -> None:
         """Join one with what is remembered of it."""
         known = self.answers.get(seen.prediction)
         if known is None:
             if seen.query is None:
-                self._asks.settle(ask, at, int(Status.MISSING_INPUT), EVICTED)
+                self._pending.settle(pending, at, int(Status.MISSING_INPUT), EVICTED)
                 return
         elif known.counted:
-            self._asks.settle(ask, at, OK)
+            self._pending.settle(pending, at, OK)
             return
         elif known.item is not None:
-            self._with_others(known.item, ask, at)
+            self._with_others(known.item, pending, at)
             return
         elif known.plan.application != running.application.name:
             reason = f"prediction: is one of {known.plan.application!r}, wanted one of {running.application.name!r}"
-            self._asks.settle(ask, at, int(Status.INVALID_INPUT), reason)
+            self._pending.settle(pending, at, int(Status.INVALID_INPUT), reason)
             return
         if self._contexts.unsaved + len(self._again) >= self.settings.unsaved:
-            self._refuse(ask, at)
+            self._refuse(pending, at)
             return
-        self._join(now_ns, Item(ask, at, known), running, seen)
+        self._join(now_ns, Item(pending, at, known), running, seen)
 
-    def _with_others(self, item: Item, ask: Ask, at: int) -> None:
+    def _with_others(self, item: Item, pending: Pending, at: int) -> None:
         """It was sent again before it was saved."""
         item.others = [(other, place) for other, place in item.others or () if other.left > 0]
         if len(item.others) < OTHERS:
-            item.others.append((ask, at))
+            item.others.append((pending, at))
         else:
             reason = f"prediction: the same was sent {OTHERS} times already and waits to be saved"
-            self._asks.settle(ask, at, int(Status.REFUSED), reason, self.settings.store_pause_ns)
+            self._pending.settle(pending, at, int(Status.REFUSED), reason, self.settings.store_pause_ns)
 
     def _join(self, now_ns: int, item: Item, running: Running, seen: Observation) -> None:
         """With the cache; what is not there any more is predicted again, if the inputs came along."""
@@ -202,7 +201,7 @@ class Feedbacks:
             known.item = item
         self._last_token += 1
         self._again[self._last_token] = Again(item, running.application.name, context, selection, seen, values)
-        self._wanted.append(Wanted(item.ask.frontend, self._last_token, running, query, selection))
+        self._wanted.append(Wanted(item.pending.frontend, self._last_token, running, query, selection))
 
     def _cached(self, running: Running, known: Remembered, prediction: bytes) -> dict[str, tuple[float, ...]]:
         """What the models have predicted, as far as that is still there and fit for the application."""
@@ -222,7 +221,7 @@ class Feedbacks:
     ) -> None:  # fmt: skip
         """Tell the policy the losses of the models selected; count those of all."""
         try:
-            losses = losses_of(running, seen.truths, values)
+            losses = running.losses(seen.truths, values)
         except InvalidInput as error:
             self._end(item, int(error.status), error.reason)
             return
@@ -244,31 +243,11 @@ class Feedbacks:
         if known is not None:
             known.item = None
             known.counted = known.counted or status == OK
-        self._asks.settle(item.ask, item.at, status, reason)
-        for ask, at in item.others or ():
-            self._asks.settle(ask, at, status, reason)
+        self._pending.settle(item.pending, item.at, status, reason)
+        for pending, at in item.others or ():
+            self._pending.settle(pending, at, status, reason)
 
-    def _refuse(self, ask: Ask, at: int) -> None:
+    def _refuse(self, pending: Pending, at: int) -> None:
         limit = self.settings.unsaved
         reason = "the state store is away" if self._contexts.away else f"{limit} observations wait to be saved"
-        self._asks.settle(ask, at, int(Status.REFUSED), reason, self.settings.store_pause_ns)
-
-
-def losses_of(running: Running, truths: Sequence[float], values: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
-    """The mean loss over the rows, by model. Raises `InvalidInput` for truths that are not finite, or not as many."""
-    loss, count = running.loss, len(truths)
-    if not all(map(isfinite, truths)):
-        raise InvalidInput(f"truths: got {list(truths)}, wanted finite numbers")
-    if count == 1:
-        (truth,) = truths
-        losses = {model: loss(truth, rows[0]) for model, rows in values.items() if len(rows) == 1}
-    else:
-        losses = {
-            model: sum(map(loss, truths, rows)) / count
-            for model, rows in values.items()
-            if count and len(rows) == count
-        }
-    if values and not losses:
-        rows = len(next(iter(values.values())))
-        raise InvalidInput(f"truths: got {count}, wanted {rows}, one for each row")
-    return {model: loss for model, loss in losses.items() if model in running.tallies}
+        self._pending.settle(pending, at, int(Status.REFUSED), reason, self.settings.store_pause_ns)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.status import InvalidInput
 from horologe_common.wire import ApplicationState, ModelStanding
 from horologe_selector.averages import Average
 from horologe_selector.losses import loss_of
@@ -58,7 +59,7 @@ class Running:
         """A model has predicted these values, a row each, where the application has said so."""
         tally = self.tallies[model]
         tally.answered += 1
-        tally.agreed += len(values) == len(guesses) and all(
+        tally.agreed += 0 < len(values) == len(guesses) and all(
             math.isclose(value, guess.value, rel_tol=AGREES, abs_tol=AGREES)
             for value, guess in zip(values, guesses, strict=True)
         )
@@ -66,6 +67,29 @@ class Running:
     def missed(self, model: str) -> None:
         """A model that was asked has not predicted anything in time."""
         self.tallies[model].missing += 1
+
+    def losses(self, truths: Sequence[float], values: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
+        """The mean over the rows by model, of those there still are.
+
+        Raises `InvalidInput` for truths that are not finite or not as many as rows, and what a loss of the operator's
+        raises.
+        """
+        loss, count = self.loss, len(truths)
+        if not all(map(math.isfinite, truths)):
+            raise InvalidInput(f"truths: got {list(truths)}, wanted finite numbers")
+        if count == 1:
+            (truth,) = truths
+            found = {model: loss(truth, rows[0]) for model, rows in values.items() if len(rows) == 1}
+        else:
+            found = {
+                model: sum(map(loss, truths, rows)) / count
+                for model, rows in values.items()
+                if count and len(rows) == count
+            }
+        if values and not found:
+            rows = len(next(iter(values.values())))
+            raise InvalidInput(f"truths: got {count}, wanted {rows}, one for each row")
+        return {model: one for model, one in found.items() if model in self.tallies}
 
     def observed(self, model: str, loss: float) -> None:
         """Feedback has told this loss of the model."""

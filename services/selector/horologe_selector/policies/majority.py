@@ -30,7 +30,7 @@ def _median(votes: Mapping[float, float]) -> float:
     for value, above in zip(values, [*values[1:], values[-1]], strict=True):
         weight += votes[value]
         if abs(weight - half) < 1e-9:
-            return value + (above - value) / 2
+            return value / 2 + above / 2
         if weight > half:
             return value
     return values[-1]

@@ -6,7 +6,9 @@ models alike, so that one not asked for long becomes uncertain again.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import exp, log
+from operator import mul
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 GRID = 200
 """Points at which densities are added up: no finer than what is shown of them."""
+LOGS = [(log((at + 0.5) / GRID), log(1 - (at + 0.5) / GRID)) for at in range(GRID)]
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,12 +75,12 @@ class Thompson(Single):
         densities = {model: _density(state.gains[model], state.losses[model]) for model in self.models}
         below = dict.fromkeys(self.models, 0.0)
         for at in range(GRID):
-            for model, density in densities.items():
-                won = density[at]
-                for other, density_of_other in densities.items():
-                    if other != model:
-                        won *= below[other] + density_of_other[at] / 2
-                chances[model] += won
+            # How likely all others are less: products from both ends, for each anew takes 80 ms with 64 models.
+            less = [below[model] + densities[model][at] / 2 for model in self.models]
+            before = [*accumulate(less[:-1], mul, initial=1.0)]
+            after = [*accumulate(less[:0:-1], mul, initial=1.0)][::-1]
+            for model, one, other in zip(self.models, before, after, strict=True):
+                chances[model] += densities[model][at] * one * other
             for model, density in densities.items():
                 below[model] += density[at]
         total = sum(chances.values())
@@ -86,8 +89,7 @@ class Thompson(Single):
 
 def _density(gains: float, losses: float) -> list[float]:
     """Of Beta(1 + gains, 1 + losses), in equal steps from 0 to 1, adding up to 1."""
-    places = [(at + 0.5) / GRID for at in range(GRID)]
-    logs = [gains * log(place) + losses * log(1 - place) for place in places]
+    logs = [gains * low + losses * high for low, high in LOGS]
     top = max(logs)
     heights = [exp(one - top) for one in logs]
     total = sum(heights)
