@@ -37,8 +37,8 @@ PURE = frozenset({
         "sampling", "settings", "statistics",
     )),
     *(f"horologe_selector.{name}" for name in (
-        "asks", "averages", "cache", "catalogue", "context", "contexts", "core", "ensembles", "feedback", "flights",
-        "policy", "registry", "remembered", "running", "settings", "store", "way_back",
+        "asks", "averages", "cache", "catalogue", "context", "contexts", "core", "ensemble", "ensembles", "feedback",
+        "flights", "policy", "registry", "remembered", "running", "settings", "standings", "store", "way_back",
     )),
     *(f"horologe_controller.{name}" for name in (
         "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "lane", "lookahead",

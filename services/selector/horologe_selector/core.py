@@ -35,6 +35,7 @@ from horologe_selector.ensembles import Ensembles
 from horologe_selector.feedback import Feedbacks
 from horologe_selector.flights import OK, Flights, Landing, Waiter
 from horologe_selector.registry import FAMILY, Registry
+from horologe_selector.standings import Standings
 from horologe_selector.store import Found, Listed, Written
 from horologe_selector.way_back import WayBack
 
@@ -72,6 +73,7 @@ class Selector:
         shared = settings.store == "redis"
         self.registry = Registry(losses or {}, self._post, self.store, shared, settings.applications)
         self.contexts = Contexts(settings, address)
+        self.standings = Standings(self.registry, self.contexts, self._post)
         self.feedback = Feedbacks(settings, self.registry.running, self.contexts, self.flights.cache)
         self.ways = WayBack()
         self.ensembles = Ensembles(address, chance, self.flights, self.contexts, self.catalogue, self.ways, self._post)
@@ -81,8 +83,8 @@ class Selector:
             Query: self._query, Outputs: self.flights.outputs, Outcome: self.flights.outcome, Cancel: self._cancelled,
             Models: self._announced, Joined: self._joined, Gone: self._gone, Pong: self.ways.told,
             Declare: self.registry.declare, Withdraw: self.registry.withdraw, Rollback: self.registry.rollback,
-            ApplicationInfo: self._info, Feedback: self.feedback.take_in, Found: self._kept, Written: self._kept,
-            Listed: self.registry.listed,
+            ApplicationInfo: self.standings.ask, Feedback: self.feedback.take_in, Found: self._kept,
+            Written: self._kept, Listed: self.registry.listed,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -96,6 +98,7 @@ class Selector:
         self.contexts.tick(now_ns)
         for name, context in self.contexts.ready():
             self.ensembles.ready(now_ns, name, context)
+            self.standings.ready(now_ns, name, context)
         self._learn(now_ns)
         self.registry.tick(now_ns)
         if self.registry.changed:
@@ -123,6 +126,7 @@ class Selector:
         self.registry.changed = False
         for name, erase in self.registry.take_forgotten():
             self.contexts.forget(name, erase)
+            self.standings.forget(now_ns, name)
             self.stats.forget(STANDING, name)
         announcement = Applications(0, self.registry.states())
         self.out += [Out(frontend, announcement) for frontend in self._frontends]
@@ -212,23 +216,6 @@ class Selector:
         if waiter := self._plain.pop((frontend, query_id), None):
             self.flights.leave(now_ns, waiter)
         self.out.append(Out(frontend, Release((query_id,))))
-
-    # applications
-
-    def _info(self, now_ns: int, frontend: str, message: ApplicationInfo, buffers: Sequence[Buffer]) -> None:
-        """All that are declared, or one with how its models stand in a context, as far as that is in memory."""
-        if not message.name:
-            self.out.append(Out(frontend, Applications(message.id, self.registry.states())))
-            return
-        running = self.registry.running.get(message.name)
-        if running is None:
-            reason = f"application: got {message.name!r}, which is not declared"
-            self.out.append(Out(frontend, Applications(message.id, (), int(Status.UNKNOWN_MODEL), reason)))
-            return
-        state = self.contexts.get(now_ns, running, message.context)
-        state = running.policy.init() if state is None else state
-        described = running.describe(state, self.contexts.count(message.name))
-        self.out.append(Out(frontend, Applications(message.id, (described,))))
 
     # the keeper
 
