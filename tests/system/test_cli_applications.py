@@ -124,6 +124,13 @@ def test_an_application_from_flags(shell: Shell) -> None:
     assert (shown["application"]["name"], shown["revision"]) == ("canary", 7)
 
 
+def test_a_model_that_is_not_served_is_named(shell: Shell) -> None:
+    command = [sys.executable, "-m", "horologe_cli.main", "application", "create", "new", "--endpoint", shell.endpoint]
+    result = subprocess.run([*command, "-m", "echo", "-m", "ecco"], capture_output=True, text=True, timeout=30)
+    assert result.returncode == OK
+    assert "not served now, and missing until they are: ecco" in result.stderr
+
+
 def test_an_application_from_a_file(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "app.toml"
     file.write_text('name = "filed"\nmodels = ["echo"]\nslo_ms = 30\n[settings]\neta = 0.25\n')

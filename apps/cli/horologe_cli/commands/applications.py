@@ -16,6 +16,7 @@ from horologe_cli.output import (
     console,
     exit_for,
     fail,
+    notes,
     print_json,
 )
 
@@ -106,7 +107,7 @@ def create(
         --set weights.digits-cnn/1=95 --set weights.digits-cnn/2=5
       horologe application create --file digits.toml
     """
-    from horologe_cli.declaration import declaration, settings_of
+    from horologe_cli.declaration import absent_models, declaration, settings_of
     from horologe_common.status import InvalidInput
 
     try:
@@ -117,7 +118,12 @@ def create(
         })  # fmt: skip
     except InvalidInput as error:
         fail(error.reason, Exit.USAGE)
-    _show(_asked(endpoint, keys, lambda asking: asking.declare(application)), json)
+    state, absent = _asked(
+        endpoint, keys, lambda asking: (asking.declare(application), absent_models(asking.models(), application))
+    )
+    _show(state, json)
+    if absent:
+        notes().print(f"not served now, and missing until they are: {', '.join(absent)}", markup=False, soft_wrap=True)
 
 
 @app.command()
