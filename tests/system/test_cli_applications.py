@@ -164,7 +164,7 @@ def test_predicts_and_takes_feedback(shell: Shell) -> None:
     assert (item.prediction, item.truths, item.context) == (b"P" * 40, (3.0,), "u")
     shell.json("feedback", "digits", "--input", "[[1, 2, 3, 4], [5, 6, 7, 8]]", "--truth", "3,4")
     (item,) = shell.frontend.named(Feedback)[-1].items
-    assert (item.inputs[0].shape, item.truths) == ((2, 4), (3.0, 4.0))
+    assert (item.inputs[0].datatype, item.inputs[0].shape, item.truths) == ("FP32", (2, 4), (3.0, 4.0))
     shell.kept.status = int(Status.REFUSED)
     assert "REFUSED: store is away" in shell.run("feedback", "digits", *named, code=FAILED)
 

@@ -37,7 +37,8 @@ def _lines(one: Application) -> list[str]:
     lines = [f"models {', '.join(one.models)}"]
     lines += [f"shadows {', '.join(one.shadows)}"] if one.shadows else []
     settings = "".join(f", {name} {_setting(value)}" for name, value in one.settings.items())
-    lines.append(f"task {one.task}, policy {one.policy or 'by default'}{settings}, SLO {one.slo_ms:g} ms")
+    loss = f", loss {one.loss}" if one.loss else ""
+    lines.append(f"task {one.task}, policy {one.policy or 'by default'}{settings}{loss}, SLO {one.slo_ms:g} ms")
     if one.default is not None:
         below = f", also below an agreement of {one.confidence:g}" if one.confidence else ""
         lines.append(f"default {one.default:g}{below}")

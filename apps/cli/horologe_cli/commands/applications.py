@@ -214,9 +214,8 @@ def feedback(
         ids = [bytes.fromhex(one) for one in prediction or ()]
     except (InvalidInput, ValueError) as error:
         fail(f"feedback: {error}", Exit.USAGE)
-    inputs = _arrays(read_input(source)) if source else None
-    what: Any = (None, truths[0]) if source else (ids, truths)
-    _asked(endpoint, keys, lambda asking: asking.feedback(name, *what, context=context, inputs=inputs))
+    inputs = [read_input(source)] if source else None
+    _asked(endpoint, keys, lambda asking: asking.feedback(name, ids or None, truths, context=context, inputs=inputs))
     _done({"learned": len(truths)}, f"{name} has learned from {len(truths)}", json)
 
 
@@ -227,13 +226,6 @@ def _asked(endpoint: str, keys: str, question: Callable[[Client], Any]) -> Any:
             return question(asking)
         except Exception as error:
             exit_for(error, endpoint)
-
-
-def _arrays(inputs: Any) -> Any:
-    """Lists as arrays: a list would be several inputs."""
-    import numpy as np
-
-    return np.asarray(inputs) if isinstance(inputs, list) else inputs
 
 
 def _done(document: dict[str, Any], words: str, json: bool) -> None:
