@@ -124,6 +124,13 @@ def test_an_application_from_flags(shell: Shell) -> None:
     assert (shown["application"]["name"], shown["revision"]) == ("canary", 7)
 
 
+def test_a_model_that_is_not_served_is_named(shell: Shell) -> None:
+    command = [sys.executable, "-m", "horologe_cli.main", "application", "create", "new", "--endpoint", shell.endpoint]
+    result = subprocess.run([*command, "-m", "echo", "-m", "ecco"], capture_output=True, text=True, timeout=30)
+    assert result.returncode == OK
+    assert "not served now, and missing until they are: ecco" in result.stderr
+
+
 def test_an_application_from_a_file(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "app.toml"
     file.write_text('name = "filed"\nmodels = ["echo"]\nslo_ms = 30\n[settings]\neta = 0.25\n')
@@ -157,7 +164,7 @@ def test_predicts_and_takes_feedback(shell: Shell) -> None:
     assert (item.prediction, item.truths, item.context) == (b"P" * 40, (3.0,), "u")
     shell.json("feedback", "digits", "--input", "[[1, 2, 3, 4], [5, 6, 7, 8]]", "--truth", "3,4")
     (item,) = shell.frontend.named(Feedback)[-1].items
-    assert (item.inputs[0].shape, item.truths) == ((2, 4), (3.0, 4.0))
+    assert (item.inputs[0].datatype, item.inputs[0].shape, item.truths) == ("FP32", (2, 4), (3.0, 4.0))
     shell.kept.status = int(Status.REFUSED)
     assert "REFUSED: store is away" in shell.run("feedback", "digits", *named, code=FAILED)
 

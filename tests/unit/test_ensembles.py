@@ -400,10 +400,20 @@ def test_predictions_that_cannot_be_read_count_as_missing() -> None:
     assert (values, answer.missing) == ([3], ("b",))
 
 
+def test_a_selector_that_waits_for_its_models_can_be_restored_from_a_snapshot() -> None:
+    desk = Desk(models=("a", "b"))
+    desk.ask()
+    desk.lands("a", 3)
+    again = restore(snapshot(desk.selector))
+    again.check()
+    assert again.wakeup_ns() == desk.selector.wakeup_ns()
+
+
 def test_declared_applications_are_announced_changed_rolled_back_and_withdrawn() -> None:
     desk = Desk()
     assert desk.declare(models=("a",), policy="").status == 0
-    desk.declare(models=("a", "b"))
+    for _ in range(2):  # as a program does whenever it starts
+        desk.declare(models=("a", "b"))
     desk.tell(FRONTEND, Rollback(3, "digits"))
     told = [told for told in sent(desk.selector, Applications, FRONTEND) if told.applications]
     assert told[-1].applications[0].application.models == ("a",)

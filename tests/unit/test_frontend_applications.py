@@ -391,6 +391,14 @@ def test_what_is_wrong_with_an_item_is_its_own_affair(wrong: Observation, words:
     assert len(frontend.staging) == 0
 
 
+def test_outputs_of_any_kind_take_no_feedback() -> None:
+    frontend = a_frontend(Application("texts", ("one",), task="any", policy="static"))
+    assert give(frontend, item(), application="texts") is None
+    statuses, reason = acknowledged(frontend)
+    assert statuses == [Status.INVALID_INPUT]
+    assert "'any'" in reason
+
+
 def test_a_client_cannot_pass_a_query_of_its_own() -> None:
     frontend = a_frontend()
     passed = give(frontend, item(query=Query(1, "", 5, 1)))

@@ -192,6 +192,8 @@ def test_feedback_of_which_nothing_was_learned_is_an_error() -> None:
     response = ask("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, port)
     assert failure(response, 503) == "the store is away"
     assert dict(response.headers)[b"retry-after"]
+    port.statuses = (int(Status.MISSING_INPUT),)
+    failure(ask("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, port), 410)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horologe_common.applications import Application
+from horologe_common.settings import SettingsError
 from horologe_common.status import InvalidInput
+from horologe_selector.hosting import losses_of
 from horologe_selector.losses import LOSSES, loss_of
 
 if TYPE_CHECKING:
@@ -59,3 +61,10 @@ def test_one_of_the_operators_own() -> None:
 def test_an_unknown_one_is_answered_with_the_known() -> None:
     with pytest.raises(InvalidInput, match=r"loss: got 'hinge', wanted one of zero_one, absolute, relative, own"):
         a_loss("hinge", custom={"own": lambda truth, value: 0.0})
+
+
+@pytest.mark.parametrize("text", ["zero_one=math:dist", "mine=math:nothing", "mine=nowhere:dist", "mine"])
+def test_a_loss_that_is_not_there_or_already_there_is_an_error_of_its_setting(text: str) -> None:
+    assert list(losses_of(["mine=math:dist"])) == ["mine"]
+    with pytest.raises(SettingsError, match=rf"selector.losses: got '{text}', wanted"):
+        losses_of([text])

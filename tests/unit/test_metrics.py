@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from horologe_common.clock import us
-from horologe_common.metrics import METRICS, Stats, families
+from horologe_common.metrics import METRICS, MetricsSettings, Stats, families, serve
+from horologe_common.settings import SettingsError
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        bind = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(SettingsError, match=f"metrics.bind: got {bind}"):
+            serve(MetricsSettings(bind), tuple, lambda: True)
 
 
 def test_error_histograms_tell_a_quarter_of_a_millisecond_from_a_third() -> None:

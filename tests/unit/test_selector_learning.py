@@ -34,7 +34,7 @@ from horologe_common.wire import (
 from horologe_selector.core import Selector
 from horologe_selector.keeper import refused, serve
 from horologe_selector.settings import Settings
-from horologe_selector.store import Away, Change, Record
+from horologe_selector.store import Away, Change, Record, Write, Written
 from horologe_selector.stores.memory import Memory
 
 if TYPE_CHECKING:
@@ -143,8 +143,19 @@ def test_feedback_on_an_answer_is_learned_kept_and_acknowledged() -> None:
     assert house.statuses() == [(OK,)]
     assert house.standing("ann") == {"a": (0.55, 1), "b": (0.45, 1)}
     assert house.standing("bob") == {"a": (0.5, 1), "b": (0.5, 1)}
-    again = House(house.store)
-    assert again.standing("ann")["a"][0] == 0.55
+    assert House(house.store).standing("ann")["a"][0] == 0.55
+
+
+def test_whoever_asks_how_an_application_stands_is_told_when_it_is_withdrawn_meanwhile() -> None:
+    selector = House().selector
+    selector.handle(0, FRONTEND, ApplicationInfo(7, "digits", "ann"), ())
+    assert sent(selector, Applications, FRONTEND)[-1].id != 7, "its state is being read"
+    selector.registry.withdraw(0, FRONTEND, Withdraw(8, "digits"))
+    (write,) = sent(selector, Write)
+    selector.handle(0, selector.store, Written(write.changes, [0]), ())
+    selector.tick(0)
+    told = {one.id: one.status for one in sent(selector, Applications, FRONTEND) if one.id}
+    assert told == {7: int(Status.UNKNOWN_MODEL), 8: OK}
 
 
 def test_a_straggler_is_judged_by_what_it_said_too_late() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fake_frontend import ECHO
-from horologe import Application, HorologeError, InvalidInput, Refused, UnknownModel
+from horologe import Application, HorologeError, InvalidInput, MissingInput, Refused, UnknownModel
 from horologe.feedback import check, one_of, parcels
 from horologe.reply import reply_of
 from horologe.session import Session
@@ -192,5 +192,7 @@ def test_what_was_not_learned_from_is_raised() -> None:
     with pytest.raises(Refused, match="item 1: the store is away") as caught:
         check(Acknowledged(1, (0, int(Status.REFUSED)), "the store is away", 7))
     assert caught.value.retry_after_ns == 7
+    with pytest.raises(MissingInput, match="send the inputs"):
+        check(Acknowledged(1, (int(Status.MISSING_INPUT),), "prediction: not known: send the inputs"))
     with pytest.raises(UnknownModel):
         one_of((), "digits")

@@ -9,13 +9,16 @@ from rich.table import Table
 from horologe_cli.output import console
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from horologe import Application, ApplicationState, ModelStanding, Reply
 
 
 def print_application(state: ApplicationState) -> None:
     """For people, as all that prints."""
     out, one = console(), state.application
-    out.print(f"{one.name}  revision {state.revision}, {state.contexts} contexts", markup=False, style="bold")
+    contexts = f", contexts in memory: {state.contexts}" if state.standings else ""
+    out.print(f"{one.name}  revision {state.revision}{contexts}", markup=False, style="bold")
     for line in _lines(one):
         out.print(f"  {line}", markup=False, soft_wrap=True)
     table = Table(
@@ -33,12 +36,20 @@ def _lines(one: Application) -> list[str]:
     """What is declared, without what is as by default."""
     lines = [f"models {', '.join(one.models)}"]
     lines += [f"shadows {', '.join(one.shadows)}"] if one.shadows else []
-    settings = "".join(f", {name} {value}" for name, value in one.settings.items())
-    lines.append(f"task {one.task}, policy {one.policy or 'by default'}{settings}, SLO {one.slo_ms:g} ms")
+    settings = "".join(f", {name} {_setting(value)}" for name, value in one.settings.items())
+    loss = f", loss {one.loss}" if one.loss else ""
+    lines.append(f"task {one.task}, policy {one.policy or 'by default'}{settings}{loss}, SLO {one.slo_ms:g} ms")
     if one.default is not None:
         below = f", also below an agreement of {one.confidence:g}" if one.confidence else ""
         lines.append(f"default {one.default:g}{below}")
     return lines
+
+
+def _setting(value: float | Mapping[str, float]) -> str:
+    """A number, or one for each model."""
+    if isinstance(value, (float, int)):
+        return f"{value:g}"
+    return " ".join(f"{model}={number:g}" for model, number in value.items())
 
 
 def _row(standing: ModelStanding) -> list[str]:

@@ -13,7 +13,9 @@ from horologe_common.applications import Application, check_application
 from horologe_common.status import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from horologe_common.wire import ModelState
 
 
 def declaration(name: str, file: str, fields: Mapping[str, Any]) -> Application:
@@ -59,6 +61,13 @@ def settings_of(sets: Sequence[str]) -> dict[str, float | dict[str, float]]:
             raise InvalidInput(f"--set {text}: {name} is a number already")
         inner[key if dot else name] = number
     return settings
+
+
+def absent_models(models: Iterable[ModelState], application: Application) -> list[str]:
+    """Those of the application that are not ready. They may come later, so to declare them is no error."""
+    ready = [state.spec for state in models if state.state == "READY"]
+    known = {name for spec in ready for name in (spec.name, spec.key)}
+    return [model for model in (*application.models, *application.shadows) if model not in known]
 
 
 def rows_of(truth: str) -> list[float]:

@@ -167,7 +167,10 @@ def _cumulative(name: str, histogram: Histogram) -> tuple[Sequence[tuple[str, fl
 
 
 def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], live: Callable[[], bool]) -> Any:
-    """Serve /metrics and /health from a thread of its own; returns the server (`shutdown()` ends it), None if off."""
+    """Serve /metrics and /health from a thread of its own; returns the server (`shutdown()` ends it), None if off.
+
+    Raises `SettingsError` for an address that cannot be had.
+    """
     if not settings.bind:
         return None
     import threading
@@ -175,6 +178,8 @@ def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], live:
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import make_wsgi_app
+
+    from horologe_common.settings import SettingsError
 
     class Quiet(WSGIRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:
@@ -195,6 +200,10 @@ def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], live:
         return metrics(environ, start)
 
     host, _, port = settings.bind.rpartition(":")
-    server = make_server(host, int(port), app, handler_class=Quiet)
+    try:
+        server = make_server(host, int(port), app, handler_class=Quiet)
+    except OSError as error:
+        wanted = "wanted an address that is free"
+        raise SettingsError(f"setting metrics.bind: got {settings.bind}, {wanted}: {error.strerror}") from error
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server

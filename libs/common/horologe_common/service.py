@@ -82,9 +82,9 @@ class Service:
             prepare(reactor)
         try:
             links.open([core.address for core in cores], client_core, follows_directory)
+            exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), lambda: True)
         except SettingsError as error:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
-        exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), lambda: True)
         log.info("ready", cores=[core.address for core in cores])
         recorder = install(
             reactor.cores, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)

@@ -38,7 +38,7 @@ PURE = frozenset({
     )),
     *(f"horologe_selector.{name}" for name in (
         "acknowledgements", "averages", "cache", "catalogue", "context", "contexts", "core", "ensemble", "ensembles",
-        "feedback", "flights", "inquiries", "losses", "policy", "registry", "remembered", "running", "settings",
+        "feedback", "flights", "losses", "policy", "registry", "remembered", "running", "settings", "standings",
         "store", "way_back",
     )),
     *(f"horologe_controller.{name}" for name in (

@@ -24,7 +24,8 @@ class Status(IntEnum):
     TOO_LATE = 10
     """Actions only: the window had passed, so nothing was run."""
     MISSING_INPUT = 11
-    """Actions only: a row's tensors had not arrived by the end of the window."""
+    """Of actions: a row's tensors had not arrived by the end of the window. Of feedback: neither prediction nor inputs
+    are there."""
     PROTOCOL = 12
     """Peer speaks another protocol version."""
 
@@ -83,6 +84,12 @@ class ModelFailed(HorologeError):
     status = Status.FAILED
 
 
+class MissingInput(HorologeError):
+    """Feedback on a prediction that is known no more, without inputs: send them."""
+
+    status = Status.MISSING_INPUT
+
+
 class ProtocolMismatch(HorologeError):
     status = Status.PROTOCOL
 
@@ -91,7 +98,7 @@ ERRORS: dict[Status, type[HorologeError]] = {
     error.status: error
     for error in (
         InvalidInput, Unauthenticated, UnknownModel, TooLarge, Refused, Late, Lost, Cancelled, ModelFailed,
-        ProtocolMismatch,
+        MissingInput, ProtocolMismatch,
     )
 }  # fmt: skip
 

@@ -19,6 +19,7 @@ HTTP_STATUS: dict[Status, int] = {
     Status.INVALID_INPUT: 400,
     Status.UNAUTHENTICATED: 401,
     Status.UNKNOWN_MODEL: 404,
+    Status.MISSING_INPUT: 410,
     Status.TOO_LARGE: 413,
     Status.REFUSED: 503,
     Status.LOST: 503,

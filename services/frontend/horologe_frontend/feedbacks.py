@@ -144,6 +144,8 @@ class Feedbacks:
 def check_observation(application: Application, item: Observation) -> None:
     """Raise `InvalidInput`, naming field, got and wanted."""
     check_texts(context=item.context)
+    if application.task == "any":
+        raise InvalidInput("application: its task is 'any', whose outputs are held against no truth")
     if not item.truths or not all(map(math.isfinite, item.truths)):
         raise InvalidInput(f"truths: got {list(item.truths)}, wanted a finite number for each row")
     if application.task == "classes" and any(truth % 1 for truth in item.truths):

@@ -35,8 +35,8 @@ from horologe_selector.contexts import Contexts
 from horologe_selector.ensembles import Ensembles
 from horologe_selector.feedback import Feedbacks
 from horologe_selector.flights import OK, Flights, Landing, Waiter
-from horologe_selector.inquiries import Inquiries
 from horologe_selector.registry import FAMILY, STANDING, Registry
+from horologe_selector.standings import Standings
 from horologe_selector.store import Found, Listed, Written
 from horologe_selector.way_back import WayBack
 
@@ -74,7 +74,7 @@ class Selector:
         self.flights = Flights(Cache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._landed)
         self.registry = Registry(losses or {}, self._post, self.store, shared, settings.applications)
         self.contexts = Contexts(settings, address, shared)
-        self.inquiries = Inquiries(self.registry, self.contexts, self._post)
+        self.standings = Standings(self.registry, self.contexts, self._post)
         self.feedback = Feedbacks(settings, self.registry.running, self.contexts, self.flights.cache)
         self.ways = WayBack()
         self.ensembles = Ensembles(address, chance, self.flights, self.contexts, self.catalogue, self.ways, self._post)
@@ -86,7 +86,7 @@ class Selector:
             Query: self._query, Outputs: self.flights.outputs, Outcome: self.flights.outcome, Cancel: self._cancelled,
             Models: self._announced, Joined: self._joined, Gone: self._gone, Pong: self.ways.told,
             Declare: self.registry.declare, Withdraw: self.registry.withdraw, Rollback: self.registry.rollback,
-            ApplicationInfo: self.inquiries.ask, Feedback: self.feedback.take_in, Found: self._kept,
+            ApplicationInfo: self.standings.ask, Feedback: self.feedback.take_in, Found: self._kept,
             Written: self._kept, Listed: self.registry.listed,
         }  # fmt: skip
 
@@ -118,7 +118,7 @@ class Selector:
         self.contexts.tick(now_ns)
         for name, context in self.contexts.ready():
             self.ensembles.ready(now_ns, name, context)
-            self.inquiries.ready(now_ns, name, context)
+            self.standings.ready(now_ns, name, context)
         self._learn(now_ns)
         if self.registry.running:
             self.out += self.ways.pings(now_ns)
@@ -144,7 +144,7 @@ class Selector:
         forgotten = self.registry.take_forgotten()
         for name, erase in forgotten:
             self.contexts.forget(name, erase)
-            self.inquiries.forget(name)
+            self.standings.forget(now_ns, name)
         if forgotten:
             self.stats.forget(STANDING, *[name for name, _ in forgotten])
         announcement = Applications(0, self.registry.states())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.settings import SettingsError
 from horologe_selector.core import Selector
 from horologe_selector.keeper import Keeper
+from horologe_selector.losses import LOSSES
 from horologe_selector.stores import open_store
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def losses_of(named: Sequence[str]) -> dict[str, Loss]:
     for text in named:
         name, _, place = text.partition("=")
         module, _, function = place.partition(":")
+        if name in LOSSES:
+            raise SettingsError(f"setting selector.losses: got {text!r}, wanted another name: {name} is built in")
         try:
             found[name] = getattr(importlib.import_module(module), function)
         except (ImportError, AttributeError, ValueError) as error:

@@ -68,7 +68,7 @@ class Registry:
         self._list_ns = 0
 
     def declare(self, now_ns: int, frontend: str, message: Declare, buffers: Sequence[Buffer] = ()) -> None:
-        """Keep the declaration, if it can be served."""
+        """Keep the declaration, if it can be served. The present one once more is nothing to go back from."""
         name = message.application.name
 
         def change() -> Kept:
@@ -77,6 +77,8 @@ class Registry:
             if name not in self._records and len(self._records) >= self._limit:
                 raise Refused(f"{self._limit} applications are declared already")
             kept = self._kept(name)
+            if kept.declarations and kept.declarations[-1] == message.application:
+                return kept
             return Kept(kept.revision + 1, [*kept.declarations, message.application][-HISTORY:])
 
         self._change(frontend, message.id, name, change)

@@ -16,6 +16,7 @@ from horologe_cli.output import (
     console,
     exit_for,
     fail,
+    notes,
     print_json,
 )
 
@@ -106,7 +107,7 @@ def create(
         --set weights.digits-cnn/1=95 --set weights.digits-cnn/2=5
       horologe application create --file digits.toml
     """
-    from horologe_cli.declaration import declaration, settings_of
+    from horologe_cli.declaration import absent_models, declaration, settings_of
     from horologe_common.status import InvalidInput
 
     try:
@@ -117,7 +118,12 @@ def create(
         })  # fmt: skip
     except InvalidInput as error:
         fail(error.reason, Exit.USAGE)
-    _show(_asked(endpoint, keys, lambda asking: asking.declare(application)), json)
+    state, absent = _asked(
+        endpoint, keys, lambda asking: (asking.declare(application), absent_models(asking.models(), application))
+    )
+    _show(state, json)
+    if absent:
+        notes().print(f"not served now, and missing until they are: {', '.join(absent)}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -208,9 +214,8 @@ def feedback(
         ids = [bytes.fromhex(one) for one in prediction or ()]
     except (InvalidInput, ValueError) as error:
         fail(f"feedback: {error}", Exit.USAGE)
-    inputs = _arrays(read_input(source)) if source else None
-    what: Any = (None, truths[0]) if source else (ids, truths)
-    _asked(endpoint, keys, lambda asking: asking.feedback(name, *what, context=context, inputs=inputs))
+    inputs = [read_input(source)] if source else None
+    _asked(endpoint, keys, lambda asking: asking.feedback(name, ids or None, truths, context=context, inputs=inputs))
     _done({"learned": len(truths)}, f"{name} has learned from {len(truths)}", json)
 
 
@@ -221,13 +226,6 @@ def _asked(endpoint: str, keys: str, question: Callable[[Client], Any]) -> Any:
             return question(asking)
         except Exception as error:
             exit_for(error, endpoint)
-
-
-def _arrays(inputs: Any) -> Any:
-    """Lists as arrays: a list would be several inputs."""
-    import numpy as np
-
-    return np.asarray(inputs) if isinstance(inputs, list) else inputs
 
 
 def _done(document: dict[str, Any], words: str, json: bool) -> None:

@@ -25,7 +25,9 @@ def demo(
     models: Annotated[str, typer.Option(help="Model repository with the digits models.", metavar="DIR")] = "",
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: one core less than there are.")] = 0,
     split: Annotated[bool, typer.Option("--split", help="Frontend, selector, controller: a process each.")] = False,
-    scheduler: Annotated[str, typer.Option(help="clockwork or edf.", metavar="NAME")] = "",
+    scheduler: Annotated[
+        str, typer.Option(help="horologe, clockwork, orloj, edf, ...; see docs/settings.md.", metavar="NAME")
+    ] = "",
     slo_ms: Annotated[float, typer.Option("--slo-ms", min=1.0, help="Deadline of each request.", metavar="MS")] = 100.0,
     step: Annotated[float, typer.Option(min=0.2, help="Seconds at each rate.", metavar="S")] = 2.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the arrival times.")] = 1,

@@ -26,7 +26,9 @@ def up(
         list[str] | None, typer.Option(help="Where ZeroMQ clients connect; may be repeated.", metavar="ENDPOINT")
     ] = None,
     metrics: Annotated[str, typer.Option(help="Where Prometheus scrapes, or off.", metavar="HOST:PORT")] = "",
-    scheduler: Annotated[str, typer.Option(help="clockwork or edf.", metavar="NAME")] = "",
+    scheduler: Annotated[
+        str, typer.Option(help="horologe, clockwork, orloj, edf, ...; see docs/settings.md.", metavar="NAME")
+    ] = "",
     profiler: Annotated[bool, typer.Option(help="Learn how long requests take, by application and length.")] = True,
     config: Annotated[str, typer.Option(help="Settings, one table per section.", metavar="FILE")] = "",
     set_: Annotated[
