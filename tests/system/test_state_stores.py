@@ -200,6 +200,20 @@ def test_what_sqlite_cannot_do_is_said_and_undone(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("other", [False, True])
+def test_a_file_deleted_under_sqlite_is_away_rather_than_written_for_nobody(tmp_path: Path, other: bool) -> None:
+    settings = sqlite_settings(tmp_path)
+    store = open_store(settings)
+    new(store, "contexts/a\nann")
+    (path,) = tmp_path.rglob("*.sqlite")
+    path.unlink()
+    if other:
+        path.write_bytes(b"")
+    with pytest.raises(Away, match=r"selector-0\.sqlite"):
+        new(store, "contexts/a\nbob")
+    store.close()
+
+
 def test_unknown_stores_and_urls_are_named() -> None:
     with pytest.raises(SettingsError, match=r"selector\.store: got 'tape', wanted one of memory, sqlite, redis"):
         open_store(Settings(store="tape"))

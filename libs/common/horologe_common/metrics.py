@@ -111,12 +111,12 @@ class Stats:
     def forget(self, prefix: str, *labels: str) -> None:
         """Drop what is kept under names that begin so and has one of these first labels; without any, all of it.
 
-        It looks at every value: once for all labels, not once for each.
+        It looks at every value: once for all labels, not once for each. Those who export may do so at the same time.
         """
         wanted = {(label,) for label in labels}
         for kept in (self.values, self.histograms):
-            for key in [key for key in kept if key[0].startswith(prefix) and (not labels or key[1:2] in wanted)]:
-                del kept[key]
+            for key in [key for key in list(kept) if key[0].startswith(prefix) and (not labels or key[1:2] in wanted)]:
+                kept.pop(key, None)
 
 
 def _bounds(name: str) -> Sequence[int]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import Settings
 
 ITEMS_LIMIT = 64
+TRUTHS_LIMIT = 4096
+"""Of all items together: a door takes 16 MB of JSON, which as a header no selector would."""
 PREDICTION_LIMIT = 64
 """Bytes of what an answer calls its prediction."""
 RETRY_NS = ms(200)
@@ -118,6 +120,8 @@ class Feedbacks:
     def _check(self, message: Feedback, buffers: Sequence[Buffer], selector: str) -> Application:
         if not 0 < len(message.items) <= ITEMS_LIMIT:
             raise InvalidInput(f"items: got {len(message.items)}, wanted 1 to {ITEMS_LIMIT}")
+        if (truths := sum([len(item.truths) for item in message.items])) > TRUTHS_LIMIT:
+            raise InvalidInput(f"truths: got {truths} in all, at most {TRUTHS_LIMIT}")
         self._admission.check_size(buffers)
         if not selector:
             raise Refused("the selector is away", RETRY_NS)

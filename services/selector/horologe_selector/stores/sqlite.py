@@ -75,8 +75,11 @@ class Sqlite:
         self._db = sqlite3.connect(
             path, timeout=timeout_ns / 1e9, isolation_level=None, check_same_thread=False, cached_statements=16
         )
+        self._path = path
         try:
             self._last = self._prepare()
+            opened = path.stat()
+            self._file = (opened.st_dev, opened.st_ino)
         except BaseException:
             self._db.close()
             raise
@@ -116,8 +119,18 @@ class Sqlite:
         return [found.get(key) for key in keys]
 
     def write(self, changes: Sequence[Change]) -> list[int | Record]:
+        self._check_there()
         with away(), self._transaction():
             return self._write(changes)
+
+    def _check_there(self) -> None:
+        """Raise `Away` once the file is deleted or another: SQLite would go on writing into what nobody can open."""
+        try:
+            there = self._path.stat()
+        except OSError as error:
+            raise Away(f"{self.name}: {error.strerror}: what is in memory goes with this process") from error
+        if (there.st_dev, there.st_ino) != self._file:
+            raise Away(f"{self.name}: it is another file than was opened")
 
     def _write(self, changes: Sequence[Change]) -> list[int | Record]:
         there: dict[str, int] = self._one(VERSIONS, json.dumps([change.key for change in changes]))
