@@ -6,6 +6,9 @@ import random
 import struct
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from builders import a_spec, a_state, sent
 from horologe_common.clock import ms
 from horologe_common.core import Gone, Joined
@@ -172,6 +175,26 @@ def test_when_the_leader_leaves_the_most_urgent_follower_leads() -> None:
     selector.handle(1, FRONTEND, Cancel((10,)), ())
     (again,) = sent(selector, Submit)
     assert (again.input_id, again.best_effort) == (13, False)
+    selector.check()
+
+
+@given(st.permutations(range(10, 18)), st.integers(0, 7))
+def test_one_after_the_other_gives_up_and_the_rest_are_answered_by_one_flight(order: list[int], stay: int) -> None:
+    selector = a_selector(cache=True)
+    for number in range(10, 18):
+        query(selector, number, budget_ms=100 + 7 * (number % 3), hashed=b"h", best_effort=number % 4 == 3)
+    open_ = {submit.id for submit in sent(selector, Submit)}
+    for number in order[stay:]:
+        selector.handle(1, FRONTEND, Cancel((number,)), ())
+        open_ -= {input_id for out in sent(selector, Cancel, CONTROLLER) for input_id in out.ids}
+        open_ |= {submit.id for submit in sent(selector, Submit)}
+        assert len(open_) <= 1
+        selector.check()
+    assert [out.ids[0] for out in sent(selector, Release, FRONTEND)] == order[stay:]
+    for number in sorted(open_):
+        message, buffers = outputs((number, 1, Status.OK), values=[1.0])
+        selector.handle(1, WORKER, message, buffers)
+    assert sorted(answers(selector)) == sorted(order[:stay])
     selector.check()
 
 

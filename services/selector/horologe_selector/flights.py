@@ -5,10 +5,12 @@ A flight is one Submit; whoever asks the same meanwhile waits for it too (single
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from horologe_common.clock import NEVER_NS
 from horologe_common.core import Out
 from horologe_common.frames import split_rows
 from horologe_common.status import Status
@@ -40,6 +42,8 @@ class Waiter(msgspec.Struct, eq=False):
     model: str = ""
     shadow: bool = False
     flight: int = 0
+    number: int = 0
+    """Among those that follow."""
 
     @property
     def best_effort(self) -> bool:
@@ -69,14 +73,36 @@ class Landing(NamedTuple):
     cached: bool = False
 
 
-class Flight(msgspec.Struct):
-    """One Submit under way. The first waiter leads: its inputs are the ones submitted; the others ask the same."""
+class Flight(msgspec.Struct, eq=False):
+    """One Submit under way: its leader's inputs are the ones submitted; those who follow ask the same.
+
+    `ranks`: those who may lead next, the most urgent first; who has left meanwhile is in it still. So 20,000 who give
+    up one by one cost a heap's logarithm each.
+    """
 
     id: int
     key: str
     cache_key: bytes
     ttl_ns: int
-    waiters: list[Waiter]
+    leader: Waiter
+    submit: int
+    followers: dict[int, Waiter]
+    ranks: list[tuple[bool, int, int]]
+
+    def follow(self, number: int, waiter: Waiter) -> None:
+        """`number`: greater than any before."""
+        waiter.flight, waiter.number = self.id, number
+        self.followers[number] = waiter
+        heapq.heappush(self.ranks, (waiter.best_effort, waiter.deadline_ns, number))
+
+    def next_leads(self) -> bool:
+        """Whether there is one."""
+        while self.ranks:
+            number = heapq.heappop(self.ranks)[2]
+            if (waiter := self.followers.pop(number, None)) is not None:
+                self.leader = waiter
+                return True
+        return False
 
 
 class Flights:
@@ -98,6 +124,7 @@ class Flights:
         self._landed = landed
         self._flights: dict[int, Flight] = {}
         self._by_cache_key: dict[bytes, int] = {}
+        self._by_submit: dict[int, int] = {}
         self._last_id = 0
 
     def ask(self, now_ns: int, waiter: Waiter, spec: ModelSpec | None, key: str, cache_key: bytes) -> Landing | None:
@@ -107,20 +134,25 @@ class Flights:
                 self._stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
                 return Landing(OK, entry.outputs, entry.buffers, cached=True)
             flight = self._flights.get(self._by_cache_key.get(cache_key, 0))
-            if flight is not None and waiter.can_follow(flight.waiters[0], now_ns):
+            if flight is not None and waiter.can_follow(flight.leader, now_ns):
                 self._stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
-                flight.waiters.append(waiter)
-                waiter.flight = flight.id
+                self._last_id += 1
+                flight.follow(self._last_id, waiter)
                 return None
             self._stats.count("nv_cache_num_misses_per_model", spec.name, spec.version)
-        self._take_off(now_ns, key, cache_key, spec.cache_ttl_ns if spec else 0, [waiter])
+        self._take_off(now_ns, key, cache_key, spec.cache_ttl_ns if spec else 0, waiter)
         return None
 
-    def _take_off(self, now_ns: int, key: str, cache_key: bytes, ttl_ns: int, waiters: list[Waiter]) -> None:
+    def _take_off(
+        self, now_ns: int, key: str, cache_key: bytes, ttl_ns: int, leader: Waiter, followers: Sequence[Waiter] = ()
+    ) -> None:
         self._last_id += 1
-        flight = self._flights[self._last_id] = Flight(self._last_id, key, cache_key, ttl_ns, waiters)
-        for waiter in waiters:
-            waiter.flight = flight.id
+        number = leader.flight = self._last_id
+        flight = self._flights[number] = Flight(number, key, cache_key, ttl_ns, leader, number, {}, [])
+        self._by_submit[number] = number
+        for waiter in followers:
+            self._last_id += 1
+            flight.follow(self._last_id, waiter)
         if cache_key:
             self._by_cache_key[cache_key] = flight.id
         self._submit(now_ns, flight)
@@ -129,9 +161,9 @@ class Flights:
         """Ask the controller; without one, its Joined will."""
         if not self.controller:
             return
-        leader, query = flight.waiters[0], flight.waiters[0].query
+        leader, query = flight.leader, flight.leader.query
         self._post(Out(self.controller, Submit(
-            flight.id, flight.key, leader.deadline_ns - now_ns, query.rows, leader.frontend, query.id,
+            flight.submit, flight.key, leader.deadline_ns - now_ns, query.rows, leader.frontend, query.id,
             leader.best_effort, query.alike, query.length, query.application,
         )))  # fmt: skip
 
@@ -152,7 +184,7 @@ class Flights:
         for item in message.items:
             if item.status == OK:
                 parts = next(groups)
-                if flight := self._flights.get(item.id):
+                if flight := self._flights.get(self._by_submit.get(item.id, 0)):
                     self._succeed(now_ns, flight, message, parts)
             elif item.status == Status.FAILED:
                 self.outcome(now_ns, worker, Outcome(item.id, item.status, item.reason))
@@ -163,54 +195,64 @@ class Flights:
         landing = Landing(OK, outputs, buffers, "", 0, message.end_ns - message.begin_ns, message.batch_size)
         if flight.cache_key:
             self.cache.store(now_ns, flight.cache_key, outputs, buffers, flight.ttl_ns or self.ttl_ns)
-        self._landed(now_ns, flight.waiters[0], landing)
-        if len(flight.waiters) > 1:
+        self._landed(now_ns, flight.leader, landing)
+        if flight.followers:
             shared = landing._replace(cached=True)
-            for waiter in flight.waiters[1:]:
+            for waiter in flight.followers.values():
                 self._landed(now_ns, waiter, shared)
 
     def outcome(self, now_ns: int, sender: str, outcome: Outcome, buffers: Sequence[Buffer] = ()) -> None:
         """The flight failed. Whoever has a later deadline than its leader tries again on its own."""
-        if (flight := self._flights.get(outcome.id)) is None:
+        if (flight := self._flights.get(self._by_submit.get(outcome.id, 0))) is None:
             return
         self._land(flight)
-        leader = flight.waiters[0]
-        again = [] if outcome.status == Status.FAILED else [
-            waiter for waiter in flight.waiters[1:] if waiter.deadline_ns > leader.deadline_ns
-        ]  # fmt: skip
         landing = Landing(int(outcome.status), (), (), outcome.reason, outcome.retry_after_ns)
-        for waiter in flight.waiters:
-            if waiter not in again:
+        final_ns = NEVER_NS if outcome.status == Status.FAILED else flight.leader.deadline_ns
+        self._landed(now_ns, flight.leader, landing)
+        again = []
+        for waiter in flight.followers.values():
+            if waiter.deadline_ns > final_ns:
+                again.append(waiter)
+            else:
                 self._landed(now_ns, waiter, landing)
         if again:
             again.sort(key=lambda waiter: (waiter.best_effort, -waiter.deadline_ns))
-            self._take_off(now_ns, flight.key, flight.cache_key, flight.ttl_ns, again)
+            self._take_off(now_ns, flight.key, flight.cache_key, flight.ttl_ns, again[0], again[1:])
 
     def leave(self, now_ns: int, waiter: Waiter) -> None:
         """This one does not wait any more. The flight goes on while somebody does, with another's inputs if need be."""
         flight = self._flights.get(waiter.flight)
-        if flight is None or waiter not in flight.waiters:
+        if flight is None:
             return
-        if waiter is not flight.waiters[0]:
-            flight.waiters.remove(waiter)
+        if waiter is not flight.leader:
+            flight.followers.pop(waiter.number, None)
             return
-        self._land(flight)
-        self._post(Out(self.controller, Cancel((flight.id,))))
-        if rest := flight.waiters[1:]:
-            rest.sort(key=lambda waiter: (waiter.best_effort, waiter.deadline_ns))
-            self._take_off(now_ns, flight.key, flight.cache_key, flight.ttl_ns, rest)
+        self._post(Out(self.controller, Cancel((flight.submit,))))
+        if flight.next_leads():
+            del self._by_submit[flight.submit]
+            self._last_id += 1
+            flight.submit = self._last_id
+            self._by_submit[flight.submit] = flight.id
+            self._submit(now_ns, flight)
+        else:
+            self._land(flight)
 
     def _land(self, flight: Flight) -> None:
         del self._flights[flight.id]
+        del self._by_submit[flight.submit]
         if flight.cache_key and self._by_cache_key.get(flight.cache_key) == flight.id:
             del self._by_cache_key[flight.cache_key]
 
     def waiters(self) -> Iterator[Waiter]:
         for flight in self._flights.values():
-            yield from flight.waiters
+            yield flight.leader
+            yield from flight.followers.values()
 
     def check(self) -> None:
         self.cache.check()
         assert set(self._by_cache_key.values()) <= set(self._flights)
-        assert all(flight.waiters for flight in self._flights.values())
-        assert all(waiter.flight == flight.id for flight in self._flights.values() for waiter in flight.waiters)
+        assert self._by_submit == {flight.submit: flight.id for flight in self._flights.values()}
+        for flight in self._flights.values():
+            assert flight.leader.flight == flight.id
+            assert all((one.flight, one.number) == (flight.id, number) for number, one in flight.followers.items())
+            assert set(flight.followers) <= {number for *_, number in flight.ranks}
