@@ -151,7 +151,11 @@ class Cores:
             else:
                 packets[route] = [letter], buffers
         for route, packet in packets.items():
-            self.links.send(route, *packet)
+            try:
+                self.links.send(route, *packet)
+            except Exception:  # what cannot be encoded must not take the packets to others with it
+                self.faults += 1
+                log.exception("packet fault", to=[letter.to for letter in packet[0]])
 
     def _fault(self, core: Core, message: Any) -> None:
         """A bug in a core must not silence the others, nor go unseen."""

@@ -1,0 +1,50 @@
+"""Cores in a process: what one of them cannot send harms nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horologe_common.core import Out
+from horologe_common.cores import Cores
+from horologe_common.frames import pack
+from horologe_common.wire import Ping
+
+
+class Links:
+    """Every address has a route; what is sent is encoded and kept."""
+
+    dropped = 0
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def route(self, address: str) -> str:
+        return address
+
+    def send(self, route: str, letters: Any, buffers: Any) -> None:
+        pack(letters, buffers)
+        self.sent.append(route)
+
+
+class Says:
+    """Puts out these once."""
+
+    address = "frontend/0#1"
+
+    def __init__(self, *outs: Out) -> None:
+        self.out = list(outs)
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Any) -> None: ...
+
+    def tick(self, now_ns: int) -> None: ...
+
+    def wakeup_ns(self) -> int | None:
+        return None
+
+
+def test_a_packet_that_cannot_be_encoded_costs_only_itself() -> None:
+    links = Links()
+    cores = Cores([Says(Out("a", Ping(1)), Out("b", Ping(10**30)), Out("c", Ping(1)))], links)  # type: ignore[arg-type]
+    cores.work(0)
+    assert links.sent == ["a", "c"]
+    assert cores.faults == 1
