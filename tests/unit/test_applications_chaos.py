@@ -35,7 +35,7 @@ from horologe_frontend.core import Frontend
 from horologe_frontend.digest import digest
 from horologe_frontend.settings import Settings as FrontendSettings
 from horologe_selector.core import Selector
-from horologe_selector.keeper import Inline
+from horologe_selector.keeper import refused, serve
 from horologe_selector.settings import Settings
 from horologe_selector.store import Away
 from horologe_selector.stores.memory import Memory
@@ -93,7 +93,6 @@ class Town:
         return Selector(f"selector/0#{self.born}", Settings(store="memory"), random.Random(self.born))
 
     def link(self) -> None:
-        self.keeper = Inline(self.selector.store, self.store)
         for address in (FRONTEND, CONTROLLER):
             self.selector.handle(self.now_ns, address, Joined(address), ())
         self.selector.handle(self.now_ns, CONTROLLER, self.catalogue, ())
@@ -153,12 +152,13 @@ class Town:
     def turn(self) -> None:
         """All that is to be done now."""
         for _ in range(50):
-            for core in (self.frontend, self.selector, self.keeper):
+            moved = False
+            for core in (self.selector, self.frontend):
                 core.tick(self.now_ns)
                 outs, core.out = core.out, []
                 for out in outs:
                     self.carry(core.address, out)
-                moved = bool(outs)
+                moved |= bool(outs)
             while self.post and self.post[0][0] <= self.now_ns:
                 moved = True
                 _, to, sender, message, buffers = self.post.popleft()
@@ -178,10 +178,8 @@ class Town:
             self.names += [message.prediction] if message.prediction else []
         elif to == CLIENT and isinstance(message, Acknowledged):
             self.acknowledged.setdefault(message.id, []).append(message)
-        elif to == self.keeper.address:
-            self.keeper.handle(self.now_ns, sender, message, ())
-        elif to in (FRONTEND, self.selector.address) and sender == self.keeper.address:
-            self.selector.handle(self.now_ns, sender, message, ())
+        elif to == self.selector.store:
+            self.keep(message)
         elif to in (FRONTEND, self.selector.address):
             self.post.append((self.now_ns + self.way_ns, to, sender, message, out.buffers))
         elif isinstance(message, Submit):
@@ -189,10 +187,18 @@ class Town:
         elif isinstance(message, Cancel) and to == CONTROLLER:
             self.submits = [one for one in self.submits if one.id not in message.ids]
 
+    def keep(self, message: Any) -> None:
+        try:
+            replies = serve(self.store, [message])
+        except Away as error:
+            replies = refused([message], str(error))
+        for reply in replies:
+            self.selector.handle(self.now_ns, self.selector.store, reply, ())
+
     def due(self, at_ns: int) -> bool:
         times = [core.wakeup_ns() for core in (self.frontend, self.selector)]
         times += [self.post[0][0]] if self.post else []
-        return any(one is not None and one <= at_ns for one in times) or bool(self.keeper.out)
+        return any(one is not None and one <= at_ns for one in times)
 
     def run(self, for_ns: int) -> None:
         until_ns = self.now_ns + for_ns

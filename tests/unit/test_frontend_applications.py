@@ -410,7 +410,7 @@ def test_a_client_cannot_pass_a_query_of_its_own() -> None:
     ("items", "application", "status"),
     [
         ([item()] * 65, "digits", Status.INVALID_INPUT),
-        ([item(*[1.0] * 100)] * 41, "digits", Status.INVALID_INPUT),
+        ([item(*[1.0] * 129)] * 64, "digits", Status.INVALID_INPUT),
         ([item()], "nope", Status.UNKNOWN_MODEL),
     ],
 )

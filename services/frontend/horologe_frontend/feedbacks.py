@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import Settings
 
 ITEMS_LIMIT = 64
-TRUTHS_LIMIT = 4096
+TRUTHS_LIMIT = 8192
 """Of all items together: a door takes 16 MB of JSON, which as a header no selector would."""
 PREDICTION_LIMIT = 64
 """Bytes of what an answer calls its prediction."""

@@ -194,12 +194,12 @@ class Registry:
         return NEVER_NS if self.known and not self._shared else self._list_ns
 
     def publish(self, stats: Stats) -> None:
-        """How the models have done, as metrics."""
+        """How the models have done, as metrics. From the thread that exports them, while the loop goes on."""
         stats.forget(STANDING)
-        for name, running in self.running.items():
+        for name, running in list(self.running.items()):
             for model, tally in running.tallies.items():
-                for metric in msgspec.structs.fields(tally):
-                    stats.set(f"{STANDING}{metric.name}_total", name, model, to=getattr(tally, metric.name))
+                for metric in tally.__struct_fields__:
+                    stats.set(f"{STANDING}{metric}_total", name, model, to=getattr(tally, metric))
 
     def states(self) -> tuple[ApplicationState, ...]:
         """What is announced."""
