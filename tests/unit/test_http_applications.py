@@ -202,6 +202,8 @@ def test_feedback_of_which_nothing_was_learned_is_an_error() -> None:
         ({"items": [{"truths": ["three"]}]}, ("items[0].truths",)),
         ({"items": [{"prediction_id": "xyz", "truths": [3]}]}, ("item 0", "prediction_id", "'xyz'")),
         ({"truths": [3], "inputs": [INPUT | {"shape": [1, 5]}]}, ("'in'",)),
+        ({"truth": [3], "prediction_id": "00"}, ("`truth`",)),
+        ({"items": [{"truths": [3], "prediction_id": "00", "contxt": "u"}]}, ("`contxt`", "items[0]")),
         (b"", ("body",)),
     ],
 )

@@ -26,6 +26,7 @@ from horologe_common.wire import (
     Outputs,
     Query,
     Release,
+    Rollback,
     RowStatus,
     Submit,
     Tensor,
@@ -156,6 +157,18 @@ def test_whoever_asks_how_an_application_stands_is_told_when_it_is_withdrawn_mea
     selector.tick(0)
     told = {one.id: one.status for one in sent(selector, Applications, FRONTEND) if one.id}
     assert told == {7: int(Status.UNKNOWN_MODEL), 8: OK}
+
+
+def test_a_policy_that_is_tried_and_rolled_back_costs_nothing_that_was_learned_before() -> None:
+    house = House()
+    house.truth(Observation((1.0,), house.ask("ann")))
+    learned = house.standing("ann")
+    house.tell(FRONTEND, Declare(7, Application("digits", ("b",), policy="thompson")))
+    assert house.standing("ann") == {"b": (1.0, 1)}
+    house.tell(FRONTEND, Rollback(8, "digits"))
+    assert {model: weight for model, (weight, _) in house.standing("ann").items()} == {
+        model: weight for model, (weight, _) in learned.items()
+    }
 
 
 def test_a_straggler_is_judged_by_what_it_said_too_late() -> None:

@@ -24,7 +24,7 @@ CONFIDENCE_DIGITS = 6
 """As many as a float of 32 bits has."""
 
 
-class ItemJson(msgspec.Struct):
+class ItemJson(msgspec.Struct, forbid_unknown_fields=True):
     """One item of feedback. `prediction_id` as the answer had it."""
 
     prediction_id: str = ""
@@ -33,7 +33,7 @@ class ItemJson(msgspec.Struct):
     inputs: list[TensorJson] = []
 
 
-class FeedbackJson(ItemJson):
+class FeedbackJson(ItemJson, forbid_unknown_fields=True):
     """`items`, or a single one without that."""
 
     items: list[ItemJson] | None = None

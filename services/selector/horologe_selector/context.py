@@ -116,10 +116,12 @@ class Context(msgspec.Struct, eq=False):
         return bool(self.unsaved or self.reading or self.change)
 
     def serve(self, running: Running) -> None:
-        """The application was declared anew."""
+        """It was declared anew: what is stored tells more than a state that another declaration has cut."""
         self.running = running
-        if self.state is not None:
-            self.state = running.policy.init(self.state)
+        if self.state is None:
+            return
+        kept = stored(self.data) if self.data and not self.unsaved else None
+        self.state = restored(running, kept) if kept else running.policy.init(self.state)
 
     def learn(self, selection: Selection, losses: Mapping[str, float], token: Any) -> bool:
         """False: there was nothing to learn, and so there is nothing to save."""
