@@ -19,6 +19,7 @@ from horologe_selector.combining import answer_of
 from horologe_selector.ensemble import Ensemble
 from horologe_selector.flights import OK, Landing, Waiter
 from horologe_selector.predictions import values_of
+from horologe_selector.remembered import NONCE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,7 @@ class Ensembles:
         self.deadlines = Deadlines()
         self.finished: list[Ensemble] = []
         """Answered, or predicted again for feedback, since the core last looked."""
-        self._nonce = hashlib.blake2b(address.encode(), digest_size=3).digest()
+        self._key = int(chance.random() * (1 << 53)).to_bytes(8, "big") + address.encode()[-48:]
         self._chance = chance
         self._flights = flights
         self._contexts = contexts
@@ -82,7 +83,7 @@ class Ensembles:
         # At most half of it: the pings of a stall of 400 ms are remembered for 20 s, and would leave no time till then.
         way_ns = min(self._ways.p99_ns(now_ns, frontend) + SPARE_NS, query.budget_ns // 2)
         due_ns = now_ns + max(0, query.budget_ns - way_ns)
-        prediction = self._nonce + self._last_id.to_bytes(5, "big") + query.input_hash
+        prediction = self._nonce() + query.input_hash
         ensemble = Ensemble(self._last_id, frontend, query, running, now_ns, due_ns, prediction, token)
         ensemble.selection = selection or ensemble.selection
         self._ensembles[ensemble.id] = ensemble
@@ -92,6 +93,10 @@ class Ensembles:
             self._parked.setdefault((running.application.name, query.context), []).append(ensemble.id)
         else:
             self._start(now_ns, ensemble)
+
+    def _nonce(self) -> bytes:
+        """Nobody who has seen names of answers can tell the next one: who could, might give feedback on it first."""
+        return hashlib.blake2b(self._last_id.to_bytes(8, "big"), digest_size=NONCE_BYTES, key=self._key).digest()
 
     def ready(self, now_ns: int, name: str, context: str) -> None:
         """The state of this context has been read, or cannot be."""
