@@ -22,6 +22,7 @@ NEXT = (
     ("http://127.0.0.1:8000/v2/models/{model}", "Open Inference Protocol"),
     ("http://127.0.0.1:8002/metrics", "Prometheus"),
     ("README.md", "a model of your own in ten lines"),
+    ("docs/applications.md", "an application of your own, and feedback"),
     ("docs/request-path.md", "the journey of one request"),
 )
 REASONS_SHOWN = 3
