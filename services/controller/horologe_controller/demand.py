@@ -41,6 +41,8 @@ class Demand:
         """A heap of (when a LOAD has become too late, request id); only those count that are in `_counted` as well."""
         self._counted: dict[int, tuple[int, str, int]] = {}
         self._stale: dict[str, bool] = {}
+        self._left: dict[Share, bool] = {}
+        """Shares that hold a model which is not asked for any more, since `take_left`."""
 
     def __len__(self) -> int:
         """Requests that count."""
@@ -115,6 +117,11 @@ class Demand:
             heapq.heappop(heap)
         return bool(heap)
 
+    def take_left(self) -> list[Share]:
+        """Shares that hold a model whose last request has left since the last call."""
+        left, self._left = self._left, {}
+        return list(left)
+
     def load_ns(self, share: Share) -> int:
         """l_g: the demand allocated to the share."""
         return self._loads.get(share, 0)
@@ -129,6 +136,7 @@ class Demand:
         total_ns = self._total.get(model, 0)
         if not total_ns:
             self._priority.pop(model, None)
+            self._left.update(dict.fromkeys(holders.of.get(model, ()), True))
             return
         priority_ns = total_ns
         if hosts := holders.of.get(model):

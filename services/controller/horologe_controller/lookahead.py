@@ -158,6 +158,7 @@ class LookAhead:
                 self.placement.forget(share)
                 continue
             shares[share] = True
+            self.placement.touched(share)
             if deep:
                 self.placement.changed(share)
         if changes.models or changes.deep:
