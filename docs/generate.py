@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import inspect
+import itertools
+import pkgutil
 import sys
 import textwrap
 from pathlib import Path
@@ -180,17 +183,19 @@ def _metrics_table(metrics: Mapping[str, Metric]) -> str:
 
 
 def _messages() -> list[tuple[str, type[msgspec.Struct]]]:
-    """The structs of wire.py in order, each with the comment that its part of the file stands under."""
+    """The structs of `wire` as they are written, each with the title of its file; files in the order of their tags."""
     found = []
-    title = "Tensors"
-    lines = inspect.getsource(wire).splitlines()
-    classes = {node.lineno: node.name for node in ast.parse("\n".join(lines)).body if isinstance(node, ast.ClassDef)}
-    for number, line in enumerate(lines, 1):
-        if line.startswith("# "):
-            title = line.removeprefix("# ").capitalize()
-        if (name := classes.get(number)) and name not in ("Message", "Letter"):
-            found.append((title, getattr(wire, name)))
-    return found
+    for link in pkgutil.iter_modules(wire.__path__, f"{wire.__name__}."):
+        module = importlib.import_module(link.name)
+        title = (module.__doc__ or "").strip().removesuffix(".")
+        classes = [node.name for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
+        found.append([(title, getattr(wire, name)) for name in classes if name != "Message"])
+    return list(itertools.chain.from_iterable(sorted(found, key=_least_tag)))
+
+
+def _least_tag(messages: list[tuple[str, type[msgspec.Struct]]]) -> int:
+    tags = (kind.__struct_config__.tag for _, kind in messages)
+    return min((tag for tag in tags if isinstance(tag, int)), default=0)
 
 
 def _message(kind: type[msgspec.Struct]) -> str:

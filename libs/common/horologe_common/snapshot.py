@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 PURE = frozenset({
     *(f"horologe_common.{name}" for name in (
-        "applications", "clock", "core", "distribution", "latency", "metrics", "models", "staging", "status", "wire",
-        "snapshot",
+        "applications", "clock", "core", "distribution", "latency", "metrics", "models", "snapshot", "staging",
+        "status",
     )),
     *(f"horologe_frontend.{name}" for name in (
         "admission", "applications", "catalogue", "core", "counts", "feedbacks", "lingering", "questions", "relay",
@@ -53,7 +53,7 @@ PURE = frozenset({
     *(f"horologe_profiler.{name}" for name in ("core", "fit", "memory", "news", "runs", "settings", "waiting")),
 })  # fmt: skip
 """Modules a core is made of. A class of another one in a core's state is an error when it is read, not when written."""
-PURE_PACKAGES = ("horologe_controller.schedulers.", "horologe_selector.policies.")
+PURE_PACKAGES = ("horologe_common.wire.", "horologe_controller.schedulers.", "horologe_selector.policies.")
 ALLOWED = frozenset({
     ("builtins", "set"), ("builtins", "frozenset"), ("builtins", "bytearray"), ("collections", "deque"),
     ("collections", "Counter"), ("collections", "OrderedDict"), ("msgspec._core", "rebuild"),
