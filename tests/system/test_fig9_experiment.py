@@ -12,9 +12,16 @@ from horologe_cli.main import app
 if TYPE_CHECKING:
     from pathlib import Path
 
+PATIENT = """[
+  {name="emulated", slo="20s", rate=100, skew=1.0, pages=14, emulated=[
+    {name="resnet50", count=2, exec_ms={1=2.77, 2=3.95}, load_ms=8.33, weights_mb=102.1}]},
+  {name="onnx", slo="20s", rate=50, skew=1.0, pages=2, folders=["digits-linear"], width=64},
+]"""
+"""The sources of the scene, smaller, and with time enough for a machine that is busy with other things."""
+
 
 def test_errors_of_live_actions_by_source_action_and_side(tmp_path: Path) -> None:
-    changes = [f"--set={change}" for change in ("seconds=1.5", "warmup_s=0.5")]
+    changes = [f"--set={change}" for change in (f"sources={PATIENT}", "seconds=1.5", "warmup_s=0.5")]
     written = ["--plot", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, ["experiment", "fig9", "--quick", "--json", *written, *changes])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception

@@ -10,7 +10,7 @@ from horologe_cli.main import app
 
 
 def test_the_same_arrivals_live_and_simulated() -> None:
-    changes = [f"--set={change}" for change in ("loads=[0.5]", "seconds=1.5", "warmup_s=0.5", "probes=5")]
+    changes = [f"--set={change}" for change in ("loads=[0.5]", 'slo="10s"', "seconds=1.5", "warmup_s=0.5", "probes=5")]
     result = CliRunner().invoke(app, ["experiment", "live", "--quick", "--json", *changes])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     found = json.loads(result.stdout)

@@ -120,7 +120,8 @@ class Fig9:
                 if paper_us := PAPER_P99_US.get((action, error, side)):
                     axes.plot([paper_us], [0.01], f"k{marker}", label=f"paper, {side} (p99)")
             axes.set(xscale="log", yscale="log", title=f"{action.upper()}: {error} error", xlabel="us", ylabel="beyond")
-            axes.legend(fontsize=7)
+            if axes.lines:  # a short run may load nothing after its warm-up
+                axes.legend(fontsize=7)
         return drawn
 
 
