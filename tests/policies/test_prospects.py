@@ -42,6 +42,13 @@ def test_one_that_can_wait_gives_way() -> None:
     assert found.places == (0,)
 
 
+def test_of_one_kind_the_urgent_are_worth_no_more_than_the_others() -> None:
+    known = ModelDurations(BASE_NS, [Part("0", 0, Distribution.of([ms(10), ms(60)]))])
+    found = best(known, ("0", 30), ("0", 500))
+    assert found is not None
+    assert found.places == (1,), "surely in time before perhaps in time"
+
+
 def test_all_the_time_in_the_world_is_no_reason_to_wait() -> None:
     found = best(fixed(10, 40), ("0", 1e6), ("0", 1e6), ("1", 3e6))
     assert found is not None

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Places = NDArray[np.intp]
 
-PATIENCE = 3.0
-"""In mean solo times: a request that could wait so much longer than another counts 1/e of it. More than this serves
-rare long requests worse where there is time for all, less serves fewer under overload: see decision 12."""
+PATIENCE = 2.0
+"""In mean solo times: a kind of request that could wait so much longer than another counts 1/e of it. More than this
+serves rare long requests worse where there is time for all, less serves fewer under overload: see decision 12."""
 SURE = (0.5, 0.95)
 """Candidates hold requests that are in time if their longest row takes what these quantiles of it say."""
 PROMISE = 0.9
@@ -62,11 +62,9 @@ def best(
     for row, (places, _) in enumerate(candidates):
         members[row, : places.size] = places
     outlook = _outlook(members, kind, [size for _, size in candidates], known)
-    slack_ns = np.maximum(0.0, left_ns - known.row_mean_ns[kind])
-    slack_ns -= slack_ns[members[members >= 0]].min()  # only differences count, and all might be as good as for ever
-    urgency = np.exp(-np.maximum(0.0, slack_ns) / (PATIENCE * known.mean_ns))
+    urgency = _urgency(left_ns, kind, members[members >= 0], known)
     in_time = _within(left_ns[members] / outlook.size[:, None], outlook.cdf, known.grid_ns)
-    worth = np.where(members >= 0, in_time * urgency[members], 0.0).sum(axis=1)
+    worth = np.where(members >= 0, in_time * urgency[kind[members]], 0.0).sum(axis=1)
     chosen = int(np.argmax(worth / outlook.takes_ns))
     if worth[chosen] <= 0.0:
         return None
@@ -98,6 +96,18 @@ def _candidates(left_ns: Floats, kind: Places, sizes: Sequence[int], known: Mode
                     found.append((places, size))
                 before = first
     return found
+
+
+def _urgency(left_ns: Floats, kind: Places, candidates: Places, known: ModelDurations) -> Floats:
+    """How much a request counts, by kind: the less the longer the most urgent of its kind could still wait.
+
+    `candidates`: places that are in any batch. Within a kind it is enough that batches are made in the order of
+    deadlines; to count those that can wait for less there would only favour batches that may fail.
+    """
+    slack_ns = np.full(len(known), np.inf)
+    np.minimum.at(slack_ns, kind[candidates], np.maximum(0.0, left_ns - known.row_mean_ns[kind])[candidates])
+    slack_ns -= slack_ns.min()  # only differences count, and all might be as good as for ever
+    return np.exp(-slack_ns / (PATIENCE * known.mean_ns))
 
 
 def _outlook(members: Places, kind: Places, sizes: Sequence[int], known: ModelDurations) -> Outlook:
