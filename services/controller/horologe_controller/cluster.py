@@ -32,14 +32,15 @@ class Worker:
     def __init__(self, address: str, same_host: bool) -> None:
         self.address = address
         self.same_host = same_host
+        self.draining = False
         self.clock = Offset()
         self.shares: dict[int, Share] = {}
         self.models: dict[str, tuple[ModelSpec, Profile | None, str]] = {}
 
     @property
     def reachable(self) -> bool:
-        """Whether a window can be told to it: on another host, once its clock is known."""
-        return self.same_host or self.clock.known
+        """Whether it takes actions, and a window can be told to it: on another host, once its clock is known."""
+        return (self.same_host or self.clock.known) and not self.draining
 
     def offset_ns(self) -> int:
         """Add to our time to get the worker's; hosts with one boot id share a clock."""
