@@ -1,12 +1,12 @@
-"""A connection that is lost and made anew, with no process dying: nothing waits for what was on its way."""
+"""Connections lost and made anew with no process dying, and inputs that never come: nothing is waited for in vain."""
 
 from __future__ import annotations
 
 import pytest
 
-from horologe_common.clock import ms
+from horologe_common.clock import ms, s
 from horologe_gpu_worker.settings import Settings as WorkerSettings
-from sim_builders import a_scenario, an_entry, assert_at_rest, cut, played, poisson
+from sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, poisson, stall
 
 
 @pytest.mark.parametrize("at_ms", [100, 101, 102, 103, 104, 105])
@@ -28,3 +28,16 @@ def test_pages_are_known_where_loads_and_unloads_were_lost(at_ms: int) -> None:
     house = played(scenario)
     assert_at_rest(house)
     assert sum(line.ended["OK"] for line in house.tally.lines.values()) > 20
+
+
+def test_a_share_is_not_held_for_inputs_whose_holder_died() -> None:
+    """The window of a batch is open for as long as its deadlines allow, here 5 s; those of others pass meanwhile."""
+    scenario = a_scenario(
+        an_entry("patient", slo_ns=s(5)), an_entry("urgent", slo_ns=ms(50)),
+        load=[poisson(200, models=("patient",)), poisson(200, models=("urgent",))], split=True,
+        faults=(stall("frontend", 103, 20), kill("frontend", 118, 50)), duration_ns=s(4),
+    )  # fmt: skip
+    house = played(scenario)
+    assert_at_rest(house)
+    ended = next(line.ended for name, line in house.tally.lines.items() if name.startswith("urgent"))
+    assert ended["OK"] > 0.85 * sum(ended.values())

@@ -264,6 +264,25 @@ def test_a_request_that_hangs_worker_after_worker_is_not_given_to_every_one() ->
     controller.check()
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_share_is_not_held_by_a_batch_whose_inputs_do_not_come(cancelled: bool) -> None:
+    """Its holder may have died, and its window may be open for long: the worker is told to drop it."""
+    controller = a_controller("horologe", in_flight=1)
+    submit(controller, 1, budget_ms=30_000)
+    (infer,) = sent(controller, Infer)
+    submit(controller, 2, budget_ms=30_000)
+    if cancelled:
+        controller.handle(ms(1), SELECTOR, Cancel((1,)), ())
+    sent(controller, Cancel)
+    controller.tick(infer.expected_ns + controller.settings.action_grace_ns + controller.settings.ping_ns)
+    assert sent(controller, Cancel, WORKER) == [Cancel((infer.action_id,))]
+    assert not sent(controller, Infer), "until it is heard of"
+    finish(controller, infer, s(1), Status.CANCELLED)
+    (again,) = sent(controller, Infer)
+    assert {row.submit_id for row in again.rows} == {2} if cancelled else {1, 2}
+    assert not sent(controller, Outcome)
+
+
 def test_a_batch_with_rows_missing_says_nothing_of_a_full_one() -> None:
     controller = a_controller(in_flight=1)
     for number in range(10, 130, 10):

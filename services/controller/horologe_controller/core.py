@@ -105,7 +105,9 @@ class Controller:
         self._arrived.clear()
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
-            self._again(now_ns, self._actions.overdue(now_ns))
+            requests, cancels = self._actions.overdue(now_ns)
+            self._again(now_ns, requests)
+            self.out.extend(cancels)
             self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
         plan = self._plan(now_ns)
         while plan.load:
