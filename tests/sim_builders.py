@@ -54,6 +54,10 @@ def stall(process: str, at_ms: float, for_ms: float) -> Fault:
     return Fault(ms(at_ms), process, "stall", for_ns=ms(for_ms))
 
 
+def cut(process: str, at_ms: float, for_ms: float) -> Fault:
+    return Fault(ms(at_ms), process, "cut", for_ns=ms(for_ms))
+
+
 def played(scenario: Scenario) -> House:
     """Run it to the end, check every core's laws, and what must hold of every run."""
     house = House(scenario)
@@ -95,6 +99,7 @@ def assert_mirror(house: House) -> None:
                 believed = dict(sorted(share.resident.items()))
                 assert believed == held_there, f"{worker.address}, share {number}: {believed} is not {held_there}"
                 assert share.pages_free == pages.free_pages
+                assert not share.exec.pending, "nothing that a lane waits for will come any more"
 
 
 def reported(house: House) -> Report:

@@ -12,7 +12,7 @@ from horologe_common.clock import ms, s
 from horologe_sim.noise import Noise
 from horologe_sim.scenario import Scenario
 from horologe_sim.workload import Load
-from sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, stall
+from sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, stall
 
 PROCESSES = ("worker/0", "worker/1", "edge", "frontend", "selector", "controller")
 
@@ -35,6 +35,7 @@ faults = st.lists(
             st.sampled_from(PROCESSES), st.integers(1, 400), st.integers(1, 250), st.booleans(),
         ),
         st.builds(stall, st.sampled_from(PROCESSES), st.integers(1, 400), st.integers(1, 150)),
+        st.builds(cut, st.sampled_from(PROCESSES), st.integers(1, 400), st.integers(0, 100)),
     ),
     max_size=4,
 )  # fmt: skip

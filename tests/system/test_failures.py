@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -16,8 +18,10 @@ import pytest
 from horologe import AsyncClient
 from horologe_cli.arrangement import Options
 from horologe_cli.embedded import Embedded
+from horologe_cli.ports import free_port
 from horologe_common.status import HorologeError
 from model_folders import an_emulated_model
+from proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,4 +182,47 @@ def test_a_stopped_worker_costs_no_request_its_answer(house: House) -> None:
 
     tally = run(scenario())
     assert sorted(tally.ends) == list(range(200))
+    assert tally.counts()["OK"] > 0
+
+
+@pytest.fixture
+def far_worker(tmp_path: Path) -> Iterator[tuple[str, Proxy]]:
+    """An edge, and one worker whose only way to it is a proxy: the clients' endpoint, and the proxy."""
+    an_emulated_model(tmp_path / "models")
+    endpoint, port, http = f"ipc://{tmp_path}/clients", free_port("127.0.0.1"), free_port("127.0.0.1")
+    sets = [f"links.bind=tcp://127.0.0.1:{port}", f"frontend.clients={endpoint}", f"http.port={http}"]
+    sets += [f"frontend.grace_ns={GRACE_MS}ms", f"selector.state={tmp_path}"]
+    with Proxy(port) as proxy:
+        processes = [a_process("horologe_cli.edge", *sets)]
+        sets = [f"links.connect=tcp://127.0.0.1:{proxy.port}", f"worker.repository={tmp_path}/models"]
+        processes.append(a_process("horologe_gpu_worker", *sets, f"worker.cache={tmp_path}/cache"))
+        try:
+            yield endpoint, proxy
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait(10)
+
+
+def a_process(module: str, *sets: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", module, "--set=metrics.bind=", *(f"--set={text}" for text in sets)])
+
+
+def test_broken_connections_cost_no_request_its_answer(far_worker: tuple[str, Proxy]) -> None:
+    endpoint, proxy = far_worker
+
+    async def scenario() -> Tally:
+        tally = Tally()
+        async with AsyncClient(endpoint, grace_ms=GRACE_MS) as client:
+            await resumes(client)
+            for told in (False, True) * 4:
+                load = asyncio.ensure_future(offer(client, tally, 200, 0.3, cancel_every=11))
+                await asyncio.sleep(0.15)
+                proxy.cut(told=told)
+                await load
+                await resumes(client)
+        return tally
+
+    tally = run(scenario())
+    assert sorted(tally.ends) == list(range(480))
     assert tally.counts()["OK"] > 0

@@ -11,6 +11,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from horologe_cli.ports import free_port
 from horologe_common.core import Gone, Joined, Out
 from horologe_common.keys import is_loopback, load_keys, make_keys
 from horologe_common.links import Links
@@ -32,6 +33,7 @@ from horologe_common.wire import (
     decode,
     encode,
 )
+from proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -182,6 +184,24 @@ def test_a_restarted_process_is_a_new_one_and_nothing_reaches_the_old(start: Any
     right.say(again.core.address, Ping(2))
     assert [ping.sent_ns for ping in again.core.wait_for(Ping)] == [2]
     assert right.links.dropped == 1
+
+
+def test_a_connection_made_anew_is_news_to_both_ends(start: Any) -> None:
+    """The one that was bound has not noticed that the old one broke; what was under way on it is lost."""
+    port = free_port("127.0.0.1")
+    left = start("controller", bind=(f"tcp://127.0.0.1:{port}",))
+    with Proxy(port) as proxy:
+        right = start("worker", connect=(f"tcp://127.0.0.1:{proxy.port}",))
+        left.core.wait_for(Joined)
+        right.core.wait_for(Joined)
+        proxy.cut()
+        right.core.wait_for(Joined, 2)
+        left.say(right.core.address, Ping(5))
+        assert left.core.wait_for(Pong)[0].sent_ns == 5
+        news = [type(message) for _, message in left.core.heard if isinstance(message, Joined | Gone)]
+        assert news == [Joined, Gone, Joined]
+        right.stop()
+        left.stop()
 
 
 def test_workers_find_the_holders_through_the_directory(start: Any, tmp_path: Path) -> None:

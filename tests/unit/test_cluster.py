@@ -142,7 +142,7 @@ def test_a_batch_that_ends_after_its_model_was_withdrawn_is_answered() -> None:
     end(controller, first, ms(2))
     end(controller, second, ms(3), Status.REFUSED)
     [outcome] = sent(controller, Outcome)
-    assert (outcome.id, outcome.status) == (2, Status.REFUSED)
+    assert (outcome.id, outcome.status) == (2, Status.UNKNOWN_MODEL)
     assert not controller.pending()
 
 

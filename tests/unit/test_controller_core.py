@@ -16,6 +16,7 @@ from horologe_common.wire import (
     Describe,
     Description,
     Dispatch,
+    Drain,
     Infer,
     Load,
     Models,
@@ -153,6 +154,51 @@ def test_what_was_not_run_is_planned_again(status: Status) -> None:
     assert not sent(controller, Outcome)
 
 
+@pytest.mark.parametrize("left", [(), (a_spec(version="2"),)], ids=["nothing", "another version"])
+def test_a_request_that_its_worker_refuses_for_a_model_withdrawn_ends_as_those_that_wait(left: Any) -> None:
+    controller = a_controller("horologe")
+    for number in (1, 2, 3):
+        submit(controller, number)
+    (infer,) = sent(controller, Infer)
+    controller.handle(ms(1), WORKER, Register((Share(0, "cpu", 64),), tuple(map(a_report, left))), ())
+    controller.handle(ms(1), WORKER, Result(infer.action_id, Status.REFUSED, ms(1), ms(1)), ())
+    controller.tick(ms(1))
+    outcomes = sent(controller, Outcome)
+    assert sorted(outcome.id for outcome in outcomes) == [1, 2, 3]
+    assert {(outcome.status, outcome.reason) for outcome in outcomes} == {
+        (Status.UNKNOWN_MODEL, "model 'sum/1': not served any more")
+    }
+    assert controller.pending() == 0
+    controller.check()
+
+
+def test_a_request_refused_for_a_model_withdrawn_runs_where_it_is_still_served(scheduler: str) -> None:
+    controller = a_controller(scheduler)
+    submit(controller, 1)
+    (infer,) = sent(controller, Infer)
+    join(controller, "worker/1#1", now_ns=ms(1))
+    controller.handle(ms(1), WORKER, Register((Share(0, "cpu", 64),), ()), ())
+    finish(controller, infer, ms(2), Status.REFUSED)
+    for load in sent(controller, Load, "worker/1"):
+        controller.handle(ms(7), "worker/1#1", Result(load.action_id, Status.OK, ms(2), ms(7)), ())
+    controller.tick(ms(7))
+    assert [again.rows for again in sent(controller, Infer, "worker/1")] == [infer.rows]
+    assert not sent(controller, Outcome)
+
+
+def test_a_draining_worker_is_given_nothing_more(scheduler: str) -> None:
+    """It refuses all at once, so its lanes look idle: three attempts would be used up while others serve."""
+    controller = a_controller(scheduler)
+    join(controller, "worker/1#1")
+    for load in sent(controller, Load, "worker/1"):
+        controller.handle(ms(1), "worker/1#1", Result(load.action_id, Status.OK, 0, ms(1)), ())
+    controller.handle(ms(1), WORKER, Drain(), ())
+    for number in range(1, 5):
+        submit(controller, number, now_ns=ms(number))
+    assert sent(controller, Infer, "worker/1")
+    assert not sent(controller, Infer, WORKER)
+
+
 def test_a_request_is_not_planned_for_ever() -> None:
     controller = a_controller()
     submit(controller, 1)
@@ -216,6 +262,25 @@ def test_a_request_that_hangs_worker_after_worker_is_not_given_to_every_one() ->
     assert len(given) == 3
     assert [outcome.status for outcome in sent(controller, Outcome)] == [Status.LOST]
     controller.check()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_share_is_not_held_by_a_batch_whose_inputs_do_not_come(cancelled: bool) -> None:
+    """Its holder may have died, and its window may be open for long: the worker is told to drop it."""
+    controller = a_controller("horologe", in_flight=1)
+    submit(controller, 1, budget_ms=30_000)
+    (infer,) = sent(controller, Infer)
+    submit(controller, 2, budget_ms=30_000)
+    if cancelled:
+        controller.handle(ms(1), SELECTOR, Cancel((1,)), ())
+    sent(controller, Cancel)
+    controller.tick(infer.expected_ns + controller.settings.action_grace_ns + controller.settings.ping_ns)
+    assert sent(controller, Cancel, WORKER) == [Cancel((infer.action_id,))]
+    assert not sent(controller, Infer), "until it is heard of"
+    finish(controller, infer, s(1), Status.CANCELLED)
+    (again,) = sent(controller, Infer)
+    assert {row.submit_id for row in again.rows} == {2} if cancelled else {1, 2}
+    assert not sent(controller, Outcome)
 
 
 def test_a_batch_with_rows_missing_says_nothing_of_a_full_one() -> None:

@@ -58,6 +58,17 @@ def test_measures_loading_and_every_batch_size_without_the_outlier(tmp_path: Pat
     assert runtime.closed == 1
 
 
+def test_on_a_machine_in_use_most_runs_are_too_long(tmp_path: Path) -> None:
+    class Busy(Timed):
+        def run(self, batch_size: int, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            self.now_ns += ms(20) * (len(self.runs) % 4 > 0)
+            return super().run(batch_size, inputs)
+
+    runtime = Busy(ms(20))
+    assert measure(runtime, SPEC, tmp_path, runtime.clock).exec_ns == {1: ms(20), 2: ms(40)}
+    assert RUNS_MIN < runtime.runs.count(2) < runtime.runs.count(1) < RUNS_MAX
+
+
 @pytest.mark.parametrize(("row_ns", "runs"), [(ms(1000), RUNS_MIN), (1, RUNS_MAX)])
 def test_is_brief_for_slow_models_and_for_fast_ones(tmp_path: Path, row_ns: int, runs: int) -> None:
     runtime = Timed(row_ns)

@@ -352,7 +352,9 @@ def test_scan_reads_one_model_again_and_registers() -> None:
 def test_draining_finishes_what_is_in_flight_and_takes_nothing_new() -> None:
     worker = a_worker()
     told(worker, 0, CONTROLLER, an_infer(1))
-    told(worker, 0, CONTROLLER, Drain())
+    told(worker, 0, CONTROLLER, Joined(CONTROLLER, "host"))
+    outs = told(worker, 0, CONTROLLER, Drain())
+    assert [(out.to, out.message) for out in outs] == [(CONTROLLER, Drain())], "which plans nothing more for it"
     assert not worker.drained()
     assert result(told(worker, 0, CONTROLLER, an_infer(2))).status == Status.REFUSED
     [operation] = operations(told(worker, 2, HOLDER, *a_ship({100: [7.0]})))

@@ -196,6 +196,9 @@ class House:
         if fault.kind == "stall":
             self.world.stall(fault.process, fault.for_ns)
             return
+        if fault.kind == "cut":
+            self.world.cut(fault.process, fault.for_ns)
+            return
         if fault.kind == "slow":
             self.devices[fault.process].slowness = fault.factor
             return

@@ -71,11 +71,11 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at_ns: int
     process: str
     """edge, frontend, selector, controller, profiler, client or worker/N."""
-    kind: Literal["kill", "stall", "slow"] = "kill"
+    kind: Literal["kill", "stall", "slow", "cut"] = "kill"
     restart_ns: int = s(1)
     """kill: it is back after this long; 0: it stays away."""
     for_ns: int = ms(100)
-    """stall: for how long."""
+    """stall, cut: for how long."""
     factor: float = 3.0
     """slow: from now on a worker's device takes so many times as long."""
     void: bool = False

@@ -1,7 +1,7 @@
 """The second loop: drives the very same cores as the reactor, with a heap of events and a virtual clock.
 
 Processes (process.py) take turns as reactors do; between them is a network (network.py), and they can be killed,
-restarted and stalled at any time. Nothing here depends on anything but its arguments: same seed, same bytes.
+restarted, stalled and cut off at any time. Nothing here depends on anything but its arguments: same seed, same bytes.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class World:
         self.packets = 0
         self._due: dict[str, Process] = {}
         self._voided: dict[tuple[str, int], bool] = {}
+        self._cuts: dict[tuple[str, ...], int] = {}
+        """How often each link was cut: what belongs to the connection before is lost."""
+        self._apart: dict[tuple[str, ...], bool] = {}
+        """Links that were cut and on which nobody has said Hello since."""
 
     @property
     def now_ns(self) -> int:
@@ -58,7 +62,7 @@ class World:
         process.begin()
         for peer in self.processes.values():
             if peer.alive and peer is not process and _linked(process, peer):
-                self._carry(process, peer, self._hello, peer, process, process.incarnation)
+                self._connect(process, peer, process.incarnation, self._cut(process, peer))
 
     def kill(self, name: str, *, void: bool = False) -> None:
         """kill -9. Its peers notice a little later. `void`: what it had sent and is under way is lost with it."""
@@ -79,6 +83,21 @@ class World:
         process = self.processes[name]
         process.stalled = True
         self.events.at(self.now_ns + for_ns, process.resume)
+
+    def cut(self, name: str, for_ns: int) -> None:
+        """Its connections to other services break, and what is under way on them is lost; `for_ns` later it connects
+        again. Its peers learn of both by its Hello: a bound socket may find the old connection taken over.
+        """
+        process = self.processes[name]
+        if not process.alive:
+            return
+        for peer in self.processes.values():
+            if peer.alive and peer is not process and not peer.public and _linked(process, peer):
+                link = _link(process, peer)
+                cuts = self._cuts[link] = self._cuts.get(link, 0) + 1
+                self._apart[link] = True
+                process.lost(tuple(peer.cores))
+                self.events.at(self.now_ns + for_ns, self._connect, process, peer, process.incarnation, cuts)
 
     def run(self, until_ns: int) -> None:
         """Let everything up to this time of the world's clock happen."""
@@ -115,7 +134,8 @@ class World:
         """See `Around`."""
         self.packets += 1
         arrivals = _over_the_wire(letters) if self.wire else _by_hand(letters)
-        self._carry(source, target, target.receive, arrivals)
+        if not self._apart or _link(source, target) not in self._apart:
+            self._carry(source, target, self._receive, source, target, self._cut(source, target), arrivals)
 
     def _carry(self, source: Process, target: Process, call: Callable[..., None], *args: object) -> None:
         at_ns = self.network.arrival_ns(self.now_ns, source.name, target.name)
@@ -125,14 +145,33 @@ class World:
         if (name, incarnation) not in self._voided:
             call(*args)
 
-    def _hello(self, here: Process, peer: Process, incarnation: int) -> None:
-        if here.alive and peer.alive and peer.incarnation == incarnation:
-            here.joined(peer)
-            self._carry(here, peer, self._welcome, peer, here, here.incarnation)
+    def _receive(self, source: Process, target: Process, cuts: int, arrivals: list[Arrival]) -> None:
+        if cuts == self._cut(source, target):
+            target.receive(arrivals)
 
-    def _welcome(self, here: Process, peer: Process, incarnation: int) -> None:
-        if here.alive and peer.alive and peer.incarnation == incarnation:
+    def _cut(self, one: Process, other: Process) -> int:
+        return self._cuts.get(_link(one, other), 0) if self._cuts else 0
+
+    def _connect(self, process: Process, peer: Process, incarnation: int, cuts: int) -> None:
+        if process.alive and process.incarnation == incarnation:
+            self._carry(process, peer, self._hello, peer, process, incarnation, cuts)
+
+    def _hello(self, here: Process, peer: Process, incarnation: int, cuts: int) -> None:
+        """Whoever says it again has lost its connection."""
+        if self._reaches(here, peer, incarnation, cuts):
+            self._apart.pop(_link(here, peer), None)
+            here.lost(tuple(peer.cores))
             here.joined(peer)
+            self._carry(here, peer, self._welcome, peer, here, here.incarnation, cuts)
+
+    def _welcome(self, here: Process, peer: Process, incarnation: int, cuts: int) -> None:
+        if self._reaches(here, peer, incarnation, cuts):
+            here.joined(peer)
+
+    def _reaches(self, here: Process, peer: Process, incarnation: int, cuts: int) -> bool:
+        """Whether a handshake of `peer` does, after so many cuts of the link."""
+        here_still = here.alive and peer.alive and peer.incarnation == incarnation
+        return here_still and cuts == self._cut(here, peer)
 
     def _lost(self, here: Process, incarnation: int, addresses: Sequence[str]) -> None:
         if here.alive and here.incarnation == incarnation:
@@ -158,6 +197,10 @@ def _linked(one: Process, other: Process) -> bool:
     if one.public or other.public:
         return "frontend" in roles[0] + roles[1]
     return not ("worker" in roles[0] and "worker" in roles[1])
+
+
+def _link(one: Process, other: Process) -> tuple[str, ...]:
+    return tuple(sorted((one.name, other.name)))
 
 
 def _by_hand(letters: Letters) -> list[Arrival]:

@@ -75,6 +75,11 @@ class Cores:
         """Whether there still is mail."""
         return any(hosted.mail for hosted in self._order)
 
+    def rouse(self) -> None:
+        """Have every core ticked in the next turn."""
+        for hosted in self._order:
+            hosted.wakeup_ns = 0
+
     def wakeup_ns(self) -> int:
         """The earliest time any core asks for."""
         return min(hosted.wakeup_ns for hosted in self._order)

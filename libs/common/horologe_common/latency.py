@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import NEVER_NS, s
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 WINDOW = 10
 """Clockwork section 5.3: the last ten measurements of each action."""
 AGE_NS = s(2)
 """A measurement older than this says nothing about now: one stall must not refuse a model for ever."""
-
-
-SLOWER = 1050
-"""Thousandths of the profile from which on a share counts as slower than its profiles: less is noise."""
 
 
 class Rolling:
@@ -68,6 +64,15 @@ class Rolling:
             return 0, 0, 0
         return self._samples[0][0] + self._age_ns, high_ns, median_ns
 
+    def forget_above(self, value: int) -> None:
+        """Drop what is larger."""
+        self._samples = deque(sample for sample in self._samples if sample[1] <= value)
+        del self._ordered[bisect.bisect_right(self._ordered, value) :]
+        self._holds_ns = -1
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
     def _forget_old(self, now_ns: int) -> None:
         while self._samples and self._samples[0][0] < now_ns - self._age_ns:
             self._forget()
@@ -76,66 +81,6 @@ class Rolling:
         """Drop the oldest."""
         _, value = self._samples.popleft()
         del self._ordered[bisect.bisect_left(self._ordered, value)]
-
-
-def profiled_ns(seed_ns: Mapping[int, int], size: int) -> int:
-    """What a batch of `size` takes by a profile; one of a size that it does not have (any more): its largest."""
-    found_ns = seed_ns.get(size)
-    return seed_ns[max(seed_ns)] if found_ns is None else found_ns
-
-
-class Estimate:
-    """Predicted durations of one model on one share, by batch size: recent measurements over the profile's seed.
-
-    Size 0 is LOAD. `pace` is the share's: thousandths of the profile's durations that its actions lately took.
-    """
-
-    __slots__ = ("_current", "_measured", "_pace", "seed_ns")
-
-    def __init__(self, seed_ns: Mapping[int, int], pace: Rolling) -> None:
-        self.seed_ns = seed_ns
-        self._pace = pace
-        self._measured: dict[int, Rolling] = {}
-        self._current: dict[int, tuple[int, int, int]] = {}
-        """Size -> (until when this holds, high quantile, median): asked ten times as often as measured."""
-
-    def observe(self, now_ns: int, size: int, took_ns: int, *, steady: bool = True) -> None:
-        """`steady`: a batch of this size always takes about as long, so that it tells how fast the share is."""
-        seed_ns = self.seed_ns.get(size)
-        if seed_ns is None:
-            return
-        measured = self._measured.get(size)
-        if measured is None:
-            measured = self._measured[size] = Rolling()
-        measured.observe(now_ns, took_ns)
-        self._current[size] = measured.summary(now_ns)
-        if size and steady:  # LOAD says nothing about EXEC
-            self._pace.observe(now_ns, 1000 * took_ns // (seed_ns or 1))
-
-    def predict(self, now_ns: int, size: int) -> int:
-        """Duration of a batch of `size`. Sizes not run lately are the profile, times how far others are off theirs."""
-        current = self._current.get(size)
-        if current is not None and now_ns <= current[0]:
-            return current[1]
-        return self._summary(now_ns, size)[1]
-
-    def typical(self, now_ns: int, size: int) -> int:
-        """What a batch of `size` mostly takes: sums of many are estimated by this, not by the high quantile."""
-        current = self._current.get(size)
-        if current is not None and now_ns <= current[0]:
-            return current[2]
-        return self._summary(now_ns, size)[2]
-
-    def _summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
-        """What is left of the measurements, else the profile at the share's pace."""
-        if (measured := self._measured.get(size)) is not None:
-            current = self._current[size] = measured.summary(now_ns)
-            if current[0]:
-                return current
-        seed_ns = profiled_ns(self.seed_ns, size)
-        if size and (permille := self._pace.high(now_ns) or 0) > SLOWER:
-            seed_ns = seed_ns * permille // 1000
-        return 0, seed_ns, seed_ns
 
 
 BUCKETS_NS = (

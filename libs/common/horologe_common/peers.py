@@ -1,7 +1,8 @@
 """Who is at the other ends: handshakes, the routes to cores, and who has come or gone.
 
 Whoever connects says Hello on every (re)connection; Hello and Welcome name the cores at either end, and from then on
-messages for them have a route.
+messages for them have a route. What was under way on a connection that broke is lost, so cores that are still known
+when they say Hello again are told to be gone first: nothing is waited for that was on its way.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Peers:
             case Hello() if public:
                 self._say(route, Welcome(PROTOCOL, ()))
             case Hello() if route.identity is not None:
+                for address in message.addresses:  # a connection taken over before its end was noticed
+                    self._gone(address)
                 self._joined(message.addresses, message.host, route)
                 self._hellos[route] = message
                 self._say(route, Welcome(PROTOCOL, self.addresses, self.host))

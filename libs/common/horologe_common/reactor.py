@@ -156,6 +156,7 @@ class Reactor:
         cores = [core for core in self.cores if isinstance(core, Drains)]
         for core in cores:
             core.drain()
+        self.cores.rouse()
         self._schedule()
         until_ns = monotonic_ns() + self.drain_ns
         while not all(core.drained() for core in cores) and monotonic_ns() < until_ns and not self._stopped.is_set():

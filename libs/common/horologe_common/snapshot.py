@@ -42,9 +42,9 @@ PURE = frozenset({
         "store", "way_back",
     )),
     *(f"horologe_controller.{name}" for name in (
-        "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "lane", "lookahead",
-        "orloj_queue", "orloj_scores", "placement", "profiles", "prospects", "queues", "rates", "regression",
-        "repository", "scheduler", "settings", "share", "strategies", "waiting",
+        "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "estimate", "lane",
+        "lookahead", "orloj_queue", "orloj_scores", "placement", "profiles", "prospects", "queues", "rates",
+        "regression", "repository", "scheduler", "settings", "share", "strategies", "waiting",
     )),
     *(f"horologe_gpu_worker.{name}" for name in (
         "actions", "answers", "core", "early", "infers", "lanes", "memory", "pages", "residency", "settings",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.core import Out
-from horologe_common.wire import Dispatch, Infer, Load, Row, Unload
+from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
 from horologe_controller.lane import Action
 from horologe_controller.share import LOAD_SIZE
 
@@ -80,16 +80,19 @@ class Actions:
             del self._pending[action.id]
         return [request for action in lost for request in action.open_requests()]
 
-    def overdue(self, now_ns: int) -> list[Request]:
-        """Requests on shares whose oldest action is long overdue. Their lanes stay busy: nothing is planned there."""
-        return [
-            request
-            for worker in self._cluster.workers.values()
-            for share in worker.shares.values()
-            if share.exec.overdue(now_ns, self._grace_ns)
-            for action in share.exec.pending.values()
-            for request in action.open_requests()
-        ]
+    def overdue(self, now_ns: int) -> tuple[list[Request], list[Out]]:
+        """Requests on shares whose oldest action is long overdue, and what their workers are to be told.
+
+        Their lanes stay busy: nothing is planned there until they are heard of. A worker that waits for inputs, whose
+        holder may have died, drops the action when told to, where it would wait for the window to close.
+        """
+        requests, outs = [], []
+        for worker in self._cluster.workers.values():
+            for share in worker.shares.values():
+                if share.exec.overdue(now_ns, self._grace_ns):
+                    requests += [one for action in share.exec.pending.values() for one in action.open_requests()]
+                    outs.append(Out(worker.address, Cancel(tuple(share.exec.pending))))
+        return requests, outs
 
     def _start(self, now_ns: int, batch: Batch) -> list[Out]:
         """INFER to the worker, and to each holder whose inputs it needs: ship them there."""

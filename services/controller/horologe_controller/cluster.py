@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, Offset, ms, s
-from horologe_common.latency import Estimate, Rolling
+from horologe_common.latency import Rolling
 from horologe_common.wire import ShareState
+from horologe_controller.estimate import Estimate
 from horologe_controller.lane import Outstanding
 from horologe_controller.profiles import Profiles, unmeasured
 from horologe_controller.share import LOAD_SIZE, Holders, Share
@@ -32,14 +33,15 @@ class Worker:
     def __init__(self, address: str, same_host: bool) -> None:
         self.address = address
         self.same_host = same_host
+        self.draining = False
         self.clock = Offset()
         self.shares: dict[int, Share] = {}
         self.models: dict[str, tuple[ModelSpec, Profile | None, str]] = {}
 
     @property
     def reachable(self) -> bool:
-        """Whether a window can be told to it: on another host, once its clock is known."""
-        return self.same_host or self.clock.known
+        """Whether it takes actions, and a window can be told to it: on another host, once its clock is known."""
+        return (self.same_host or self.clock.known) and not self.draining
 
     def offset_ns(self) -> int:
         """Add to our time to get the worker's; hosts with one boot id share a clock."""
@@ -227,10 +229,20 @@ class Cluster:
         self._quick[model, size] = now_ns + FRESH_NS * (1 + len(holders)), best_ns, typical_ns
         return best_ns, typical_ns
 
-    def best_exec_ns(self, now_ns: int, model: str, size: int) -> int:
-        """`quick_exec_ns`, as of now."""
+    def best_exec_ns(self, now_ns: int, model: str, size: int, within_ns: int = 0) -> int:
+        """`quick_exec_ns`, as of now. A request that would be refused for having only `within_ns` may try where a share
+        is idle: one that has waited has had more.
+        """
         self._quick.pop((model, size), None)
-        return self.quick_exec_ns(now_ns, model, size)[0]
+        best_ns, _ = self.quick_exec_ns(now_ns, model, size)
+        if within_ns <= 0 or best_ns <= within_ns:
+            return best_ns
+        for share, resident in self.holders.of.get(model, NOBODY).items():
+            estimate = share.estimates.get(model)
+            if resident and estimate and not share.exec.pending and estimate.doubted(now_ns, size, within_ns):
+                self._quick.pop((model, size))
+                return estimate.predict(now_ns, size)
+        return best_ns
 
     def load_ns(self, model: str) -> int:
         """What a LOAD of the model takes by its profiles."""

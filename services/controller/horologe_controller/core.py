@@ -17,6 +17,7 @@ from horologe_common.wire import (
     Describe,
     Description,
     Distributions,
+    Drain,
     Outcome,
     Ping,
     Pong,
@@ -80,9 +81,8 @@ class Controller:
                 self._cancel(now_ns, sender, message.ids)
             case Register():
                 self._register(now_ns, sender, message)
-            case Pong():
-                if worker := self.cluster.workers.get(sender):
-                    self.cluster.clock(worker, message.sent_ns, message.peer_ns, now_ns)
+            case Pong() | Drain():
+                self._told(now_ns, sender, message)
             case Admit():
                 self.out.extend(self.repository.admit(sender, message))
                 self.out.extend(self.repository.announcement())
@@ -105,7 +105,9 @@ class Controller:
         self._arrived.clear()
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
-            self._again(now_ns, self._actions.overdue(now_ns))
+            requests, cancels = self._actions.overdue(now_ns)
+            self._again(now_ns, requests)
+            self.out.extend(cancels)
             self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
         plan = self._plan(now_ns)
         while plan.load:
@@ -123,10 +125,7 @@ class Controller:
         for request in requests:
             self.scheduler.remove(now_ns, request, self.cluster)
         for request in requests:
-            if self.cluster.known(request.model):
-                self._enqueue(now_ns, request)
-            else:
-                self._finish(request, *self.repository.why_not(request.model))
+            self._enqueue(now_ns, request)
 
     def _plan(self, now_ns: int) -> Plan:
         """Ask the scheduler, and do as it says."""
@@ -172,11 +171,13 @@ class Controller:
             self._enqueue(now_ns, request)
 
     def _enqueue(self, now_ns: int, request: Request) -> None:
-        """Queue a new request or one whose action came to nothing."""
+        """Queue a new request or one whose action came to nothing; it ends if nobody can run its model any more."""
         request.action_id = UNPLACED
         request.spec = self.cluster.specs.get(request.model, request.spec)
         most_rows = request.spec.max_batch
-        if request.attempts >= ATTEMPTS:
+        if not self.cluster.known(request.model):
+            self._finish(request, *self.repository.why_not(request.model))
+        elif request.attempts >= ATTEMPTS:
             self._finish(request, Status.LOST, f"{ATTEMPTS} attempts failed")
         elif not 1 <= request.rows <= most_rows:
             self._finish(request, Status.INVALID_INPUT, f"rows: got {request.rows}, wanted 1 to {most_rows}")
@@ -245,6 +246,14 @@ class Controller:
         if worker := self.cluster.workers.get(sender):
             self.out += self.repository.registered(worker, message)
             self._actions.adopt(now_ns, worker, message)
+
+    def _told(self, now_ns: int, sender: str, message: Pong | Drain) -> None:
+        """A worker's clock, or that it takes nothing more."""
+        if worker := self.cluster.workers.get(sender):
+            if isinstance(message, Drain):
+                worker.draining = True
+            else:
+                self.cluster.clock(worker, message.sent_ns, message.peer_ns, now_ns)
 
     def _joined(self, now_ns: int, message: Joined) -> None:
         self._peers[message.address] = message.host

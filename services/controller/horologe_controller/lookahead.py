@@ -89,7 +89,8 @@ class LookAhead:
         size = request.spec.batch_sizes[0] if request.rows == 1 else request.spec.compiled(request.rows)
         exec_ns, _ = cluster.quick_exec_ns(now_ns, request.model, size)
         if not request.best_effort and (not exec_ns or now_ns + exec_ns > request.deadline_ns):
-            exec_ns = cluster.best_exec_ns(now_ns, request.model, size)
+            within_ns = 0 if request.admitted else request.deadline_ns - now_ns
+            exec_ns = cluster.best_exec_ns(now_ns, request.model, size, within_ns)
         return exec_ns
 
     def _queue_changed(self, queue: ModelQueue, cluster: Cluster) -> None:

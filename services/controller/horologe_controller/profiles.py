@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.latency import profiled_ns
+from horologe_controller.estimate import profiled_ns
 from horologe_controller.share import LOAD_SIZE
 
 if TYPE_CHECKING:

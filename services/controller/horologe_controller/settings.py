@@ -30,7 +30,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     return_quantile_window: int = 200
     """Results over which the way back is measured."""
     action_grace_ns: int = ms(250)
-    """After the predicted end of an action plus this, its share is not planned for until it is heard of."""
+    """After the predicted end of an action plus this, its requests are planned elsewhere, its worker is told to drop it
+    if it has not begun, and its share is not planned for until it is heard of."""
     ping_ns: int = ms(250)
     """Between pings of a worker (clock offset)."""
     max_queued: int = 50_000

@@ -12,7 +12,7 @@ from horologe_common.latency import Rolling
 from horologe_controller.lane import Lane
 
 if TYPE_CHECKING:
-    from horologe_common.latency import Estimate
+    from horologe_controller.estimate import Estimate
     from horologe_controller.lane import Outstanding
 
 LOAD_SIZE = 0

@@ -61,8 +61,9 @@ class Worker:
         }  # fmt: skip
 
     def drain(self) -> None:
-        """Finish what is in flight, take nothing new."""
+        """Finish what is in flight, take nothing new, and tell controllers so: what they still send is refused."""
         self.draining = True
+        self.out.extend(Out(controller, Drain()) for controller in self.controllers)
 
     def drained(self) -> bool:
         """Nothing is in flight any more."""
@@ -120,6 +121,8 @@ class Worker:
         running = (*self.infers.running, *(action_id for share in self.shares for action_id in share.running))
         shares = tuple(share.report() for share in self.shares)
         self.out.append(Out(controller, Register(shares, tuple(self.reports.values()), running)))
+        if self.draining:
+            self.out.append(Out(controller, Drain()))
 
     def _ping(self, now_ns: int, sender: str, ping: Ping, buffers: Sequence[Buffer]) -> None:
         self.out.append(Out(sender, Pong(ping.sent_ns, now_ns)))

@@ -112,4 +112,4 @@ class Scan(Message, frozen=True, tag=57):
 
 
 class Drain(Message, frozen=True, tag=58):
-    """Finish what is in flight, take nothing new."""
+    """Finish what is in flight, take nothing new. From a worker: that is what it does."""

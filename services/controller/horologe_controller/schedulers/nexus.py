@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from horologe_common.latency import profiled_ns
+from horologe_controller.estimate import profiled_ns
 from horologe_controller.strategies import Strategy
 from horologe_controller.waiting import WHEN_DRY, Waiting, target_size, window
 

@@ -21,9 +21,9 @@ from horologe_controller.strategies import Strategy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_common.latency import Estimate
     from horologe_controller.cluster import Cluster
     from horologe_controller.durations import ModelDurations
+    from horologe_controller.estimate import Estimate
     from horologe_controller.queues import ModelQueue, Request
     from horologe_controller.scheduler import Refusal
     from horologe_controller.settings import Settings

@@ -1,0 +1,71 @@
+"""A TCP proxy that breaks connections, for tests of what is lost with them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+
+class Proxy:
+    """In front of `127.0.0.1:target`, as long as the context lasts."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._cut: list[tuple[socket.socket, socket.socket]] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads[0].join(10)
+        for pair in [*self._pairs, *self._cut]:
+            for end in pair:
+                _close(end)
+        for thread in self._threads:
+            thread.join(10)
+
+    def cut(self, *, told: bool = False) -> None:
+        """Every connection breaks for whoever made it, and what is under way is lost; `told`: at the other end too."""
+        pairs, self._pairs = self._pairs, []
+        self._cut += pairs
+        for near, far in pairs:
+            _close(near)
+            if told:
+                _close(far)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                try:
+                    pair = near, socket.create_connection(("127.0.0.1", self._target))
+                except OSError:  # nobody is there yet
+                    _close(near)
+                    continue
+                self._pairs.append(pair)
+                for source, sink in (pair, pair[::-1]):
+                    self._threads.append(threading.Thread(target=self._copy, args=(pair, source, sink)))
+                    self._threads[-1].start()
+
+    def _copy(self, pair: tuple[socket.socket, socket.socket], source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := source.recv(1 << 16):
+                if pair in self._cut:
+                    return
+                sink.sendall(chunk)
+        if pair not in self._cut:
+            _close(sink)
+
+
+def _close(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()

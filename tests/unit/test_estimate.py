@@ -1,0 +1,102 @@
+"""What an action is predicted to take, and how a prediction that refuses everything is corrected."""
+
+from __future__ import annotations
+
+from horologe_common.clock import ms, s
+from horologe_common.latency import AGE_NS, Rolling
+from horologe_controller.estimate import PROFILE_PART, TRIAL_EXECS, TRIAL_NS, Estimate
+
+FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
+
+
+def an_estimate(*took_ns: int, now_ns: int = 0) -> Estimate:
+    """Of a profile of 5 ms and 9 ms, with these measurements of batches of one, on a share as fast as profiled."""
+    pace = Rolling(age_ns=s(10), quantile=0.5)
+    for _ in range(5):
+        pace.observe(now_ns, 1000)
+    estimate = Estimate({0: ms(4), 1: FAST_NS, 2: ms(9)}, pace)
+    for one_ns in took_ns:
+        estimate.observe(now_ns, 1, one_ns)
+    return estimate
+
+
+def first_trial_ns(estimate: Estimate, size: int = 1, within_ns: int = BUDGET_NS, from_ns: int = 0) -> int | None:
+    """When the first of requests that come every millisecond may try; None if none does within a minute."""
+    times = range(from_ns, from_ns + s(60), ms(1))
+    return next((at_ns for at_ns in times if estimate.doubted(at_ns, size, within_ns)), None)
+
+
+def test_one_slow_action_in_ten_changes_nothing_and_two_do() -> None:
+    estimate = an_estimate(*[FAST_NS] * 9, SLOW_NS)
+    assert estimate.predict(1, 1) == FAST_NS
+    estimate.observe(1, 1, SLOW_NS)
+    assert estimate.predict(2, 1) == SLOW_NS
+
+
+def test_what_slow_actions_refuse_is_tried_after_a_few_times_as_long() -> None:
+    estimate = an_estimate(*[FAST_NS] * 8, SLOW_NS, SLOW_NS)
+    at_ns = first_trial_ns(estimate)
+    assert at_ns == TRIAL_EXECS * SLOW_NS
+    assert estimate.predict(at_ns, 1) == estimate.typical(at_ns, 1) == FAST_NS
+    assert not estimate.doubted(at_ns, 1, BUDGET_NS), "one at a time"
+    assert estimate.predict(at_ns + BUDGET_NS + 1, 1) == SLOW_NS, "of a trial nothing was heard"
+
+
+def test_a_trial_that_goes_well_makes_the_slow_ones_forgotten() -> None:
+    estimate = an_estimate(*[FAST_NS] * 8, SLOW_NS, SLOW_NS)
+    at_ns = first_trial_ns(estimate)
+    assert at_ns is not None
+    estimate.observe(at_ns + ms(6), 1, ms(6))
+    assert estimate.predict(at_ns + ms(6), 1) == ms(6)
+
+
+def test_one_that_does_not_is_not_tried_again_at_once_nor_when_most_are_slow() -> None:
+    estimate, at_ns = an_estimate(*[FAST_NS] * 6, SLOW_NS, SLOW_NS), 0
+    for _ in range(4):
+        found_ns = first_trial_ns(estimate, from_ns=at_ns)
+        assert found_ns is not None
+        assert found_ns >= at_ns + TRIAL_EXECS * SLOW_NS
+        at_ns = found_ns + SLOW_NS
+        estimate.observe(at_ns, 1, SLOW_NS)
+        assert estimate.predict(at_ns, 1) == SLOW_NS
+    assert not any(estimate.doubted(at_ns + ms(late), 1, BUDGET_NS) for late in range(1500)), "most have become slow"
+
+
+def test_a_single_measurement_that_was_slow_is_tried_against_the_profile() -> None:
+    estimate = an_estimate(SLOW_NS)
+    at_ns = first_trial_ns(estimate)
+    assert at_ns == TRIAL_EXECS * SLOW_NS
+    assert estimate.predict(at_ns, 1) < BUDGET_NS
+
+
+def test_a_profile_that_refuses_everything_is_tried_now_and_then() -> None:
+    estimate, since_ns = an_estimate(), 0
+    for failed in range(5):
+        at_ns = first_trial_ns(estimate, within_ns=ms(2), from_ns=since_ns)
+        assert at_ns == max(since_ns + (TRIAL_NS << failed), bool(failed) * (since_ns + AGE_NS + ms(1)))
+        assert estimate.predict(at_ns, 1) == FAST_NS // PROFILE_PART
+        since_ns = at_ns + FAST_NS
+        estimate.observe(since_ns, 1, FAST_NS)
+        assert estimate.predict(since_ns, 1) == FAST_NS
+
+
+def test_no_request_tries_that_has_less_than_a_quarter_of_the_profile() -> None:
+    assert first_trial_ns(an_estimate(), within_ns=FAST_NS // PROFILE_PART - 1) is None
+
+
+def test_where_a_profile_was_too_long_requests_try_at_once_from_then_on() -> None:
+    estimate = an_estimate()
+    at_ns = first_trial_ns(estimate, within_ns=ms(2))
+    assert at_ns is not None
+    estimate.observe(at_ns + ms(1), 1, ms(1))
+    assert estimate.predict(at_ns + ms(1), 1) == ms(1)
+    assert estimate.doubted(at_ns + s(10), 1, ms(2)), "it is not measured any more, and the profile is as it was"
+
+
+def test_sizes_that_were_not_run_are_as_much_faster_than_profiled_as_those_that_were() -> None:
+    estimate = an_estimate(ms(2.5), ms(2), ms(2.5))
+    assert estimate.predict(1, 2) == ms(4.5)
+    assert estimate.predict(1, 0) == ms(4), "LOAD is another lane"
+    assert estimate.predict(s(3), 2) == ms(9)
+    slower = an_estimate(ms(4.9))
+    assert slower.predict(1, 2) == ms(9), "that much is noise"
