@@ -98,8 +98,8 @@ class ScannedDemand(Demand):
         super().remove(request_id)
         self.requests.pop(request_id, None)
 
-    def _allocate(self, now_ns: int, model: str, holders: Holders) -> None:
-        super()._allocate(now_ns, model, holders)
+    def _allocate(self, model: str, holders: Holders) -> None:
+        super()._allocate(model, holders)
         demand_ns = sum(one.cost_ns for one in self.requests.values() if one.model == model)
         hosts = holders.of.get(model, {})
         parts = self._parts.get(model, {})

@@ -156,9 +156,11 @@ class LookAhead:
                 self._rankings.pop(share, None)
                 self._hungry.pop(share, None)
                 self.placement.forget(share)
+                self.demand.forget(share)
                 continue
             shares[share] = True
             self.placement.touched(share)
+            self.demand.touched(share)
             if deep:
                 self.placement.changed(share)
         if changes.models or changes.deep:

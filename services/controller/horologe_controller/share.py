@@ -158,6 +158,10 @@ class Share:
         """How many times as long as profiled its EXECs lately took; 1 if no longer than that."""
         return max(1000, self.pace.high(now_ns) or 0) / 1000
 
+    def steady_until_ns(self, grace_ns: int) -> int:
+        """Until when `hangs` and `slowness`, as last asked for, hold if nothing happens on the share."""
+        return min(self.pace.holds_ns, self.exec.due_ns + grace_ns, self.load.due_ns + grace_ns)
+
     @property
     def lacking(self) -> int:
         """How many models it could hold and does not."""
