@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import us
 from horologe_controller.admission import Admission
 from horologe_controller.demand import Demand
+from horologe_controller.pauses import held_up
 from horologe_controller.placement import Placement
 from horologe_controller.queues import Backlog
 from horologe_controller.scheduler import Batch, Plan, Refusal, too_long
@@ -73,6 +74,8 @@ class LookAhead:
         if not exec_ns:
             return Refusal(request, "no worker can serve this model")
         bound = self.keeps_deadlines and not request.best_effort
+        if bound and (refusal := held_up(now_ns, request, exec_ns, cluster)):
+            return refusal
         if bound and (refusal := self._refusal(now_ns, request, exec_ns, cluster)):
             return refusal
         request.admitted = True
