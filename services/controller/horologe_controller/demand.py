@@ -129,12 +129,12 @@ class Demand:
             heapq.heappush(heap, entry)
         return found
 
-    def unfulfilled(self) -> bool:
-        """Whether some model's priority is positive."""
+    def first(self) -> str:
+        """The model with the highest positive priority; "" if there is none."""
         heap = self._heap
         while heap and self._priority.get(heap[0][1]) != -heap[0][0]:
             heapq.heappop(heap)
-        return bool(heap)
+        return heap[0][1] if heap else ""
 
     def take_left(self) -> list[Share]:
         """Shares that hold a model whose last request has left since the last call."""
