@@ -127,7 +127,7 @@ class Scan(Clockwork):
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         for share in cluster.shares():
-            self._rankings.setdefault(share, (ScannedQueue(self), Ranking(_nothing)))
+            self.rankings.of.setdefault(share, (ScannedQueue(self), Ranking(_nothing)))
             cluster.changes.share(share)
         return super().plan(now_ns, cluster)
 

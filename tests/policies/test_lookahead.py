@@ -133,7 +133,7 @@ def test_a_share_that_hangs_keeps_no_queues_that_have_emptied() -> None:
             if action.share.worker == "w1":
                 desk.end(action, action.end_ns)
     scheduler: Any = desk.scheduler
-    for rankings in scheduler._rankings.values():
+    for rankings in scheduler.rankings.of.values():
         assert len(rankings[0].changed) + len(rankings[0]._known) <= 2
 
 
