@@ -17,7 +17,7 @@ from horologe_controller import demand, strategies
 from horologe_controller.actions import Actions
 from horologe_controller.cluster import Cluster, Worker
 from horologe_controller.demand import CAPACITY_PART, Demand
-from horologe_controller.queues import Request
+from horologe_controller.request import Request
 from horologe_controller.schedulers.clockwork import Clockwork
 from horologe_controller.settings import Settings
 from horologe_controller.strategies import Ranking, Strategy

@@ -44,7 +44,7 @@ PURE = frozenset({
     *(f"horologe_controller.{name}" for name in (
         "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "lane", "lookahead",
         "orloj_queue", "orloj_scores", "pauses", "placement", "profiles", "prospects", "queues", "rankings", "rates",
-        "regression", "repository", "scheduler", "settings", "share", "slowness", "strategies", "waiting",
+        "regression", "repository", "request", "scheduler", "settings", "share", "slowness", "strategies", "waiting",
     )),
     *(f"horologe_gpu_worker.{name}" for name in (
         "actions", "answers", "core", "early", "infers", "lanes", "memory", "pages", "residency", "settings",

@@ -30,8 +30,8 @@ from horologe_controller.book import Book
 from horologe_controller.cluster import Cluster, Worker
 from horologe_controller.durations import learned
 from horologe_controller.pauses import Pauses
-from horologe_controller.queues import FINISHED, UNPLACED
 from horologe_controller.repository import AUDIENCE, Repository
+from horologe_controller.request import FINISHED, UNPLACED
 from horologe_controller.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer
     from horologe_controller.lane import Action
-    from horologe_controller.queues import Request
+    from horologe_controller.request import Request
     from horologe_controller.scheduler import Plan, Refusal
     from horologe_controller.settings import Settings
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_common.models import ModelSpec
-    from horologe_controller.queues import Request
+    from horologe_controller.request import Request
     from horologe_controller.share import Holders, Share
 
 CAPACITY_PART = 0.75

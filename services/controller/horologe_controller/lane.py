@@ -12,7 +12,7 @@ from horologe_common.clock import NEVER_NS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from horologe_controller.queues import Request
+    from horologe_controller.request import Request
     from horologe_controller.share import Share
 
 Kind = Literal["infer", "load"]

@@ -13,7 +13,7 @@ from horologe_controller.scheduler import Refusal
 
 if TYPE_CHECKING:
     from horologe_controller.cluster import Cluster
-    from horologe_controller.queues import Request
+    from horologe_controller.request import Request
     from horologe_controller.share import Share
 
 
