@@ -1,8 +1,8 @@
 """What schedulers that plan a few milliseconds ahead have in common: queues, admission, the look-ahead, placement.
 
 A subclass says which batch of a queue is best on a share (`propose`). Nothing here looks at every model or request:
-what has changed is looked at, and what comes first in a heap. Shares are gone through where a LOAD is wanted, where
-residency has changed, and once per instant for what they still have to do.
+what has changed is looked at, and what comes first in a heap. Shares are gone through where residency has changed,
+until one is found that lacks a model; those that hold a model, where its queues or the demand for it change.
 """
 
 from __future__ import annotations
