@@ -11,7 +11,7 @@ from horologe_common.wire import Register
 from horologe_common.wire import Share as Told
 from horologe_controller.actions import Actions
 from horologe_controller.cluster import Cluster, Worker
-from horologe_controller.queues import Request
+from horologe_controller.request import Request
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import Settings
 

@@ -17,7 +17,7 @@ from horologe_controller import demand, strategies
 from horologe_controller.actions import Actions
 from horologe_controller.cluster import Cluster, Worker
 from horologe_controller.demand import CAPACITY_PART, Demand
-from horologe_controller.queues import Request
+from horologe_controller.request import Request
 from horologe_controller.schedulers.clockwork import Clockwork
 from horologe_controller.settings import Settings
 from horologe_controller.strategies import Ranking, Strategy
@@ -98,8 +98,8 @@ class ScannedDemand(Demand):
         super().remove(request_id)
         self.requests.pop(request_id, None)
 
-    def _allocate(self, now_ns: int, model: str, holders: Holders) -> None:
-        super()._allocate(now_ns, model, holders)
+    def _allocate(self, model: str, holders: Holders) -> None:
+        super()._allocate(model, holders)
         demand_ns = sum(one.cost_ns for one in self.requests.values() if one.model == model)
         hosts = holders.of.get(model, {})
         parts = self._parts.get(model, {})
@@ -127,7 +127,7 @@ class Scan(Clockwork):
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         for share in cluster.shares():
-            self._rankings.setdefault(share, (ScannedQueue(self), Ranking(_nothing)))
+            self.rankings.of.setdefault(share, (ScannedQueue(self), Ranking(_nothing)))
             cluster.changes.share(share)
         return super().plan(now_ns, cluster)
 

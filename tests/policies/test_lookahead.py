@@ -16,7 +16,8 @@ from horologe_common.wire import ModelReport, Register
 from horologe_common.wire import Share as Told
 from horologe_controller.cluster import Cluster, Worker
 from horologe_controller.lane import Action, Lane
-from horologe_controller.queues import ModelQueue, Request
+from horologe_controller.queues import ModelQueue
+from horologe_controller.request import Request
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import Settings
 
@@ -133,7 +134,7 @@ def test_a_share_that_hangs_keeps_no_queues_that_have_emptied() -> None:
             if action.share.worker == "w1":
                 desk.end(action, action.end_ns)
     scheduler: Any = desk.scheduler
-    for rankings in scheduler._rankings.values():
+    for rankings in scheduler.rankings.of.values():
         assert len(rankings[0].changed) + len(rankings[0]._known) <= 2
 
 

@@ -15,7 +15,7 @@ from horologe_common.distribution import Distribution
 from horologe_common.wire import Register, Share
 from horologe_controller.cluster import Cluster, Worker
 from horologe_controller.durations import ModelDurations, Part
-from horologe_controller.queues import Request
+from horologe_controller.request import Request
 from horologe_controller.schedulers.orloj import Orloj, promised_ns
 from horologe_controller.settings import Settings
 

@@ -89,14 +89,16 @@ def test_the_pages_of_an_adopted_load_that_fails_are_free() -> None:
     assert [load.model for load in sent(controller, Load)] == ["b/1"]
 
 
-def test_a_load_that_was_refused_is_planned_again() -> None:
+def test_a_load_that_was_refused_is_planned_again_after_a_pause() -> None:
     controller = a_controller()
     register(controller, A)
     submit(controller, 1, model="a/1")
     [load] = sent(controller, Load)
     end(controller, load, ms(1), Status.REFUSED, reason="pages: a/1 needs 6, 4 of 10 are free")
+    assert not sent(controller, Load)
+    tick(controller, ms(11))
     [again] = sent(controller, Load)
-    end(controller, again, ms(9))
+    end(controller, again, ms(19))
     assert len(sent(controller, Infer)) == 1
     assert not sent(controller, Outcome)
 

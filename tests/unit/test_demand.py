@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from builders import a_spec
 from horologe_controller.demand import Demand
-from horologe_controller.queues import Request
+from horologe_controller.request import Request
 
 
 @given(st.permutations(range(1, 9)))

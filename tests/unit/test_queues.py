@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_spec
-from horologe_controller.queues import Backlog, ModelQueue, Request
+from horologe_controller.queues import Backlog, ModelQueue
+from horologe_controller.request import Request
 
 SPEC = a_spec()
 

@@ -30,8 +30,9 @@ class Rolling:
         self._window = window
         self._age_ns = age_ns
         self._quantile = quantile
-        self._holds_ns = NEVER_NS
-        """Until when `_high` is the quantile, if nothing is measured: asked several times as often as measured."""
+        self.holds_ns = NEVER_NS
+        """Until when the last answer of `high` is the quantile, if nothing is measured: asked several times as often as
+        measured."""
         self._high: int | None = None
 
     def observe(self, now_ns: int, value: int) -> None:
@@ -40,15 +41,15 @@ class Rolling:
             self._forget()
         samples.append((now_ns, value))
         bisect.insort(self._ordered, value)
-        self._holds_ns = -1
+        self.holds_ns = -1
 
     def high(self, now_ns: int) -> int | None:
         """The high quantile, or None without a recent measurement."""
-        if now_ns > self._holds_ns:
+        if now_ns > self.holds_ns:
             self._forget_old(now_ns)
             ordered, samples = self._ordered, self._samples
             self._high = ordered[math.ceil(self._quantile * len(ordered)) - 1] if ordered else None
-            self._holds_ns = samples[0][0] + self._age_ns if samples else NEVER_NS
+            self.holds_ns = samples[0][0] + self._age_ns if samples else NEVER_NS
         return self._high
 
     def median(self, now_ns: int) -> int | None:

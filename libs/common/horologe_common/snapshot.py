@@ -43,8 +43,9 @@ PURE = frozenset({
     )),
     *(f"horologe_controller.{name}" for name in (
         "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "estimate", "lane",
-        "lookahead", "orloj_queue", "orloj_scores", "placement", "profiles", "prospects", "queues", "rates",
-        "regression", "repository", "scheduler", "settings", "share", "strategies", "waiting",
+        "lookahead", "orloj_queue", "orloj_scores", "pauses", "placement", "profiles", "prospects", "queues",
+        "rankings", "rates", "regression", "repository", "request", "scheduler", "settings", "share", "slowness",
+        "strategies", "waiting",
     )),
     *(f"horologe_gpu_worker.{name}" for name in (
         "actions", "answers", "core", "early", "infers", "lanes", "memory", "pages", "residency", "settings",

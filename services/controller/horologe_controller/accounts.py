@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Result
     from horologe_controller.cluster import Cluster
     from horologe_controller.lane import Action
-    from horologe_controller.queues import Request
+    from horologe_controller.request import Request
 
 STATUS_NAMES = {int(status): status.name for status in Status}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Register, Result
     from horologe_controller.cluster import Cluster, Worker
     from horologe_controller.lane import Kind, Lane
-    from horologe_controller.queues import Request
+    from horologe_controller.request import Request
     from horologe_controller.scheduler import Batch, Plan
     from horologe_controller.share import Share
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horologe_controller.cluster import Cluster
-    from horologe_controller.queues import ModelQueue, Request
+    from horologe_controller.queues import ModelQueue
+    from horologe_controller.request import Request
     from horologe_controller.share import Share
 
 HEADROOM, MOST_HEADROOM = 10, 4

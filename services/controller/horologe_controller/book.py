@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_controller.queues import Request
+from horologe_controller.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

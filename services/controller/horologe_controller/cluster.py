@@ -106,13 +106,12 @@ class Cluster:
         worker.models = {one.spec.key: _servable(one, most_pages) for one in message.models}
         for told in message.shares:
             share = worker.shares.get(told.share) or self._enter(worker, told)
+            share.forgive()
             for key in [key for key in share.estimates if key not in worker.models]:
                 self.withdraw(share, key)
             for key in worker.models:
                 self._fit(worker, share, key)
-            for key in told.resident:
-                if key not in share.estimates:
-                    self.unserved[share, key] = True
+            self.unserved |= {(share, key): True for key in told.resident if key not in share.estimates}
             self.stir(share)
 
     def admit(self, specs: dict[str, ModelSpec]) -> None:

@@ -30,8 +30,9 @@ from horologe_controller.actions import Actions
 from horologe_controller.book import Book
 from horologe_controller.cluster import Cluster, Worker
 from horologe_controller.durations import learned
-from horologe_controller.queues import FINISHED, UNPLACED
+from horologe_controller.pauses import Pauses
 from horologe_controller.repository import AUDIENCE, Repository
+from horologe_controller.request import FINISHED, UNPLACED
 from horologe_controller.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer
     from horologe_controller.lane import Action
-    from horologe_controller.queues import Request
+    from horologe_controller.request import Request
     from horologe_controller.scheduler import Plan, Refusal
     from horologe_controller.settings import Settings
 
@@ -65,6 +66,7 @@ class Controller:
         self._arrived: list[tuple[str, Submit, int]] = []
         self._book = Book()
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
+        self._pauses = Pauses(settings.load_pause_ns, settings.load_pause_most_ns)
         self._peers: dict[str, str] = {}
         self._now_ns = 0
         self._ping_ns = 0
@@ -99,6 +101,7 @@ class Controller:
     def tick(self, now_ns: int) -> None:
         """Take in what has arrived, plan, and send what the plan says."""
         self._now_ns = now_ns
+        self._pauses.end(now_ns, self.cluster)
         self._revise(now_ns)
         for sender, submit, arrival_ns in self._arrived:
             self._submit(now_ns, sender, submit, arrival_ns)
@@ -136,9 +139,9 @@ class Controller:
         return plan
 
     def wakeup_ns(self) -> int | None:
-        if not self.cluster.workers:
-            return self._wake_ns
-        return self._ping_ns if self._wake_ns is None else min(self._ping_ns, self._wake_ns)
+        ping_ns = self._ping_ns if self.cluster.workers else None
+        wakes = (self._wake_ns, self._pauses.next_ns(), ping_ns)
+        return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def pending(self) -> int:
         return len(self._book)
@@ -221,6 +224,8 @@ class Controller:
                 self.out.extend(self.repository.failed(action.share, action.model, result.reason))
             elif not estimate:  # withdrawn in the meantime
                 self.cluster.unserved[action.share, action.model] = True
+            elif not ok:
+                self._pauses.refused(now_ns, action.share, action.model, self.cluster)
             return
         if ok:
             self.cluster.returns.observe(now_ns, now_ns - end_ns)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
+from horologe_controller.slowness import Slowness
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_common.models import ModelSpec
-    from horologe_controller.queues import Request
+    from horologe_controller.request import Request
     from horologe_controller.share import Holders, Share
 
 CAPACITY_PART = 0.75
@@ -23,18 +25,22 @@ its requests are given. With 100 ms they count for 88 at most (until a LOAD come
 would come to a second share before the first is far behind. With half of it, LOADs that help nobody crowd out others.
 """
 SWEEP_FROM = 64
+NOTHING: dict[Share, int] = {}
 
 
 class Demand:
     """The estimates of appendix B. A request counts while a LOAD that began now would still help it."""
 
     def __init__(self, grace_ns: int) -> None:
-        self._grace_ns = grace_ns
+        self._slowness = Slowness(grace_ns)
         self._total: dict[str, int] = {}
         self._budget_ns: dict[str, int] = {}
         """What the last request of a model was given, best effort aside."""
         self._parts: dict[str, dict[Share, int]] = {}
         self._loads: dict[Share, int] = {}
+        """Of every share that something has ever happened on."""
+        self._gone: list[Share] = []
+        """Whose loads go once the demand for their models has been allocated anew."""
         self._priority: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
         self._helped_until: list[tuple[int, int]] = []
@@ -82,8 +88,19 @@ class Demand:
         if model in self._total or model in self._parts:
             self._stale[model] = True
 
+    def touched(self, share: Share) -> None:
+        """Something has happened on it."""
+        self._loads.setdefault(share, 0)
+        self._slowness.touched(share)
+
+    def forget(self, share: Share) -> None:
+        """It is gone, and the models from it."""
+        self._slowness.forget(share)
+        self._gone.append(share)
+
     def update(self, now_ns: int, holders: Holders) -> None:
         """Take in what has happened up to now."""
+        self._slowness.update(now_ns)
         helped_until = self._helped_until
         while helped_until and helped_until[0][0] < now_ns:
             until_ns, request_id = heapq.heappop(helped_until)
@@ -92,7 +109,9 @@ class Demand:
         if self._stale:
             stale, self._stale = self._stale, {}
             for model in stale:
-                self._allocate(now_ns, model, holders)
+                self._allocate(model, holders)
+        while self._gone:
+            self._loads.pop(self._gone.pop(), None)
 
     def neediest(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
         """The model with the highest positive priority that is served and that the share lacks."""
@@ -110,12 +129,12 @@ class Demand:
             heapq.heappush(heap, entry)
         return found
 
-    def unfulfilled(self) -> bool:
-        """Whether some model's priority is positive."""
+    def first(self) -> str:
+        """The model with the highest positive priority; "" if there is none."""
         heap = self._heap
         while heap and self._priority.get(heap[0][1]) != -heap[0][0]:
             heapq.heappop(heap)
-        return bool(heap)
+        return heap[0][1] if heap else ""
 
     def take_left(self) -> list[Share]:
         """Shares that hold a model whose last request has left since the last call."""
@@ -126,13 +145,11 @@ class Demand:
         """l_g: the demand allocated to the share."""
         return self._loads.get(share, 0)
 
-    def _allocate(self, now_ns: int, model: str, holders: Holders) -> None:
+    def _allocate(self, model: str, holders: Holders) -> None:
         """a_m,g inversely proportional to l_g, then p_m."""
         loads = self._loads
-        for share, part_ns in self._parts.pop(model, {}).items():
-            left_ns = loads.pop(share, 0) - part_ns
-            if left_ns:
-                loads[share] = left_ns
+        for share, part_ns in self._parts.pop(model, NOTHING).items():
+            loads[share] -= part_ns
         total_ns = self._total.get(model, 0)
         if not total_ns:
             self._priority.pop(model, None)
@@ -142,9 +159,10 @@ class Demand:
         if hosts := holders.of.get(model):
             mostly_ns = round(CAPACITY_PART * self._budget_ns[model])
             parts = self._parts[model] = _parts(total_ns, hosts, loads)
+            slowness = self._slowness.of
             for share, part_ns in parts.items():
-                loads[share] = load_ns = loads.get(share, 0) + part_ns
-                priority_ns -= part_ns * self._capacity_ns(now_ns, share, mostly_ns) // (load_ns or 1)
+                loads[share] = load_ns = loads[share] + part_ns
+                priority_ns -= part_ns * round(mostly_ns / slowness[share]) // (load_ns or 1)
         if self._priority.get(model) != priority_ns:
             self._priority[model] = priority_ns
             if priority_ns > 0:
@@ -156,10 +174,6 @@ class Demand:
         if len(self._heap) > 2 * len(self._priority) + SWEEP_FROM:
             self._heap = [(-priority, model) for model, priority in self._priority.items() if priority > 0]
             heapq.heapify(self._heap)
-
-    def _capacity_ns(self, now_ns: int, share: Share, mostly_ns: int) -> int:
-        """A device that has become slower does less, one that hangs nothing (grey failure, Clockwork section 7)."""
-        return 0 if share.hangs(now_ns, self._grace_ns) else round(mostly_ns / share.slowness(now_ns))
 
     def check(self) -> None:
         """Allocations add up to the demand and to the loads; nothing is kept of requests that have left."""
@@ -182,9 +196,8 @@ def _parts(total_ns: int, hosts: Mapping[Share, bool], loads: Mapping[Share, int
     """The total in whole ns, shared out inversely to the loads."""
     if len(hosts) == 1:
         return dict.fromkeys(hosts, total_ns)
-    weights = {share: 1 / (1 + loads.get(share, 0)) for share in hosts}
-    scale = total_ns / sum(weights.values())
-    parts = {share: int(scale * weight) for share, weight in weights.items()}
-    last = next(reversed(parts))
-    parts[last] += total_ns - sum(parts.values())
-    return parts
+    weights = [1 / (1 + loads[share]) for share in hosts]
+    scale = total_ns / sum(weights)
+    parts = [int(scale * weight) for weight in weights]
+    parts[-1] += total_ns - sum(parts)
+    return dict(zip(hosts, parts, strict=True))

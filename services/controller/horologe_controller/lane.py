@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -11,10 +12,11 @@ from horologe_common.clock import NEVER_NS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from horologe_controller.queues import Request
+    from horologe_controller.request import Request
     from horologe_controller.share import Share
 
 Kind = Literal["infer", "load"]
+SWEEP_FROM = 64
 
 
 class Action(msgspec.Struct):
@@ -90,15 +92,23 @@ class Lane:
 class Outstanding:
     """What the actions given to lanes mostly still take: admission sums this up, where plans rely on `Lane.free_at`.
 
-    O(actions of a lane) when it changes; to add up, two numbers for each busy lane.
+    O(actions of a lane) when it changes; all lanes together are kept added up, by the time that only goes on.
     """
 
     def __init__(self) -> None:
         self._ends: dict[Lane, tuple[int, int]] = {}
         """When the last action should have ended; and the least it still takes, were the first to end in 1 ns."""
+        self._ahead: dict[Lane, bool] = {}
+        """Lanes whose first action is not late: what they take still becomes less."""
+        self._ahead_ns = self._late_ns = 0
+        """The ends of these, and the least that the others take, added up."""
+        self._turns: list[tuple[int, int, Lane]] = []
+        """A heap of when lanes will be late: only entries of those in `_ahead` with such an end count."""
+        self._changes = 0
 
     def changed(self, lane: Lane) -> None:
         """Its actions are others."""
+        self._forget(lane)
         rest_ns = end_ns = 0
         for action in lane.pending.values():
             if end_ns:
@@ -107,11 +117,43 @@ class Outstanding:
                 end_ns = action.start_ns + action.typical_ns
         if end_ns:
             self._ends[lane] = end_ns + rest_ns, 1 + rest_ns
+            self._ahead[lane] = True
+            self._ahead_ns += end_ns + rest_ns
+            self._changes += 1
+            heapq.heappush(self._turns, (end_ns - 1, self._changes, lane))
+            if len(self._turns) > 2 * len(self._ahead) + SWEEP_FROM:
+                self._turns = [one for one in self._turns if self._counts(one)]
+                heapq.heapify(self._turns)
+
+    def _counts(self, turn: tuple[int, int, Lane]) -> bool:
+        at_ns, _, lane = turn
+        return lane in self._ahead and self._ends[lane][0] - self._ends[lane][1] == at_ns
+
+    def _forget(self, lane: Lane) -> None:
+        if (found := self._ends.pop(lane, None)) is None:
+            return
+        if self._ahead.pop(lane, False):
+            self._ahead_ns -= found[0]
         else:
-            self._ends.pop(lane, None)
+            self._late_ns -= found[1]
+
+    def _pass(self, now_ns: int) -> None:
+        """Lanes that have become late."""
+        turns = self._turns
+        while turns and turns[0][0] <= now_ns:
+            turn = heapq.heappop(turns)
+            if self._counts(turn):
+                lane = turn[2]
+                end_ns, least_ns = self._ends[lane]
+                del self._ahead[lane]
+                self._ahead_ns -= end_ns
+                self._late_ns += least_ns
 
     def total_ns(self, now_ns: int, lanes: Iterable[Lane] | None = None) -> int:
-        """Of these lanes, or of all."""
+        """Of these lanes, or of all; never earlier than the last time it was asked for all."""
+        if lanes is None:
+            self._pass(now_ns)
+            return self._ahead_ns - len(self._ahead) * now_ns + self._late_ns
         ends = self._ends
-        found = ends.values() if lanes is None else [ends[lane] for lane in lanes if lane in ends]
+        found = [ends[lane] for lane in lanes if lane in ends]
         return sum([end_ns - now_ns if end_ns - now_ns > least_ns else least_ns for end_ns, least_ns in found])

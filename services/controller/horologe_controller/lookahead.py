@@ -1,8 +1,8 @@
 """What schedulers that plan a few milliseconds ahead have in common: queues, admission, the look-ahead, placement.
 
 A subclass says which batch of a queue is best on a share (`propose`). Nothing here looks at every model or request:
-what has changed is looked at, and what comes first in a heap. Shares are gone through where a LOAD is wanted, where
-residency has changed, and once per instant for what they still have to do.
+what has changed is looked at, and what comes first in a heap. Shares are gone through where residency has changed,
+until one is found that lacks a model; those that hold a model, where its queues or the demand for it change.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import us
 from horologe_controller.admission import Admission
 from horologe_controller.demand import Demand
+from horologe_controller.pauses import held_up
 from horologe_controller.placement import Placement
 from horologe_controller.queues import Backlog
+from horologe_controller.rankings import Rankings
 from horologe_controller.scheduler import Batch, Plan, Refusal, too_long
-from horologe_controller.strategies import Ranking, Strategy, oldest
+from horologe_controller.strategies import Strategy, oldest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horologe_controller.cluster import Cluster
     from horologe_controller.lane import Action
-    from horologe_controller.queues import ModelQueue, Request
+    from horologe_controller.queues import ModelQueue
+    from horologe_controller.request import Request
     from horologe_controller.settings import Settings
     from horologe_controller.share import Share
 
@@ -47,10 +50,7 @@ class LookAhead:
         self.admission = Admission()
         self.demand = Demand(settings.action_grace_ns)
         self.placement = Placement(settings)
-        self._rankings: dict[Share, tuple[Ranking, Ranking]] = {}
-        """For each share: deadline traffic, best effort."""
-        self._rankings_of: dict[str, dict[Share, tuple[Ranking, Ranking]]] = {}
-        """The same by model, of the shares where it is resident."""
+        self.rankings = Rankings(self.propose, self.leftover)
         self._lacking = False
         """Whether some share lacks a model that it could hold."""
         self._hungry: dict[Share, bool] = {}
@@ -73,6 +73,8 @@ class LookAhead:
         if not exec_ns:
             return Refusal(request, "no worker can serve this model")
         bound = self.keeps_deadlines and not request.best_effort
+        if bound and (refusal := held_up(now_ns, request, exec_ns, cluster)):
+            return refusal
         if bound and (refusal := self._refusal(now_ns, request, exec_ns, cluster)):
             return refusal
         request.admitted = True
@@ -95,17 +97,10 @@ class LookAhead:
 
     def _queue_changed(self, queue: ModelQueue, cluster: Cluster) -> None:
         """Its best strategies may be others; shares that had nothing to start may have now."""
-        rankings_of = self._rankings_of.get(queue.model)
-        if rankings_of is None:
-            return
-        waiting, kind = bool(queue), queue.best_effort
-        for rankings in rankings_of.values():
-            if waiting:
-                rankings[kind].changed[queue] = True
-            else:
-                rankings[kind].forget(queue)
+        self.rankings.queue_changed(queue)
+        holders = self.rankings.holders(queue.model)
         for share in self._hungry:
-            if share in rankings_of:
+            if share in holders:
                 cluster.changes.share(share)
 
     def _refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
@@ -125,8 +120,7 @@ class LookAhead:
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         """The estimates of its model on its share are others."""
-        for queue in self.backlog.of(action.model):
-            self._rankings[action.share][queue.best_effort].changed[queue] = True
+        self.rankings.observed(action.share, self.backlog.of(action.model))
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         plan = Plan([], [], [], [], None)
@@ -151,15 +145,18 @@ class LookAhead:
         """Take in what has changed; the shares that may have room and something to start."""
         changes, shares = cluster.changes, {}
         for share, model in changes.models:
-            self._moved(share, model)
+            self.demand.changed(model)
+            self.rankings.moved(share, model, self.backlog.of(model))
         for share, deep in changes.shares.items():
             if share.gone:
-                self._rankings.pop(share, None)
+                self.rankings.forget(share)
                 self._hungry.pop(share, None)
                 self.placement.forget(share)
+                self.demand.forget(share)
                 continue
             shares[share] = True
             self.placement.touched(share)
+            self.demand.touched(share)
             if deep:
                 self.placement.changed(share)
         if changes.models or changes.deep:
@@ -170,22 +167,6 @@ class LookAhead:
             if not share.gone:
                 shares[share] = True
         return shares
-
-    def _moved(self, share: Share, model: str) -> None:
-        """The model has come to the share, or gone."""
-        self.demand.changed(model)
-        rankings = self._rankings.get(share)
-        if rankings is None:
-            rankings = self._rankings[share] = Ranking(self.propose), Ranking(self.leftover)
-        for queue in self.backlog.of(model):
-            rankings[queue.best_effort].changed[queue] = True
-        rankings_of = self._rankings_of.setdefault(model, {})
-        if model in share.resident:
-            rankings_of[share] = rankings
-        else:
-            rankings_of.pop(share, None)
-            if not rankings_of:
-                del self._rankings_of[model]
 
     def _refusals(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
         """Those that not even a batch of their own, started now, would finish in time."""
@@ -219,7 +200,7 @@ class LookAhead:
         self._hungry.pop(share, None)
         if not cluster.workers[share.worker].reachable or share.exec.overdue(now_ns, self.settings.action_grace_ns):
             return
-        rankings, latest_ns = self._rankings.get(share), self._latest_ns(now_ns, cluster)
+        rankings, latest_ns = self.rankings.of.get(share), self._latest_ns(now_ns, cluster)
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
         while in_flight < self.settings.in_flight and free_ns < now_ns + self.settings.lookahead_ns:
             if self.just_in_time and free_ns > now_ns + latest_ns:
@@ -260,6 +241,4 @@ class LookAhead:
         self.backlog.check()
         self.admission.check(self.backlog)
         self.demand.check()
-        for rankings in self._rankings.values():
-            for ranking in rankings:
-                ranking.check()
+        self.rankings.check()

@@ -9,7 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from horologe_controller.cluster import Cluster
     from horologe_controller.lane import Action
-    from horologe_controller.queues import Request
+    from horologe_controller.request import Request
     from horologe_controller.share import Share
 
 

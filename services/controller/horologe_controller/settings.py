@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from horologe_common.clock import ms
+from horologe_common.clock import ms, s
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,6 +32,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action_grace_ns: int = ms(250)
     """After the predicted end of an action plus this, its requests are planned elsewhere, its worker is told to drop it
     if it has not begun, and its share is not planned for until it is heard of."""
+    load_pause_ns: int = ms(10)
+    """A share that refuses to load a model is not asked for it again for this long, and for twice as long after each
+    further refusal."""
+    load_pause_most_ns: int = s(5)
+    """That pause at most. A LOAD that succeeds ends it, and so does the worker's next registration."""
     ping_ns: int = ms(250)
     """Between pings of a worker (clock offset)."""
     max_queued: int = 50_000

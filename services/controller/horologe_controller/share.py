@@ -93,6 +93,10 @@ class Share:
         self.estimates: dict[str, Estimate] = {}
         self.pace = Rolling(window=PACE_ACTIONS, age_ns=s(10), quantile=0.5)
         """Durations of EXECs in thousandths of their profiles: one share that has become slow shows here."""
+        self.refusals: dict[str, int] = {}
+        """How often it has refused to load a model since it last did, or registered."""
+        self.paused: dict[str, int] = {}
+        """Models that it is not asked to load before then (pauses.py)."""
         self.gone = False
         """Its worker is lost."""
         self._holders = holders
@@ -108,12 +112,19 @@ class Share:
         if pages is None:
             return
         if ok:
+            self.refusals.pop(model, None)
+            self.paused.pop(model, None)
             self.resident[model] = pages
             self.unused[model] = True
             self._holders.enter(self, model, resident=True)
         else:
             self.pages_free += pages
             self._holders.leave(self, model)
+
+    def forgive(self) -> None:
+        """What it has refused says nothing any more."""
+        self.refusals.clear()
+        self.paused.clear()
 
     def unload(self, model: str) -> None:
         self.pages_free += self.resident.pop(model)
@@ -128,6 +139,7 @@ class Share:
     def lost(self) -> None:
         """Its worker is gone: nothing is pending or resident there any more."""
         self.gone = True
+        self.forgive()
         self.exec.clear()
         self.load.clear()
         for model in (*self.resident, *self.loading):
@@ -158,14 +170,23 @@ class Share:
         """How many times as long as profiled its EXECs lately took; 1 if no longer than that."""
         return max(1000, self.pace.high(now_ns) or 0) / 1000
 
+    def steady_until_ns(self, grace_ns: int) -> int:
+        """Until when `hangs` and `slowness`, as last asked for, hold if nothing happens on the share."""
+        return min(self.pace.holds_ns, self.exec.due_ns + grace_ns, self.load.due_ns + grace_ns)
+
     @property
     def lacking(self) -> int:
         """How many models it could hold and does not."""
         return len(self.estimates) - len(self.resident) - len(self.loading)
 
     def lacks(self, model: str) -> bool:
-        """Whether it could hold the model and does not."""
-        return model in self.estimates and model not in self.resident and model not in self.loading
+        """Whether it could load the model now."""
+        return (
+            model in self.estimates
+            and model not in self.resident
+            and model not in self.loading
+            and model not in self.paused
+        )
 
     def busy_with(self, model: str) -> bool:
         return any(action.model == model for action in self.exec.pending.values())

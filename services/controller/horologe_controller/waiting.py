@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_controller.cluster import Cluster
-    from horologe_controller.queues import ModelQueue, Request
+    from horologe_controller.queues import ModelQueue
+    from horologe_controller.request import Request
     from horologe_controller.scheduler import Batch, Plan
     from horologe_controller.settings import Settings
     from horologe_controller.share import Share

@@ -21,7 +21,8 @@ from horologe_controller.waiting import WHEN_DRY, Waiting
 if TYPE_CHECKING:
     from horologe_controller.cluster import Cluster
     from horologe_controller.lane import Action
-    from horologe_controller.queues import ModelQueue, Request
+    from horologe_controller.queues import ModelQueue
+    from horologe_controller.request import Request
     from horologe_controller.scheduler import Batch
     from horologe_controller.settings import Settings
     from horologe_controller.share import Share

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from horologe_controller.cluster import Cluster
     from horologe_controller.durations import ModelDurations
-    from horologe_controller.queues import ModelQueue, Request
+    from horologe_controller.queues import ModelQueue
+    from horologe_controller.request import Request
     from horologe_controller.scheduler import Batch, Refusal
     from horologe_controller.settings import Settings
     from horologe_controller.share import Share
@@ -81,8 +82,8 @@ class Horologe(Waiting):
         """
         queue, estimate = found.queue, share.estimates[found.queue.model]
         larger = next((size for size in queue.spec.batch_sizes if size > found.size), None)
-        holders = self._rankings_of.get(queue.model)
-        if holders is None or larger is None or not pays(estimate.seed_ns, larger, found.size):
+        holders = self.rankings.holders(queue.model)
+        if not holders or larger is None or not pays(estimate.seed_ns, larger, found.size):
             return 0
         busy = min(1.0, (self._rates.busy(now_ns, share) - IDLE) / (BUSY - IDLE))
         if busy <= 0.0:
@@ -110,8 +111,7 @@ class Horologe(Waiting):
         mean_ns = self._rates.batch_ns
         if not self._patience_ns / 2 < mean_ns < self._patience_ns * 2:
             self._patience_ns = mean_ns
-            for deadlines, _ in self._rankings.values():
-                deadlines.again()
+            self.rankings.again()
         return super()._batch(now_ns, free_ns, share, cluster, strategy)
 
     def _refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:

@@ -1,0 +1,60 @@
+"""What is kept of how slow shares are is what each share says of itself now."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horologe_common.clock import ms, s
+from horologe_controller.lane import Outstanding
+from horologe_controller.share import Holders, Share
+from horologe_controller.slowness import Slowness
+
+GRACE_NS = ms(250)
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["infer", "load", "end", "wait"]),
+        st.integers(0, 2),
+        st.sampled_from([0, ms(1), ms(125), ms(249), ms(251), s(3), s(9), s(11)]),
+    ),
+    max_size=80,
+)
+
+
+@given(steps)
+def test_it_is_what_each_share_says(steps: list[tuple[str, int, int]]) -> None:
+    """An INFER is given without anyone being told of it; a LOAD, and that something has ended, are told."""
+    holders, outstanding, slowness = Holders(), Outstanding(), Slowness(GRACE_NS)
+    shares = [Share("w", number, number, "d", 10, holders, outstanding) for number in range(3)]
+    now_ns = s(100)
+    for share in shares:
+        slowness.touched(share)
+    for number, (verb, place, value) in enumerate(steps):
+        share = shares[place]
+        if verb == "wait":
+            now_ns += value
+        elif verb in ("infer", "load"):
+            lane = share.exec if verb == "infer" else share.load
+            lane.add(_action(number, lane.free_at(now_ns), value))
+            if verb == "load":
+                slowness.touched(share)
+        else:
+            for lane in (share.exec, share.load):
+                if lane.pending:
+                    lane.ended(next(iter(lane.pending.values())), now_ns - value)
+            share.pace.observe(now_ns, 900 + value // ms(1))
+            slowness.touched(share)
+        slowness.update(now_ns)
+        for one in shares:
+            hangs = one.hangs(now_ns, GRACE_NS)
+            assert slowness.of[one] == (math.inf if hangs else one.slowness(now_ns))
+
+
+def _action(number: int, start_ns: int, takes_ns: int) -> Any:
+    return SimpleNamespace(
+        id=number, sent_ns=0, start_ns=start_ns, end_ns=start_ns + takes_ns, expected_ns=takes_ns, typical_ns=takes_ns
+    )
