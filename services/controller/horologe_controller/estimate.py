@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 SLOWER, FASTER = 1050, 950
 """Thousandths of the profile from which on a share, or a model, counts as slower or faster than it: less is noise."""
-TRIAL_EXECS = 4
+TRIAL_EXECS = 8
 """A trial against measurements comes so many times as long as a slow EXEC takes after the first refusal, or the last
-trial: slow ones then take a fifth of a share's time at most. Where one EXEC in five takes 17 times as long, 46%, 38%
+trial: slow ones then take a ninth of a share's time at most. Where one EXEC in five takes 17 times as long, 46%, 38%
 and 21% of the model's requests are served at 2, 4 and 8, and 85%, 88% and 92% of a neighbour's."""
 TRIAL_NS = s(1)
 """One against a profile: after this long, twice as long with each that fails, at most `TRIAL_DOUBLINGS` times."""
