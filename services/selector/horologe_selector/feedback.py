@@ -11,12 +11,13 @@ import msgspec
 
 from horologe_common.applications import undeclared
 from horologe_common.core import Out
+from horologe_common.prediction_names import HEAD_BYTES
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.acknowledgements import Acknowledgements, Item, Pending
 from horologe_selector.cache import predicted
 from horologe_selector.policy import Selection
-from horologe_selector.remembered import NONCE_BYTES, Table
+from horologe_selector.remembered import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -205,7 +206,7 @@ class Feedbacks:
 
     def _cached(self, running: Running, known: Remembered, prediction: bytes) -> dict[str, tuple[float, ...]]:
         """What the models have predicted, as far as that is still there and fit for the application."""
-        application, recall, suffix = running.application, self._cache.recall, prediction[NONCE_BYTES:]
+        application, recall, suffix = running.application, self._cache.recall, prediction[HEAD_BYTES:]
         values = {}
         for model, front, own in known.plan.parts:
             if (entry := recall(front + (prediction if own else suffix))) is not None:
