@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fake_frontend import ECHO, PAIR, WORDS, echo
-from horologe.session import ASK_NS, Session
+from horologe.encoder import ASK_NS
+from horologe.session import Session
 from horologe_common.clock import ms, s
 from horologe_common.frames import pack, unpack
 from horologe_common.models import ModelSpec, TensorSpec
