@@ -157,15 +157,15 @@ class Feedbacks:
             if seen.query is None:
                 self._pending.settle(pending, at, int(Status.MISSING_INPUT), EVICTED)
                 return
+        elif known.plan.application != running.application.name:
+            reason = f"prediction: is one of {known.plan.application!r}, wanted one of {running.application.name!r}"
+            self._pending.settle(pending, at, int(Status.INVALID_INPUT), reason)
+            return
         elif known.counted:
             self._pending.settle(pending, at, OK)
             return
         elif known.item is not None:
             self._with_others(known.item, pending, at)
-            return
-        elif known.plan.application != running.application.name:
-            reason = f"prediction: is one of {known.plan.application!r}, wanted one of {running.application.name!r}"
-            self._pending.settle(pending, at, int(Status.INVALID_INPUT), reason)
             return
         if self._contexts.unsaved + len(self._again) >= self.settings.unsaved:
             self._refuse(pending, at)
