@@ -11,7 +11,7 @@ from horologe_common.clock import ms
 from horologe_common.core import Joined, Out
 from horologe_common.frames import header_of
 from horologe_common.status import Status
-from horologe_common.wire import Infer, Outputs, Row, Ship, Shipped
+from horologe_common.wire import Infer, Outputs, Result, Row, Ship, Shipped
 from horologe_gpu_worker.batches import assemble, results
 from horologe_gpu_worker.core import Worker
 from horologe_gpu_worker.lanes import Finished, Operation
@@ -104,4 +104,10 @@ def answers_of(outs: Sequence[Out]) -> dict[tuple[str, int], list[float] | int]:
                 found[out.to, item.id] = values[: item.rows] if item.status == Status.OK else item.status
                 values = values[item.rows :]
             assert not values
+    return found
+
+
+def result(outs: Sequence[Out], to: str = CONTROLLER) -> Result:
+    """The only one among these."""
+    [found] = [out.message for out in outs if isinstance(out.message, Result) and out.to == to]
     return found

@@ -33,7 +33,7 @@ def with_a_tail(share: float, rate: float) -> Scenario:
 def test_a_model_with_a_heavy_tail_is_served_again_soon(scheduler: str) -> None:
     scenario = with_a_tail(0.1, 20)
     house = played(a_scenario(*scenario.models, load=scenario.load, duration_ns=s(20), scheduler=scheduler))
-    assert part(house, "OK") > 0.5
+    assert part(house, "OK") > 0.4
     assert part(house, "LATE") < 0.15, "the slow ones, and few behind them"
     assert_at_rest(house)
 

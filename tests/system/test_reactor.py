@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -282,6 +283,55 @@ def test_random_bytes_on_every_socket_do_no_harm(start: Any, client: Any, tmp_pa
         pass
     assert pong.sent_ns == 77
     assert frontend.reactor.cores.faults == 0
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"\x01\x00\x04\x00abc" * 20,  # an anonymous peer of ZMTP 1.0, and messages of it
+        b"\xff" + bytes(8) + b"\x7f\x03",
+        b"\xff" + bytes(8) + b"\x7f\x01\x05\x00\x00" + b"\x00\x03abc" * 20,  # of ZMTP 2.0
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        bytes(range(256)),
+    ],
+    ids=["zmtp1", "greeting", "zmtp2", "http", "bytes"],
+)
+def test_a_connection_that_is_not_of_our_kind_silences_nobody(
+    start: Any, client: Any, tmp_path: Path, noise: bytes
+) -> None:
+    ends = [f"{tmp_path}/clients", f"{tmp_path}/peers"]
+    frontend = start("frontend", clients=(f"ipc://{ends[0]}",), bind=(f"ipc://{ends[1]}",))
+    known = client(f"ipc://{ends[0]}")
+    known.send(packet(Ping(1)))
+    assert reply(known).sent_ns == 1
+    for end in ends * 3:
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(end)
+            stranger.sendall(noise)
+            known.send(packet(Ping(2)))
+            assert reply(known).sent_ns == 2
+    later = client(f"ipc://{ends[0]}")
+    later.send(packet(Ping(3)))
+    assert reply(later).sent_ns == 3
+    assert frontend.reactor.cores.faults == 0
+
+
+def test_a_fault_of_the_loop_itself_is_logged_and_survived(start: Any, client: Any, tmp_path: Path) -> None:
+    frontend = start("frontend", clients=(f"ipc://{tmp_path}/clients",))
+    sock = client(f"ipc://{tmp_path}/clients")
+    sock.send(packet(Ping(1)))
+    assert isinstance(reply(sock), Pong)
+    whole, faults = frontend.links.receive, iter([RuntimeError("asked for")])
+
+    def receive(inbox: Any) -> bool:
+        for fault in faults:
+            raise fault
+        return bool(whole(inbox))
+
+    frontend.links.receive = receive
+    sock.send(packet(Ping(2)))
+    assert isinstance(reply(sock), Pong)
+    assert frontend.reactor.cores.faults == 1
 
 
 def test_with_keys_only_their_holders_get_in(start: Any, client: Any, tmp_path: Path) -> None:

@@ -33,6 +33,19 @@ def test_what_could_not_be_kept_announced_or_answered_is_refused(fields: dict[st
         check_application(Application("a", ("m",), **fields))
 
 
+@pytest.mark.parametrize("name", ["/", "m/", "/1", "m/1/2"])
+@pytest.mark.parametrize("shadow", [False, True])
+def test_a_model_is_a_name_or_a_name_and_a_version(name: str, shadow: bool) -> None:
+    with pytest.raises(InvalidInput, match=f"^{'shadows' if shadow else 'models'}: got '{name}', wanted name"):
+        check_application(Application("a", ("ok", "ok/2") if shadow else (name,), shadows=(name,) if shadow else ()))
+
+
+def test_what_is_wrong_is_said_in_few_words_however_much_it_is() -> None:
+    with pytest.raises(InvalidInput) as error:
+        check_application(Application("a", tuple(f"m{number}" for number in range(100_000))))
+    assert error.value.reason == "models, shadows: got 100000 names, wanted 1 to 64, each once"
+
+
 @pytest.mark.parametrize("fields", [{"default": float(1 << 53)}, {"default": -1e300, "task": "regression"}])
 def test_the_largest_defaults_can_be_answered(fields: dict[str, Any]) -> None:
     check_application(Application("a", ("m",), **fields))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
+from horologe_common.prediction_names import HEAD_BYTES
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Feedback, Observation, Query, Release, Tensor
 from horologe_selector.cache import Cache
@@ -43,10 +44,10 @@ class Desk:
     ) -> bytes:
         """An answer, with predictions of `digits-a` and `digits-b` that came from the cache."""
         self.number += 1
-        prediction = self.number.to_bytes(8, "big") + self.number.to_bytes(32, "little")
+        prediction = self.number.to_bytes(HEAD_BYTES, "big") + self.number.to_bytes(32, "little")
         keys = {}
         for model, values in {A: predictions.get("a"), B: predictions.get("b")}.items():
-            keys[model] = b"%s/1\0hash" % model.encode() + (prediction if own else prediction[8:])
+            keys[model] = b"%s/1\0hash" % model.encode() + (prediction if own else prediction[HEAD_BYTES:])
             if values:
                 tensor = Tensor("label", "INT64", (len(values),), 8 * len(values))
                 data = struct.pack(f"<{len(values)}q", *values)
@@ -118,6 +119,19 @@ def test_it_goes_to_the_context_of_the_answer_or_the_one_it_names() -> None:
     desk.tell(told(desk.answered("ann", a=(7,))), told(desk.answered("ann", a=(6,)), context="bob"))
     desk.settle()
     assert (desk.losses("ann"), desk.losses("bob")) == ([0.0], [1.0])
+
+
+def test_a_prediction_of_another_application_is_no_more_right_for_having_had_its_feedback() -> None:
+    desk = Desk()
+    prediction = desk.answered(a=(7,), b=(7,))
+    desk.tell(told(prediction))
+    desk.settle()
+    desk.acknowledged()
+    desk.feedback._applications = {"other": a_running("other")}
+    number = desk.tell(told(prediction), application="other")
+    answer = desk.acknowledged()[number]
+    assert answer.statuses == (INVALID,)
+    assert answer.reason == "prediction: is one of 'digits', wanted one of 'other'"
 
 
 def test_predictions_that_were_shared_with_nobody_are_found_too() -> None:

@@ -273,7 +273,7 @@ def test_every_request_has_exactly_one_answer_whatever_happens(events: list[tupl
             ask(frontend, a_predict(asked), now_ns)
         elif kind == "answer":
             frontend.handle(now_ns, selector, Answer(pick + 1, 0), ())
-        elif kind == "cancel" and any(r.client_id == pick for r in frontend._requests.values()):
+        elif kind == "cancel" and any(request.client_id == pick for request in frontend._book):
             cancelled.add(pick)
             frontend.handle(now_ns, CLIENT, Cancel((pick,)), ())
         elif kind == "gone":

@@ -57,6 +57,16 @@ def test_put_declares_what_get_shows() -> None:
     assert shown["revision"] == 1
 
 
+def test_a_declaration_is_not_read_beyond_what_one_can_have() -> None:
+    said = failure(ask("PUT", DIGITS, b'{"models": ["a"' + b', "a"' * 100_000 + b"]}"), 413)
+    assert said == "application: got 500017 bytes of JSON, at most 65536"
+
+
+@pytest.mark.parametrize("name", ["%FF", "a%ED%A0%80"])
+def test_a_name_that_is_no_text_is_unknown(name: str) -> None:
+    failure(ask("GET", f"/v1/applications/{name}"), 404)
+
+
 def test_all_applications_are_listed() -> None:
     listed = content(ask("GET", "/v1/applications"))["applications"]
     assert [one["application"]["name"] for one in listed] == ["digits", "texts", "echo"]
@@ -210,6 +220,26 @@ def test_feedback_of_which_nothing_was_learned_is_an_error() -> None:
 def test_feedback_that_is_wrong_says_where(body: Any, words: tuple[str, ...]) -> None:
     said = failure(ask("POST", f"{DIGITS}/feedback", body), 400)
     assert all(word in said for word in words), said
+
+
+LONG_INPUT = {"name": "in", "shape": [1, 40_000], "datatype": "FP32", "data": [0.5] * 40_000}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b'{"items": [{}' + b",{}" * 30_000 + b"]}", 400, ("items", "30001", "64")),
+        (b'{"truths": [0' + b",0" * 200_000 + b"]}", 413, ("truths", "400003", "262144")),
+        (b'{"items": [{"truths": [0' + b",0" * 200_000 + b"]}]}", 413, ("truths", "400003")),
+        ({"truths": [1], "inputs": [LONG_INPUT]}, 400, ("'in'", "[1, 40000]", "[-1, 4]")),
+        ({"truths": [1], "inputs": [LONG_INPUT | {"name": "odd"}]}, 400, ("'odd'", "'in'")),
+    ],
+)
+def test_feedback_is_not_read_beyond_what_it_can_have(body: Any, status: int, words: tuple[str, ...]) -> None:
+    port = FakePort()
+    said = failure(ask("POST", f"{DIGITS}/feedback", body, port), status)
+    assert all(word in said for word in words), said
+    assert not port.questions
 
 
 # as a model of the Open Inference Protocol

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_port import FakePort
+from horologe_frontend import oip_json
 from horologe_frontend.exchange import Request, Response
 from horologe_frontend.http_settings import HttpSettings
 from horologe_frontend.oip import Oip
@@ -365,3 +366,31 @@ def test_any_bytes_get_a_clean_answer(body: bytes, length: int, encoding: str) -
     headers = {"Inference-Header-Content-Length": str(length), "Content-Encoding": encoding}
     assert post(body, headers, "text").status in (200, 400, 413)
     assert post(body).status in (200, 400)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "model", "words"),
+    [
+        (ROW, "echo", ("'in'", "40000 values", "wanted 4")),
+        ({**ROW, "shape": [1, 40_000]}, "echo", ("'in'", "[1, 40000]", "[-1, 4]")),
+        ({**ROW, "shape": [10_000, 4]}, "echo", ("inputs", "10000 rows", "1 to 8")),
+        ({**ROW, "name": "other"}, "echo", ("'other'", "'in'")),
+        ({**ROW, "shape": [0] * 40_000, "datatype": "FP32"}, "echo", ("40000 dimensions", "32")),
+    ],
+)
+def test_what_is_long_is_held_against_the_signature_before_it_is_read(
+    tensor: Any, model: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oip_json, "_decoder", None)
+    said = error(post({"inputs": [{**tensor, "data": [0.5] * 40_000}]}, model=model))
+    assert all(word in said for word in words), said
+
+
+def test_what_is_long_and_right_is_read() -> None:
+    response = post({"inputs": [{**ROW, "shape": [1, 40_000], "data": [[0.5] * 40_000]}]}, model="wide")
+    assert response.status == 200
+
+
+def test_more_outputs_than_there_can_be_are_counted_only() -> None:
+    said = error(post({**GOOD, "outputs": [{"name": "out"}] * 1000}))
+    assert said == "outputs: got 1000, wanted at most 1"

@@ -7,15 +7,10 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fake_frontend import ECHO, PAIR, WORDS, echo
-from horologe.session import ASK_NS, Session
+from fake_frontend import ECHO, echo
 from horologe_common.clock import ms, s
-from horologe_common.frames import pack, unpack
-from horologe_common.models import ModelSpec, TensorSpec
+from horologe_common.models import ModelSpec
 from horologe_common.status import (
     Cancelled,
     HorologeError,
@@ -23,103 +18,24 @@ from horologe_common.status import (
     Late,
     Lost,
     ModelFailed,
-    ProtocolMismatch,
     Refused,
     Status,
     TooLarge,
-    Unauthenticated,
     UnknownModel,
 )
 from horologe_common.wire import (
-    PROTOCOL,
     Admit,
     Answer,
     Cancel,
     Describe,
     Description,
-    Hello,
-    Letter,
     ModelInfo,
     Models,
     ModelState,
     Predict,
-    Rejected,
     Tensor,
-    Welcome,
 )
-
-X = np.arange(4, dtype=np.float32).reshape(1, 4)
-
-
-class Sink:
-    """Where a request ends; ending it twice is an error."""
-
-    def __init__(self) -> None:
-        self.ends: list[Any] = []
-        self.id = 0
-
-    def done(self) -> bool:
-        return bool(self.ends)
-
-    def set_result(self, result: Any, /) -> None:
-        assert not self.ends
-        self.ends.append(result)
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        assert not self.ends
-        self.ends.append(exception)
-
-    @property
-    def end(self) -> Any:
-        assert len(self.ends) == 1, "not ended"
-        return self.ends[0]
-
-
-class Talk:
-    """A session and the other end of its line, at a time that only tests move."""
-
-    def __init__(self, **limits: int) -> None:
-        self.session = Session({}, **limits)
-        self.now_ns = s(1000)
-        self.headers: list[bytes] = []
-
-    def sent(self) -> list[tuple[Any, list[Any]]]:
-        """What the session sends now: (message, buffers)."""
-        arrived = []
-        for packet in self.session.packets(self.now_ns):
-            self.headers.append(bytes(packet[0]))
-            arrived += [(message, buffers) for _, _, message, buffers in unpack(packet, 64 << 10)]
-        return arrived
-
-    def get(self, *messages: Any, buffers: Any = ()) -> None:
-        self.session.receive(self.now_ns, pack([Letter("", "", list(messages))], buffers))
-
-    def welcomed(self) -> Talk:
-        self.session.connected(self.now_ns)
-        assert [message for message, _ in self.sent()] == [Hello(PROTOCOL, ())]
-        self.get(Welcome(PROTOCOL, ()))
-        return self
-
-    def knowing(self, *specs: ModelSpec) -> Talk:
-        """Connected, with the signatures of these models."""
-        self.welcomed()
-        for spec in specs:
-            self.predict(spec.name, {})
-            ((question, _),) = self.sent()
-            self.get(Models(question.id, (ModelState(spec),)))
-            ((request, _),) = self.sent()
-            self.get(Answer(request.id, Status.REFUSED))
-        return self
-
-    def predict(self, model: str = "echo", inputs: Any = X, **how: Any) -> Sink:
-        sink = Sink()
-        sink.id = self.session.predict(self.now_ns, sink, model, inputs, **how)
-        return sink
-
-    def after(self, elapsed_ns: int) -> None:
-        self.now_ns += elapsed_ns
-        self.session.expire(self.now_ns)
-        self.session.book.check()
+from talk import Sink, Talk, X
 
 
 def test_a_request_is_sent_with_what_remains_of_its_budget_and_its_answer_comes_back() -> None:
@@ -155,92 +71,6 @@ def test_another_msgpack_reads_what_is_sent() -> None:
     ((_, _, (message,)),) = msgpack.unpackb(talk.headers[-1])
     assert message == [1, message[1], "echo", "1", ms(200), [["x", "FP32", [1, 4], 16]], ["y"], "", ""]
     assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", []]]]]
-
-
-def test_one_question_serves_all_requests_that_wait_for_a_signature() -> None:
-    talk = Talk().welcomed()
-    sinks = [talk.predict() for _ in range(3)]
-    ((question, _),) = talk.sent()
-    assert isinstance(question, ModelInfo)
-    talk.get(Models(question.id, (ModelState(ECHO),)))
-    requests = talk.sent()
-    assert [type(message) for message, _ in requests] == [Predict] * 3
-    assert len(talk.headers) == 3, "Hello, the question, and one packet for all"
-    assert not any(sink.done() for sink in sinks)
-
-
-def test_arrays_may_be_reused_at_once() -> None:
-    for talk in (Talk().welcomed(), Talk().knowing(ECHO)):
-        array = X.copy()
-        talk.predict(inputs=array)
-        array[:] = 9
-        for message, _ in talk.sent():
-            if isinstance(message, ModelInfo):
-                talk.get(Models(message.id, (ModelState(ECHO),)))
-                ((_, (body,)),) = talk.sent()
-                assert bytes(body) == X.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("value", "datatype"),
-    [
-        ([[1, 2, 3, 4]], "FP32"), ([[1.5, 2, 3, 4]], "FP32"), (np.ones((1, 4)), "FP32"),
-        (np.ones((1, 4), np.uint8), "FP32"), (np.ones((1, 4), np.int64), "INT64"), (np.ones((1, 4), bool), "FP32"),
-        ([["a", "b", "c", "d"]], "BYTES"),
-    ],
-)  # fmt: skip
-def test_numbers_are_converted_where_nothing_is_lost_by_surprise(value: Any, datatype: str) -> None:
-    talk = Talk().knowing(ECHO)
-    talk.predict(inputs=value)
-    ((request, _),) = talk.sent()
-    assert request.inputs[0].datatype == datatype
-
-
-@pytest.mark.parametrize(
-    ("value", "why"),
-    [
-        ([[1, 2], [3]], "input 'x': got list"), (np.full((1, 4), 1e300), "too large for float32"),
-        (np.ones((1, 4), complex), "dtype: got complex128"), ({3: X}, "names: got 3"), ([None], "an item of NoneType"),
-    ],
-)  # fmt: skip
-def test_what_cannot_become_a_tensor_is_invalid_input(value: Any, why: str) -> None:
-    sink = Talk().knowing(ECHO).predict(inputs=value)
-    assert isinstance(sink.end, InvalidInput)
-    assert why in sink.end.reason
-
-
-def test_lists_of_whole_numbers_fit_integers_they_are_in_range_of() -> None:
-    talk = Talk().welcomed()
-    small = ModelSpec("small", "1", "onnx", (TensorSpec("x", "UINT8", (-1,)),), ())
-    talk.predict("small", [])
-    ((question, _),) = talk.sent()
-    talk.get(Models(question.id, (ModelState(small),)))
-    for value, datatype in (([255], "UINT8"), ([256], "INT64"), ([-1], "INT64"), ([0.5], "FP64")):
-        talk.sent()
-        talk.predict("small", value)
-        ((request, _),) = talk.sent()
-        assert request.inputs[0].datatype == datatype
-
-
-def test_inputs_by_name_give_outputs_by_name() -> None:
-    talk = Talk().knowing(PAIR)
-    sink = talk.predict("pair", {"a": np.ones((1, 2)), "b": [[1, 2, 3]]})
-    ((request, buffers),) = talk.sent()
-    assert [tensor.datatype for tensor in request.inputs] == ["FP32", "INT64"]
-    talk.get(echo(request, buffers)[0], buffers=buffers)
-    assert set(sink.end.value) == {"a", "b"}
-
-
-def test_one_array_for_a_model_with_several_inputs_is_refused_by_name() -> None:
-    assert "wanted a dict with a, b" in Talk().knowing(PAIR).predict("pair", X).end.reason
-
-
-def test_strings_travel() -> None:
-    talk = Talk().knowing(WORDS)
-    sink = talk.predict("words", ["a", "é"])
-    ((request, buffers),) = talk.sent()
-    talk.get(echo(request, buffers)[0], buffers=buffers)
-    assert list(sink.end.value) == [b"a", "é".encode()]
 
 
 def test_without_an_answer_a_request_is_lost_at_its_deadline_and_grace() -> None:
@@ -318,90 +148,6 @@ def test_a_late_answer_brings_what_came() -> None:
     assert np.array_equal(sink.end.reply.value, X)
 
 
-@pytest.mark.parametrize("status", [Status.INVALID_INPUT, Status.UNKNOWN_MODEL])
-def test_when_the_server_disagrees_the_signature_is_asked_for_again(status: Status) -> None:
-    talk = Talk().knowing(ECHO)
-    talk.predict()
-    talk.get(Answer(talk.sent()[0][0].id, status))
-    talk.predict()
-    assert [type(message) for message, _ in talk.sent()] == [ModelInfo]
-
-
-def test_an_unknown_model_or_version_is_said_to_be_so() -> None:
-    talk = Talk().welcomed()
-    gone, old = talk.predict("nope"), talk.predict("echo", version="9")
-    (nope, _), (version, _) = talk.sent()
-    talk.get(Models(nope.id, (), Status.UNKNOWN_MODEL, "model 'nope'"), Models(version.id, (ModelState(ECHO),)))
-    assert isinstance(gone.end, UnknownModel)
-    assert isinstance(old.end, UnknownModel)
-    assert "got '9', known are: 1" in old.end.reason
-
-
-def test_a_question_for_a_signature_that_is_lost_is_asked_again() -> None:
-    talk = Talk().welcomed()
-    sink = talk.predict(timeout=10)
-    ((first, _),) = talk.sent()
-    talk.after(ASK_NS + ms(50))
-    ((second, _),) = talk.sent()
-    assert second.id != first.id
-    talk.get(Models(second.id, (ModelState(ECHO),)))
-    assert [type(message) for message, _ in talk.sent()] == [Predict]
-    assert not sink.done()
-
-
-def test_when_the_frontend_goes_what_was_sent_is_lost_and_what_was_not_waits() -> None:
-    talk = Talk().knowing(ECHO)
-    sent = talk.predict(timeout=5)
-    talk.sent()
-    waiting = talk.predict(timeout=5)
-    talk.session.disconnected(talk.now_ns)
-    assert isinstance(sent.end, Lost)
-    assert talk.sent() == []
-    talk.welcomed()
-    assert not waiting.done()
-    assert [type(message) for message, _ in talk.sent()] == [Predict]
-
-
-def test_hello_is_said_again_until_there_is_a_welcome() -> None:
-    talk = Talk()
-    talk.session.connected(talk.now_ns)
-    assert len(talk.sent()) == 1
-    assert talk.sent() == []
-    talk.after(ASK_NS)
-    assert [type(message) for message, _ in talk.sent()] == [Hello]
-
-
-@pytest.mark.parametrize(
-    ("message", "kind"),
-    [
-        (Rejected(Status.PROTOCOL, "protocol"), ProtocolMismatch), (Welcome(PROTOCOL + 1, ()), ProtocolMismatch),
-        (Rejected(Status.UNAUTHENTICATED), Unauthenticated),
-    ],
-)  # fmt: skip
-def test_without_a_welcome_everything_fails_until_the_next_connection(message: Any, kind: type[HorologeError]) -> None:
-    talk = Talk()
-    waiting = talk.predict()
-    talk.session.connected(talk.now_ns)
-    talk.sent()
-    talk.get(message)
-    assert type(waiting.end) is kind
-    assert type(talk.predict().end) is kind
-    talk.welcomed()
-    assert not talk.predict().done()
-
-
-def test_a_packet_that_was_rejected_ends_the_request_that_was_alone_in_it() -> None:
-    talk = Talk().knowing(ECHO)
-    sink = talk.predict()
-    talk.sent()
-    talk.get(Rejected(Status.TOO_LARGE, "body"))
-    assert isinstance(sink.end, TooLarge)
-    both = [talk.predict(), talk.predict()]
-    talk.sent()
-    talk.get(Rejected(Status.INVALID_INPUT, "header"))
-    assert not any(sink.done() for sink in both), "whose it was is not known: their timers tell"
-
-
 def test_cancelling_tells_the_server_only_if_it_knows() -> None:
     talk = Talk().knowing(ECHO)
     sent, unsent = talk.predict(), None
@@ -468,113 +214,3 @@ def test_closing_ends_everything() -> None:
     talk.session.close()
     assert all(isinstance(sink.end, Cancelled) for sink in [*sinks, talk.predict()])
     assert talk.session.next_ns() is None
-
-
-@given(st.lists(st.binary(max_size=40), max_size=3))
-def test_garbage_is_ignored(frames: list[bytes]) -> None:
-    talk = Talk().knowing(ECHO)
-    sink = talk.predict()
-    talk.sent()
-    talk.session.receive(talk.now_ns, frames)
-    assert not sink.done()
-    assert talk.session.handshake.ready
-
-
-def test_an_answer_that_cannot_be_read_fails_its_own_request_only() -> None:
-    talk = Talk().knowing(WORDS)
-    bad, good = talk.predict("words", ["a"]), talk.predict("words", ["b"])
-    (first, _), (second, buffers) = talk.sent()
-    lie = Tensor("s", "BYTES", (1,), 5)
-    talk.get(Answer(first.id, 0, (lie,)), echo(second, buffers)[0], buffers=[b"\xff\xff\0\0\0", *buffers])
-    assert isinstance(bad.end, ModelFailed)
-    assert list(good.end.value) == [b"b"]
-
-
-@given(st.permutations(range(12)), st.integers(1, 12))
-def test_answers_in_any_order_and_any_packets_find_their_requests(order: list[int], step: int) -> None:
-    talk = Talk().knowing(ECHO)
-    sinks = [talk.predict(inputs=X + at) for at in range(12)]
-    sent = talk.sent()
-    for at in range(0, 12, step):
-        part = [sent[number] for number in order[at : at + step]]
-        answers = [echo(message, buffers)[0] for message, buffers in part]
-        talk.get(*answers, buffers=[buffer for _, buffers in part for buffer in buffers])
-    for at, sink in enumerate(sinks):
-        assert np.array_equal(sink.end.value, X + at)
-
-
-class AnyWeather(RuleBasedStateMachine):
-    """Whatever happens in whatever order, each request ends at most once, and at the latest when its time is up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.talk = Talk(grace_ns=ms(50), max_open=6)
-        self.sinks: list[tuple[Sink, int]] = []
-        self.asked: list[tuple[Any, list[Any]]] = []
-
-    @rule(
-        model=st.sampled_from(["echo", "words", "nope"]), millis=st.integers(1, 2000), value=st.sampled_from([X, [[1]]])
-    )
-    def predict(self, model: str, millis: int, value: Any) -> None:
-        self.sinks.append((self.talk.predict(model, value, slo_ms=millis), self.talk.now_ns + ms(millis + 50)))
-
-    @rule()
-    def send(self) -> None:
-        self.asked += self.talk.sent()
-
-    @rule(at=st.integers(0, 30), status=st.sampled_from([Status.OK, Status.REFUSED, Status.INVALID_INPUT]))
-    def answer(self, at: int, status: Status) -> None:
-        if not self.asked:
-            return
-        message, buffers = self.asked[at % len(self.asked)]  # kept: duplicates are part of the weather
-        match message:
-            case Hello():
-                self.talk.get(Welcome(PROTOCOL, ()))
-            case ModelInfo():
-                states = tuple(ModelState(spec) for spec in (ECHO, WORDS) if spec.name == message.model)
-                self.talk.get(Models(message.id, states))
-            case Predict() if status == Status.OK:
-                self.talk.get(echo(message, buffers)[0], buffers=buffers)
-            case Predict():
-                self.talk.get(Answer(message.id, status))
-
-    @rule(elapsed=st.integers(0, ms(1500)))
-    def wait(self, elapsed: int) -> None:
-        self.talk.after(elapsed)
-
-    @rule()
-    def connect(self) -> None:
-        self.talk.session.connected(self.talk.now_ns)
-
-    @rule()
-    def disconnect(self) -> None:
-        self.talk.session.disconnected(self.talk.now_ns)
-
-    @rule()
-    def refuse(self) -> None:
-        self.talk.session.refuse(Unauthenticated("keys"))
-
-    @rule(at=st.integers(0, 30))
-    def cancel(self, at: int) -> None:
-        if self.sinks:
-            sink, _ = self.sinks[at % len(self.sinks)]
-            self.talk.session.cancel(sink.id)
-            if not sink.done():
-                sink.set_exception(Cancelled())
-
-    @invariant()
-    def nobody_waits_for_ever(self) -> None:
-        self.talk.session.book.check()
-        self.talk.session.expire(self.talk.now_ns)
-        for sink, until_ns in self.sinks:
-            assert sink.done() or self.talk.now_ns < until_ns
-
-    def teardown(self) -> None:
-        self.talk.session.close()
-        assert all(sink.done() for sink, _ in self.sinks)
-        assert len(self.talk.session.book) == 0
-        assert self.talk.session.book.held_bytes == 0
-
-
-TestAnyWeather = AnyWeather.TestCase
-TestAnyWeather.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
 import threading
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from horologe_cli.arrangement import default_workers
+from horologe_cli.finding import Finding
+from horologe_cli.installed import packages, runtimes, stores
 from horologe_cli.ports import in_use
 
 if TYPE_CHECKING:
@@ -19,18 +18,7 @@ if TYPE_CHECKING:
 
 WANTED_FILES = 4096
 WANTED_LOCKED = 1 << 30
-PACKAGES = ("horologe", "pyzmq", "msgspec", "numpy", "uvloop", "structlog", "prometheus_client", "uvicorn", "httptools")
-RUNTIMES = {"onnx": "onnxruntime", "python": "numpy", "emulated": "numpy"}
 PORTS = {"HTTP": 8000, "metrics": 8002, "SDK": 8003}
-
-
-class Finding(NamedTuple):
-    """`level`: ok; warn: deadlines will be kept less well; fail: it would not run."""
-
-    subject: str
-    level: str
-    found: str
-    hint: str = ""
 
 
 def examine(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
@@ -46,8 +34,9 @@ def examine(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
         lambda: _clock(root),
         _load,
         _ports,
-        _packages,
-        _runtimes,
+        packages,
+        runtimes,
+        stores,
     ]
     findings: list[Finding] = []
     for check in checks:
@@ -179,33 +168,6 @@ def _ports() -> Iterator[Finding]:
             yield Finding(f"port {port}", "warn", f"in use ({name})", hint)
         else:
             yield Finding(f"port {port}", "ok", f"free ({name})")
-
-
-def _packages() -> Iterator[Finding]:
-    yield Finding("Python", "ok", f"{sys.version.split()[0]} ({sys.implementation.name})")
-    found = {name: _version(name) for name in PACKAGES}
-    missing = [name for name, number in found.items() if not number]
-    present = ", ".join(f"{name} {number}" for name, number in found.items() if number)
-    yield Finding("packages", "ok", present)
-    if missing:
-        yield Finding(
-            "packages", "fail", f"missing: {', '.join(missing)}", 'pip install "horologe[edge,worker,onnx,cli]"'
-        )
-
-
-def _runtimes() -> Iterator[Finding]:
-    for runtime, package in RUNTIMES.items():
-        if find_spec(package):
-            yield Finding(f"runtime {runtime}", "ok", _version(package) if package == "onnxruntime" else "available")
-        else:
-            yield Finding(f"runtime {runtime}", "warn", f"{package} is missing", f'pip install "horologe[{runtime}]"')
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def _read(file: Path) -> str:

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from horologe.book import Book
 from horologe.call import Call, Sink, budget, check_texts
-from horologe.catalogue import Catalogue, Fetch
+from horologe.catalogue import Catalogue
+from horologe.encoder import Encoder
 from horologe.handshake import Handshake
 from horologe.outbox import Outbox
 from horologe.reply import reply_of
-from horologe.signature import tensors_of
+from horologe.told import Told, answers, result_of
 from horologe_common import wire
-from horologe_common.clock import NEVER_NS, ms, s
+from horologe_common.clock import NEVER_NS, ms
 from horologe_common.frames import unpack
 from horologe_common.status import (
     Cancelled,
     HorologeError,
-    InvalidInput,
     Lost,
     ProtocolMismatch,
     Status,
@@ -38,18 +36,7 @@ if TYPE_CHECKING:
 
     from horologe.catalogue import Signatures
     from horologe.outbox import Packet
-    from horologe.signature import Signature
     from horologe_common.core import Buffer
-
-Told: TypeAlias = wire.Models | wire.Description | wire.Applications | wire.Acknowledged
-ANSWERED_BY: dict[type[Told], tuple[type, ...]] = {
-    wire.Models: (wire.ModelInfo, wire.Admit),
-    wire.Description: (wire.Describe,),
-    wire.Applications: (wire.Declare, wire.Withdraw, wire.Rollback, wire.ApplicationInfo),
-    wire.Acknowledged: (wire.Feedback,),
-}
-ASK_NS = s(1)
-"""A question for a signature that brought nothing within this time is asked again."""
 
 
 class Session:
@@ -69,7 +56,7 @@ class Session:
         self._catalogue = Catalogue(signatures)
         self._ids = itertools.count(1)
         self._outbox = Outbox(self.book)
-        self._now_ns = 0
+        self._encoder = Encoder(self._catalogue, self.book, self._outbox, self._ids)
         self._closed = False
 
     # requests
@@ -91,7 +78,7 @@ class Session:
 
         Without a `model` the `application` is asked.
         """
-        self._now_ns = now_ns
+        self._encoder.now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
         call.model, call.version, call.outputs, call.application = model, version, tuple(outputs), application
         call.context = context
@@ -100,13 +87,7 @@ class Session:
             self._admit()
             call.budget_ns = budget(slo_ms, timeout)
             check_texts(model, version, application, context, *outputs)
-            signature = self._catalogue.known.get(call.subject)
-            if signature is not None:
-                self._encode(call, inputs, signature)
-            else:
-                self.book.open(call)
-                if self._catalogue.park(call, inputs):
-                    self._fetch(wire.ModelInfo(0, model, "" if model else application))
+            self._encoder.take(call, inputs)
         except HorologeError as error:
             self.book.end(call, error)
         return call.id
@@ -120,7 +101,7 @@ class Session:
         buffers: Sequence[Buffer] = (),
     ) -> int:
         """Open a request for whatever answers such a question; its id. `question` makes the message, given the id."""
-        self._now_ns = now_ns
+        self._encoder.now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
         try:
             self._admit()
@@ -153,37 +134,6 @@ class Session:
             raise type(refusal)(refusal.reason)
         self.book.admit()
 
-    def _encode(self, call: Call, inputs: Any, signature: Signature) -> None:
-        try:
-            call.inputs, call.buffers = tensors_of(signature, inputs)
-        except InvalidInput:
-            self._catalogue.forget(call)
-            raise
-        self.book.open(call, signature.slo_ns)
-        self.book.grow(call, sum(map(len, call.buffers)))
-        self._outbox.add(call)
-
-    def _fetch(self, question: wire.ModelInfo) -> None:
-        call = Call(next(self._ids), Fetch(question, self._fetched), self._now_ns, ASK_NS)
-        call.question = msgspec.structs.replace(question, id=call.id)
-        self.book.open(call)
-        self._outbox.add(call)
-
-    def _fetched(self, question: wire.ModelInfo, states: Sequence[wire.ModelState] | HorologeError) -> None:
-        for call, inputs in self._catalogue.waiting(question):
-            if call not in self.book:
-                continue
-            if isinstance(states, Lost):
-                if self._catalogue.park(call, inputs):
-                    self._fetch(question)
-                continue
-            try:
-                if isinstance(states, HorologeError):
-                    raise type(states)(states.reason)
-                self._encode(call, inputs, self._catalogue.learn(call, states))
-            except HorologeError as error:
-                self.book.end(call, error)
-
     # the connection
 
     def connected(self, now_ns: int) -> None:
@@ -192,7 +142,7 @@ class Session:
 
     def disconnected(self, now_ns: int) -> None:
         """What was sent cannot be answered any more; what was not waits for the next welcome."""
-        self._now_ns = now_ns
+        self._encoder.now_ns = now_ns
         self.handshake.disconnected()
         self._outbox.clear_cancels()
         for call in self.book:
@@ -222,12 +172,12 @@ class Session:
 
     def expire(self, now_ns: int) -> None:
         """End the requests whose deadline and grace have passed with `Lost`."""
-        self._now_ns = now_ns
+        self._encoder.now_ns = now_ns
         self.book.expire(now_ns)
 
     def receive(self, now_ns: int, frames: Sequence[Any]) -> None:
         """Take a packet. Garbage and answers to nothing open are counted and ignored."""
-        self._now_ns = now_ns
+        self._encoder.now_ns = now_ns
         try:
             arrivals = unpack(frames, wire.PEER_HEADER_LIMIT)
         except HorologeError:
@@ -256,16 +206,10 @@ class Session:
 
     def _told(self, message: Told) -> None:
         call = self.book.get(message.id)
-        if call is None or type(call.question) not in ANSWERED_BY[type(message)]:
+        if call is None or not answers(message, call.question):
             self.ignored += 1
-        elif isinstance(message, wire.Description | wire.Acknowledged):
-            self.book.end(call, message)
-        elif message.status != Status.OK:
-            self.book.end(call, error_for(message.status, message.reason))
-        elif isinstance(message, wire.Models):
-            self.book.end(call, message.models)
         else:
-            self.book.end(call, message.applications)
+            self.book.end(call, result_of(message))
 
     def _welcomed(self, welcome: wire.Welcome) -> None:
         if welcome.protocol != wire.PROTOCOL:

@@ -54,18 +54,10 @@ class Application(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 def check_application(application: Application) -> None:
     """Raise `InvalidInput`, naming field, got and wanted, where the declaration contradicts itself."""
-    for field, texts in (
-        ("name", (application.name,)),
-        ("models", application.models),
-        ("shadows", application.shadows),
-    ):
-        for text in texts:
-            check_name(field, text)
+    check_name("name", application.name)
     if "/" in application.name:
         raise InvalidInput(f"name: got {application.name!r}, wanted no slash")
-    known = (*application.models, *application.shadows)
-    if not application.models or len(known) > MODELS_LIMIT or len(set(known)) != len(known):
-        raise InvalidInput(f"models, shadows: got {list(known)}, wanted 1 to {MODELS_LIMIT}, each once")
+    _check_models(application)
     if application.task not in TASKS:
         raise InvalidInput(f"task: got {application.task!r}, wanted one of {', '.join(TASKS)}")
     if not 0 < application.slo_ms <= 3_600_000:
@@ -78,6 +70,21 @@ def check_application(application: Application) -> None:
         _check_default(application.task, application.default)
     if (size := len(msgspec.msgpack.encode(application))) > BYTES_LIMIT:
         raise InvalidInput(f"application: got {size} bytes, at most {BYTES_LIMIT}")
+
+
+def _check_models(application: Application) -> None:
+    known = (*application.models, *application.shadows)
+    if not application.models or len(known) > MODELS_LIMIT:
+        shown = f"{len(known)} names" if known else "[]"
+        raise InvalidInput(f"models, shadows: got {shown}, wanted 1 to {MODELS_LIMIT}, each once")
+    for field, texts in (("models", application.models), ("shadows", application.shadows)):
+        for text in texts:
+            check_name(field, text)
+            name, slash, version = text.partition("/")
+            if not name or "/" in version or (slash and not version):
+                raise InvalidInput(f"{field}: got {text!r}, wanted name or name/version")
+    if len(set(known)) != len(known):
+        raise InvalidInput(f"models, shadows: got {list(known)}, wanted each once")
 
 
 def _check_default(task: str, default: float) -> None:

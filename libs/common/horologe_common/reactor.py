@@ -200,6 +200,10 @@ class Reactor:
             more = self._pass()
             if self._posted:  # a lane has run something brief, or a thread was quick
                 more |= self._pass()
+        except Exception:  # or nobody would be heard any more: no timer is armed, what is readable stays unread
+            self.cores.faults += 1
+            log.exception("turn fault")
+            more = True
         finally:
             self._scheduled = False
         if more or self._posted or self.cores.busy() or not self.links.idle():

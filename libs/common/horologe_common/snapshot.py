@@ -33,8 +33,8 @@ PURE = frozenset({
         "status",
     )),
     *(f"horologe_frontend.{name}" for name in (
-        "admission", "applications", "catalogue", "core", "counts", "feedbacks", "lingering", "questions", "relay",
-        "sampling", "settings", "statistics",
+        "admission", "applications", "book", "catalogue", "core", "counts", "feedbacks", "lag", "lingering",
+        "questions", "relay", "sampling", "selectors", "settings", "statistics",
     )),
     *(f"horologe_selector.{name}" for name in (
         "acknowledgements", "averages", "cache", "catalogue", "context", "contexts", "core", "ensemble", "ensembles",

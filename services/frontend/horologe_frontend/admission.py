@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from horologe_common.staging import Staging
     from horologe_frontend.applications import Declared
     from horologe_frontend.catalogue import Catalogue
+    from horologe_frontend.lag import Lag
     from horologe_frontend.settings import Settings
 
 
@@ -38,15 +39,11 @@ class Request(msgspec.Struct):
     deadline_ns: int
     query: Query
     outputs: tuple[str, ...]
+    give_up_ns: int
+    """When to answer without the selector: after the deadline, but a default before it."""
     application: Application | None = None
     selector: str = ""
     worker: str = ""
-
-    def give_up_ns(self, settings: Settings) -> int:
-        """When to answer without the selector: after the deadline, but a default before it."""
-        if self.application is None or self.application.default is None:
-            return self.deadline_ns + settings.grace_ns
-        return self.deadline_ns - min(settings.default_lead_ns, (self.deadline_ns - self.arrival_ns) // 4)
 
 
 class Admission:
@@ -58,12 +55,14 @@ class Admission:
         catalogue: Catalogue,
         declared: Declared,
         staging: Staging,
+        lag: Lag,
         digest: Callable[[bytes, Sequence[Buffer]], bytes],
     ) -> None:
         self.settings = settings
         self.catalogue = catalogue
         self.declared = declared
         self.staging = staging
+        self._lag = lag
         self._digest = digest
         self._last_id = 0
 
@@ -81,24 +80,31 @@ class Admission:
         best_effort = budget_ns == 0
         budget_ns = budget_ns or self.settings.best_effort_ns
         rows, alike, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
-        key, digest = self._hold(spec, message.inputs, buffers)
+        digest = self.digest(message.inputs, buffers) if spec.cache or spec.runtime == RUNTIME else b""
+        key = self._hold(message.inputs, buffers)
         query = Query(
             key, "" if application else spec.key, budget_ns, rows, digest, best_effort, alike, length,
             message.application, message.context,
         )  # fmt: skip
+        deadline_ns = now_ns + budget_ns
+        if application is None or application.default is None:
+            give_up_ns = deadline_ns + self.settings.grace_ns
+        else:
+            give_up_ns = deadline_ns - min(self._lag.lead_ns(now_ns), budget_ns // 4)
         return Request(
-            key, client, message.id, spec, now_ns, now_ns + budget_ns, query, message.outputs, application
+            key, client, message.id, spec, now_ns, deadline_ns, query, message.outputs, give_up_ns, application
         )  # fmt: skip
 
     def stage(
-        self, spec: ModelSpec, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer], budget_ns: int, context: str
-    ) -> Query:
+        self, spec: ModelSpec, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer], digest: bytes, budget_ns: int,
+        context: str,
+    ) -> Query:  # fmt: skip
         """A best-effort query of an application, that nobody waits for; its inputs are staged.
 
         Raises what is wrong with it, or `Refused`.
         """
         rows, alike, length = self.catalogue.check_inputs(spec, inputs)
-        key, digest = self._hold(spec, inputs, buffers)
+        key = self._hold(inputs, buffers)
         return Query(key, "", budget_ns, rows, digest, True, alike, length, spec.name, context)
 
     def check_size(self, buffers: Sequence[Buffer]) -> None:
@@ -107,13 +113,19 @@ class Admission:
         if size > self.settings.max_request_bytes:
             raise TooLarge(f"inputs: got {size} bytes, at most {self.settings.max_request_bytes}")
 
-    def _hold(self, spec: ModelSpec, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> tuple[int, bytes]:
-        """A new id with the inputs staged under it, and their hash where they may be joined or cached."""
+    def digest(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> bytes:
+        """The hash of inputs, under which what was predicted of them is joined or cached; in whichever order."""
+        if len(inputs) > 1:
+            pairs = sorted(zip(inputs, buffers, strict=True), key=lambda pair: pair[0].name)
+            inputs, buffers = tuple(tensor for tensor, _ in pairs), [buffer for _, buffer in pairs]
+        return self._digest(repr(inputs).encode(), buffers)
+
+    def _hold(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> int:
+        """A new id with the inputs staged under it."""
         self._last_id += 1
         if not self.staging.hold(self._last_id, inputs, buffers):
             raise Refused("staging is full", retry_after_ns=ms(100))
-        hashed = spec.cache or spec.runtime == RUNTIME
-        return self._last_id, self._digest(repr(inputs).encode(), buffers) if hashed else b""
+        return self._last_id
 
 
 def check_texts(**texts: str) -> None:

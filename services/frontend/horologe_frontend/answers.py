@@ -45,6 +45,13 @@ def or_default(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> t
     return answer, buffers
 
 
+def silent(request: Request, working: bool) -> Answer:
+    """Nobody has answered. `working`: a worker has its inputs, and is there."""
+    if working:
+        return Answer(request.id, int(Status.LATE), (), "not finished by the deadline")
+    return Answer(request.id, int(Status.LOST), (), "nothing heard of it by the deadline")
+
+
 def only(answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]) -> tuple[Answer, Sequence[Buffer]]:
     """The answer with the outputs asked for, in the order asked."""
     at = {tensor.name: index for index, tensor in enumerate(answer.outputs)}

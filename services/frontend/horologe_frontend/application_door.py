@@ -54,7 +54,6 @@ class ApplicationDoor:
 
     async def _application(self, name: str, request: Request, body: bytes) -> Response:
         if request.method == "PUT":
-            check_json_length(len(body), self._settings.json_limit_bytes)
             return _one(name, await self._ask(Declare(0, read_application(name, body))))
         if request.method == "DELETE":
             await self._ask(Withdraw(0, name))
@@ -78,7 +77,7 @@ class ApplicationDoor:
 
     async def _feedback(self, name: str, body: bytes) -> Response:
         check_json_length(len(body), self._settings.json_limit_bytes)
-        items, buffers = read_feedback(body)
+        items, buffers = read_feedback(body, lambda: self._port.application(name)[1])
         told: Acknowledged = await self._port.ask(Feedback(0, name, items), buffers)
         if not any(status == Status.OK for status in told.statuses):
             first = next(iter(told.statuses), int(Status.INVALID_INPUT))

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.applications import Application, check_application
-from horologe_common.status import InvalidInput
+from horologe_common.applications import BYTES_LIMIT, Application, check_application
+from horologe_common.status import InvalidInput, TooLarge
 from horologe_common.wire import Observation
+from horologe_frontend.feedbacks import ITEMS_LIMIT, TRUTHS_LIMIT
 from horologe_frontend.oip_binary import Blob
 from horologe_frontend.oip_infer import read_inputs
-from horologe_frontend.oip_json import TensorJson
+from horologe_frontend.oip_json import LONG_BYTES, TensorJson
 from horologe_frontend.oip_outputs import values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from horologe_common.core import Buffer
+    from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer, ApplicationState
 
 CONFIDENCE_DIGITS = 6
@@ -39,11 +41,23 @@ class FeedbackJson(ItemJson, forbid_unknown_fields=True):
     items: list[ItemJson] | None = None
 
 
+class Outline(msgspec.Struct):
+    """How much there is of what is read into many small things; all else is left as it is."""
+
+    truths: msgspec.Raw = msgspec.Raw()
+    items: list[msgspec.Raw] | None = None
+
+
+TRUTHS_BYTES = 32 * TRUTHS_LIMIT
+DECLARATION_BYTES = 8 * BYTES_LIMIT
 _feedback = msgspec.json.Decoder(FeedbackJson)
+_outline = msgspec.json.Decoder(Outline)
 
 
 def read_application(name: str, body: bytes) -> Application:
-    """The application of this name from the rest of its fields. Raises `InvalidInput`."""
+    """The application of this name from the rest of its fields. Raises `InvalidInput` or `TooLarge`."""
+    if len(body) > DECLARATION_BYTES:
+        raise TooLarge(f"application: got {len(body)} bytes of JSON, at most {DECLARATION_BYTES}")
     try:
         fields = msgspec.json.decode(body or b"{}", type=dict[str, Any])
         if fields.get("name", name) != name:
@@ -88,19 +102,34 @@ def about(answer: Answer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read_feedback(body: bytes) -> tuple[tuple[Observation, ...], list[Buffer]]:
-    """The items, and the bytes of their inputs one after another. Raises `InvalidInput`."""
+def read_feedback(body: bytes, signature: Callable[[], ModelSpec]) -> tuple[tuple[Observation, ...], list[Buffer]]:
+    """The items, and the bytes of their inputs one after another. `signature`: of the application.
+
+    Raises `InvalidInput` or `TooLarge`, and what `signature` does.
+    """
     try:
+        if len(body) > LONG_BYTES:
+            _check_outline(body)
         feedback = _feedback.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidInput(f"body: {error}") from error
     observations, buffers = [], []
     for place, item in enumerate([feedback] if feedback.items is None else feedback.items):
-        tensors, parts = read_inputs(item.inputs, Blob(memoryview(b"")))
+        tensors, parts = read_inputs(item.inputs, Blob(memoryview(b"")), signature()) if item.inputs else ([], [])
         prediction = _prediction(place, item.prediction_id)
         observations.append(Observation(tuple(item.truths), prediction, item.context, tuple(tensors)))
         buffers += parts
     return tuple(observations), buffers
+
+
+def _check_outline(body: bytes) -> None:
+    """5,000,000 items in 16 MB took 12 s to read, and nobody else was answered meanwhile."""
+    outline = _outline.decode(body)
+    if outline.items is not None and len(outline.items) > ITEMS_LIMIT:
+        raise InvalidInput(f"items: got {len(outline.items)}, wanted 1 to {ITEMS_LIMIT}")
+    for item in [outline, *map(_outline.decode, outline.items or ())]:
+        if (size := len(memoryview(item.truths))) > TRUTHS_BYTES:
+            raise TooLarge(f"truths: got {size} bytes of JSON, at most {TRUTHS_BYTES}")
 
 
 def _prediction(place: int, text: str) -> bytes:

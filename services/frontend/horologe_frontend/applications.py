@@ -25,29 +25,60 @@ RUNTIME = "application"
 
 
 class Declared:
-    """Applications by name. They stay known while the selector is away: their defaults can still be answered."""
+    """Applications by name, as one or more selectors announce them: of several declarations, the latest.
+
+    They stay known while no selector is there: their defaults can still be answered.
+    """
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self.announced_by = ""
-        """The selector that knows these; empty: none has announced any yet."""
+        self.known = False
+        """Whether any selector has ever announced what there is."""
         self._catalogue = catalogue
-        self._by_name: dict[str, Application] = {}
+        self._announced: dict[str, dict[str, ApplicationState]] = {}
+        self._latest: dict[str, ApplicationState] = {}
+        self._announcers: dict[str, tuple[str, ...]] = {}
         self._signatures: dict[str, ModelSpec] = {}
 
     def replace(self, selector: str, states: Sequence[ApplicationState]) -> list[str]:
         """Take over an announcement, which is always complete; the names that are declared no more."""
-        gone = self._by_name.keys() - {state.application.name for state in states}
-        self.announced_by = selector
-        self._by_name = {state.application.name: state.application for state in states}
+        before = self._latest.keys()
+        latest: dict[str, ApplicationState] = {}
+        self.known = True
+        self._announced[selector] = {state.application.name: state for state in states}
+        for announced in self._announced.values():
+            for name, state in announced.items():
+                if name not in latest or state.revision > latest[name].revision:
+                    latest[name] = state
+        self._latest = latest
+        self._find_announcers()
         self.models_changed()
-        return sorted(gone)
+        return sorted(before - latest.keys())
+
+    def gone(self, selector: str) -> None:
+        """What only this one served is, until another announces that it does or does not."""
+        self._announced.pop(selector, None)
+        self._find_announcers()
+
+    def announcers(self, name: str) -> tuple[str, ...]:
+        """The selectors that are there and serve the application as it is declared now."""
+        return self._announcers.get(name, ())
+
+    def announced(self) -> bool:
+        """Whether a selector is there that has said what it serves."""
+        return bool(self._announced)
+
+    def _find_announcers(self) -> None:
+        self._announcers = {
+            name: tuple([who for who, states in self._announced.items() if _same(states.get(name), state)])
+            for name, state in self._latest.items()
+        }
 
     def models_changed(self) -> None:
         """The catalogue has been replaced."""
         self._signatures.clear()
 
     def __contains__(self, name: str) -> bool:
-        return name in self._by_name
+        return name in self._latest
 
     def find(self, name: str) -> tuple[Application, ModelSpec]:
         """The application and its signature. Raises as those do."""
@@ -56,12 +87,12 @@ class Declared:
 
     def application(self, name: str) -> Application:
         """Raises `UnknownModel`, or `Refused` while no selector has announced what there is."""
-        application = self._by_name.get(name)
-        if application is None:
-            if not self.announced_by:
+        state = self._latest.get(name)
+        if state is None:
+            if not self.known:
                 raise Refused("no applications are known yet: the selector is starting", RETRY_NS)
             raise undeclared(name)
-        return application
+        return state.application
 
     def check(self, application: Application) -> None:
         """Raise `InvalidInput` for a declaration that contradicts itself, or whose models take different inputs."""
@@ -79,7 +110,8 @@ class Declared:
         Raises `UnknownModel` where none of its models is known, `Refused` where none is at all, `InvalidInput` where
         they take different inputs.
         """
-        known = self._by_name.get(application.name) is application
+        state = self._latest.get(application.name)
+        known = state is not None and state.application is application
         if known and (spec := self._signatures.get(application.name)):
             return spec
         found = [self._catalogue.known(name) for name in (*application.models, *application.shadows)]
@@ -93,6 +125,10 @@ class Declared:
         if known:
             self._signatures[application.name] = signature
         return signature
+
+
+def _same(state: ApplicationState | None, other: ApplicationState) -> bool:
+    return state is not None and (state.revision, state.application) == (other.revision, other.application)
 
 
 def _merged(application: Application, specs: Sequence[ModelSpec]) -> ModelSpec:

@@ -12,19 +12,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
-from horologe_common.core import Deadlines, Gone, Joined, Out, role
+from horologe_common.core import Gone, Joined, Out, role
 from horologe_common.staging import Staging
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
 from horologe_frontend.admission import Admission, Request
-from horologe_frontend.answers import addressed, default_of, only, or_default
+from horologe_frontend.answers import addressed, default_of, only, or_default, silent
 from horologe_frontend.applications import Declared
+from horologe_frontend.book import Book
 from horologe_frontend.catalogue import Catalogue
 from horologe_frontend.counts import Counts
 from horologe_frontend.feedbacks import Feedbacks
+from horologe_frontend.lag import Lag
 from horologe_frontend.lingering import Lingering
 from horologe_frontend.questions import Questions
 from horologe_frontend.sampling import Sampling
+from horologe_frontend.selectors import Selectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,14 +50,14 @@ class Frontend:
         self.staging = Staging(address, settings.staging_bytes)
         self._counts = Counts(self.catalogue, self.declared)
         self.stats, self.statistics = self._counts.stats, self._counts.statistics
-        self._admission = Admission(settings, self.catalogue, self.declared, self.staging, digest)
+        self._selectors = selectors = Selectors(self.declared)
+        self._lag = Lag(settings.default_lead_ns)
+        self._admission = Admission(settings, self.catalogue, self.declared, self.staging, self._lag, digest)
         self._sampling = Sampling(settings, self.staging, self.catalogue)
-        self._requests: dict[int, Request] = {}
-        self._by_client: dict[str, dict[int, int]] = {}
+        self._book = Book()
         self._lingering = Lingering(self.staging)
-        feedbacks = Feedbacks(settings, self.declared, self._admission, self._lingering)
-        self._questions = Questions(self.catalogue, self.declared, self._counts, feedbacks, settings)
-        self._deadlines = Deadlines()
+        feedbacks = Feedbacks(settings, self.declared, selectors, self._admission, self._lingering)
+        self._questions = Questions(self.catalogue, self.declared, selectors, self._counts, feedbacks, settings)
         self._workers: dict[str, bool] = {}
         self.draining = False
         self._from_clients: dict[type, Handler] = {
@@ -70,7 +73,7 @@ class Frontend:
         self.draining = True
 
     def drained(self) -> bool:
-        return not self._requests
+        return not self._book
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """One message from a client, the selector, the controller or the loop."""
@@ -85,30 +88,23 @@ class Frontend:
 
     def tick(self, now_ns: int) -> None:
         """Answer what nobody else has answered: by its deadline plus the grace, or before it by the default."""
-        for key in self._deadlines.due(now_ns):
-            request = self._requests[key]
-            if default := default_of(request):
-                self._give_up(now_ns, request, *default)
-                continue
-            late = request.worker in self._workers
-            reason = "not finished by the deadline" if late else "nothing heard of it by the deadline"
-            self._give_up(now_ns, request, Answer(key, int(Status.LATE if late else Status.LOST), (), reason))
+        self._lag.tick(now_ns)
+        for request in self._book.due(now_ns):
+            silence = silent(request, request.worker in self._workers)
+            self._give_up(now_ns, request, *(default_of(request) or (silence, ())))
         self.out.extend(self._questions.tick(now_ns))
-        if self._lingering:
-            self._lingering.tick(now_ns)
+        self._lingering.tick(now_ns)
 
     def wakeup_ns(self) -> int | None:
-        timers = (self._deadlines, self._questions, self._lingering.deadlines)
+        timers = (self._book, self._questions, self._lingering.deadlines, self._lag)
         return min((at_ns for one in timers if (at_ns := one.next_ns()) is not None), default=None)
 
     def ready(self) -> bool:
         """Whether requests can be served: everything behind is reachable, and it is not draining."""
-        return (
-            bool(self._questions.selector and self._questions.controller and self.catalogue.ready) and not self.draining
-        )
+        return bool(self._selectors and self._questions.controller and self.catalogue.ready) and not self.draining
 
     def pending(self) -> int:
-        return len(self._requests)
+        return len(self._book)
 
     def check(self) -> None:
         """Every staged input belongs to an open request or to a query the selector has not released."""
@@ -116,8 +112,8 @@ class Frontend:
         self._sampling.check()
         self._lingering.check()
         self._questions.check()
-        assert all(key in self._requests or key in self._lingering for key in self.staging.ids())
-        assert len(self._requests) == sum(map(len, self._by_client.values()))
+        self._book.check()
+        assert all(key in self._book or key in self._lingering for key in self.staging.ids())
 
     def _predict(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> None:
         try:
@@ -126,35 +122,31 @@ class Frontend:
             self._counts.rejected(message, error.status)
             self.out.append(Out(client, Answer(message.id, int(error.status), (), error.reason, error.retry_after_ns)))
             return
-        self._requests[request.id] = request
-        self._by_client.setdefault(client, {})[message.id] = request.id
-        self._deadlines.arm(request.id, request.give_up_ns(self.settings))
+        self._book.add(request)
         self._query(now_ns, request)
 
     def _admit(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
         """A request, its inputs staged. Raises what the client did wrong, or `Refused`."""
-        if message.id in self._by_client.get(client, ()):
+        if self._book.of(client, message.id):
             raise InvalidInput(f"id: got {message.id}, which is still open")
         if self.draining:
             raise Refused("draining", retry_after_ns=ms(1000))
-        if len(self._requests) >= self.settings.max_pending:
+        if len(self._book) >= self.settings.max_pending:
             raise Refused(f"{self.settings.max_pending} requests are open already", retry_after_ns=ms(100))
         return self._admission.admit(now_ns, client, message, buffers)
 
     def _query(self, now_ns: int, request: Request) -> None:
-        """Ask the selector; without one, `_joined` will, or where it does not know its applications, `_announced`."""
-        request.selector, request.worker = self._questions.selector, ""
-        if request.application is not None and self.declared.announced_by != request.selector:
-            request.selector = ""
+        """Ask a selector. Without one, `_joined` will, or where none knows the application, `_announced`."""
+        request.selector, request.worker = self._selectors.for_query(request.query), ""
         if request.selector:
-            budget_ns = min(request.deadline_ns, request.give_up_ns(self.settings)) - now_ns
+            budget_ns = min(request.deadline_ns, request.give_up_ns) - now_ns
             query = request.query
             if budget_ns != query.budget_ns:
                 query = msgspec.structs.replace(query, budget_ns=budget_ns)
             self.out.append(Out(request.selector, query))
 
     def _answered(self, now_ns: int, selector: str, message: Answer, buffers: Sequence[Buffer]) -> None:
-        request = self._requests.get(message.id)
+        request = self._book.get(message.id)
         if request is None or request.selector != selector:
             return
         self._finish(now_ns, request, *or_default(request, message, buffers))
@@ -169,12 +161,7 @@ class Frontend:
 
     def _finish(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """The one end of a request: remove it, count it, answer its client."""
-        del self._requests[request.id]
-        open_ids = self._by_client[request.client]
-        del open_ids[request.client_id]
-        if not open_ids:
-            del self._by_client[request.client]
-        self._deadlines.cancel(request.id)
+        self._book.remove(request)
         if answer.status == Status.OK and now_ns > request.deadline_ns:
             answer = msgspec.structs.replace(answer, status=int(Status.LATE), reason="finished after the deadline")
         if request.outputs:
@@ -193,7 +180,7 @@ class Frontend:
     def _give_up(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """End a request that the selector still works on: its inputs stay until released."""
         self._finish(now_ns, request, answer, buffers)
-        if request.selector and request.selector == self._questions.selector:
+        if request.selector in self._selectors:
             self._linger(request)
             self.out.append(Out(request.selector, Cancel((request.id,))))
         else:
@@ -201,40 +188,40 @@ class Frontend:
 
     def _cancelled(self, now_ns: int, client: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
         for client_id in message.ids:
-            if key := self._by_client.get(client, {}).get(client_id):
-                answer = Answer(key, int(Status.CANCELLED), (), "cancelled by the client")
-                self._give_up(now_ns, self._requests[key], answer)
+            if request := self._book.of(client, client_id):
+                answer = Answer(request.id, int(Status.CANCELLED), (), "cancelled by the client")
+                self._give_up(now_ns, request, answer)
 
     def _release(self, now_ns: int, selector: str, message: Release, buffers: Sequence[Buffer]) -> None:
         """Of a selector that was asked; one that was left for another knows nothing of what that one needs."""
         for input_id in message.ids:
-            request = self._requests.get(input_id)
+            request = self._book.get(input_id)
             if request is None or request.selector == selector:
                 self._lingering.release(input_id, selector)
 
     def _ship(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         for input_id in dispatch.input_ids:
-            if request := self._requests.get(input_id):
+            if request := self._book.get(input_id):
                 request.worker = dispatch.worker
         self.out.append(self.staging.ship(dispatch))
 
     def _announced(self, now_ns: int, selector: str, message: Applications, buffers: Sequence[Buffer]) -> None:
-        """Of this selector; or an answer of it."""
+        """By this selector; or an answer of it."""
         self.out.extend(self._questions.handle(now_ns, selector, message, buffers, True))
         if message.id == 0:
             self._query_all(now_ns)
 
     def _query_all(self, now_ns: int) -> None:
-        """What the selector of now has not been asked."""
-        for request in self._requests.values():
-            if request.selector != self._questions.selector:
+        """What no selector that is there has been asked."""
+        for request in self._book:
+            if request.selector not in self._selectors:
                 self._query(now_ns, request)
 
     def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
         address = message.address
         match role(address):
             case "selector":
-                self._questions.selector = address
+                self._selectors.joined(address)
                 self._query_all(now_ns)
             case "controller":
                 self._questions.controller = address
@@ -247,8 +234,10 @@ class Frontend:
         address = message.address
         match role(address):
             case "selector":
+                self._selectors.gone(address)
                 self._lingering.gone(address)
                 self.out.extend(self._questions.selector_gone(address))
+                self._query_all(now_ns)
             case "controller":
                 if address == self._questions.controller:
                     self._questions.controller = ""
@@ -257,4 +246,4 @@ class Frontend:
             case "profiler":
                 self._sampling.gone(address)
             case _:
-                self._cancelled(now_ns, address, Cancel(tuple(self._by_client.get(address, ()))), ())
+                self._cancelled(now_ns, address, Cancel(self._book.ids_of(address)), ())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from horologe_frontend.admission import Admission
     from horologe_frontend.applications import Declared
     from horologe_frontend.lingering import Lingering
+    from horologe_frontend.selectors import Selectors
     from horologe_frontend.settings import Settings
 
 ITEMS_LIMIT = 64
@@ -31,103 +32,125 @@ PREDICTION_LIMIT = 64
 RETRY_NS = ms(200)
 
 
-class Pending(msgspec.Struct, frozen=True):
-    """Feedback that the selector has not acknowledged: for each item a status, for those passed on their places."""
+class Pending(msgspec.Struct):
+    """Feedback of a client: a status for each item, and how many selectors have not acknowledged theirs."""
 
     client: str
     client_id: int
-    statuses: tuple[int, ...]
+    statuses: list[int]
+    reason: str = ""
+    retry_after_ns: int = 0
+    parts: int = 0
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one selector has of it: the items at these places."""
+
+    pending: Pending
     places: tuple[int, ...]
-    reason: str
     selector: str
 
 
 class Feedbacks:
-    """Open feedback by an id of ours. Each is answered once: by the selector, or when its time is up."""
+    """Open feedback, its parts by an id of ours. Each is answered once: by the selectors, or when its time is up."""
 
-    def __init__(self, settings: Settings, declared: Declared, admission: Admission, lingering: Lingering) -> None:
+    def __init__(
+        self, settings: Settings, declared: Declared, selectors: Selectors, admission: Admission, lingering: Lingering
+    ) -> None:
         self.deadlines = Deadlines()
         self._settings = settings
         self._declared = declared
+        self._selectors = selectors
         self._admission = admission
         self._lingering = lingering
-        self._pending: dict[int, Pending] = {}
+        self._parts: dict[int, Part] = {}
+        self._open = 0
         self._last_id = 0
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return self._open
 
-    def take(
-        self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer], selector: str
-    ) -> Iterator[Out]:
-        """Pass on the items that are as they must be."""
+    def take(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterator[Out]:
+        """Pass on the items that are as they must be, each to the selector that is to learn from it."""
         try:
-            application = self._check(message, buffers, selector)
+            application = self._check(message, buffers)
         except HorologeError as error:
             failed = (int(error.status),) * len(message.items)
             yield Out(client, Acknowledged(message.id, failed, error.reason, error.retry_after_ns))
             return
-        items: list[Observation] = []
-        places: list[int] = []
-        statuses, reason, retry_after_ns = [int(Status.OK)] * len(message.items), "", 0
+        pending = Pending(client, message.id, [int(Status.OK)] * len(message.items))
+        passed: dict[str, list[tuple[int, Observation]]] = {}
         for place, (item, parts) in enumerate(zip(message.items, _parts(message.items, buffers), strict=True)):
+            selector = self._selectors.for_prediction(application.name, item.prediction, item.context)
             try:
-                items.append(self._item(now_ns, application, item, parts, selector))
-                places.append(place)
+                passed.setdefault(selector, []).append((place, self._item(now_ns, application, item, parts, selector)))
             except HorologeError as error:
-                statuses[place], reason = int(error.status), reason or error.reason
-                retry_after_ns = max(retry_after_ns, error.retry_after_ns)
-        if not items:
-            yield Out(client, Acknowledged(message.id, tuple(statuses), reason, retry_after_ns))
-            return
+                _note(pending, (place,), (int(error.status),), error.reason, error.retry_after_ns)
+        self._open += 1
+        for selector, items in passed.items():
+            if items:
+                yield self._pass_on(now_ns, pending, application.name, selector, items)
+        if not pending.parts:
+            yield self._answer(pending)
+
+    def _pass_on(
+        self, now_ns: int, pending: Pending, application: str, selector: str, items: Sequence[tuple[int, Observation]]
+    ) -> Out:
         self._last_id += 1
-        self._pending[self._last_id] = Pending(client, message.id, tuple(statuses), tuple(places), reason, selector)
+        pending.parts += 1
+        self._parts[self._last_id] = Part(pending, tuple(place for place, _ in items), selector)
         self.deadlines.arm(self._last_id, now_ns + self._settings.feedback_ns)
-        yield Out(selector, Feedback(self._last_id, application.name, tuple(items)))
+        return Out(selector, Feedback(self._last_id, application, tuple(item for _, item in items)))
 
     def acknowledged(self, message: Acknowledged) -> Iterator[Out]:
-        """The selector's answer, for whoever gave the feedback."""
-        pending = self._pending.pop(message.id, None)
-        if pending is None:
-            return
-        self.deadlines.cancel(message.id)
-        statuses = list(pending.statuses)
-        for place, status in zip(pending.places, message.statuses, strict=False):
-            statuses[place] = status
-        reason = pending.reason or message.reason
-        yield Out(pending.client, Acknowledged(pending.client_id, tuple(statuses), reason, message.retry_after_ns))
+        """A selector's answer, for whoever gave the feedback."""
+        if message.id in self._parts:
+            self.deadlines.cancel(message.id)
+            yield from self._settle(message.id, message.statuses, message.reason, message.retry_after_ns)
 
     def expired(self, now_ns: int) -> Iterator[Out]:
         for key in self.deadlines.due(now_ns):
-            yield self._lost(key, "the selector did not acknowledge it in time")
+            yield from self._lost(key, "the selector did not acknowledge it in time")
 
     def gone(self, selector: str) -> Iterator[Out]:
-        for key in [key for key, pending in self._pending.items() if pending.selector == selector]:
+        for key in [key for key, part in self._parts.items() if part.selector == selector]:
             self.deadlines.cancel(key)
-            yield self._lost(key, "the selector went away")
+            yield from self._lost(key, "the selector went away")
 
     def check(self) -> None:
-        assert len(self.deadlines) == len(self._pending) <= self._settings.max_pending
+        assert len(self.deadlines) == len(self._parts)
+        assert len({id(part.pending) for part in self._parts.values()}) == self._open <= self._settings.max_pending
 
-    def _lost(self, key: int, reason: str) -> Out:
+    def _lost(self, key: int, reason: str) -> Iterator[Out]:
         """Whether it was learned from is not known."""
-        pending = self._pending.pop(key)
-        statuses = list(pending.statuses)
-        for place in pending.places:
-            statuses[place] = int(Status.LOST)
-        return Out(pending.client, Acknowledged(pending.client_id, tuple(statuses), reason))
+        return self._settle(key, (int(Status.LOST),) * len(self._parts[key].places), reason, 0)
 
-    def _check(self, message: Feedback, buffers: Sequence[Buffer], selector: str) -> Application:
+    def _settle(self, key: int, statuses: Sequence[int], reason: str, retry_after_ns: int) -> Iterator[Out]:
+        part = self._parts.pop(key)
+        _note(part.pending, part.places, statuses, reason, retry_after_ns)
+        part.pending.parts -= 1
+        if not part.pending.parts:
+            yield self._answer(part.pending)
+
+    def _answer(self, pending: Pending) -> Out:
+        self._open -= 1
+        statuses, reason = tuple(pending.statuses), pending.reason
+        return Out(pending.client, Acknowledged(pending.client_id, statuses, reason, pending.retry_after_ns))
+
+    def _check(self, message: Feedback, buffers: Sequence[Buffer]) -> Application:
         if not 0 < len(message.items) <= ITEMS_LIMIT:
             raise InvalidInput(f"items: got {len(message.items)}, wanted 1 to {ITEMS_LIMIT}")
         if (truths := sum([len(item.truths) for item in message.items])) > TRUTHS_LIMIT:
             raise InvalidInput(f"truths: got {truths} in all, at most {TRUTHS_LIMIT}")
         self._admission.check_size(buffers)
-        if not selector:
+        if not self._declared.announced():
             raise Refused("the selector is away", RETRY_NS)
-        if len(self._pending) >= self._settings.max_pending:
+        if self._open >= self._settings.max_pending:
             raise Refused(f"{self._settings.max_pending} lists of feedback are open already", RETRY_NS)
-        return self._declared.application(message.application)
+        application = self._declared.application(message.application)
+        if not self._declared.announcers(application.name):
+            raise Refused("the selector that served it is away", RETRY_NS)
+        return application
 
     def _item(
         self, now_ns: int, application: Application, item: Observation, buffers: Sequence[Buffer], selector: str
@@ -140,7 +163,10 @@ class Feedbacks:
         rows, _, _ = self._admission.catalogue.check_inputs(spec, item.inputs)
         if rows != len(item.truths):
             raise InvalidInput(f"truths: got {len(item.truths)}, wanted {rows}, one for each row of the inputs")
-        query = self._admission.stage(spec, item.inputs, buffers, settings.feedback_ns, item.context)
+        digest = self._admission.digest(item.inputs, buffers)
+        if item.prediction and not item.prediction.endswith(digest):
+            raise InvalidInput("prediction: got that of other inputs than the given, wanted theirs, or one of the two")
+        query = self._admission.stage(spec, item.inputs, buffers, digest, settings.feedback_ns, item.context)
         self._lingering.keep(query.id, selector, now_ns + settings.feedback_ns + settings.linger_ns)
         return Observation(item.truths, item.prediction, item.context, (), query)
 
@@ -158,6 +184,13 @@ def check_observation(application: Application, item: Observation) -> None:
         raise InvalidInput("item: got neither prediction nor inputs, wanted one of them")
     if len(item.prediction) > PREDICTION_LIMIT:
         raise InvalidInput(f"prediction: got {len(item.prediction)} bytes, at most {PREDICTION_LIMIT}")
+
+
+def _note(pending: Pending, places: Sequence[int], statuses: Sequence[int], reason: str, retry_after_ns: int) -> None:
+    for place, status in zip(places, statuses, strict=False):
+        pending.statuses[place] = status
+    pending.reason = pending.reason or reason
+    pending.retry_after_ns = max(pending.retry_after_ns, retry_after_ns)
 
 
 def _parts(items: Sequence[Observation], buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:

@@ -14,6 +14,10 @@ DISCARD_BYTES = 256 << 10
 """The body of a refused request is read up to this size, so that the connection can stay."""
 
 
+class Stop(Exception):
+    """Raised into the parser: nothing more of this connection is read."""
+
+
 class Incoming:
     """Collects head and body and keeps the gate's account of them until it is `taken` or `dropped`.
 

@@ -15,7 +15,7 @@ import httptools
 from horologe_common.clock import NEVER_NS, monotonic_ns, s
 from horologe_frontend.exchange import failure
 from horologe_frontend.http_exchange import Exchange
-from horologe_frontend.http_incoming import Incoming
+from horologe_frontend.http_incoming import Incoming, Stop
 from horologe_frontend.http_responses import CONTINUE, head_of
 
 if TYPE_CHECKING:
@@ -26,10 +26,6 @@ MAX_PIPELINED = 64
 LINGER_NS = s(2)
 """Closing with unread bytes resets the connection, and the client might lose the answer: first they are read."""
 WRITE_TOGETHER = 64 << 10
-
-
-class Stop(Exception):
-    pass
 
 
 class Connection(asyncio.Protocol):
@@ -44,9 +40,8 @@ class Connection(asyncio.Protocol):
         self._queue: deque[Exchange] = deque()
         self._task: asyncio.Task[None] | None = None
         self._deaf = self._leaving = self._write_paused = self._read_paused = self._completed = False
-        self._raw_head_bytes = 0
-        self._armed = ""
-        self.expires_ns = NEVER_NS
+        self._raw_head_bytes = self._held = 0
+        self._armed, self.expires_ns = "", NEVER_NS
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -59,12 +54,12 @@ class Connection(asyncio.Protocol):
         self._deaf = self._leaving = True
         if self._incoming is not None:
             self._incoming.drop()
-        for exchange in self._queue:
-            if exchange.request is not None:
+        while self._queue:
+            if (exchange := self._queue.popleft()).request is not None:
                 self._gate.leave(exchange.held)
-        self._queue.clear()
         if self._task is not None:
             self._task.cancel()
+            self._over()
         del self._parser  # it holds this object's methods: a cycle that only the collector would free
 
     def data_received(self, data: bytes) -> None:
@@ -159,6 +154,7 @@ class Connection(asyncio.Protocol):
                 assert exchange.response is not None
                 self._write(exchange, exchange.response)
             else:
+                self._held = exchange.held
                 self._task = self._server.loop.create_task(self._run(exchange, exchange.request))
         if self._read_paused and not self._queue and not self._leaving:
             self._read_paused = False
@@ -168,12 +164,17 @@ class Connection(asyncio.Protocol):
         try:
             response = await self._gate.handler.handle(request)
         finally:
-            self._task = None
-            self._gate.leave(exchange.held)
+            self._over()
         if not self._leaving:
             self._write(exchange, response)
             self._next()
             self._arm()
+
+    def _over(self) -> None:
+        """The request under way is so no more; that of a task that is cancelled before it begins too."""
+        if self._task is not None:
+            self._task = None
+            self._gate.leave(self._held)
 
     def _write(self, exchange: Exchange, response: Response) -> None:
         closing = self._server.closing or not exchange.keep_alive

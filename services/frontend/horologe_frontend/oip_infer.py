@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from horologe_common.models import DTYPES
+from horologe_common.models import DTYPES, check_tensor
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import Predict, Tensor
 from horologe_frontend.applications import RUNTIME
 from horologe_frontend.exchange import BINARY, Response
 from horologe_frontend.oip_binary import HEADER_LENGTH, Blob, check_bytes, join_strings, split
-from horologe_frontend.oip_json import AnswerJson, OutputTensorJson, TensorJson, data_of, decode_infer
+from horologe_frontend.oip_json import LONG_BYTES, AnswerJson, OutputTensorJson, TensorJson, data_of, decode_infer
 from horologe_frontend.oip_outputs import classify, values_of
 from horologe_frontend.oip_parameters import (
     NONE,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 MAX_RANK = 32
 MAX_ELEMENTS = 1 << 40
 """Of a shape with its zeros taken as ones: numpy computes such products in 64 bits, even for empty tensors."""
+OUTPUTS_MANY = 64
+"""Beyond so many they are counted before each is looked at."""
 _encoder = msgspec.json.Encoder()
 
 
@@ -64,7 +66,9 @@ def read_request(spec: ModelSpec, version: str, body: bytes, header_length: byte
     request = decode_infer(content)
     parameters = _parameters(request)
     check_request(parameters)
-    tensors, buffers = read_inputs(request.inputs, Blob(blob))
+    tensors, buffers = read_inputs(request.inputs, Blob(blob), spec)
+    if request.outputs and len(request.outputs) > max(OUTPUTS_MANY, len(spec.outputs)):
+        raise InvalidInput(f"outputs: got {len(request.outputs)}, wanted at most {len(spec.outputs)}")
     wanted = wanted_outputs(parameters, request.outputs)
     _check_outputs(spec, wanted)
     predict = _predict(spec, version, parameters, tuple(tensors), tuple(wanted.outputs))
@@ -92,13 +96,16 @@ def _predict(
     return Predict(0, model, version, budget_ns(parameters), tensors, outputs, application, context)
 
 
-def read_inputs(inputs: list[TensorJson], blob: Blob) -> tuple[list[Tensor], list[Buffer]]:
+def read_inputs(inputs: list[TensorJson], blob: Blob, spec: ModelSpec) -> tuple[list[Tensor], list[Buffer]]:
+    """Tensors of a request for `spec`, and their bytes. Raises `InvalidInput` or `TooLarge`."""
     tensors, buffers, names = [], [], set()
     for tensor in inputs:
         if tensor.name in names:
             raise InvalidInput(f"input {tensor.name!r}: given twice")
         names.add(tensor.name)
         _check_header(tensor)
+        if len(memoryview(tensor.data)) > LONG_BYTES:
+            _check_long(tensor, spec)
         parameters = tensor.parameters or NONE
         refuse_shared_memory(f"input {tensor.name!r}", parameters)
         buffer = _input(tensor, parameters, blob)
@@ -122,15 +129,30 @@ def _input(tensor: TensorJson, parameters: Any, blob: Blob) -> Buffer:
     return data_of(tensor)
 
 
+def _check_long(tensor: TensorJson, spec: ModelSpec) -> None:
+    """What is long is held against the signature before it is read."""
+    for wanted in spec.inputs:
+        if wanted.name == tensor.name:
+            check_tensor(wanted, tensor.datatype, tensor.shape)
+            if spec.batched and tensor.shape and tensor.shape[0] > spec.max_batch:
+                raise InvalidInput(f"inputs: got {tensor.shape[0]} rows, wanted 1 to {spec.max_batch}")
+            return
+    raise InvalidInput(f"inputs: got {tensor.name!r}, wanted {[wanted.name for wanted in spec.inputs]}")
+
+
 def _check_header(tensor: TensorJson) -> None:
     if tensor.datatype not in DTYPES and tensor.datatype != "BYTES":
         known = ", ".join((*DTYPES, "BYTES"))
         raise InvalidInput(f"input {tensor.name!r}: datatype: got {tensor.datatype!r}, wanted one of {known}")
     shape = tensor.shape
+    if len(shape) > MAX_RANK:
+        raise InvalidInput(
+            f"input {tensor.name!r}: shape: got {len(shape)} dimensions, wanted at most {MAX_RANK} dimensions"
+        )
     if shape and min(shape) < 0:
         raise InvalidInput(f"input {tensor.name!r}: shape: got {list(shape)}, wanted no negative dimension")
     elements = math.prod([dim or 1 for dim in shape]) if 0 in shape else math.prod(shape)
-    if len(shape) > MAX_RANK or elements > MAX_ELEMENTS:
+    if elements > MAX_ELEMENTS:
         got = f"{list(shape[:4])}..." if len(shape) > 4 else list(shape)
         raise InvalidInput(
             f"input {tensor.name!r}: shape: got {got}, wanted at most {MAX_RANK} dimensions and {MAX_ELEMENTS} elements"

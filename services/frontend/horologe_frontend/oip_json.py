@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FP32_MAX = 3.4028234663852886e38
 DIAGNOSE_BYTES = 64 << 10
 """A request up to this long that is not JSON is read again by a parser that can name the field (1-2 ms)."""
+LONG_BYTES = 64 << 10
+"""JSON beyond this is looked at before it is read into numbers, which takes a second for 16 MB."""
 _BRACKETS = re.compile(rb"(?:\s*\[)*")
 _POSITION = re.compile(r"\(byte (\d+)\)")
 _CONSTANT = re.compile(rb"-?(NaN|Infinity|nan|inf)")
@@ -126,6 +128,8 @@ def data_of(tensor: TensorJson) -> Buffer:
     if depth not in (1, rank):
         wanted = "1" if rank < 2 else f"1 (flat) or {rank}"
         raise InvalidInput(f"input {tensor.name!r}: data: got lists nested {depth} deep, wanted {wanted}")
+    if len(memoryview(tensor.data)) > LONG_BYTES and tensor.datatype != "BYTES":
+        _check_commas(tensor)
     try:
         values = _decoder(tensor.datatype, depth).decode(tensor.data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -133,6 +137,15 @@ def data_of(tensor: TensorJson) -> Buffer:
     if tensor.datatype == "BYTES":
         return join_strings(text.encode() for text in _flat_strings(tensor, values, depth))
     return _array(tensor, values, depth)
+
+
+def _check_commas(tensor: TensorJson) -> None:
+    """Between numbers there are commas only: more than they need are of more numbers."""
+    wanted, got = math.prod(tensor.shape), bytes(tensor.data).count(b",") + 1
+    if got > max(1, wanted):
+        raise InvalidInput(
+            f"input {tensor.name!r}: data: got {got} values, wanted {wanted} for shape {list(tensor.shape)}"
+        )
 
 
 def _array(tensor: TensorJson, values: list[Any], depth: int) -> Buffer:

@@ -35,7 +35,10 @@ def route(path: str, verb: str) -> Route:
 
 
 def _parse(path: str) -> Route | None:
-    segments = [unquote(segment) for segment in path.strip("/").split("/")]
+    try:
+        segments = [unquote(segment, errors="strict") for segment in path.strip("/").split("/")]
+    except UnicodeDecodeError:  # two names that are no text must not become the same
+        return None
     if segments[:2] == ["v1", "applications"] and path.startswith("/"):
         return _application(segments[2:])
     if segments[0] != "v2" or not path.startswith("/"):

@@ -34,20 +34,23 @@ if TYPE_CHECKING:
     from horologe_frontend.counts import Counts
     from horologe_frontend.feedbacks import Feedbacks
     from horologe_frontend.relay import Told
+    from horologe_frontend.selectors import Selectors
     from horologe_frontend.settings import Settings
 
     Answerer = Callable[[int, str, Any, Sequence[Buffer]], Iterable[Out]]
 
 
 class Questions:
-    """Each has exactly one answer. `selector`, `controller`: addresses, empty while they are away."""
+    """Each has exactly one answer. `controller`: its address, empty while it is away."""
 
     def __init__(
-        self, catalogue: Catalogue, declared: Declared, counts: Counts, feedbacks: Feedbacks, settings: Settings
-    ) -> None:
-        self.selector = self.controller = ""
+        self, catalogue: Catalogue, declared: Declared, selectors: Selectors, counts: Counts, feedbacks: Feedbacks,
+        settings: Settings,
+    ) -> None:  # fmt: skip
+        self.controller = ""
         self._catalogue = catalogue
         self._declared = declared
+        self._selectors = selectors
         self._counts = counts
         self._feedbacks = feedbacks
         self._relay = Relay(settings.ask_ns, settings.max_pending)
@@ -79,7 +82,6 @@ class Questions:
 
     def selector_gone(self, address: str) -> Iterable[Out]:
         """Answers to what this one will not answer any more."""
-        self.selector = "" if address == self.selector else self.selector
         return (*self._relay.gone(address), *self._feedbacks.gone(address))
 
     def check(self) -> None:
@@ -107,13 +109,16 @@ class Questions:
         message: Declare | Withdraw | Rollback | ApplicationInfo,
         buffers: Sequence[Buffer],
     ) -> Iterable[Out]:
+        context = ""
         try:
             if isinstance(message, ApplicationInfo):  # the selector keeps a state for each context it is asked about
                 check_texts(name=message.name, context=message.context)
+                context = message.context
         except InvalidInput as error:
             yield Out(client, Applications(message.id, (), int(error.status), error.reason))
             return
-        yield self._relay.ask(now_ns, client, message, self.selector)
+        name = message.application.name if isinstance(message, Declare) else message.name
+        yield self._relay.ask(now_ns, client, message, self._selectors.for_declaration(name, context))
 
     def _declare(self, now_ns: int, client: str, message: Declare, buffers: Sequence[Buffer]) -> Iterable[Out]:
         try:
@@ -123,8 +128,7 @@ class Questions:
         return self._ask_selector(now_ns, client, message, buffers)
 
     def _feedback(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterable[Out]:
-        ready = self.selector and self._declared.announced_by == self.selector
-        return self._feedbacks.take(now_ns, client, message, buffers, self.selector if ready else "")
+        return self._feedbacks.take(now_ns, client, message, buffers)
 
     def _acknowledged(
         self, now_ns: int, selector: str, message: Acknowledged, buffers: Sequence[Buffer]

@@ -25,8 +25,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ask_ns: int = s(60)
     """How long repository load, cluster state and declarations may take."""
     default_lead_ns: int = ms(2)
-    """So long before the deadline an application's default is answered where the selector has not answered, which is
-    told of that much less time; at most a quarter of it."""
+    """So long before the deadline, or as long as the p99 of how late its timers lately were, an application's default
+    is answered where the selector has not answered, which is told of that much less time; at most a quarter of it."""
     feedback_ns: int = s(10)
     """How long feedback may take to be durable; then it is LOST."""
     linger_ns: int = s(1)

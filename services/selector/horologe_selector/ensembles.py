@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
 from horologe_common.core import Deadlines, Out
+from horologe_common.prediction_names import NONCE_BYTES, mark
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.cache import prediction_key
@@ -19,7 +20,6 @@ from horologe_selector.combining import answer_of
 from horologe_selector.ensemble import Ensemble
 from horologe_selector.flights import OK, Landing, Waiter
 from horologe_selector.predictions import values_of
-from horologe_selector.remembered import NONCE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +55,7 @@ class Ensembles:
         self.finished: list[Ensemble] = []
         """Answered, or predicted again for feedback, since the core last looked."""
         self._key = int(chance.random() * (1 << 53)).to_bytes(8, "big") + address.encode()[-48:]
+        self._mark = mark(address)
         self._chance = chance
         self._flights = flights
         self._contexts = contexts
@@ -83,7 +84,7 @@ class Ensembles:
         # At most half of it: the pings of a stall of 400 ms are remembered for 20 s, and would leave no time till then.
         way_ns = min(self._ways.p99_ns(now_ns, frontend) + SPARE_NS, query.budget_ns // 2)
         due_ns = now_ns + max(0, query.budget_ns - way_ns)
-        prediction = self._nonce() + query.input_hash
+        prediction = self._mark + self._nonce() + query.input_hash
         ensemble = Ensemble(self._last_id, frontend, query, running, now_ns, due_ns, prediction, token)
         ensemble.selection = selection or ensemble.selection
         self._ensembles[ensemble.id] = ensemble

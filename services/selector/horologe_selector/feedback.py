@@ -11,12 +11,13 @@ import msgspec
 
 from horologe_common.applications import undeclared
 from horologe_common.core import Out
+from horologe_common.prediction_names import HEAD_BYTES
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.acknowledgements import Acknowledgements, Item, Pending
 from horologe_selector.cache import predicted
 from horologe_selector.policy import Selection
-from horologe_selector.remembered import NONCE_BYTES, Table
+from horologe_selector.remembered import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -156,15 +157,15 @@ class Feedbacks:
             if seen.query is None:
                 self._pending.settle(pending, at, int(Status.MISSING_INPUT), EVICTED)
                 return
+        elif known.plan.application != running.application.name:
+            reason = f"prediction: is one of {known.plan.application!r}, wanted one of {running.application.name!r}"
+            self._pending.settle(pending, at, int(Status.INVALID_INPUT), reason)
+            return
         elif known.counted:
             self._pending.settle(pending, at, OK)
             return
         elif known.item is not None:
             self._with_others(known.item, pending, at)
-            return
-        elif known.plan.application != running.application.name:
-            reason = f"prediction: is one of {known.plan.application!r}, wanted one of {running.application.name!r}"
-            self._pending.settle(pending, at, int(Status.INVALID_INPUT), reason)
             return
         if self._contexts.unsaved + len(self._again) >= self.settings.unsaved:
             self._refuse(pending, at)
@@ -205,7 +206,7 @@ class Feedbacks:
 
     def _cached(self, running: Running, known: Remembered, prediction: bytes) -> dict[str, tuple[float, ...]]:
         """What the models have predicted, as far as that is still there and fit for the application."""
-        application, recall, suffix = running.application, self._cache.recall, prediction[NONCE_BYTES:]
+        application, recall, suffix = running.application, self._cache.recall, prediction[HEAD_BYTES:]
         values = {}
         for model, front, own in known.plan.parts:
             if (entry := recall(front + (prediction if own else suffix))) is not None:

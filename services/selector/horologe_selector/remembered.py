@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from horologe_common.prediction_names import HEAD_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_selector.policy import Selection
 
-NONCE_BYTES = 8
-"""In front of the hash of the inputs, in the name of a prediction."""
 PLANS = 4096
 
 
@@ -78,7 +78,7 @@ class Table:
         return known
 
     def _plan(self, prediction: bytes, application: str, selection: Selection, cache_keys: Mapping[str, bytes]) -> Plan:
-        suffix = prediction[NONCE_BYTES:]
+        suffix = prediction[HEAD_BYTES:]
         parts = []
         for model, key in cache_keys.items():
             own = key.endswith(prediction)

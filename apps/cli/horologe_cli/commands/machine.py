@@ -31,13 +31,14 @@ def doctor(
     if json:
         print_json({"level": worst, "findings": [finding._asdict() for finding in findings]})
     else:
+        from rich.markup import escape
         from rich.table import Table
 
         table = Table(box=None, show_header=False, pad_edge=False)
         for finding in findings:
-            table.add_row(MARKS[finding.level], finding.subject, finding.found)
+            table.add_row(MARKS[finding.level], finding.subject, escape(finding.found))
             if finding.hint:
-                table.add_row("", "", finding.hint, style="dim")
+                table.add_row("", "", escape(finding.hint), style="dim")
         console().print(table)
     raise SystemExit(int(Exit.FAILED if worst == "fail" else Exit.OK))
 

@@ -1,0 +1,95 @@
+"""A frontend connected to everything, and what it is told and asked about applications."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders import a_spec, a_state, a_tensor, sent, some_bytes
+from horologe_common.applications import Application
+from horologe_common.clock import s
+from horologe_common.core import Joined
+from horologe_common.frames import array_of
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Acknowledged,
+    Answer,
+    Applications,
+    ApplicationState,
+    Feedback,
+    Models,
+    Observation,
+    Predict,
+    Query,
+)
+from horologe_frontend.core import Frontend
+from horologe_frontend.settings import Settings
+
+CLIENT, SELECTOR, CONTROLLER, WORKER = "client/aa", "selector/0#1", "controller/0#1", "worker/0#1"
+NOW = s(100)
+SAFE = Application("digits", ("one", "two/1"), slo_ms=40, default=7.0)
+BARE = Application("bare", ("one",), slo_ms=40)
+SPECS = (a_spec("one"), a_spec("two", batch_sizes=(1, 2)))
+
+
+def digest(header: bytes, buffers: Any) -> bytes:
+    return bytes([sum(header) % 256]) + bytes(sum(map(len, buffers)) for _ in range(3))
+
+
+def a_frontend(*applications: Application, specs: Any = SPECS, **settings: Any) -> Frontend:
+    """Connected to everything; two models and these applications known."""
+    frontend = Frontend("frontend/0#1", Settings(**settings), digest)
+    for address in (SELECTOR, CONTROLLER, WORKER):
+        frontend.handle(0, address, Joined(address), ())
+    frontend.handle(0, CONTROLLER, Models(0, tuple(map(a_state, specs))), ())
+    announce(frontend, *(applications or (SAFE, BARE)))
+    return frontend
+
+
+def announce(frontend: Frontend, *applications: Application, selector: str = SELECTOR, revision: int = 1) -> None:
+    states = tuple(ApplicationState(one, revision) for one in applications)
+    frontend.handle(0, selector, Applications(0, states), ())
+
+
+def ask(
+    frontend: Frontend, application: str = "digits", rows: int = 1, now_ns: int = NOW, **fields: Any
+) -> Query | None:
+    """The query that an application's request becomes."""
+    predict = Predict(7, "", "", fields.pop("budget_ns", 0), (a_tensor(rows),), application=application, **fields)
+    frontend.handle(now_ns, CLIENT, predict, [some_bytes(rows)])
+    frontend.tick(now_ns)
+    frontend.check()
+    return next(iter(sent(frontend, Query, SELECTOR)), None)
+
+
+def the_answer(frontend: Frontend) -> Answer:
+    (answer,) = sent(frontend, Answer, CLIENT)
+    return answer
+
+
+def defaulted(frontend: Frontend) -> Any:
+    (out,) = [out for out in frontend.out if isinstance(out.message, Answer)]
+    assert out.message.status == Status.OK
+    assert out.message.defaulted
+    assert (out.message.confidence, out.message.models) == (0.0, ())
+    pairs = zip(out.message.outputs, out.buffers, strict=True)
+    return {tensor.name: array_of(tensor, buffer).tolist() for tensor, buffer in pairs}
+
+
+def item(*truths: float, prediction: bytes | None = None, **fields: Any) -> Observation:
+    """Of a prediction, unless it brings inputs."""
+    if prediction is None:
+        prediction = b"" if fields.get("inputs") else b"P" * 40
+    return Observation(truths or (3.0,), prediction, **fields)
+
+
+def give(frontend: Frontend, *items: Observation, application: str = "digits", buffers: Any = ()) -> Feedback | None:
+    """What the selector gets of it."""
+    frontend.handle(NOW, CLIENT, Feedback(9, application, items), buffers)
+    frontend.check()
+    return next(iter(sent(frontend, Feedback, SELECTOR)), None)
+
+
+def acknowledged(frontend: Frontend) -> tuple[list[Status], str]:
+    (message,) = sent(frontend, Acknowledged, CLIENT)
+    assert message.id == 9
+    return list(map(Status, message.statuses)), message.reason

@@ -1,0 +1,182 @@
+"""Two selectors on one Redis behind one frontend, as processes: each has its contexts, and one may be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from horologe import Application, AsyncClient
+from horologe_common.prediction_names import MARK_BYTES
+from horologe_common.status import HorologeError, Lost, Refused, Status
+from model_folders import an_emulated_model
+from redis_server import RedisServer, a_redis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from horologe import Reply
+
+SLO_MS = 10_000.0
+"""Long enough for a machine that is busy."""
+SETTLE_S = 30
+CONTEXTS = [f"user-{number}" for number in range(24)]
+APPLICATION = "digits"
+
+server = pytest.fixture(name="server")(a_redis)
+
+
+class House:
+    """A process for each; who is killed stays dead."""
+
+    def __init__(self, redis: RedisServer) -> None:
+        folder = redis.folder
+        an_emulated_model(folder / "models", cache="true")
+        selectors = [f"ipc://{folder}/selector-{number}" for number in range(2)]
+        controller = f"ipc://{folder}/controller"
+        self.endpoint = f"ipc://{folder}/clients"
+        self.folder = folder
+        self.processes = {"controller": self._start("horologe_controller", f"links.bind={controller}")}
+        for number, endpoint in enumerate(selectors):
+            self.processes[f"selector-{number}"] = self._start(
+                "horologe_selector", f"links.bind={endpoint}", f"links.connect={controller}",
+                f"selector.name={number}", "selector.store=redis", f"selector.redis={redis.url}",
+            )  # fmt: skip
+        self.processes["worker"] = self._start(
+            "horologe_gpu_worker", f"links.connect={controller}", f"worker.repository={folder}/models",
+            f"worker.cache={folder}/cache", "worker.pin=false",
+        )  # fmt: skip
+        self.processes["frontend"] = self._start(
+            "horologe_frontend", f"links.bind=ipc://{folder}/frontend",
+            f"links.connect={','.join([*selectors, controller])}", f"frontend.clients={self.endpoint}", "http.port=0",
+        )  # fmt: skip
+
+    def _start(self, module: str, *sets: str) -> subprocess.Popen[bytes]:
+        env = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}
+        with (self.folder / "log").open("a") as log:
+            flags = [f"--set={text}" for text in (*sets, "metrics.bind=")]
+            return subprocess.Popen([sys.executable, "-m", module, *flags], stdout=log, stderr=log, env=env)
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait(20)
+
+    def stop(self) -> None:
+        for name in self.processes:
+            self.kill(name)
+
+
+@pytest.fixture
+def house(server: RedisServer) -> Iterator[House]:
+    house = House(server)
+    try:
+        yield house
+    finally:
+        house.stop()
+
+
+def rows(number: int) -> Any:
+    """Classified as `number % 4`."""
+    found = np.full((1, 4), number, np.float32)
+    found[0, number % 4] += 1
+    return found
+
+
+async def until_both_serve(client: AsyncClient) -> dict[str, Reply]:
+    """An answer for each context, when contexts are with both selectors and have not moved since the last time."""
+    end, said, before = time.monotonic() + SETTLE_S, "", dict[str, bytes]()
+    declared = False
+    while True:
+        try:
+            if not declared:
+                await client.declare(Application(APPLICATION, ("pretend",), policy="static", slo_ms=SLO_MS))
+                declared = True
+            replies = {context: await client.ask(APPLICATION, rows(1), context=context) for context in CONTEXTS}
+            marks = {context: whose(reply) for context, reply in replies.items()}
+            if len(set(marks.values())) == 2 and marks == before:
+                return replies
+            said, before = "all go to one", marks
+        except HorologeError as error:
+            said = error.reason
+        assert time.monotonic() < end, f"the two selectors do not serve: {said}"
+        await asyncio.sleep(0.1)
+
+
+def whose(reply: Reply) -> bytes:
+    """Tells selectors apart."""
+    assert reply.prediction_id is not None
+    return reply.prediction_id[:MARK_BYTES]
+
+
+async def load(client: AsyncClient, ends: Counter[int], stop: asyncio.Event) -> None:
+    """Requests of the application and of its model, one after the other on each of several ways, until told to stop."""
+
+    async def way(first: int) -> None:
+        number = first
+        while not stop.is_set():
+            number += 10
+            try:
+                if number % 2:
+                    reply = await client.ask(APPLICATION, rows(number), context=f"user-{number % 24}")
+                    assert reply.prediction.tolist() == [number % 4]
+                else:
+                    y = await client.predict("pretend", rows(number), slo_ms=SLO_MS)
+                    np.testing.assert_array_equal(y, rows(number))
+            except (Lost, Refused):
+                pass
+            ends[number] += 1
+
+    await asyncio.gather(*[way(first) for first in range(10)])
+
+
+async def more(ends: Counter[int], count: int) -> None:
+    """Wait until so many more have ended."""
+    wanted = len(ends) + count
+    while len(ends) < wanted:  # noqa: ASYNC110 -- bounded by the scenario
+        await asyncio.sleep(0.01)
+
+
+async def observed(client: AsyncClient, reply: Reply, inputs: Any = None) -> Status:
+    try:
+        await client.feedback(APPLICATION, reply, 1, inputs=inputs)
+    except HorologeError as error:
+        return Status(error.status)
+    return Status.OK
+
+
+def test_one_of_two_selectors_may_be_killed_and_the_other_serves_all(house: House) -> None:
+    async def scenario() -> None:
+        async with AsyncClient(house.endpoint) as client:
+            before = await until_both_serve(client)
+            again = {context: await client.ask(APPLICATION, rows(2), context=context) for context in CONTEXTS}
+            assert {context: whose(reply) for context, reply in again.items()} == {
+                context: whose(reply) for context, reply in before.items()
+            }, "a context stays where it is"
+            assert [await observed(client, reply) for reply in again.values()] == [Status.OK] * len(CONTEXTS)
+
+            ends, stop = Counter[int](), asyncio.Event()
+            task = asyncio.ensure_future(load(client, ends, stop))
+            await more(ends, 100)
+            house.kill("selector-0")
+            await more(ends, 200)
+            stop.set()
+            await asyncio.wait_for(task, SETTLE_S)
+            assert set(ends.values()) == {1}
+
+            after = {context: await client.ask(APPLICATION, rows(3), context=context) for context in CONTEXTS}
+            (left,) = {whose(reply) for reply in after.values()}
+            for context, reply in before.items():
+                assert whose(after[context]) in (left, whose(reply))
+                forgotten = whose(reply) != left
+                assert await observed(client, reply) == (Status.MISSING_INPUT if forgotten else Status.OK)
+                assert await observed(client, reply, rows(1)) == Status.OK, "predicted again where nobody remembers it"
+            assert await observed(client, before["user-0"], rows(2)) == Status.INVALID_INPUT
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))

@@ -1,0 +1,97 @@
+"""A session of the client and the other end of its line, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from horologe.session import Session
+from horologe_common.clock import s
+from horologe_common.frames import pack, unpack
+from horologe_common.models import ModelSpec
+from horologe_common.status import (
+    Status,
+)
+from horologe_common.wire import (
+    PROTOCOL,
+    Answer,
+    Hello,
+    Letter,
+    Models,
+    ModelState,
+    Welcome,
+)
+
+X = np.arange(4, dtype=np.float32).reshape(1, 4)
+
+
+class Sink:
+    """Where a request ends; ending it twice is an error."""
+
+    def __init__(self) -> None:
+        self.ends: list[Any] = []
+        self.id = 0
+
+    def done(self) -> bool:
+        return bool(self.ends)
+
+    def set_result(self, result: Any, /) -> None:
+        assert not self.ends
+        self.ends.append(result)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        assert not self.ends
+        self.ends.append(exception)
+
+    @property
+    def end(self) -> Any:
+        assert len(self.ends) == 1, "not ended"
+        return self.ends[0]
+
+
+class Talk:
+    """A session and the other end of its line, at a time that only tests move."""
+
+    def __init__(self, **limits: int) -> None:
+        self.session = Session({}, **limits)
+        self.now_ns = s(1000)
+        self.headers: list[bytes] = []
+
+    def sent(self) -> list[tuple[Any, list[Any]]]:
+        """What the session sends now: (message, buffers)."""
+        arrived = []
+        for packet in self.session.packets(self.now_ns):
+            self.headers.append(bytes(packet[0]))
+            arrived += [(message, buffers) for _, _, message, buffers in unpack(packet, 64 << 10)]
+        return arrived
+
+    def get(self, *messages: Any, buffers: Any = ()) -> None:
+        self.session.receive(self.now_ns, pack([Letter("", "", list(messages))], buffers))
+
+    def welcomed(self) -> Talk:
+        self.session.connected(self.now_ns)
+        assert [message for message, _ in self.sent()] == [Hello(PROTOCOL, ())]
+        self.get(Welcome(PROTOCOL, ()))
+        return self
+
+    def knowing(self, *specs: ModelSpec) -> Talk:
+        """Connected, with the signatures of these models."""
+        self.welcomed()
+        for spec in specs:
+            self.predict(spec.name, {})
+            ((question, _),) = self.sent()
+            self.get(Models(question.id, (ModelState(spec),)))
+            ((request, _),) = self.sent()
+            self.get(Answer(request.id, Status.REFUSED))
+        return self
+
+    def predict(self, model: str = "echo", inputs: Any = X, **how: Any) -> Sink:
+        sink = Sink()
+        sink.id = self.session.predict(self.now_ns, sink, model, inputs, **how)
+        return sink
+
+    def after(self, elapsed_ns: int) -> None:
+        self.now_ns += elapsed_ns
+        self.session.expire(self.now_ns)
+        self.session.book.check()
