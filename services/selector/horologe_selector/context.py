@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -109,6 +109,7 @@ class Context(msgspec.Struct, eq=False):
     """Whether somebody is to be told when the state is known."""
     dirty: bool = False
     """Whether it waits for its write to begin."""
+    whole: ClassVar[bool] = True
 
     @property
     def held(self) -> bool:

@@ -61,6 +61,9 @@ class Selector:
     `shared`: whether other selectors write to the same state store; `store` is the address of its keeper.
     """
 
+    outlined = True
+    """What its models predict decides: recorded as outlines (outlines.py)."""
+
     def __init__(
         self, address: str, settings: Settings, chance: Chance, losses: Mapping[str, Loss] | None = None,
         shared: bool = False,
