@@ -249,3 +249,16 @@ def test_what_cannot_be_saved_in_time_is_lost_not_silent() -> None:
     house.later(s(1))
     assert house.statuses() == [(OK,)]
     assert house.standing() == {"a": (0.55, 1), "b": (0.45, 1)}
+
+
+def test_what_was_learned_before_a_restart_and_is_sent_again_with_its_inputs_counts_once() -> None:
+    house = House()
+    prediction = house.ask("ann")
+    house.truth(Observation((1.0,), prediction))
+    assert house.statuses() == [(OK,)]
+    after = House(house.store, number=2)
+    for _ in range(2):
+        for submit in asked_again(after, prediction):
+            after.predicts(submit, {"a/1": 1, "b/1": 2}[submit.model])
+        assert after.statuses() == [(OK,)]
+    assert {model: weight for model, (weight, _) in after.standing("ann").items()} == {"a": 0.55, "b": 0.45}

@@ -82,13 +82,17 @@ class Contexts:
         return ready
 
     def observe(
-        self, now_ns: int, running: Running, context: str, selection: Selection, losses: Mapping[str, float], token: Any
-    ) -> None:
-        """Learn from losses of models of `selection`. The token comes back in `saved` when that is durable."""
+        self, now_ns: int, running: Running, context: str, selection: Selection, losses: Mapping[str, float],
+        token: Any, name: bytes = b"",
+    ) -> None:  # fmt: skip
+        """Learn from losses of models of `selection`. The token comes back in `saved` when that is durable.
+
+        What has a `name` (`name_of`) counts once, if it comes again while it is among the context's latest.
+        """
         one = self._context(running, context)
         if one.read_ns < 0:
             self._refresh(now_ns, one)
-        if one.learn(selection, losses, token):
+        if one.learn(selection, losses, token, name):
             self.unsaved += 1
             self._soil(one)
         else:
@@ -203,8 +207,13 @@ class Contexts:
 
     def _rest(self, one: Context, record: Record | None) -> None:
         """It is as stored; or, for all we know, new: if that is wrong, its first write will be told."""
-        one.rest_on(record)
+        self._keep(one.rest_on(record))
         self._told(one)
+
+    def _keep(self, tokens: list[Any]) -> None:
+        """These are saved."""
+        self.unsaved -= len(tokens)
+        self.saved += tokens
 
     def _told(self, one: Context) -> None:
         if one.awaited:
@@ -248,8 +257,7 @@ class Contexts:
             else:
                 tokens = one.overtaken(self._writer, result)
                 one.read_ns = now_ns
-            self.unsaved -= len(tokens)
-            self.saved += tokens
+            self._keep(tokens)
             self._told(one)
 
     def _count(self, running: Running) -> None:

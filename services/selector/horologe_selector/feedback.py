@@ -15,6 +15,7 @@ from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.acknowledgements import Acknowledgements, Item, Pending
 from horologe_selector.cache import predicted
+from horologe_selector.context import name_of
 from horologe_selector.policy import Selection
 from horologe_selector.remembered import NONCE_BYTES, Table
 
@@ -236,7 +237,7 @@ class Feedbacks:
             running.observed(model, loss)
         if item.remembered is not None:
             item.remembered.item = item
-        self._contexts.observe(now_ns, running, context, selection, chosen, item)
+        self._contexts.observe(now_ns, running, context, selection, chosen, item, name_of(seen.prediction))
 
     def _end(self, item: Item, status: int, reason: str = "") -> None:
         known = item.remembered
