@@ -114,7 +114,7 @@ class Two:
         """Send the first of a context again, as long as a record names it; but not while it is on its way in this
         selector: there it would wait with the first (feedback.py)."""
         known = self.observed[context]
-        held = [one.token for each in shelf.contexts._contexts.values() for one in each.unsaved]
+        held = [one.token for each in shelf.contexts._contexts for one in each.unsaved]
         if known and len(known) <= BEFORE and known[0] not in held:
             shelf.observe(known[0], str(context), name=named(known[0]))
 

@@ -89,3 +89,17 @@ def test_while_the_store_is_away_declarations_are_refused() -> None:
     selector.handle(0, "store/0", Written(write.changes, None, "the state store is away"), ())
     (told,) = [told for told in sent(selector, Applications) if told.id == 7]
     assert (told.status, told.reason) == (Status.REFUSED, "the state store is away")
+
+
+@pytest.mark.parametrize("models", [("a", "b"), ("a/1",), ("z", "a")])
+def test_an_output_that_a_model_does_not_have_is_refused_by_name(models: tuple[str, ...]) -> None:
+    told = Asked().declare(models=models, output="nope", policy="")
+    assert (told.status, told.reason) == (Status.INVALID_INPUT, "output: got 'nope', wanted one of model " + {
+        "a": "a: y", "a/1": "a/1: y", "z": "a: y",
+    }[models[0]])  # fmt: skip
+    assert Asked().declare(models=models, output="y", policy="").status == 0
+
+
+def test_of_models_that_are_not_served_nobody_knows_the_outputs() -> None:
+    assert Asked().declare(models=("z",), output="nope", policy="").status == 0
+    assert Asked().declare(models=("a",), shadows=("b",), output="nope", policy="").status == Status.INVALID_INPUT

@@ -25,7 +25,7 @@ from horologe_common.wire import (
     Submit,
     Withdraw,
 )
-from horologe_selector.store import Change, Write, Written
+from horologe_selector.store import Change, Read, Write, Written
 from selector_desk import FRONTEND, Desk, Unplugged
 
 OK, REFUSED = int(Status.OK), int(Status.REFUSED)
@@ -82,6 +82,35 @@ def test_feedback_on_an_answer_is_learned_kept_and_acknowledged() -> None:
     assert house.standing("ann") == {"a": (0.55, 1), "b": (0.45, 1)}
     assert house.standing("bob") == {"a": (0.5, 1), "b": (0.5, 1)}
     assert House(house.store).standing("ann")["a"][0] == 0.55
+
+
+def test_whoever_asks_how_a_context_stands_leaves_no_trace() -> None:
+    house = House(contexts_memory=2)
+    house.truth(Observation((1.0,), house.ask("ann")), Observation((1.0,), house.ask("bob")))
+    contexts = house.selector.contexts
+    used = [one.key for one in contexts._contexts]
+    for context in ("eve", "ann", "zoe", ""):
+        house.standing(context)
+    assert [one.key for one in contexts._contexts] == used
+    after = House(house.store, number=2)
+    assert after.standing("ann")["a"][0] == 0.55
+    assert after.standing("eve")["a"][0] == 0.5
+    assert after.selector.contexts.count("digits") == 0
+
+
+def test_while_the_store_is_away_or_slow_a_context_stands_as_in_memory_or_as_new() -> None:
+    house = House(House().store)
+    house.store.away = True
+    assert house.standing("ann")["a"][0] == 0.5
+    selector = House().selector
+    selector.handle(0, FRONTEND, ApplicationInfo(7, "digits", "ann"), ())
+    selector.tick(0)
+    assert selector.wakeup_ns() == ms(20)
+    assert len(sent(selector, Read)) == 1
+    selector.handle(ms(1), FRONTEND, ApplicationInfo(8, "digits", "ann"), ())
+    selector.tick(ms(20))
+    assert [one.id for one in sent(selector, Applications, FRONTEND)] == [7, 8]
+    assert not sent(selector, Read), "one read for both"
 
 
 def test_whoever_asks_how_an_application_stands_is_told_when_it_is_withdrawn_meanwhile() -> None:

@@ -39,9 +39,9 @@ PURE = frozenset({
         "sampling", "settings", "statistics",
     )),
     *(f"horologe_selector.{name}" for name in (
-        "acknowledgements", "averages", "cache", "catalogue", "context", "contexts", "core", "ensemble", "ensembles",
-        "feedback", "flights", "losses", "policy", "registry", "remembered", "running", "settings", "standings",
-        "store", "way_back",
+        "acknowledgements", "again", "cache", "catalogue", "context", "contexts", "core", "ensemble", "ensembles",
+        "feedback", "flight", "flights", "losses", "plain", "policy", "reads", "recent", "registry", "remembered",
+        "running", "settings", "stand_ins", "standings", "store", "way_back",
     )),
     *(f"horologe_controller.{name}" for name in (
         "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "lane", "lookahead",

@@ -64,6 +64,11 @@ def family_of(application: str) -> str:
     return FAMILIES + application
 
 
+def key_of(application: str, context: str) -> str:
+    """In the store."""
+    return f"{FAMILIES}{application}\n{context}"
+
+
 @cache
 def _decoder(state: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(state)
