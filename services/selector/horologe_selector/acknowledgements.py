@@ -39,7 +39,7 @@ class Item:
         self.pending = pending
         self.at = at
         self.remembered = remembered
-        self.others: list[tuple[Pending, int]] = []
+        self.others: list[tuple[Pending, int]] | None = None
 
 
 class Acknowledgements:

@@ -221,6 +221,7 @@ class Contexts:
     def _written(self, now_ns: int, message: Written) -> None:
         results = message.results
         self._again_ns = now_ns + self.settings.store_pause_ns if results is None else 0
+        saved: list[Any] = []
         for at, change in enumerate(message.changes):
             one = self._contexts.get(change.key)
             if one is None or one.change != change:
@@ -230,14 +231,14 @@ class Contexts:
                 continue
             result = results[at]
             if isinstance(result, int):
-                tokens = one.done(change, result)
+                saved += one.done(change, result)
                 if change.version == 0:
                     self._count(one.running)
             else:
-                tokens = one.overtaken(self._writer, result)
+                saved += one.overtaken(self._writer, result)
                 one.read_ns = now_ns
-            self._keep(tokens)
             self._told(one)
+        self._keep(saved)
 
     def _count(self, running: Running) -> None:
         """One more record of its application: have the oldest deleted before there are too many."""

@@ -149,7 +149,7 @@ class Feedbacks:
 
     def _with_others(self, item: Item, pending: Pending, at: int) -> None:
         """It was sent again before it was saved."""
-        item.others = [(other, place) for other, place in item.others if other.left > 0]
+        item.others = [(other, place) for other, place in item.others or () if other.left > 0]
         if len(item.others) < OTHERS:
             item.others.append((pending, at))
         else:
@@ -218,7 +218,7 @@ class Feedbacks:
             known.item = None
             known.counted = known.counted or status == OK
         self._pending.settle(item.pending, item.at, status, reason)
-        for pending, at in item.others:
+        for pending, at in item.others or ():
             self._pending.settle(pending, at, status, reason)
 
     def _refuse(self, pending: Pending, at: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from horologe_selector.context import Context, family_of, key_of
+from horologe_selector.context import FAMILIES, Context, family_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Recent:
 
     def use(self, running: Running, context: str) -> Context:
         """It is made if it is not there."""
-        key = key_of(running.application.name, context)
+        key = f"{FAMILIES}{running.application.name}\n{context}"  # for every observation: not by a call
         one = self._contexts.get(key)
         if one is None:
             self._make_room()
