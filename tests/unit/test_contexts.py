@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from horologe_common.clock import ms, s
-from horologe_selector.context import BEFORE, name_of
+from horologe_selector.context import LATEST, name_of
 from horologe_selector.store import Read, Trim, Write
 from horologe_selector.stores.memory import Memory
 from learning import Seen, Shelf, a_running, kept, named
@@ -160,13 +160,13 @@ def test_names_are_bounded_and_of_a_record_without_them_nothing_is_one() -> None
     shelf = Shelf(store)
     shelf.observe(0)
     shelf.settle()
-    for number in range(1, 3 + BEFORE):
+    for number in range(1, 2 + LATEST):
         shelf.observe(number, name=named(number))
         shelf.settle()
     shelf.observe(1, name=named(1))
     shelf.observe(2, name=named(2))
     shelf.settle()
-    assert kept(store, KEY) == [*range(3 + BEFORE), 1]
+    assert kept(store, KEY) == [*range(2 + LATEST), 1]
 
 
 def test_a_name_is_the_nonce_of_a_prediction_or_a_hash_of_what_a_client_has_made_up() -> None:

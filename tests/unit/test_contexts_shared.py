@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horologe_selector.context import BEFORE
+from horologe_selector.context import LATEST
 from horologe_selector.stores.memory import Memory
 from learning import Seen, Shelf, kept, named
 
@@ -115,7 +115,7 @@ class Two:
         selector: there it would wait with the first (feedback.py)."""
         known = self.observed[context]
         held = [one.token for each in shelf.contexts._contexts for one in each.unsaved]
-        if known and len(known) <= BEFORE and known[0] not in held:
+        if known and len(known) <= LATEST and known[0] not in held:
             shelf.observe(known[0], str(context), name=named(known[0]))
 
     def crash(self, at: int) -> None:

@@ -24,10 +24,12 @@ WRITERS = 8
 """Writers whose last write a record names: more than write to one context at the same time."""
 OURS = NONCE_BYTES + 32
 """Bytes of a prediction's name that a selector has given: a nonce, and the hash of the inputs."""
-BEFORE = 8
-"""Observations that a record names beside those of its last write."""
+LATEST = 4
+"""Observations that a record names at least; else those of its last write. Eight take 13% of SQLite's rate, four 6%."""
 NAMES = 4096
 """Named at most: of 10,000 in one write the first are forgotten."""
+NOTHING = bytes(LATEST * NONCE_BYTES)
+"""Names of a new record."""
 
 
 class Kept(msgspec.Struct, array_like=True, gc=False):
@@ -196,7 +198,8 @@ class Context(msgspec.Struct, eq=False):
         unsaved = self.unsaved
         names = unsaved[0].name if len(unsaved) == 1 else b"".join([one.name for one in unsaved[-NAMES:]])
         # A record ends in its names. In front of its first ones is state: as good as names that never come.
-        data = _encode(Kept(self.running.revision, writers, self.state, self.data[-BEFORE * NONCE_BYTES :] + names))
+        names = ((self.data or NOTHING) + names)[-max(len(names), len(NOTHING)) :]
+        data = _encode(Kept(self.running.revision, writers, self.state, names))
         self.change = Change(self.key, self.version, data)
         return self.change
 
