@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from horologe_common.applications import Application
-from horologe_selector.context import stored
+from horologe_selector.context import name_of, stored
 from horologe_selector.contexts import Contexts
 from horologe_selector.keeper import refused, serve
 from horologe_selector.policy import Guess, Selection, State
@@ -59,6 +59,11 @@ def a_running(name: str = "digits", revision: int = 1, **fields: Any) -> Running
     return running
 
 
+def named(number: int) -> bytes:
+    """What an observation is called."""
+    return name_of(b"prediction %d" % number)
+
+
 def kept(store: StateStore, key: str) -> list[float]:
     """The diary in the store."""
     (record,) = store.read([key])
@@ -83,9 +88,9 @@ class Shelf:
         self.answers: deque[Any] = deque()
         self.saved: list[Any] = []
 
-    def observe(self, loss: float, context: str = "", token: Any = None) -> None:
+    def observe(self, loss: float, context: str = "", token: Any = None, name: bytes = b"") -> None:
         token = loss if token is None else token
-        self.contexts.observe(self.now_ns, self.running, context, BOTH, {A: loss, B: 0.0}, token)
+        self.contexts.observe(self.now_ns, self.running, context, BOTH, {A: loss, B: 0.0}, token, name)
         self.tick()
 
     def get(self, context: str = "") -> Any:

@@ -101,7 +101,8 @@ def test_the_property_can_fail() -> None:
             super().tick(now_ns)
             self.out.extend([out for out in self.out if out.to.startswith("client/")])
 
-    from horologe_sim.house import House, digest
+    from horologe_frontend.digest import digest
+    from horologe_sim.house import House
 
     house = House(a_scenario())
 

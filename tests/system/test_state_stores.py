@@ -11,6 +11,7 @@ from horologe_common.settings import SettingsError
 from horologe_selector.settings import Settings
 from horologe_selector.store import Away, Change, Record
 from horologe_selector.stores import STORES, open_store
+from learning import Shelf, kept, named
 from redis_server import RedisServer, a_redis
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 @pytest.fixture
 def store(settings: Settings) -> Iterator[StateStore]:
     opened = open_store(settings)
-    for family in ("f", "g", "all"):
+    for family in ("f", "g", "all", "contexts/digits"):
         opened.trim(family, 0)
     yield opened
     opened.close()
@@ -91,6 +92,16 @@ def test_one_key_twice_in_a_group_is_two_changes_one_after_the_other(store: Stat
     assert isinstance(first, int)
     assert isinstance(second, Record)
     assert second.version == first
+
+
+def test_what_was_observed_before_a_restart_and_comes_again_counts_once(store: StateStore) -> None:
+    for born in range(3):
+        shelf = Shelf(store, f"selector/0#{born}")
+        for number in range(born + 1):
+            shelf.observe(number, name=named(number))
+        shelf.settle()
+        assert sorted(shelf.saved) == [*range(born + 1)]
+    assert kept(store, "contexts/digits\n") == [0, 1, 2]
 
 
 def test_deleted_is_not_there_and_a_version_never_comes_back(store: StateStore) -> None:

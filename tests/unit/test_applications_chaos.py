@@ -35,30 +35,12 @@ from horologe_frontend.core import Frontend
 from horologe_frontend.digest import digest
 from horologe_frontend.settings import Settings as FrontendSettings
 from horologe_selector.core import Selector
-from horologe_selector.keeper import refused, serve
 from horologe_selector.settings import Settings
-from horologe_selector.store import Away
-from horologe_selector.stores.memory import Memory
+from selector_desk import CONTROLLER, FRONTEND, WORKER, Unplugged, replies_of
 
-CLIENT, FRONTEND, CONTROLLER, WORKER = "client/aa", "frontend/0#1", "controller/0#1", "worker/0#1"
+CLIENT = "client/aa"
 MODELS = ("a", "b", "c")
 OK = int(Status.OK)
-
-
-class Unplugged(Memory):
-    """Away while it is told to be."""
-
-    away = False
-
-    def read(self, keys: Any) -> Any:
-        if self.away:
-            raise Away("unplugged")
-        return super().read(keys)
-
-    def write(self, changes: Any) -> Any:
-        if self.away:
-            raise Away("unplugged")
-        return super().write(changes)
 
 
 class Town:
@@ -188,11 +170,7 @@ class Town:
             self.submits = [one for one in self.submits if one.id not in message.ids]
 
     def keep(self, message: Any) -> None:
-        try:
-            replies = serve(self.store, [message])
-        except Away as error:
-            replies = refused([message], str(error))
-        for reply in replies:
+        for reply in replies_of(self.store, message):
             self.selector.handle(self.now_ns, self.selector.store, reply, ())
 
     def due(self, at_ns: int) -> bool:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
+from horologe_selector.context import LATEST, name_of
 from horologe_selector.store import Read, Trim, Write
 from horologe_selector.stores.memory import Memory
-from learning import Seen, Shelf, a_running, kept
+from learning import Seen, Shelf, a_running, kept, named
 
 KEY = "contexts/digits\n"
-SHARED: dict[str, Any] = {"store_pause_ns": 10, "context_refresh_ns": 30, "context_read_ns": 5}
 
 
 def a_shelf(**settings: Any) -> Shelf:
@@ -142,49 +140,40 @@ def test_a_write_whose_answer_was_lost_is_tried_again_and_counts_once() -> None:
     assert shelf.saved == [1, 2, 3]
 
 
-def test_it_counts_once_even_if_another_selector_has_written_upon_it() -> None:
-    store = Memory(shared=True)
-    ours, theirs = Shelf(store, "selector/0#1", **SHARED), Shelf(store, "selector/1#1", **SHARED)
-    ours.observe(1)
-    ours.settle()
-    ours.observe(2)
-    ours.serve(told=False)
-    theirs.observe(3)
-    theirs.settle()
-    ours.hear()
-    ours.settle()
-    assert kept(store, KEY) == [1, 2, 3]
-    assert ours.saved == [1, 2]
-    assert ours.get() == Seen([1, 2, 3])
+def test_what_has_a_name_counts_once_though_it_comes_again_after_a_restart() -> None:
+    store = Memory()
+    before = Shelf(store)
+    for number in range(20):
+        before.observe(number, name=named(number))
+    before.settle()
+    shelf = Shelf(store, "selector/0#2")
+    shelf.observe(19, name=named(19))
+    shelf.observe(20, name=named(20))
+    shelf.settle()
+    shelf.observe(18, name=named(18))
+    assert shelf.saved == [19, 20, 18]
+    assert kept(store, KEY) == [*range(21)]
 
 
-def test_whoever_comes_second_observes_again_upon_what_the_first_has_written() -> None:
-    store = Memory(shared=True)
-    ours, theirs = Shelf(store, "selector/0#1", **SHARED), Shelf(store, "selector/1#1", **SHARED)
-    for shelf in (ours, theirs):
-        shelf.get()
+def test_names_are_bounded_and_of_a_record_without_them_nothing_is_one() -> None:
+    store = Memory()
+    shelf = Shelf(store)
+    shelf.observe(0)
+    shelf.settle()
+    for number in range(1, 2 + LATEST):
+        shelf.observe(number, name=named(number))
         shelf.settle()
-    ours.observe(1)
-    theirs.observe(2)
-    ours.settle()
-    theirs.settle()
-    assert kept(store, KEY) == [1, 2]
-    assert theirs.get() == Seen([1, 2])
+    shelf.observe(1, name=named(1))
+    shelf.observe(2, name=named(2))
+    shelf.settle()
+    assert kept(store, KEY) == [*range(2 + LATEST), 1]
 
 
-def test_a_shared_state_is_read_again_beside_and_then_known() -> None:
-    store = Memory(shared=True)
-    ours, theirs = Shelf(store, "selector/0#1", **SHARED), Shelf(store, "selector/1#1", **SHARED)
-    ours.get()
-    ours.settle()
-    theirs.observe(1)
-    theirs.settle()
-    assert ours.get() == Seen()
-    assert not ours.asked
-    ours.now_ns += 30
-    assert ours.get() == Seen(), "nobody waits for it"
-    ours.settle()
-    assert ours.get() == Seen([1])
+def test_a_name_is_the_nonce_of_a_prediction_or_a_hash_of_what_a_client_has_made_up() -> None:
+    assert name_of(bytes(range(44))) == bytes(range(4, 12))
+    assert len({name_of(b"order-%d" % number) for number in range(1000)}) == 1000
+    assert {len(name_of(b"order-1")), len(name_of(b"x" * 64))} == {8}
+    assert name_of(b"") == b""
 
 
 def test_a_store_of_ones_own_is_read_once() -> None:
@@ -287,51 +276,3 @@ def test_a_record_that_cannot_be_read_is_as_good_as_none_and_replaced(data: byte
     shelf.settle()
     assert shelf.get() == Seen([1])
     assert kept(shelf.store, KEY) == [1]
-
-
-STEPS = st.sampled_from([
-    "observe", "observe", "observe", "get", "tick", "serve", "serve", "hear", "hear", "fail", "lose", "later", "crash",
-])  # fmt: skip
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 1), STEPS, st.integers(0, 2)), max_size=80), st.integers(1, 3))
-def test_two_selectors_on_one_store_lose_nothing_they_acknowledged_and_count_nothing_twice(
-    steps: list[tuple[int, str, int]], memory: int
-) -> None:
-    store = Memory(shared=True)
-    shelves = [Shelf(store, f"selector/{number}#0", contexts_memory=memory, **SHARED) for number in (0, 1)]
-    acknowledged: list[int] = []
-    pending: list[int] = []
-    for number, (at, step, context) in enumerate(steps):
-        shelf = shelves[at]
-        match step:
-            case "observe":
-                shelf.observe(number, str(context))
-                pending.append(number)
-            case "get":
-                shelf.get(str(context))
-            case "tick":
-                shelf.tick()
-            case "serve":
-                shelf.serve()
-            case "fail":
-                shelf.serve(done=False)
-            case "lose":
-                shelf.serve(told=False)
-            case "hear":
-                shelf.hear()
-            case "later":
-                shelf.tick(10)
-            case "crash":
-                acknowledged += shelf.saved
-                shelves[at] = Shelf(store, f"selector/{at}#{number + 1}", contexts_memory=memory, **SHARED)
-    crashed = any(step == "crash" for _, step, _ in steps)
-    for shelf in shelves:
-        shelf.settle()
-        acknowledged += shelf.saved
-        assert shelf.contexts.count("digits") <= memory
-    found = [int(loss) for context in range(3) for loss in kept(store, f"{KEY}{context}")]
-    assert len(found) == len(set(found))
-    assert set(acknowledged) <= set(found) <= set(pending)
-    assert crashed or sorted(acknowledged) == pending

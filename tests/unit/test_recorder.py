@@ -24,7 +24,7 @@ from horologe_common.recorder import (
     read_segments,
     write_segments,
 )
-from horologe_common.snapshot import SnapshotError, Zeros, light, restore, snapshot
+from horologe_common.snapshot import SnapshotError, Zeros, dump_message, light, load_message, restore, snapshot
 from horologe_common.wire import Ping, Pong, Predict, Tensor
 from horologe_controller.core import Controller
 from horologe_controller.schedulers import SCHEDULERS
@@ -36,6 +36,7 @@ from horologe_gpu_worker.lanes import Finished
 from horologe_gpu_worker.settings import Settings as WorkerSettings
 from horologe_selector.core import Selector
 from horologe_selector.settings import Settings as SelectorSettings
+from horologe_selector.store import Change, Found, Record, Written
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,6 +194,16 @@ def test_functions_are_named_and_put_in_place_by_whoever_restores() -> None:
     assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._admission._digest(b"", []) == b"mine"
     with pytest.raises(SnapshotError, match="<lambda> is not part of a snapshot"):
         restore(state)._admission._digest(b"", [])
+
+
+def test_records_of_a_store_are_kept_whole() -> None:
+    record, change = Record("contexts/digits\nann", 3, b"\1" * 1000), Change("contexts/digits\nann", 3, b"\2" * 1000)
+    assert restore(snapshot([record, b"\3" * 1000])) == [record, bytes(1000)]  # type: ignore[arg-type]
+    for message in (Written((change, change), [4, record]), Found((record.key, "other"), [record, None])):
+        told = load_message(dump_message(light(message)))
+        assert [list(getattr(told, name)) for name in told.__struct_fields__ if name != "reason"] == [
+            list(getattr(message, name)) for name in message.__struct_fields__ if name != "reason"
+        ]
 
 
 def test_tensors_become_zeros_of_their_size() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from builders import a_spec, a_state, sent
+from builders import sent
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core import Joined
 from horologe_common.reactor import Drains
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -21,95 +18,39 @@ from horologe_common.wire import (
     Applications,
     Declare,
     Feedback,
-    Models,
     Observation,
-    Outputs,
     Query,
     Release,
     Rollback,
-    RowStatus,
     Submit,
-    Tensor,
     Withdraw,
 )
-from horologe_selector.core import Selector
-from horologe_selector.keeper import refused, serve
-from horologe_selector.settings import Settings
-from horologe_selector.store import Away, Change, Record, Write, Written
-from horologe_selector.stores.memory import Memory
+from horologe_selector.store import Change, Read, Write, Written
+from selector_desk import FRONTEND, Desk, Unplugged
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 OK, REFUSED = int(Status.OK), int(Status.REFUSED)
 
 
-class Unplugged(Memory):
-    """Away while it is told to be."""
-
-    away = False
-
-    def read(self, keys: Sequence[str]) -> list[Record | None]:
-        if self.away:
-            raise Away("unplugged")
-        return super().read(keys)
-
-    def write(self, changes: Sequence[Change]) -> list[int | Record]:
-        if self.away:
-            raise Away("unplugged")
-        return super().write(changes)
-
-
-class House:
+class House(Desk):
     """A selector with the models `a` and `b` in the application `digits`, and its store."""
 
     def __init__(self, store: Unplugged | None = None, **settings: Any) -> None:
-        self.selector = Selector("selector/0#1", Settings(store="memory", **settings), random.Random(1))
-        self.store = store or Unplugged()
-        self.now_ns = 0
+        self.store: Unplugged = store or Unplugged()
+        super().__init__("ab", self.store, **settings)
         self.number = 0
         self.slow = False
-        for message in (Joined(FRONTEND), Joined(CONTROLLER)):
-            self.tell(message.address, message)
-        self.tell(CONTROLLER, Models(0, tuple(a_state(a_spec(name)) for name in "ab")))
         if not self.store.family("applications"):
-            self.tell(FRONTEND, Declare(1, Application("digits", ("a", "b"), policy="exp4")))
-
-    def tell(self, sender: str, message: Any, buffers: Any = ()) -> None:
-        self.selector.handle(self.now_ns, sender, message, buffers)
-        self.settle()
-
-    def settle(self) -> None:
-        """Tick, and let the store answer, until all is quiet."""
-        while True:
-            self.selector.tick(self.now_ns)
-            asked = [out.message for out in self.selector.out if out.to == self.selector.store]
-            self.selector.out = [out for out in self.selector.out if out.to != self.selector.store]
-            for message in asked:
-                try:
-                    replies = serve(self.store, [message])
-                except Away as error:
-                    replies = refused([message], str(error))
-                for reply in replies:
-                    self.selector.handle(self.now_ns, self.selector.store, reply, ())
-            wakeup_ns = self.selector.wakeup_ns()
-            if not asked and (wakeup_ns is None or wakeup_ns > self.now_ns):
-                return
-
-    def later(self, by_ns: int) -> None:
-        self.now_ns += by_ns
-        self.settle()
+            self.declare(models=("a", "b"), policy="exp4")
 
     def ask(self, context: str = "") -> bytes:
         """What the answer is named: `a` says 1 and `b` says 2, which with `slow` comes after the deadline."""
         self.number += 1
         self.tell(FRONTEND, self.query(context))
         submits = {submit.model: submit for submit in sent(self.selector, Submit)}
-        self.lands(submits["a/1"], 1)
+        self.predicts(submits["a/1"], 1)
         if self.slow:
             self.later(ms(100))
-        self.lands(submits["b/1"], 2)
+        self.predicts(submits["b/1"], 2)
         (answer,) = sent(self.selector, Answer)
         assert answer.status == OK
         return answer.prediction
@@ -118,10 +59,6 @@ class House:
         return Query(
             self.number, "", ms(100), 1, self.number.to_bytes(32, "big"), application="digits", context=context
         )
-
-    def lands(self, submit: Submit, label: int) -> None:
-        outputs = Outputs(1, (RowStatus(submit.id, 1),), (Tensor("y", "INT64", (1,), 8),))
-        self.tell(WORKER, outputs, [struct.pack("<q", label)])
 
     def truth(self, *items: Observation) -> None:
         self.number += 1
@@ -147,10 +84,39 @@ def test_feedback_on_an_answer_is_learned_kept_and_acknowledged() -> None:
     assert House(house.store).standing("ann")["a"][0] == 0.55
 
 
+def test_whoever_asks_how_a_context_stands_leaves_no_trace() -> None:
+    house = House(contexts_memory=2)
+    house.truth(Observation((1.0,), house.ask("ann")), Observation((1.0,), house.ask("bob")))
+    contexts = house.selector.contexts
+    used = [one.key for one in contexts._contexts]
+    for context in ("eve", "ann", "zoe", ""):
+        house.standing(context)
+    assert [one.key for one in contexts._contexts] == used
+    after = House(house.store, number=2)
+    assert after.standing("ann")["a"][0] == 0.55
+    assert after.standing("eve")["a"][0] == 0.5
+    assert after.selector.contexts.count("digits") == 0
+
+
+def test_while_the_store_is_away_or_slow_a_context_stands_as_in_memory_or_as_new() -> None:
+    house = House(House().store)
+    house.store.away = True
+    assert house.standing("ann")["a"][0] == 0.5
+    selector = House().selector
+    selector.handle(0, FRONTEND, ApplicationInfo(7, "digits", "ann"), ())
+    selector.tick(0)
+    assert selector.wakeup_ns() == ms(20)
+    assert len(sent(selector, Read)) == 1
+    selector.handle(ms(1), FRONTEND, ApplicationInfo(8, "digits", "ann"), ())
+    selector.tick(ms(20))
+    assert [one.id for one in sent(selector, Applications, FRONTEND)] == [7, 8]
+    assert not sent(selector, Read), "one read for both"
+
+
 def test_whoever_asks_how_an_application_stands_is_told_when_it_is_withdrawn_meanwhile() -> None:
     selector = House().selector
     selector.handle(0, FRONTEND, ApplicationInfo(7, "digits", "ann"), ())
-    assert sent(selector, Applications, FRONTEND)[-1].id != 7, "its state is being read"
+    assert not sent(selector, Applications, FRONTEND), "its state is being read"
     selector.registry.withdraw(0, FRONTEND, Withdraw(8, "digits"))
     (write,) = sent(selector, Write)
     selector.handle(0, selector.store, Written(write.changes, [0]), ())
@@ -189,7 +155,7 @@ def test_what_is_not_in_the_cache_any_more_is_predicted_again_from_the_inputs() 
     house.truth(Observation((1.0,), prediction, "ann", (), house.query("ann")))
     assert house.statuses() == []
     for submit in sent(house.selector, Submit):
-        house.lands(submit, {"a/1": 1, "b/1": 2}[submit.model])
+        house.predicts(submit, {"a/1": 1, "b/1": 2}[submit.model])
     assert house.statuses() == [(OK,)]
     assert len(sent(house.selector, Release)) == 1
     assert house.standing("ann") == {"a": (0.55, 1), "b": (0.45, 1)}
@@ -214,10 +180,6 @@ def test_while_its_store_is_away_it_answers_learns_and_acknowledges_later() -> N
     assert house.selector.drained()
 
 
-def declare(house: House, *models: str, policy: str = "exp4") -> None:
-    house.tell(FRONTEND, Declare(1, Application("digits", models, policy=policy)))
-
-
 def asked_again(house: House, prediction: bytes) -> list[Submit]:
     """What is submitted for feedback whose inputs came along."""
     sent(house.selector, Submit)
@@ -229,9 +191,9 @@ def asked_again(house: House, prediction: bytes) -> list[Submit]:
 def test_feedback_on_an_answer_of_models_that_have_been_taken_away() -> None:
     house = House(cache_bytes=0)
     prediction = house.ask("ann")
-    declare(house, "a")
+    house.declare(models=("a",), policy="exp4")
     (submit,) = asked_again(house, prediction)
-    house.lands(submit, 1)
+    house.predicts(submit, 1)
     assert house.statuses() == [(OK,)]
 
 
@@ -240,7 +202,7 @@ def test_feedback_under_way_when_its_application_is_withdrawn_leaves_nothing_in_
     submits = asked_again(house, house.ask("ann"))
     house.tell(FRONTEND, Withdraw(2, "digits"))
     for submit in submits:
-        house.lands(submit, 1)
+        house.predicts(submit, 1)
     assert house.statuses() == [(int(Status.UNKNOWN_MODEL),)]
     assert house.store.family("contexts/digits") == []
 
@@ -251,7 +213,7 @@ def test_what_another_application_of_the_same_name_and_revision_has_learned_brea
     (left,) = house.store.family("contexts/digits")
     house.tell(FRONTEND, Withdraw(2, "digits"))
     house.store.write([Change(left.key, 0, left.data)])
-    declare(house, "c", "d")
+    house.declare(models=("c", "d"), policy="exp4")
     assert house.standing("ann") == house.standing("ann") == {"c": (0.5, 0), "d": (0.5, 0)}
 
 
@@ -260,12 +222,12 @@ def test_a_query_under_way_when_its_application_is_declared_anew_undoes_nothing(
     house.number += 1
     house.tell(FRONTEND, house.query("ann"))
     submits = sent(house.selector, Submit)
-    declare(house, "a", "b", policy="thompson")
+    house.declare(models=("a", "b"), policy="thompson")
     for submit in asked_again(house, b""):
-        house.lands(submit, 1)
+        house.predicts(submit, 1)
     learned = house.standing("ann")
     for submit in submits:
-        house.lands(submit, 1)
+        house.predicts(submit, 1)
     assert [answer.status for answer in sent(house.selector, Answer)] == [OK]
     assert house.standing("ann") == learned
 
@@ -300,7 +262,7 @@ def test_a_query_that_waits_for_its_state_ends_when_its_application_is_withdrawn
     house.selector.out.clear()
     house.tell(FRONTEND, Withdraw(2, "digits"))
     for submit in sent(house.selector, Submit):
-        house.lands(submit, 1)
+        house.predicts(submit, 1)
     assert [answer.status for answer in sent(house.selector, Answer)] == [OK]
 
 
@@ -316,3 +278,16 @@ def test_what_cannot_be_saved_in_time_is_lost_not_silent() -> None:
     house.later(s(1))
     assert house.statuses() == [(OK,)]
     assert house.standing() == {"a": (0.55, 1), "b": (0.45, 1)}
+
+
+def test_what_was_learned_before_a_restart_and_is_sent_again_with_its_inputs_counts_once() -> None:
+    house = House()
+    prediction = house.ask("ann")
+    house.truth(Observation((1.0,), prediction))
+    assert house.statuses() == [(OK,)]
+    after = House(house.store, number=2)
+    for _ in range(2):
+        for submit in asked_again(after, prediction):
+            after.predicts(submit, {"a/1": 1, "b/1": 2}[submit.model])
+        assert after.statuses() == [(OK,)]
+    assert {model: weight for model, (weight, _) in after.standing("ann").items()} == {"a": 0.55, "b": 0.45}

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from horologe import Client
@@ -90,6 +92,23 @@ def exit_for(error: Exception, endpoint: str) -> NoReturn:
         again = f"; possible in {error.retry_after_ns / 1e6:.1f} ms" if error.retry_after_ns else ""
         fail(f"{error.status.name}: {error}{again}")
     raise error
+
+
+def asked(endpoint: str, keys: str, question: Callable[[Client], Any]) -> Any:
+    """What the server answers; ends the command if that is an error."""
+    with client(endpoint, keys) as asking:
+        try:
+            return question(asking)
+        except Exception as error:
+            exit_for(error, endpoint)
+
+
+def done(document: dict[str, Any], words: str, json: bool) -> None:
+    """What a command says that has done what it was to do."""
+    if json:
+        print_json(document)
+    else:
+        console().print(words, markup=False)
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import msgspec
 
 from horologe_controller.core import Controller
 from horologe_frontend.core import Frontend
+from horologe_frontend.digest import digest
 from horologe_gpu_worker.core import Worker
 from horologe_profiler.core import Profiler
 from horologe_selector import registry
@@ -209,8 +210,3 @@ class House:
 
 def _alone(make: Callable[[Process], Core]) -> Callable[[Process], Sequence[Core]]:
     return lambda process: [make(process)]
-
-
-def digest(header: bytes, buffers: Sequence[Buffer]) -> bytes:
-    """In the place of a strong hash: the inputs themselves, which are short here."""
-    return header + b"".join(bytes(buffer) for buffer in buffers)

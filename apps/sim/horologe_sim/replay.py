@@ -1,7 +1,7 @@
 """Feeds a recording to the cores in it, and says whether they still say what they said.
 
 Each segment starts from its own snapshot. Compared are receiver, kind and fields of every message put out, without
-what hangs on tensors: their bytes are not recorded.
+what hangs on tensors, whose bytes are not recorded; and of selectors what they answer, as outlines (outlines.py).
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.recorder import Handled, Segment, Ticked, read_segments
+from horologe_common.outlines import fill
+from horologe_common.recorder import Handled, Segment, Ticked, read_segments, seen
 from horologe_common.snapshot import heavy, light, restore
 from horologe_selector.losses import LOSSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from horologe_common.core import Core, Out
+    from horologe_common.core import Buffer, Core, Out
     from horologe_common.cores import Tap
+    from horologe_common.outlines import Outline
+    from horologe_selector.losses import Loss
 
 OF_TENSORS = ("inputs", "outputs", "input_hash", "staged")
 """Fields that follow from the bytes of tensors."""
@@ -74,10 +77,14 @@ class ReplayReport(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-def replay(path: str | Path, core: str = "", until_s: float | None = None, tap: Tap | None = None) -> ReplayReport:
+def replay(
+    path: str | Path, core: str = "", until_s: float | None = None, tap: Tap | None = None,
+    losses: Sequence[Loss] = (),
+) -> ReplayReport:  # fmt: skip
     """Replay the cores of a recording whose address begins with `core`, `until_s` seconds from their beginning.
 
-    `tap` sees what the cores see, as it would have in the process that was recorded.
+    `tap` sees what the cores see, as it would have in the process that was recorded. `losses`: functions of the
+    operator's, found by their own names.
     Raises `SettingsError` for a file that is no recording, `SnapshotError` for a snapshot that cannot be restored.
     """
     found: dict[str, CoreReplay] = {}
@@ -88,20 +95,24 @@ def replay(path: str | Path, core: str = "", until_s: float | None = None, tap: 
         report = found.setdefault(segment.core, CoreReplay(segment.core))
         start_ns = begin_ns.setdefault(segment.core, segment.start_ns)
         until_ns = None if until_s is None else start_ns + round(until_s * 1e9)
-        _Run(segment, report, start_ns, tap).play(until_ns)
+        _Run(segment, report, start_ns, tap, losses).play(until_ns)
     return ReplayReport(str(path), found)
 
 
 class _Run:
     """One segment."""
 
-    def __init__(self, segment: Segment, report: CoreReplay, begin_ns: int, tap: Tap | None) -> None:
+    def __init__(
+        self, segment: Segment, report: CoreReplay, begin_ns: int, tap: Tap | None, losses: Sequence[Loss]
+    ) -> None:
         self.segment = segment
         self.report = report
         self.begin_ns = begin_ns
         self.tap = tap
-        functions = {"digest": lambda header, buffers: b"", "inline_io": _inline_io(segment), **LOSSES}
+        own = {loss.__name__: loss for loss in losses}
+        functions = {"digest": lambda header, buffers: b"", "inline_io": _inline_io(segment), **LOSSES, **own}
         self.core: Core = restore(segment.snapshot, functions)
+        self.outlined = getattr(self.core, "outlined", False)
 
     def play(self, until_ns: int | None) -> None:
         report = self.report
@@ -125,11 +136,16 @@ class _Run:
         report.handled, report.put_out = dict(sorted(handled.items())), dict(sorted(put_out.items()))
 
     def _handle(self, entry: Handled) -> None:
-        buffers = [bytes(size) for size in entry.sizes]
+        buffers = self._buffers(entry)
         message = heavy(entry.message)
         if self.tap:
             self.tap.handled(entry.now_ns, self.core, entry.sender, message, buffers)
         self.core.handle(entry.now_ns, entry.sender, message, buffers)
+
+    def _buffers(self, entry: Handled) -> Sequence[Buffer]:
+        if self.outlined:
+            return fill(entry.message, entry.outlines)
+        return [bytes(size) for size in entry.outlines if isinstance(size, int)]
 
     def _tick(self, entry: Ticked) -> None:
         self.core.tick(entry.now_ns)
@@ -146,8 +162,11 @@ class _Run:
         """Note the first difference."""
         if self.report.difference:
             return
-        said = [_essence(to, message) for to, message, _ in entry.outs]
-        says = [_essence(out.to, light(out.message)) for out in outs]
+        said = [_essence(to, message, told if self.outlined else ()) for to, message, told in entry.outs]
+        says = [
+            _essence(out.to, light(out.message), seen(self.core, out.message, out.buffers) if self.outlined else ())
+            for out in outs
+        ]
         if said != says:
             at = next((n for n, (one, two) in enumerate(zip(said, says, strict=False)) if one != two), len(said))
             recorded, got = [str(these[at]) if at < len(these) else "nothing" for these in (said, says)]
@@ -157,9 +176,9 @@ class _Run:
             )
 
 
-def _essence(to: str, message: Any) -> tuple[str, str, dict[str, Any]]:
+def _essence(to: str, message: Any, outlines: tuple[Outline, ...]) -> tuple[Any, ...]:
     fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in OF_TENSORS}
-    return to, type(message).__name__, fields
+    return to, type(message).__name__, fields, *outlines
 
 
 def _inline_io(segment: Segment) -> Any:

@@ -69,9 +69,10 @@ class Rolling:
         """Drop what is larger."""
         self._samples = deque(sample for sample in self._samples if sample[1] <= value)
         del self._ordered[bisect.bisect_right(self._ordered, value) :]
-        self._holds_ns = -1
+        self.holds_ns = -1
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         return len(self._samples)
 
     def _forget_old(self, now_ns: int) -> None:

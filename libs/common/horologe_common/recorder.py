@@ -1,14 +1,16 @@
 """The recorder: what every core of a process was told and what it said, in a bounded ring, to be replayed later.
 
-A segment is a snapshot of a core followed by the messages and ticks it got from then on. Tensors are kept as sizes.
+A segment is a snapshot of a core followed by the messages and ticks it got from then on. Tensors are kept as sizes,
+and of a core that says `outlined = True` as outlines (outlines.py).
 Written out (on SIGUSR1, at stop, when a core faults), it is a bug report; fed to `horologe_sim.replay`, a test.
 
 File: records, each four bytes of length (little-endian) and so many bytes of msgpack.
 
 - the first: `{"format", "version", "protocol", "reason", "segments"}`
 - for each segment: `{"core", "start_ns", "snapshot", "entries"}` (snapshot.py), then as many entries:
-  `["handled", now_ns, sender, message, sizes]` or `["ticked", now_ns, [[to, message, sizes]...]]`, where a message is
-  `["wire", msgpack]` as in a packet, or `["local", pickle]` for those that never leave a process.
+  `["handled", now_ns, sender, message, outlines]` or `["ticked", now_ns, [[to, message, outlines]...]]`, where a
+  message is `["wire", msgpack]` as in a packet, or `["local", pickle]` for those that never leave a process, and an
+  outline a number, bytes or an array of numbers.
 
 Taking a snapshot pauses the core once per `messages`: 40 us for each open request (0.4 s with 10,000 of them, on a
 busy machine). That is why nothing is recorded unless asked for.
@@ -26,6 +28,7 @@ import msgspec
 from horologe_common.clock import s
 from horologe_common.core import Out, role
 from horologe_common.log import logger
+from horologe_common.outlines import outlines
 from horologe_common.settings import SettingsError
 from horologe_common.snapshot import dump_message, light, load_message, snapshot
 from horologe_common.wire import PROTOCOL
@@ -35,11 +38,12 @@ if TYPE_CHECKING:
 
     from horologe_common.core import Buffer, Core
     from horologe_common.cores import Cores
+    from horologe_common.outlines import Outline
 
 log = logger("recorder")
 
 FORMAT = "horologe-recording"
-VERSION = 1
+VERSION = 2
 RECORD_LIMIT = 1 << 30
 FAULT_EVERY_NS = s(60)
 """A core that faults all the time is not written out more often."""
@@ -59,19 +63,19 @@ class RecorderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Handled(msgspec.Struct, frozen=True, gc=False):
-    """A core was handed a message; `sizes`: bytes of its tensors."""
+    """A core was handed a message, with tensors."""
 
     now_ns: int
     sender: str
     message: Any
-    sizes: tuple[int, ...] = ()
+    outlines: tuple[Outline, ...] = ()
 
 
 class Ticked(msgspec.Struct, frozen=True, gc=False):
-    """A core was ticked and put this out: `(to, message, sizes)`."""
+    """A core was ticked and put this out: `(to, message, outlines)`."""
 
     now_ns: int
-    outs: tuple[tuple[str, Any, tuple[int, ...]], ...] = ()
+    outs: tuple[tuple[str, Any, tuple[Outline, ...]], ...] = ()
 
 
 class Segment(msgspec.Struct):
@@ -97,14 +101,13 @@ class Recorder:
     def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Called before the core's `handle`."""
         if (segment := self._segment(now_ns, core)) is not None:
-            sizes = tuple(map(len, buffers)) if buffers else ()
-            segment.entries.append(Handled(now_ns, sender, light(message), sizes))
+            segment.entries.append(Handled(now_ns, sender, light(message), seen(core, message, buffers)))
 
     def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Called after the core's `tick`."""
         ring = self._rings.get(core.address)
         if ring:
-            told = tuple((out.to, light(out.message), tuple(map(len, out.buffers))) for out in outs)
+            told = tuple((out.to, light(out.message), seen(core, out.message, out.buffers)) for out in outs)
             ring[-1].entries.append(Ticked(now_ns, told))
             if len(ring[-1].entries) >= self.settings.messages:
                 self._begin(now_ns, core, ring)
@@ -157,6 +160,13 @@ class Recorder:
             log.exception("core not recorded", core=core.address, error=str(error))
 
 
+def seen(core: Core, message: Any, buffers: Sequence[Buffer]) -> tuple[Outline, ...]:
+    """What is recorded of a message's tensors."""
+    if buffers and getattr(core, "outlined", False):
+        return outlines(message, buffers)
+    return tuple(map(len, buffers))
+
+
 def install(cores: Cores, settings: RecorderSettings, process: str) -> Recorder | None:
     """Record the cores of a process, if `settings` want it, and write on SIGUSR1. For the main thread."""
     if not settings.directory:
@@ -184,9 +194,9 @@ def write_segments(file: BinaryIO, segments: Sequence[Segment], reason: str) -> 
         for entry in entries:
             match entry:
                 case Handled():
-                    _put(file, ["handled", entry.now_ns, entry.sender, dump_message(entry.message), entry.sizes])
+                    _put(file, ["handled", entry.now_ns, entry.sender, dump_message(entry.message), entry.outlines])
                 case Ticked():
-                    outs = [(to, dump_message(message), sizes) for to, message, sizes in entry.outs]
+                    outs = [(to, dump_message(message), told) for to, message, told in entry.outs]
                     _put(file, ["ticked", entry.now_ns, outs])
 
 
@@ -213,12 +223,16 @@ def _read_segment(file: BinaryIO) -> Segment:
     for _ in range(head["entries"]):
         kind, now_ns, *rest = _get(file)
         if kind == "handled":
-            sender, message, sizes = rest
-            segment.entries.append(Handled(now_ns, sender, load_message(message), tuple(sizes)))
+            sender, message, told = rest
+            segment.entries.append(Handled(now_ns, sender, load_message(message), _outlines(told)))
         else:
-            outs = tuple((to, load_message(message), tuple(sizes)) for to, message, sizes in rest[0])
+            outs = tuple((to, load_message(message), _outlines(told)) for to, message, told in rest[0])
             segment.entries.append(Ticked(now_ns, outs))
     return segment
+
+
+def _outlines(read: list[Any]) -> tuple[Outline, ...]:
+    return tuple(tuple(one) if isinstance(one, list) else one for one in read)
 
 
 def _put(file: BinaryIO, record: Any) -> None:

@@ -4,6 +4,8 @@ Three things do not travel. Tensor bytes become zeros of their size. Functions t
 the executors know) become their names: whoever restores the core puts others in their place. Methods of the core
 itself are found again by name.
 
+Records of a store are bytes too, and no tensors: a class that says `whole = True` keeps what its fields hold.
+
 A pickle can name anything to be imported and called. `restore` imports nothing but classes (no functions) defined in
 the modules of `PURE`, none of which does any input or output, and the few containers of `ALLOWED`. Read recordings
 of people you trust nevertheless.
@@ -23,23 +25,23 @@ from horologe_common import wire
 from horologe_common.status import HorologeError, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from horologe_common.core import Core
 
 PURE = frozenset({
     *(f"horologe_common.{name}" for name in (
-        "applications", "clock", "core", "distribution", "latency", "metrics", "models", "snapshot", "staging",
-        "status",
+        "applications", "clock", "core", "distribution", "latency", "metrics", "models", "outlines", "snapshot",
+        "staging", "status",
     )),
     *(f"horologe_frontend.{name}" for name in (
         "admission", "applications", "book", "catalogue", "core", "counts", "feedbacks", "lag", "lingering",
         "questions", "relay", "sampling", "selectors", "settings", "statistics",
     )),
     *(f"horologe_selector.{name}" for name in (
-        "acknowledgements", "averages", "cache", "catalogue", "context", "contexts", "core", "ensemble", "ensembles",
-        "feedback", "flights", "losses", "policy", "registry", "remembered", "running", "settings", "standings",
-        "store", "way_back",
+        "acknowledgements", "again", "cache", "catalogue", "context", "contexts", "core", "ensemble", "ensembles",
+        "feedback", "flight", "flights", "losses", "plain", "policy", "reads", "recent", "registry", "remembered",
+        "running", "settings", "stand_ins", "standings", "store", "way_back",
     )),
     *(f"horologe_controller.{name}" for name in (
         "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "estimate", "lane",
@@ -117,7 +119,7 @@ def light(message: Any) -> Any:
 
 
 def _light(value: Any) -> Any:
-    if isinstance(value, (*ATOMS, wire.Message)):
+    if isinstance(value, (*ATOMS, wire.Message)) or _is_whole(value):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return Zeros(len(value))
@@ -163,9 +165,16 @@ def method(owner: Any, name: str) -> Any:
 
 
 class _Writer(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self._whole: set[int] = set()
+        """Bytes to keep, by identity: the pickler holds on to what it has written."""
+
     def persistent_id(self, value: Any) -> Any:
         """What does not travel, as what stands for it."""
-        if isinstance(value, memoryview | bytearray) or (isinstance(value, bytes) and len(value) > KEEP_BYTES):
+        if isinstance(value, memoryview | bytearray):
+            return "zeros", len(value)
+        if isinstance(value, bytes) and len(value) > KEEP_BYTES and id(value) not in self._whole:
             return "zeros", len(value)
         if isinstance(value, types.FunctionType | types.BuiltinFunctionType) and value is not method:
             return "function", value.__name__
@@ -176,9 +185,11 @@ class _Writer(pickle.Pickler):
         return None
 
     def reducer_override(self, value: Any) -> Any:
-        """Methods of the core itself."""
+        """Methods of the core itself; and what to keep of those that are whole, before their fields are written."""
         if isinstance(value, types.MethodType):
             return method, (value.__self__, value.__name__)
+        if _is_whole(value):
+            self._whole.update(map(id, _bytes_of(value)))
         return NotImplemented
 
 
@@ -205,6 +216,16 @@ class _Reader(pickle.Unpickler):
             if isinstance(found, type) and found.__module__ == module:
                 return found
         raise SnapshotError(f"snapshot: {module}.{name} may not be in one (it is no class of a core's modules)")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, msgspec.Struct) and getattr(type(value), "whole", False)
+
+
+def _bytes_of(value: msgspec.Struct) -> Iterator[bytes]:
+    for name in value.__struct_fields__:
+        field = getattr(value, name)
+        yield from (one for one in (field if isinstance(field, tuple) else (field,)) if isinstance(one, bytes))
 
 
 def _is_pure(module: str) -> bool:

@@ -111,7 +111,7 @@ class Estimate:
         measured, (until_ns, high_ns, median_ns) = self._measured.get(size), self._summary(now_ns, size)
         if measured is None or not until_ns:
             return median_ns // PROFILE_PART, TRIAL_NS << doubt.failed if doubt.failed >= 0 else 0
-        if len(measured) < ENOUGH:
+        if measured.count < ENOUGH:
             median_ns = min(median_ns, self._profiled(now_ns, size))
         return median_ns, TRIAL_EXECS * high_ns
 

@@ -27,13 +27,19 @@ class Pending(msgspec.Struct, eq=False):
     retry_after_ns: int = 0
 
 
-class Item(msgspec.Struct, eq=False):
-    """One observation on its way to the store. `others`: it was sent again meanwhile."""
+class Item:
+    """One observation on its way to the store. `others`: it was sent again meanwhile.
 
-    pending: Pending
-    at: int
-    remembered: Remembered | None
-    others: list[tuple[Pending, int]] | None = None
+    No Struct: what is remembered refers to it too, and a Struct cannot be part of a cycle in a snapshot.
+    """
+
+    __slots__ = ("at", "others", "pending", "remembered")
+
+    def __init__(self, pending: Pending, at: int, remembered: Remembered | None) -> None:
+        self.pending = pending
+        self.at = at
+        self.remembered = remembered
+        self.others: list[tuple[Pending, int]] | None = None
 
 
 class Acknowledgements:

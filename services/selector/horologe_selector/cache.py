@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.outlines import Outlines, filled, outline
+from horologe_common.snapshot import KEEP_BYTES
 from horologe_selector.predictions import values_of
 
 if TYPE_CHECKING:
@@ -46,6 +48,17 @@ class Entry(msgspec.Struct, gc=False):
     """Of the application that `values` is for."""
     values: tuple[float, ...] = ()
     """What `predicted` last made of it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In a snapshot, where large tensors would be zeros: their outlines, filled by `__setstate__`."""
+        fields = [getattr(self, name) for name in self.__struct_fields__]
+        if all(len(buffer) <= KEEP_BYTES for buffer in self.buffers):
+            return Entry, tuple(fields)
+        fields[2] = ()
+        return Entry, tuple(fields), Outlines(tuple(map(outline, self.outputs, self.buffers)))
+
+    def __setstate__(self, outlines: Outlines) -> None:
+        self.buffers = tuple(map(bytes, map(filled, self.outputs, outlines.parts)))
 
 
 def predicted(application: Application, entry: Entry) -> tuple[float, ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.models import natural
+from horologe_common.status import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horologe_common.applications import Application
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelState
 
@@ -31,3 +33,13 @@ class Catalogue:
     def find(self, model: str) -> ModelSpec | None:
         """`name/version`, or of a `name` the newest version; None unless it is READY."""
         return self._ready.get(model) or self._newest.get(model)
+
+    def check_output(self, application: Application) -> None:
+        """Raise `InvalidInput` where a model that is READY has no such output: it would be missing each time."""
+        for model in (*application.models, *application.shadows):
+            spec = self.find(model)
+            names = [] if spec is None else [output.name for output in spec.outputs]
+            if names and application.output and application.output not in names:
+                raise InvalidInput(
+                    f"output: got {application.output!r}, wanted one of model {model}: {', '.join(names)}"
+                )

@@ -48,7 +48,7 @@ def _guesses(ensemble: Ensemble, there: Sequence[str], missing: Sequence[str], s
     """Row by row."""
     running, values = ensemble.running, ensemble.values
     regression = running.application.task == "regression"
-    absent = {model: running.averages[model].shares() for model in missing}
+    absent = {model: running.stand_ins[model].shares() for model in missing}
     return tuple(
         running.policy.combine(state, Ballot({model: values[model][row] for model in there}, absent, regression))
         for row in range(ensemble.query.rows)

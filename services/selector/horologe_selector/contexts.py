@@ -9,16 +9,17 @@ it, which tells what became of a write whose answer was lost.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.clock import NEVER_NS
-from horologe_selector.context import FAMILIES, Context, family_of
+from horologe_selector.context import family_of, key_of
+from horologe_selector.reads import Reads
+from horologe_selector.recent import Recent
 from horologe_selector.store import Found, Read, Trim, Write, Written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from horologe_selector.context import Context
     from horologe_selector.policy import Selection
     from horologe_selector.running import Running
     from horologe_selector.settings import Settings
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 TRIM_EVERY = 16
 """The store is trimmed whenever this part of an application's contexts is new to it."""
-LOOKS = 8
-"""Contexts looked at for one to forget; more are held while so many are being saved or read."""
 
 
 class Contexts:
@@ -40,12 +39,11 @@ class Contexts:
         self.unsaved = 0
         self._writer = int.from_bytes(hashlib.blake2b(address.encode(), digest_size=7).digest())
         self._shared = shared
-        self._contexts: OrderedDict[str, Context] = OrderedDict()
+        self._contexts = Recent(settings.contexts_memory)
         self._out: list[Read | Write | Trim] = []
         self._dirty: list[Context] = []
         self._doubtful: list[Context] = []
-        self._wanted: list[str] = []
-        self._reads: deque[tuple[int, Context]] = deque()
+        self._reads = Reads()
         self._ready: list[tuple[str, str]] = []
         self._created: dict[str, int] = {}
         self._marks = 0
@@ -58,8 +56,7 @@ class Contexts:
 
     def count(self, application: str) -> int:
         """States in memory."""
-        family = family_of(application) + "\n"
-        return sum(key.startswith(family) for key in self._contexts)
+        return self._contexts.count(application)
 
     def get(self, now_ns: int, running: Running, context: str) -> Any:
         """The state; None while it is being read, `ready` will tell.
@@ -67,14 +64,31 @@ class Contexts:
         For an application that has been replaced since: what it would make of the state of now, if that is in memory.
         """
         if running.replaced:
-            held = self._contexts.get(f"{FAMILIES}{running.application.name}\n{context}")
-            return running.policy.init(held.state if held else None)
-        one = self._context(running, context)
+            return self.known(running, context) or running.policy.init()
+        one = self._contexts.use(running, context)
         if one.read_ns < 0 or self._shared:
             self._refresh(now_ns, one)
         if one.state is None:
             one.awaited = True
         return one.state
+
+    def known(self, running: Running, context: str) -> Any:
+        """What is in memory, as `running` sees it, or None; nothing is read for it, made or forgotten."""
+        one = self._contexts.get(key_of(running.application.name, context))
+        if one is None or one.state is None:
+            return None
+        return one.state if one.running is running else running.policy.init(one.state)
+
+    def stale(self, now_ns: int, running: Running, context: str) -> bool:
+        """Whether the store knows more, or may: for who only looks, and would have it read by `look`."""
+        one = self._contexts.get(key_of(running.application.name, context))
+        if one is None or one.state is None:
+            return True
+        return self._shared and not one.held and not self._fresh(now_ns, one)
+
+    def look(self, key: str) -> None:
+        """Have a record read that nobody wants to change. Its Found is whoever's who asked."""
+        self._out.append(Read((key,)))
 
     def ready(self) -> list[tuple[str, str]]:
         """(application, context) of states that `get` had not and now has: read, or given up on."""
@@ -82,13 +96,17 @@ class Contexts:
         return ready
 
     def observe(
-        self, now_ns: int, running: Running, context: str, selection: Selection, losses: Mapping[str, float], token: Any
-    ) -> None:
-        """Learn from losses of models of `selection`. The token comes back in `saved` when that is durable."""
-        one = self._context(running, context)
+        self, now_ns: int, running: Running, context: str, selection: Selection, losses: Mapping[str, float],
+        token: Any, name: bytes = b"",
+    ) -> None:  # fmt: skip
+        """Learn from losses of models of `selection`. The token comes back in `saved` when that is durable.
+
+        What has a `name` (`name_of`) counts once, if it comes again while it is among the context's latest.
+        """
+        one = self._contexts.use(running, context)
         if one.read_ns < 0:
             self._refresh(now_ns, one)
-        if one.learn(selection, losses, token):
+        if one.learn(selection, losses, token, name):
             self.unsaved += 1
             self._soil(one)
         else:
@@ -103,21 +121,12 @@ class Contexts:
 
     def tick(self, now_ns: int) -> None:
         """Ask for what is wanted, save what has changed, go on without what is not read in time."""
-        while self._reads:
-            until_ns, one = self._reads[0]
-            waits = one.reading and one.state is None
-            if waits and now_ns < until_ns:
-                break
-            self._reads.popleft()
-            if waits:
-                self._rest(one, None)
-        if len(self._contexts) > self.settings.contexts_memory:
-            self._make_room()
+        for one in self._reads.overdue(now_ns):
+            self._rest(one, None)
+        self._contexts.shrink()
         if now_ns < self._again_ns:
             return
-        if self._wanted:
-            self._out.append(Read(tuple(self._wanted)))
-            self._wanted.clear()
+        self._out += self._reads.take()
         if self._dirty or self._doubtful:
             # What is tried again is the very same, to be known again.
             changes = [one.change for one in self._doubtful if one.change]
@@ -134,77 +143,56 @@ class Contexts:
         return out
 
     def wakeup_ns(self) -> int | None:
-        waits = bool(self._dirty or self._doubtful or self._wanted)
-        at_ns = min(self._again_ns if waits else NEVER_NS, self._reads[0][0] if self._reads else NEVER_NS)
-        return None if at_ns == NEVER_NS else at_ns
+        waits = self._dirty or self._doubtful or self._reads.wanted
+        times = (self._again_ns if waits else None, self._reads.next_ns())
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def forget(self, application: str, erase: bool = False) -> None:
         """It was withdrawn, by whichever selector; with `erase`, delete what is stored too."""
-        family = family_of(application) + "\n"
-        for key in [key for key in self._contexts if key.startswith(family)]:
-            one = self._contexts.pop(key)
+        for one in self._contexts.forget(application):
             if one.awaited:
-                self._ready.append((application, key.partition("\n")[2]))
+                self._ready.append((application, one.key.partition("\n")[2]))
             self.failed += [(observed.token, f"application {application!r} was withdrawn") for observed in one.unsaved]
             self.unsaved -= len(one.unsaved)
             one.unsaved, one.reading, one.change = [], False, None
         self._dirty = [one for one in self._dirty if one.key in self._contexts]
         self._doubtful = [one for one in self._doubtful if one.key in self._contexts]
-        self._wanted = [key for key in self._wanted if key in self._contexts]
+        self._reads.keep(self._contexts)
         self._created.pop(application, None)
         if erase:
             self._out.append(Trim(family_of(application), 0))
 
     def check(self) -> None:
-        assert self.unsaved == sum(len(one.unsaved) for one in self._contexts.values())
+        assert self.unsaved == sum(len(one.unsaved) for one in self._contexts)
         dirty = {id(one) for one in self._dirty}
-        for one in self._contexts.values():
+        for one in self._contexts:
             assert one.dirty == (id(one) in dirty)
             assert one.sent <= len(one.unsaved)
             assert one.change or not one.sent
             assert not one.unsaved or one.change or one.dirty or one.reading
 
-    def _context(self, running: Running, context: str) -> Context:
-        key = f"{FAMILIES}{running.application.name}\n{context}"
-        one = self._contexts.get(key)
-        if one is None:
-            self._make_room()
-            one = self._contexts[key] = Context(key, running)
-            return one
-        self._contexts.move_to_end(key)
-        if one.running is not running:
-            one.serve(running)
-        return one
-
-    def _make_room(self) -> None:
-        """For one more. The least recently used go, but those that are being read or saved."""
-        contexts, looks = self._contexts, LOOKS
-        while len(contexts) >= self.settings.contexts_memory and looks:
-            key = next(iter(contexts))
-            if contexts[key].held:
-                contexts.move_to_end(key)
-                looks -= 1
-            else:
-                del contexts[key]
-
     def _refresh(self, now_ns: int, one: Context) -> None:
         """Have it read, if it never was, or others may have written it since. Nobody waits for a store that is away."""
-        fresh = one.read_ns >= 0 and now_ns < one.read_ns + self.settings.context_refresh_ns
-        if one.reading or fresh:
+        if one.reading or self._fresh(now_ns, one):
             return
         if now_ns < self._again_ns:
             if one.state is None:
                 self._rest(one, None)
             return
-        one.reading = True
-        self._wanted.append(one.key)
-        if one.state is None:
-            self._reads.append((now_ns + self.settings.context_read_ns, one))
+        self._reads.want(one, now_ns + self.settings.context_read_ns)
+
+    def _fresh(self, now_ns: int, one: Context) -> bool:
+        return one.read_ns >= 0 and now_ns < one.read_ns + self.settings.context_refresh_ns
 
     def _rest(self, one: Context, record: Record | None) -> None:
         """It is as stored; or, for all we know, new: if that is wrong, its first write will be told."""
-        one.rest_on(record)
+        self._keep(one.rest_on(record))
         self._told(one)
+
+    def _keep(self, tokens: list[Any]) -> None:
+        """These are saved."""
+        self.unsaved -= len(tokens)
+        self.saved += tokens
 
     def _told(self, one: Context) -> None:
         if one.awaited:
@@ -233,6 +221,7 @@ class Contexts:
     def _written(self, now_ns: int, message: Written) -> None:
         results = message.results
         self._again_ns = now_ns + self.settings.store_pause_ns if results is None else 0
+        saved: list[Any] = []
         for at, change in enumerate(message.changes):
             one = self._contexts.get(change.key)
             if one is None or one.change != change:
@@ -242,15 +231,14 @@ class Contexts:
                 continue
             result = results[at]
             if isinstance(result, int):
-                tokens = one.done(change, result)
+                saved += one.done(change, result)
                 if change.version == 0:
                     self._count(one.running)
             else:
-                tokens = one.overtaken(self._writer, result)
+                saved += one.overtaken(self._writer, result)
                 one.read_ns = now_ns
-            self.unsaved -= len(tokens)
-            self.saved += tokens
             self._told(one)
+        self._keep(saved)
 
     def _count(self, running: Running) -> None:
         """One more record of its application: have the oldest deleted before there are too many."""

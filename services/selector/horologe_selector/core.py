@@ -25,16 +25,16 @@ from horologe_common.wire import (
     Outputs,
     Pong,
     Query,
-    Release,
     Rollback,
     Withdraw,
 )
-from horologe_selector.cache import Cache, prediction_key
+from horologe_selector.cache import Cache
 from horologe_selector.catalogue import Catalogue
 from horologe_selector.contexts import Contexts
 from horologe_selector.ensembles import Ensembles
 from horologe_selector.feedback import Feedbacks
-from horologe_selector.flights import OK, Flights, Landing, Waiter
+from horologe_selector.flights import Flights
+from horologe_selector.plain import PlainQueries
 from horologe_selector.registry import FAMILY, STANDING, Registry
 from horologe_selector.standings import Standings
 from horologe_selector.store import Found, Listed, Written
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.core import Buffer
+    from horologe_selector.flight import Landing, Waiter
     from horologe_selector.losses import Loss
     from horologe_selector.policy import Chance
     from horologe_selector.settings import Settings
@@ -61,6 +62,9 @@ class Selector:
     `shared`: whether other selectors write to the same state store; `store` is the address of its keeper.
     """
 
+    outlined = True
+    """What its models predict decides: recorded as outlines (outlines.py)."""
+
     def __init__(
         self, address: str, settings: Settings, chance: Chance, losses: Mapping[str, Loss] | None = None,
         shared: bool = False,
@@ -72,14 +76,16 @@ class Selector:
         self.stats = Stats()
         self.catalogue = Catalogue()
         self.flights = Flights(Cache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._landed)
-        self.registry = Registry(losses or {}, self._post, self.store, shared, settings.applications)
+        self.registry = Registry(
+            losses or {}, self.catalogue, self._post, self.store, shared, settings.applications
+        )  # fmt: skip
         self.contexts = Contexts(settings, address, shared)
-        self.standings = Standings(self.registry, self.contexts, self._post)
+        self.standings = Standings(self.registry, self.contexts, settings.context_read_ns, self._post)
         self.feedback = Feedbacks(settings, self.registry.running, self.contexts, self.flights.cache)
         self.ways = WayBack()
         self.ensembles = Ensembles(address, chance, self.flights, self.contexts, self.catalogue, self.ways, self._post)
         self._frontends: dict[str, bool] = {}
-        self._plain: dict[tuple[str, int], Waiter] = {}
+        self.plain = PlainQueries(self.flights, self.catalogue, self._post)
         self._stirred = True
         self._wakeup_ns = 0
         self._handlers: dict[type, Handler] = {
@@ -106,7 +112,7 @@ class Selector:
         times = (
             self.ensembles.deadlines.next_ns(), self.contexts.wakeup_ns(), self.feedback.wakeup_ns(),
             self.registry.next_ns(), self.ways.next_ns() if self.registry.running else None,
-            0 if self.ensembles.finished else None,
+            self.standings.next_ns(), 0 if self.ensembles.finished else None,
         )  # fmt: skip
         self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
 
@@ -116,9 +122,9 @@ class Selector:
             self._changed(now_ns)
         self.ensembles.tick(now_ns)
         self.contexts.tick(now_ns)
+        self.standings.tick(now_ns)
         for name, context in self.contexts.ready():
             self.ensembles.ready(now_ns, name, context)
-            self.standings.ready(now_ns, name, context)
         self._learn(now_ns)
         if self.registry.running:
             self.out += self.ways.pings(now_ns)
@@ -144,7 +150,7 @@ class Selector:
         forgotten = self.registry.take_forgotten()
         for name, erase in forgotten:
             self.contexts.forget(name, erase)
-            self.standings.forget(now_ns, name)
+            self.standings.forget(name)
         if forgotten:
             self.stats.forget(STANDING, *[name for name, _ in forgotten])
         announcement = Applications(0, self.registry.states())
@@ -165,8 +171,7 @@ class Selector:
         self.ensembles.check()
         self.contexts.check()
         self.feedback.check()
-        waiters = [waiter for waiter in self.flights.waiters() if not waiter.ensemble]
-        assert sorted(self._plain) == sorted((waiter.frontend, waiter.query.id) for waiter in waiters)
+        self.plain.check()
 
     def refresh_stats(self) -> None:
         """Bring the metrics that follow from the tallies up to date, before they are read."""
@@ -179,7 +184,7 @@ class Selector:
 
     def _query(self, now_ns: int, frontend: str, query: Query, buffers: Sequence[Buffer]) -> None:
         if query.model:
-            self._ask(now_ns, frontend, query)
+            self.plain.ask(now_ns, frontend, query)
         elif (running := self.registry.running.get(query.application)) is not None:
             self._stirred = True
             self.ensembles.ask(now_ns, frontend, query, running)
@@ -187,45 +192,17 @@ class Selector:
             error = undeclared(query.application)
             self.out.append(Out(frontend, Answer(query.id, int(error.status), reason=error.reason)))
 
-    def _ask(self, now_ns: int, frontend: str, query: Query) -> None:
-        """A query for one model."""
-        waiter = Waiter(frontend, query, now_ns, now_ns + query.budget_ns)
-        spec = self.catalogue.known.get(query.model)
-        cache_key = prediction_key(spec, query.input_hash) if query.input_hash and spec is not None else b""
-        landing = self.flights.ask(now_ns, waiter, spec, query.model, cache_key)
-        if landing is None:
-            self._plain[frontend, query.id] = waiter
-        else:
-            self._answer(now_ns, waiter, landing)
-
     def _landed(self, now_ns: int, waiter: Waiter, landing: Landing) -> None:
         if waiter.ensemble:
             self._stirred = True
             self.ensembles.landed(now_ns, waiter, landing)
         else:
-            del self._plain[waiter.frontend, waiter.query.id]
-            self._answer(now_ns, waiter, landing)
-
-    def _answer(self, now_ns: int, waiter: Waiter, landing: Landing) -> None:
-        query = waiter.query
-        name, _, version = query.model.partition("/")
-        queue_ns = max(0, now_ns - waiter.arrival_ns - landing.exec_ns) if landing.status == OK and waiter.flight else 0
-        self.out.append(Out(waiter.frontend, Answer(
-            query.id, landing.status, landing.outputs, landing.reason, landing.retry_after_ns, name, version, queue_ns,
-            landing.exec_ns, landing.batch_size, landing.cached,
-        ), landing.buffers))  # fmt: skip
+            self.plain.landed(now_ns, waiter, landing)
 
     def _cancelled(self, now_ns: int, frontend: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
         for query_id in message.ids:
-            self._abandon(now_ns, frontend, query_id)
-
-    def _abandon(self, now_ns: int, frontend: str, query_id: int) -> None:
-        """A frontend does not wait any more."""
-        if self.ensembles.abandon(now_ns, frontend, query_id):
-            return
-        if waiter := self._plain.pop((frontend, query_id), None):
-            self.flights.leave(now_ns, waiter)
-        self.out.append(Out(frontend, Release((query_id,))))
+            if not self.ensembles.abandon(now_ns, frontend, query_id):
+                self.plain.abandon(now_ns, frontend, query_id)
 
     # the keeper
 
@@ -235,6 +212,8 @@ class Selector:
             self.registry.written(now_ns, message)
         else:
             self.contexts.handle(now_ns, message)
+            if isinstance(message, Found):
+                self.standings.found(message)
 
     # peers
 
@@ -259,5 +238,4 @@ class Selector:
             self._frontends.pop(address, None)
             self.ways.gone(address)
             self.ensembles.gone(now_ns, address)
-            for frontend, query_id in [key for key in reversed(self._plain) if key[0] == address]:
-                self._abandon(now_ns, frontend, query_id)
+            self.plain.gone(now_ns, address)

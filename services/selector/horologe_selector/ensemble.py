@@ -10,7 +10,7 @@ from horologe_selector.policy import Guess, Selection
 
 if TYPE_CHECKING:
     from horologe_common.wire import Query
-    from horologe_selector.flights import Landing, Waiter
+    from horologe_selector.flight import Landing, Waiter
     from horologe_selector.running import Running
 
 

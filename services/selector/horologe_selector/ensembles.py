@@ -18,7 +18,7 @@ from horologe_selector.cache import prediction_key
 from horologe_selector.chance import Sticky
 from horologe_selector.combining import answer_of
 from horologe_selector.ensemble import Ensemble
-from horologe_selector.flights import OK, Landing, Waiter
+from horologe_selector.flight import OK, Landing, Waiter
 from horologe_selector.predictions import values_of
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Ensembles:
                 landing = Landing(int(Status.FAILED), reason=error.reason)
             else:
                 ensemble.values[model] = values
-                running.averages[model].add(values)
+                running.stand_ins[model].add(values)
         if landing.status != OK:
             ensemble.refused[model] = landing
             return

@@ -5,9 +5,7 @@ Clipper section 4.2: with the predictions in the cache, the models need not be a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from horologe_common.applications import undeclared
 from horologe_common.core import Out
@@ -15,7 +13,9 @@ from horologe_common.prediction_names import HEAD_BYTES
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.acknowledgements import Acknowledgements, Item, Pending
+from horologe_selector.again import Again, PredictedAgain
 from horologe_selector.cache import predicted
+from horologe_selector.context import name_of
 from horologe_selector.policy import Selection
 from horologe_selector.remembered import Table
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from horologe_common.core import Buffer
-    from horologe_common.wire import Feedback, Observation, Query
+    from horologe_common.wire import Feedback, Observation
+    from horologe_selector.again import Wanted
     from horologe_selector.cache import Cache
     from horologe_selector.contexts import Contexts
     from horologe_selector.remembered import Remembered
@@ -38,28 +39,6 @@ OTHERS = 64
 """Times that one observation may be sent again while it waits to be saved: as often as it fits into one Feedback."""
 
 
-class Again(msgspec.Struct, eq=False):
-    """An item whose models are asked again. `values`: of those that need not be."""
-
-    item: Item
-    application: str
-    context: str
-    selection: Selection | None
-    seen: Observation
-    values: dict[str, tuple[float, ...]]
-
-
-class Wanted(NamedTuple):
-    """For the core: predict this again, then call `joined` with the token."""
-
-    frontend: str
-    token: int
-    running: Running
-    query: Query
-    selection: Selection | None
-    """What was asked the first time, if that is known."""
-
-
 class Feedbacks:
     """Law: every Feedback gets one Acknowledged, after `feedback_ns` at the latest."""
 
@@ -72,9 +51,7 @@ class Feedbacks:
         self._contexts = contexts
         self._cache = cache
         self._pending = Acknowledgements()
-        self._again: dict[int, Again] = {}
-        self._last_token = 0
-        self._wanted: list[Wanted] = []
+        self._again = PredictedAgain()
         self._released: list[Out] = []
 
     def __len__(self) -> int:
@@ -88,7 +65,7 @@ class Feedbacks:
 
     def take_wanted(self) -> list[Wanted]:
         """What is to be predicted again."""
-        wanted, self._wanted = self._wanted, []
+        wanted, self._again.wanted = self._again.wanted, []
         return wanted
 
     def remember(
@@ -103,14 +80,14 @@ class Feedbacks:
         """Feedback on one application; acknowledged when all of it is durable, or cannot be."""
         pending = self._pending.begin(frontend, message.id, now_ns + self.settings.feedback_ns, len(message.items))
         running = self._applications.get(message.application)
-        known = len(self._wanted)
+        known = len(self._again.wanted)
         for at, observation in enumerate(message.items):
             if running is None:
                 error = undeclared(message.application)
                 self._pending.settle(pending, at, int(error.status), error.reason)
             else:
                 self._observe(now_ns, pending, at, running, observation)
-        needed = {wanted.query.id for wanted in self._wanted[known:]}
+        needed = {wanted.query.id for wanted in self._again.wanted[known:]}
         staged = (observation.query.id for observation in message.items if observation.query is not None)
         if unneeded := tuple(input_id for input_id in staged if input_id not in needed):
             self._released.append(Out(frontend, Release(unneeded)))
@@ -119,7 +96,7 @@ class Feedbacks:
         self, now_ns: int, token: int, values: Mapping[str, tuple[float, ...]], selection: Selection | None = None
     ) -> None:
         """Wanted predictions, of those models that have made one; `selection`: which were asked."""
-        if (again := self._again.pop(token, None)) is None:
+        if (again := self._again.pop(token)) is None:
             return
         if (running := self._applications.get(again.application)) is None:
             self._end(again.item, int(Status.UNKNOWN_MODEL), f"application {again.application!r} was withdrawn")
@@ -138,10 +115,9 @@ class Feedbacks:
             self._end(item, OK)
         for item, reason in failed:
             self._end(item, int(Status.UNKNOWN_MODEL), reason)
-        while self._again and (first := next(iter(self._again.items())))[1].item.pending.until_ns <= now_ns:
-            del self._again[first[0]]
-            if first[1].item.remembered:
-                first[1].item.remembered.item = None
+        for again in self._again.overdue(now_ns):
+            if again.item.remembered:
+                again.item.remembered.item = None
         self._pending.tick(now_ns)
 
     def wakeup_ns(self) -> int | None:
@@ -200,9 +176,7 @@ class Feedbacks:
             known = item.remembered = self.answers.put(seen.prediction, name, context, Selection(()), {})
         if known is not None:
             known.item = item
-        self._last_token += 1
-        self._again[self._last_token] = Again(item, running.application.name, context, selection, seen, values)
-        self._wanted.append(Wanted(item.pending.frontend, self._last_token, running, query, selection))
+        self._again.want(Again(item, running.application.name, context, selection, seen, values), running, query)
 
     def _cached(self, running: Running, known: Remembered, prediction: bytes) -> dict[str, tuple[float, ...]]:
         """What the models have predicted, as far as that is still there and fit for the application."""
@@ -237,7 +211,7 @@ class Feedbacks:
             running.observed(model, loss)
         if item.remembered is not None:
             item.remembered.item = item
-        self._contexts.observe(now_ns, running, context, selection, chosen, item)
+        self._contexts.observe(now_ns, running, context, selection, chosen, item, name_of(seen.prediction))
 
     def _end(self, item: Item, status: int, reason: str = "") -> None:
         known = item.remembered

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from horologe_common.core import Buffer
     from horologe_common.metrics import Stats
     from horologe_common.wire import Declare, Rollback, Withdraw
+    from horologe_selector.catalogue import Catalogue
     from horologe_selector.losses import Loss
 
 FAMILY = "applications"
@@ -51,14 +52,16 @@ class Registry:
     """`running` by name. A change takes effect when the store has it; `changed` says that frontends are to be told."""
 
     def __init__(
-        self, losses: Mapping[str, Loss], post: Callable[[Out], None], store: str, shared: bool, limit: int
-    ) -> None:
+        self, losses: Mapping[str, Loss], catalogue: Catalogue, post: Callable[[Out], None], store: str, shared: bool,
+        limit: int,
+    ) -> None:  # fmt: skip
         self.running: dict[str, Running] = {}
         self.changed = False
         self.known = False
         """Whether the list has been read."""
         self._forgotten: list[tuple[str, bool]] = []
         self._losses = losses
+        self._catalogue = catalogue
         self._post = post
         self._store = store
         self._shared = shared
@@ -73,6 +76,7 @@ class Registry:
 
         def change() -> Kept:
             check_application(message.application)
+            self._catalogue.check_output(message.application)
             Running(message.application, 0, self._losses)
             if name not in self._records and len(self._records) >= self._limit:
                 raise Refused(f"{self._limit} applications are declared already")

@@ -9,9 +9,9 @@ import msgspec
 
 from horologe_common.status import InvalidInput
 from horologe_common.wire import ApplicationState, ModelStanding
-from horologe_selector.averages import Average
 from horologe_selector.losses import loss_of
 from horologe_selector.policies import make_policy
+from horologe_selector.stand_ins import StandIn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Running:
         self.replaced = False
         """Whether it was declared anew, or withdrawn, while queries were under way."""
         known = (*application.models, *application.shadows)
-        self.averages = {model: Average(application.task == "regression") for model in known}
+        self.stand_ins = {model: StandIn(application.task == "regression") for model in known}
         self.tallies = {model: Tally() for model in known}
 
     def take_over(self, before: Running) -> None:
@@ -53,7 +53,7 @@ class Running:
         for model in self.tallies.keys() & before.tallies.keys():
             self.tallies[model] = before.tallies[model]
             if self.application.task == before.application.task:
-                self.averages[model] = before.averages[model]
+                self.stand_ins[model] = before.stand_ins[model]
 
     def answered(self, model: str, values: Sequence[float], guesses: Sequence[Guess]) -> None:
         """A model has predicted these values, a row each, where the application has said so."""

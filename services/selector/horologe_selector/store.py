@@ -6,7 +6,7 @@ thread tell each other are the messages below, which never cross a socket.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 
@@ -21,6 +21,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     key: str
     version: int
     data: bytes
+    whole: ClassVar[bool] = True
+    """As all of what is kept here: recorded as it is (snapshot.py)."""
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -29,6 +31,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     key: str
     version: int
     data: bytes | None
+    whole: ClassVar[bool] = True
 
 
 class Away(Exception):

@@ -1,4 +1,4 @@
-"""`horologe application ...`: applications over models, what they answer, and what turned out to be true."""
+"""`horologe application ...`: applications over models, made, shown and deleted; and used (asking.py)."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from horologe_cli.commands.asking import Context, Name, feedback, predict
 from horologe_cli.output import (
     DEFAULT_ENDPOINT,
     Endpoint,
     Exit,
     Json,
     Keys,
-    client,
+    asked,
     console,
-    exit_for,
+    done,
     fail,
     notes,
     print_json,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from horologe import ApplicationState, Client
+    from horologe import ApplicationState
 
 app = typer.Typer(
     help="Applications: many models behind one name, chosen and combined by what feedback has taught.",
@@ -31,10 +30,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Name = Annotated[str, typer.Argument(help="Name of the application.", metavar="NAME")]
-Context = Annotated[
-    str, typer.Option("--context", "-c", help="User, session or whatever it learns for separately.", metavar="TEXT")
-]
 
 
 @app.command("list")
@@ -46,7 +41,7 @@ def list_(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = F
       horologe application list
       horologe application list --json | jq '.[].application.name'
     """
-    states: list[ApplicationState] = _asked(endpoint, keys, lambda asking: asking.applications())
+    states: list[ApplicationState] = asked(endpoint, keys, lambda asking: asking.applications())
     if json:
         print_json([_document(state) for state in states])
         return
@@ -73,7 +68,7 @@ def show(
       horologe application show digits
       horologe application show digits --context user-1 --json
     """
-    _show(_asked(endpoint, keys, lambda asking: asking.application(name, context)), json)
+    _show(asked(endpoint, keys, lambda asking: asking.application(name, context)), json)
 
 
 @app.command()
@@ -118,7 +113,7 @@ def create(
         })  # fmt: skip
     except InvalidInput as error:
         fail(error.reason, Exit.USAGE)
-    state, absent = _asked(
+    state, absent = asked(
         endpoint, keys, lambda asking: (asking.declare(application), absent_models(asking.models(), application))
     )
     _show(state, json)
@@ -134,8 +129,8 @@ def delete(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", j
     Example:
       horologe application delete digits
     """
-    _asked(endpoint, keys, lambda asking: asking.withdraw(name))
-    _done({"deleted": name}, f"deleted {name}", json)
+    asked(endpoint, keys, lambda asking: asking.withdraw(name))
+    done({"deleted": name}, f"deleted {name}", json)
 
 
 @app.command()
@@ -146,93 +141,11 @@ def rollback(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "",
     Example:
       horologe application rollback digits
     """
-    _show(_asked(endpoint, keys, lambda asking: asking.rollback(name)), json)
+    _show(asked(endpoint, keys, lambda asking: asking.rollback(name)), json)
 
 
-@app.command()
-def predict(
-    name: Name,
-    source: Annotated[
-        str, typer.Option("--input", "-i", help="A .npy or .npz file, JSON text, or - for JSON on standard input.")
-    ] = "-",
-    context: Context = "",
-    slo_ms: Annotated[float | None, typer.Option("--slo-ms", help="Deadline; default: its own.", metavar="MS")] = None,
-    endpoint: Endpoint = DEFAULT_ENDPOINT,
-    keys: Keys = "",
-    json: Json = False,
-) -> None:
-    """Send one input to an application and print what it answers.
-
-    \b
-    Examples:
-      horologe application predict digits --input image.npy
-      horologe application predict digits --input image.npy --context user-1 --json
-    """
-    from horologe_cli.application_output import answer_document, print_answer
-    from horologe_cli.commands.predict import read_input
-
-    inputs = read_input(source)
-    reply = _asked(endpoint, keys, lambda asking: asking.ask(name, inputs, context=context, slo_ms=slo_ms))
-    if json:
-        print_json(answer_document(reply))
-    else:
-        print_answer(reply)
-
-
-@app.command()
-def feedback(
-    name: Name,
-    truth: Annotated[
-        list[str], typer.Option("--truth", "-t", help="What is true, a number for each row.", metavar="N[,N...]")
-    ],
-    prediction: Annotated[
-        list[str] | None, typer.Option("--prediction", "-p", help="prediction_id of an answer; one for each truth.")
-    ] = None,
-    source: Annotated[
-        str, typer.Option("--input", "-i", help="The input instead: a .npy or .npz file, or JSON text.")
-    ] = "",
-    context: Context = "",
-    endpoint: Endpoint = DEFAULT_ENDPOINT,
-    keys: Keys = "",
-    json: Json = False,
-) -> None:
-    """Tell an application what turned out to be true. When the command ends well, that is kept.
-
-    \b
-    Examples:
-      horologe application feedback digits --prediction 1f0c... --truth 3
-      horologe application feedback digits --input image.npy --truth 3 --context user-1
-    """
-    from horologe_cli.commands.predict import read_input
-    from horologe_cli.declaration import rows_of
-    from horologe_common.status import InvalidInput
-
-    if bool(prediction) == bool(source) or (source and len(truth) != 1):
-        fail("feedback: wanted --prediction for each --truth, or --input and one --truth", Exit.USAGE)
-    try:
-        truths = [rows_of(one) for one in truth]
-        ids = [bytes.fromhex(one) for one in prediction or ()]
-    except (InvalidInput, ValueError) as error:
-        fail(f"feedback: {error}", Exit.USAGE)
-    inputs = [read_input(source)] if source else None
-    _asked(endpoint, keys, lambda asking: asking.feedback(name, ids or None, truths, context=context, inputs=inputs))
-    _done({"learned": len(truths)}, f"{name} has learned from {len(truths)}", json)
-
-
-def _asked(endpoint: str, keys: str, question: Callable[[Client], Any]) -> Any:
-    """What the server answers; ends the command if that is an error."""
-    with client(endpoint, keys) as asking:
-        try:
-            return question(asking)
-        except Exception as error:
-            exit_for(error, endpoint)
-
-
-def _done(document: dict[str, Any], words: str, json: bool) -> None:
-    if json:
-        print_json(document)
-    else:
-        console().print(words, markup=False)
+for command in (predict, feedback):
+    app.command()(command)
 
 
 def _show(state: ApplicationState, json: bool) -> None:

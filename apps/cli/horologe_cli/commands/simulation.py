@@ -75,6 +75,9 @@ def replay(
     file: Annotated[Path, typer.Argument(help="What a service's recorder wrote.", metavar="FILE")],
     core: Annotated[str, typer.Option(help="One core of it, by role or address.", metavar="NAME")] = "",
     until: Annotated[float, typer.Option(min=0.0, help="Stop after so many seconds; 0: at the end.")] = 0.0,
+    loss: Annotated[
+        list[str] | None, typer.Option(help="As in selector.losses; repeated.", metavar="NAME=MODULE:FUNCTION")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Feed a recording to the same cores again, and say where they do something else than they did.
@@ -87,10 +90,11 @@ def replay(
     """
     if not file.is_file():
         fail(f"{file}: no such file", Exit.USAGE)
+    from horologe_selector.hosting import losses_of
     from horologe_sim.replay import replay as play
 
     try:
-        found = play(file, core, until or None)
+        found = play(file, core, until or None, losses=[*losses_of(loss or ()).values()])
     except Exception as error:
         exit_for(error, "")
     console().print(found.to_json() if json else found.table(), markup=False, soft_wrap=True)

@@ -6,58 +6,58 @@ from random import Random
 
 import pytest
 
-from horologe_selector.averages import VALUES, WINDOW, Average
+from horologe_selector.stand_ins import VALUES, WINDOW, StandIn
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert Average().shares() == {}
-    assert Average(regression=True).shares() == {}
+    assert StandIn().shares() == {}
+    assert StandIn(regression=True).shares() == {}
 
 
 def test_classes_by_how_often_they_were_predicted() -> None:
-    average = Average()
-    average.add([3.0] * 6 + [8.0] * 2)
-    shares = average.shares()
+    stand_in = StandIn()
+    stand_in.add([3.0] * 6 + [8.0] * 2)
+    shares = stand_in.shares()
     assert list(shares) == [3.0, 8.0]
     assert shares[3.0] == pytest.approx(0.75, abs=0.01)
     assert sum(shares.values()) == pytest.approx(1)
 
 
 def test_numbers_by_their_mean() -> None:
-    average = Average(regression=True)
-    average.add((1.0, 2.0))
-    average.add((6.0,))
-    assert average.shares() == {3.0: 1.0}
+    stand_in = StandIn(regression=True)
+    stand_in.add((1.0, 2.0))
+    stand_in.add((6.0,))
+    assert stand_in.shares() == {3.0: 1.0}
 
 
 def test_numbers_as_far_apart_as_they_can_be_have_a_mean() -> None:
-    average = Average(regression=True)
-    average.add((1.7e308, -1.7e308, 1.7e308, -1.7e308))
-    ((mean, _),) = average.shares().items()
+    stand_in = StandIn(regression=True)
+    stand_in.add((1.7e308, -1.7e308, 1.7e308, -1.7e308))
+    ((mean, _),) = stand_in.shares().items()
     assert abs(mean) < 1e300
 
 
 @pytest.mark.parametrize("regression", [False, True])
 def test_what_was_long_ago_counts_little(regression: bool) -> None:
-    average = Average(regression)
-    average.add([1.0] * 5 * WINDOW)
-    average.add([2.0] * 5 * WINDOW)
-    shares = average.shares()
+    stand_in = StandIn(regression)
+    stand_in.add([1.0] * 5 * WINDOW)
+    stand_in.add([2.0] * 5 * WINDOW)
+    shares = stand_in.shares()
     assert max(shares) == pytest.approx(2, abs=0.01)
     assert shares[max(shares)] > 0.99
 
 
 def test_many_classes_keep_the_frequent_ones() -> None:
-    average, chance = Average(), Random(1)
+    stand_in, chance = StandIn(), Random(1)
     for _ in range(20_000):
-        average.add([float(chance.randrange(10_000)), float(chance.randrange(3))])
-    shares = average.shares()
+        stand_in.add([float(chance.randrange(10_000)), float(chance.randrange(3))])
+    shares = stand_in.shares()
     assert len(shares) <= VALUES
     assert set(list(shares)[:3]) == {0.0, 1.0, 2.0}
 
 
 def test_a_million_predictions_later_shares_are_shares() -> None:
-    average = Average()
+    stand_in = StandIn()
     for _ in range(1000):
-        average.add([1.0, 2.0] * 500)
-    assert average.shares() == pytest.approx({1.0: 0.5, 2.0: 0.5}, abs=0.001)
+        stand_in.add([1.0, 2.0] * 500)
+    assert stand_in.shares() == pytest.approx({1.0: 0.5, 2.0: 0.5}, abs=0.001)

@@ -16,7 +16,7 @@ VALUES = 64
 LARGE = 1e100
 
 
-class Average:
+class StandIn:
     """Of one model: how often it lately predicted each class, or for regression the mean of what it predicted."""
 
     __slots__ = ("_mean", "_regression", "_seen", "_step", "_sums")

@@ -1,0 +1,163 @@
+"""Recordings of selectors with applications: what comes back from the store, and what models predict, decide there."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pytest
+
+from horologe_common.applications import Application
+from horologe_common.clock import ms
+from horologe_common.core import Out
+from horologe_common.outlines import fill, filled, outline, outlines
+from horologe_common.recorder import Handled, Recorder, RecorderSettings, read_segments
+from horologe_common.snapshot import restore, snapshot
+from horologe_common.status import Status
+from horologe_common.wire import Acknowledged, Answer, Feedback, Observation, Outputs, Tensor
+from horologe_selector.cache import Cache
+from horologe_selector.policies.exp4 import Exp4
+from horologe_selector.predictions import values_of
+from horologe_selector.settings import Settings as SelectorSettings
+from horologe_selector.store import Found, Written
+from horologe_sim import house as houses
+from horologe_sim.client import Client
+from horologe_sim.marks import ROWS_A_REQUEST, truth
+from horologe_sim.replay import replay
+from sim_builders import a_scenario, an_entry, kill, poisson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from horologe_common.core import Buffer
+
+LONG = "-of-a-name-so-long-that-what-is-stored-of-it-is-longer-than-any-hash"
+
+
+class Teacher(Client):
+    """A client that tells what was true of every other answer, twice of some."""
+
+    taught: ClassVar[list[int]] = []
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        if isinstance(message, Acknowledged):
+            self.taught.extend(message.statuses)
+        request = self.open.get(message.id) if isinstance(message, Answer) else None
+        super().handle(now_ns, sender, message, buffers)
+        if request and request.ask.application and message.prediction and message.id % 2:
+            truths = tuple(float(truth(message.id * ROWS_A_REQUEST + row)) for row in range(request.ask.rows))
+            observed = (Observation(truths, message.prediction),) * (1 + message.id % 4 // 3)
+            self.out.append(Out(self._peer, Feedback(message.id, request.ask.application, observed)))
+
+
+@pytest.fixture
+def taught(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    monkeypatch.setattr(houses, "Client", Teacher)
+    monkeypatch.setattr(Teacher, "taught", [])
+    return Teacher.taught
+
+
+def recorded(folder: Path, messages: int, split: bool = False, **selector: Any) -> Path:
+    """Four applications over three classifiers of changing strength, contexts that do not fit in memory, restarts."""
+    names = [f"m{number}{LONG}" for number in range(3)]
+    facts: dict[str, Any] = {"exec_ms": {1: 3.0, 2: 4.0}, "echo": False, "accuracy": 0.6}
+    models = [an_entry(name, workers=(at,), **facts) for at, name in enumerate(names)]
+    applications = tuple(
+        Application(policy + (LONG if cache else ""), tuple(names), 30.0, policy=policy, default=0.0, cache=cache)
+        for policy in ("exp3", "exp4")
+        for cache in (False, True)
+    )
+    house = houses.House(a_scenario(
+        *models, workers=3, split=split, applications=applications, duration_ns=ms(1500),
+        load=[poisson(40, application=one.name, contexts=30, rows=1 + at % 2) for at, one in enumerate(applications)],
+        selector=SelectorSettings(contexts_memory=20, **selector),
+        faults=(kill("selector" if split else "edge", 600, 100),),
+    ))  # fmt: skip
+    recorder = Recorder(RecorderSettings(str(folder), messages, 200), "sim")
+    house.world.tap = recorder
+    house.run()
+    path = recorder.write("stop")
+    assert path is not None
+    return path
+
+
+@pytest.mark.parametrize(("messages", "split"), [(100, False), (20_000, False), (20_000, True)])
+def test_what_was_learned_and_read_again_after_a_restart_is_replayed(
+    tmp_path: Path, taught: list[int], messages: int, split: bool
+) -> None:
+    path = recorded(tmp_path, messages, split)
+    assert taught.count(int(Status.OK)) > 60
+    report = replay(path, "selector")
+    assert report.identical, report.table()
+    assert [core.faults for core in report.cores.values()] == [0, 0]
+    for core in report.cores.values():
+        assert core.handled["Feedback"] > 10
+        assert core.handled["Written"] > 10
+    assert report.cores["selector/0#00000002"].handled["Found"] > 10, "the second has read what the first learned"
+
+
+def test_records_are_recorded_whole_and_tensors_are_not(tmp_path: Path, taught: list[int]) -> None:
+    segments = [one for one in read_segments(recorded(tmp_path, 20_000)) if one.core.startswith("selector/")]
+    handled = [entry for segment in segments for entry in segment.entries if isinstance(entry, Handled)]
+    found = [record for entry in handled if isinstance(entry.message, Found) for record in entry.message.records or ()]
+    assert any(record is not None and len(record.data) > 256 and any(record.data) for record in found)
+    written = [entry.message for entry in handled if isinstance(entry.message, Written)]
+    assert all(any(change.data or b"1") for message in written for change in message.changes)
+    kept = {type(one) for entry in handled for one in entry.outlines if not isinstance(entry.message, Outputs)}
+    assert kept <= {int}
+
+
+def test_a_policy_that_learns_something_else_is_found_out(
+    tmp_path: Path, taught: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = recorded(tmp_path, 20_000)
+    observe = Exp4.observe
+
+    def late(self: Exp4, state: Any, selection: Any, losses: dict[str, float]) -> Any:
+        return observe(self, state, selection, {model: 1 - loss for model, loss in losses.items()})
+
+    monkeypatch.setattr(Exp4, "observe", late)
+    assert not replay(path, "selector").identical
+
+
+def scores(*rows: Sequence[float], datatype: str = "<f4") -> tuple[Tensor, bytes]:
+    array = np.array(rows, datatype)
+    return Tensor("y", {"<f4": "FP32", "<i8": "INT64"}[datatype], array.shape, array.nbytes), array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "wanted"),
+    [
+        (scores([0.1, 0.7, 0.2], [-3, -2, -1]), (1, 2)),
+        (scores([1, 1, 0], [0.0, np.nan, 9]), (0, -1)),
+        (scores([3], [5], datatype="<i8"), struct.pack("<2q", 3, 5)),
+        ((Tensor("y", "INT64", (2,), 16), struct.pack("<2q", 3, 5)), struct.pack("<2q", 3, 5)),
+        ((Tensor("y", "FP32", (1, 2, 2), 16), bytes(16)), 16),
+        ((Tensor("y", "FP32", (5000,), 20_000), bytes(20_000)), 20_000),
+        ((Tensor("y", "FP32", (3, 0), 0), b""), 0),
+        ((Tensor("y", "BYTES", (1,), 7), b"\3\0\0\0abc"), 7),
+    ],
+)
+def test_an_outline_is_as_little_as_says_the_same(tensor: tuple[Tensor, bytes], wanted: Any) -> None:
+    header, buffer = tensor
+    found = outline(header, buffer)
+    assert found == wanted
+    again = filled(header, found)
+    assert len(again) == len(buffer)
+    assert outline(header, again) == found
+    message = Outputs(1, (), (header,))
+    assert fill(message, outlines(message, [buffer])) == [again]
+
+
+def test_a_cache_in_a_snapshot_says_what_it_said() -> None:
+    application = Application("digits", ("a",))
+    cache = Cache(1 << 20)
+    tensor, buffer = scores([0.0] * 150 + [0.5] + [0.1] * 50, [0.0] * 200 + [1e-9])
+    cache.store(0, b"scores", (tensor,), [buffer], 10)
+    state = snapshot(cache)  # type: ignore[arg-type]
+    entry = restore(state).recall(b"scores")
+    assert values_of(application, entry.outputs, entry.buffers) == values_of(application, (tensor,), [buffer])
+    assert (entry.expires_ns, len(entry.buffers[0])) == (10, len(buffer))
+    assert len(state) < len(buffer)
