@@ -68,8 +68,7 @@ class Contexts:
         one = self._contexts.use(running, context)
         if one.read_ns < 0 or self._shared:
             self._refresh(now_ns, one)
-        if one.state is None:
-            one.awaited = True
+        one.awaited = one.awaited or one.state is None
         return one.state
 
     def known(self, running: Running, context: str) -> Any:
