@@ -98,6 +98,17 @@ def test_whoever_asks_how_a_context_stands_leaves_no_trace() -> None:
     assert after.selector.contexts.count("digits") == 0
 
 
+def test_once_the_store_is_back_a_context_stands_as_it_is_stored() -> None:
+    house = House()
+    house.truth(Observation((1.0,), house.ask("ann")))
+    after = House(house.store, number=2)
+    house.store.away = True
+    assert after.standing("ann")["a"][0] == 0.5
+    house.store.away = False
+    after.later(ms(1000))
+    assert after.standing("ann")["a"][0] == 0.55
+
+
 def test_while_the_store_is_away_or_slow_a_context_stands_as_in_memory_or_as_new() -> None:
     house = House(House().store)
     house.store.away = True

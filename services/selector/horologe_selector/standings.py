@@ -52,7 +52,7 @@ class Standings:
             return
         contexts, context = self._contexts, message.context
         running = self._registry.running.get(name)
-        if running is None or contexts.away or not contexts.stale(now_ns, running, context):
+        if running is None or not contexts.stale(now_ns, running, context):
             self._tell(name, asker, None if running is None else contexts.known(running, context))
             return
         if sum(len(asked.askers) for asked in self._asked.values()) >= WAITING:
