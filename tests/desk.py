@@ -10,10 +10,11 @@ from horologe_common.models import PAGE_BYTES
 from horologe_common.wire import Register
 from horologe_common.wire import Share as Told
 from horologe_controller.actions import Actions
-from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.cluster import Cluster
 from horologe_controller.request import Request
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import Settings
+from horologe_controller.worker import Worker
 
 if TYPE_CHECKING:
     from horologe_controller.lane import Action

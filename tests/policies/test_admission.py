@@ -6,11 +6,12 @@ from builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.wire import Register, Share
-from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.cluster import Cluster
 from horologe_controller.request import Request
 from horologe_controller.scheduler import Refusal
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import Settings
+from horologe_controller.worker import Worker
 
 NOW = s(1000)
 

@@ -15,12 +15,13 @@ from horologe_common.wire import Register
 from horologe_common.wire import Share as Told
 from horologe_controller import demand, strategies
 from horologe_controller.actions import Actions
-from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.cluster import Cluster
 from horologe_controller.demand import CAPACITY_PART, Demand
 from horologe_controller.request import Request
 from horologe_controller.schedulers.clockwork import Clockwork
 from horologe_controller.settings import Settings
 from horologe_controller.strategies import Ranking, Strategy
+from horologe_controller.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

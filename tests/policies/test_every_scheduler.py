@@ -13,10 +13,11 @@ from horologe_common.clock import ms, s
 from horologe_common.core import Out
 from horologe_common.models import PAGE_BYTES, ModelSpec
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
-from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.cluster import Cluster
 from horologe_controller.request import Request
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import Settings
+from horologe_controller.worker import Worker
 from horologe_sim.house import House
 from horologe_sim.noise import Noise
 from horologe_sim.workload import Load as Phase

@@ -14,12 +14,13 @@ from horologe_common.clock import ms
 from horologe_common.models import Profile
 from horologe_common.wire import ModelReport, Register
 from horologe_common.wire import Share as Told
-from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.cluster import Cluster
 from horologe_controller.lane import Action, Lane
 from horologe_controller.queues import ModelQueue
 from horologe_controller.request import Request
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import Settings
+from horologe_controller.worker import Worker
 
 SIZES = (1, 2, 4, 8)
 

@@ -13,11 +13,12 @@ from horologe_common import snapshot
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.wire import Register, Share
-from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.cluster import Cluster
 from horologe_controller.durations import ModelDurations, Part
 from horologe_controller.request import Request
 from horologe_controller.schedulers.orloj import Orloj, promised_ns
 from horologe_controller.settings import Settings
+from horologe_controller.worker import Worker
 
 if TYPE_CHECKING:
     from horologe_controller.scheduler import Batch, Refusal

@@ -11,9 +11,10 @@ from horologe_common.clock import ms, s
 from horologe_common.core import Gone, Joined
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Models, Outcome, Register, Result, Share, Submit, Unload
-from horologe_controller.cluster import Cluster, Worker
+from horologe_controller.cluster import Cluster
 from horologe_controller.core import Controller
 from horologe_controller.settings import Settings
+from horologe_controller.worker import Worker
 
 FRONTEND, SELECTOR, WORKER, OTHER = "frontend/0#1", "selector/0#1", "worker/0#1", "worker/1#1"
 SMALL, LARGE = a_spec(batch_sizes=(1, 2, 4)), a_spec(batch_sizes=(1, 2, 4, 8))

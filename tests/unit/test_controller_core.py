@@ -199,6 +199,24 @@ def test_a_draining_worker_is_given_nothing_more(scheduler: str) -> None:
     assert not sent(controller, Infer, WORKER)
 
 
+def test_a_draining_worker_is_not_asked_to_load_what_another_can() -> None:
+    controller = a_controller("horologe", reports=[a_report(a_spec(name)) for name in "abcd"], pages=1)
+    join(controller, "worker/1#1", [a_report(a_spec(name)) for name in "abcd"], pages=1)
+    for load in sent(controller, Load, "worker/1"):
+        controller.handle(ms(1), "worker/1#1", Result(load.action_id, Status.OK, 0, ms(1)), ())
+    controller.tick(ms(1))
+    submit(controller, 1, now_ns=ms(1), model="c/1")
+    (load,) = sent(controller, Load, WORKER)
+    controller.handle(ms(2), "worker/1#1", Drain(), ())
+    submit(controller, 2, now_ns=ms(2), model="d/1")
+    assert not sent(controller, Load, "worker/1")
+    controller.handle(ms(3), WORKER, Result(load.action_id, Status.OK, 0, ms(3)), ())
+    controller.tick(ms(3))
+    (infer,) = sent(controller, Infer, WORKER)
+    finish(controller, infer, ms(5))
+    assert [load.model for load in sent(controller, Load)] == ["d/1"]
+
+
 def test_a_request_is_not_planned_for_ever() -> None:
     controller = a_controller()
     submit(controller, 1)

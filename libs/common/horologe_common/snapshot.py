@@ -46,8 +46,8 @@ PURE = frozenset({
     *(f"horologe_controller.{name}" for name in (
         "accounts", "actions", "admission", "book", "cluster", "core", "demand", "durations", "estimate", "lane",
         "lookahead", "orloj_queue", "orloj_scores", "pauses", "placement", "profiles", "prospects", "queues",
-        "rankings", "rates", "regression", "repository", "request", "scheduler", "settings", "share", "slowness",
-        "strategies", "waiting",
+        "rankings", "rates", "regression", "repository", "request", "requests", "scheduler", "settings", "share",
+        "slowness", "strategies", "waiting", "worker",
     )),
     *(f"horologe_gpu_worker.{name}" for name in (
         "actions", "answers", "core", "early", "infers", "lanes", "memory", "pages", "residency", "settings",

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horologe_common.wire import Register, Result
-    from horologe_controller.cluster import Cluster, Worker
+    from horologe_controller.cluster import Cluster
     from horologe_controller.lane import Kind, Lane
     from horologe_controller.request import Request
     from horologe_controller.scheduler import Batch, Plan
     from horologe_controller.share import Share
+    from horologe_controller.worker import Worker
 
 
 class Actions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS, Offset, ms, s
+from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.latency import Rolling
 from horologe_common.wire import ShareState
 from horologe_controller.estimate import Estimate
@@ -16,36 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horologe_common import wire
-    from horologe_common.models import ModelSpec, Profile
+    from horologe_common.models import ModelSpec
     from horologe_common.wire import Register
     from horologe_controller.durations import ModelDurations
     from horologe_controller.profiles import Seed
     from horologe_controller.share import Changes
+    from horologe_controller.worker import Worker
 
 FRESH_NS = ms(5)
 """How long `quick_exec_ns` is remembered, for each share asked; whoever would refuse by it asks `best_exec_ns`."""
 NOBODY: dict[Share, bool] = {}
-
-
-class Worker:
-    """A worker process and its clock."""
-
-    def __init__(self, address: str, same_host: bool) -> None:
-        self.address = address
-        self.same_host = same_host
-        self.draining = False
-        self.clock = Offset()
-        self.shares: dict[int, Share] = {}
-        self.models: dict[str, tuple[ModelSpec, Profile | None, str]] = {}
-
-    @property
-    def reachable(self) -> bool:
-        """Whether it takes actions, and a window can be told to it: on another host, once its clock is known."""
-        return (self.same_host or self.clock.known) and not self.draining
-
-    def offset_ns(self) -> int:
-        """Add to our time to get the worker's; hosts with one boot id share a clock."""
-        return 0 if self.same_host else self.clock.offset_ns
 
 
 class Cluster:
@@ -102,8 +82,7 @@ class Cluster:
 
     def register(self, worker: Worker, message: Register) -> None:
         """Take a worker's own account of its pages and models; what it does not serve any more is withdrawn."""
-        most_pages = max((told.pages_total for told in message.shares), default=0)
-        worker.models = {one.spec.key: _servable(one, most_pages) for one in message.models}
+        worker.reported(message)
         for told in message.shares:
             share = worker.shares.get(told.share) or self._enter(worker, told)
             share.forgive()
@@ -167,9 +146,17 @@ class Cluster:
     def clock(self, worker: Worker, sent_ns: int, peer_ns: int, received_ns: int) -> None:
         """A Pong: from the first on, windows can be told to a worker on another host."""
         if not worker.reachable:
-            for share in worker.shares.values():
-                self.stir(share)
+            self._stir_all(worker)
         worker.clock.observe(sent_ns, peer_ns, received_ns)
+
+    def drain(self, worker: Worker) -> None:
+        """It takes nothing more, and what it was given goes on."""
+        worker.draining = True
+        self._stir_all(worker)
+
+    def _stir_all(self, worker: Worker) -> None:
+        for share in worker.shares.values():
+            self.stir(share)
 
     def stir(self, share: Share) -> None:
         """Have the scheduler look at the share."""
@@ -250,11 +237,3 @@ class Cluster:
     def check(self) -> None:
         for share in self.shares():
             share.check()
-
-
-def _servable(report: wire.ModelReport, most_pages: int) -> tuple[ModelSpec, Profile | None, str]:
-    """What a worker says of a model; without a profile, and with the reason, if it fits none of its shares."""
-    pages = report.spec.pages
-    if report.profile is None or pages <= most_pages:
-        return report.spec, report.profile, report.reason
-    return report.spec, None, f"pages: needs {pages} of 16 MiB, the largest share has {most_pages}"

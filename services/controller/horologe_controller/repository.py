@@ -12,8 +12,9 @@ from horologe_controller.profiles import unmeasured
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Register
-    from horologe_controller.cluster import Cluster, Worker
+    from horologe_controller.cluster import Cluster
     from horologe_controller.share import Share
+    from horologe_controller.worker import Worker
 
 AUDIENCE = ("frontend", "selector", "profiler")
 """Roles that are told which models there are."""
