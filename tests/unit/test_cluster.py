@@ -258,6 +258,17 @@ def test_the_profile_of_a_worker_that_is_gone_is_not_what_is_promised() -> None:
     assert cluster.best_exec_ns(2, "sum/1", 1) == ms(9), "the last one stays: its worker may come back"
 
 
+def test_a_trial_is_not_spent_on_a_worker_that_takes_nothing_more() -> None:
+    cluster = Cluster(10)
+    cluster.workers[WORKER] = worker = Worker(WORKER, same_host=True)
+    cluster.register(worker, Register(resident("sum/1"), (a_report(exec_ms=40),)))
+    assert cluster.best_exec_ns(0, "sum/1", 1, ms(20)) == ms(40), "from now on it is doubted"
+    cluster.drain(worker)
+    assert cluster.best_exec_ns(s(2), "sum/1", 1, ms(20)) == ms(40)
+    worker.draining = False
+    assert cluster.best_exec_ns(s(2), "sum/1", 1, ms(20)) == ms(10)
+
+
 def test_gauges_end_with_what_they_are_of() -> None:
     controller = a_controller()
     register(controller, a_report(), shares=resident("sum/1"))

@@ -139,3 +139,15 @@ def test_a_success_ends_the_growth() -> None:
     (share,) = controller.cluster.shares()
     assert not share.refusals
     assert not share.paused
+
+
+def test_requests_that_are_looked_at_again_are_not_asked_for_more_often() -> None:
+    controller = a_controller()
+    for number in range(20):
+        submit(controller, number, ms(10 * number), 60_000)
+    (load,) = sent(controller, Load)
+    rates = controller.scheduler._rates  # type: ignore[attr-defined]
+    before_ns = rates.gap_ns("sum/1")
+    answer(controller, load, ms(200), Status.REFUSED)
+    assert controller.pending() == 20
+    assert rates.gap_ns("sum/1") == before_ns

@@ -225,7 +225,8 @@ class Cluster:
             return best_ns
         for share, resident in self.holders.of.get(model, NOBODY).items():
             estimate = share.estimates.get(model)
-            if resident and estimate and not share.exec.pending and estimate.doubted(now_ns, size, within_ns):
+            idle = resident and not share.exec.pending and self.workers[share.worker].reachable
+            if idle and estimate and estimate.doubted(now_ns, size, within_ns):
                 self._quick.pop((model, size))
                 return estimate.predict(now_ns, size)
         return best_ns

@@ -57,7 +57,8 @@ class Horologe(Waiting):
 
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
         self._durations = cluster.durations
-        self._rates.asked(request.arrival_ns, request.model)
+        if not request.admitted:  # else it was in a queue before
+            self._rates.asked(request.arrival_ns, request.model)
         return super().add(now_ns, request, cluster)
 
     def propose(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
