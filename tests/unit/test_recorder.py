@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builders import a_report
+from horologe_common.clock import ms
 from horologe_common.core import Joined, Out
 from horologe_common.models import PAGE_BYTES
 from horologe_common.recorder import (
@@ -25,7 +26,7 @@ from horologe_common.recorder import (
     write_segments,
 )
 from horologe_common.snapshot import SnapshotError, Zeros, dump_message, light, load_message, restore, snapshot
-from horologe_common.wire import Ping, Pong, Predict, Tensor
+from horologe_common.wire import Infer, Ping, Pong, Predict, Register, Share, Submit, Tensor
 from horologe_controller.core import Controller
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import Settings as ControllerSettings
@@ -187,6 +188,24 @@ def test_every_core_can_be_restored(core: Any) -> None:
     assert (type(again), again.address, again.wakeup_ns()) == (type(core), core.address, core.wakeup_ns())
     again.check()
     assert snapshot(again) == snapshot(restore(snapshot(again)))
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_controller_that_is_restored_plans_what_the_first_one_does(scheduler: str) -> None:
+    controller = Controller("controller/0#1", ControllerSettings(scheduler=scheduler), "host")
+    for address in ("selector/0#1", "worker/0#1"):
+        controller.handle(0, address, Joined(address, "host"), ())
+    controller.handle(0, "worker/0#1", Register((Share(0, "cpu", 64, ("sum/1",)),), (a_report(),)), ())
+    controller.tick(0)
+    controller.out.clear()
+    again = restore(snapshot(controller))
+    for one in (controller, again):
+        for number, best_effort in enumerate((False, True)):
+            submit = Submit(number, "sum/1", ms(100), 1, "frontend/0#1", number, best_effort)
+            one.handle(1, "selector/0#1", submit, ())
+        one.tick(ms(10))
+    assert [type(out.message) for out in controller.out].count(Infer) > 0
+    assert [(out.to, out.message) for out in again.out] == [(out.to, out.message) for out in controller.out]
 
 
 def test_functions_are_named_and_put_in_place_by_whoever_restores() -> None:

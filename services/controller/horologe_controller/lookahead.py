@@ -42,7 +42,6 @@ class LookAhead:
     """Refuses what cannot be done in time, and plans nothing that would end too late."""
     just_in_time = False
     """Gives no batch sooner than it has to: something better may come until then."""
-    leftover = staticmethod(oldest)  # `propose` for best effort, which is asked where that finds nothing
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -64,6 +63,10 @@ class LookAhead:
         While queue and estimates stay as they are, its rank must not fall as `start_ns` grows.
         """
         raise NotImplementedError
+
+    def leftover(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+        """`propose` for best effort, which is asked where that finds nothing."""
+        return oldest(now_ns, start_ns, share, queue)
 
     def __len__(self) -> int:
         return len(self.backlog)
