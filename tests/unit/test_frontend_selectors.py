@@ -184,6 +184,16 @@ def test_an_application_that_only_the_one_that_went_knew_waits_for_the_other_to_
     frontend.check()
 
 
+def test_what_one_that_has_gone_said_last_is_too_late() -> None:
+    """A socket may be read after its end was noticed; nobody would ever take that back."""
+    frontend = two()
+    frontend.handle(NOW, OTHER, Gone(OTHER), ())
+    announce(frontend, SAFE, BARE, selector=OTHER, revision=2)
+    assert frontend.declared.announcers("digits") == (SELECTOR,)
+    assert ask(frontend)
+    frontend.check()
+
+
 # declarations
 
 

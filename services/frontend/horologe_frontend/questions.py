@@ -149,7 +149,8 @@ class Questions:
         """The selector's announcement, or its answer to a question."""
         if message.id:
             return self._relay.told(message)
-        self._counts.withdrawn(self._declared.replace(selector, message.applications))
+        if selector in self._selectors:  # what one that has gone said last may come after its Gone
+            self._counts.withdrawn(self._declared.replace(selector, message.applications))
         return ()
 
     def _told(self, now_ns: int, sender: str, message: Told, buffers: Sequence[Buffer]) -> Iterable[Out]:
