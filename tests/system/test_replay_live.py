@@ -48,7 +48,7 @@ def test_a_selector_that_learns_does_again_what_it_did(tmp_path: Path) -> None:
     up = Up(tmp_path, "--models", str(MODELS), "--split", "--no-profiler", *sets)
     with Client(up.ready["clients"][0]) as client:
         for name, policy in (("one", "exp3"), ("all", "exp4")):
-            client.declare(Application(name, THREE, slo_ms=5000.0, policy=policy, default=0.0))
+            client.declare(Application(name, THREE, slo_ms=30_000.0, policy=policy, default=0.0))
         teach(client, 30)
         selector = up.ready["processes"]["selector"]
         os.kill(selector, signal.SIGUSR1)

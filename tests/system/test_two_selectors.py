@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SLO_MS = 10_000.0
 """Long enough for a machine that is busy."""
-SETTLE_S = 30
+SETTLE_S = 60
 CONTEXTS = [f"user-{number}" for number in range(24)]
 APPLICATION = "digits"
 
@@ -179,4 +179,4 @@ def test_one_of_two_selectors_may_be_killed_and_the_other_serves_all(house: Hous
                 assert await observed(client, reply, rows(1)) == Status.OK, "predicted again where nobody remembers it"
             assert await observed(client, before["user-0"], rows(2)) == Status.INVALID_INPUT
 
-    asyncio.run(asyncio.wait_for(scenario(), 120))
+    asyncio.run(asyncio.wait_for(scenario(), 4 * SETTLE_S))
