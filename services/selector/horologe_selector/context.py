@@ -33,7 +33,7 @@ NOTHING = bytes(LATEST * NONCE_BYTES)
 
 
 class Kept(msgspec.Struct, array_like=True, gc=False):
-    """A state as it is stored. `revision`: of the application; `writers`: the mark of the last write of each, oldest
+    """A state as it is stored. `revision`: of the application; `writers`: the number of the last write of each, oldest
     first; `names`: what was observed lately, at the end, where it is found without reading the rest."""
 
     revision: int
@@ -126,7 +126,7 @@ class Context(msgspec.Struct, eq=False):
     unsaved: list[Observed] = []
     change: Change | None = None
     sent: int = 0
-    mark: int = 0
+    number: int = 0
     """Of the last write, among `writers`."""
     read_ns: int = -1
     """When; -1: not yet."""
@@ -185,16 +185,16 @@ class Context(msgspec.Struct, eq=False):
         self.state = state
         return again
 
-    def begin(self, writer: int, mark: int, shared: bool) -> Change:
+    def begin(self, writer: int, number: int, shared: bool) -> Change:
         """Write it as it is now."""
-        writers = {writer: mark}
+        writers = {writer: number}
         if shared and self.writers:
             writers = {**self.writers}
             writers.pop(writer, None)
-            writers[writer] = mark
+            writers[writer] = number
             if len(writers) > WRITERS:
                 del writers[next(iter(writers))]
-        self.writers, self.mark, self.sent, self.dirty = writers, mark, len(self.unsaved), False
+        self.writers, self.number, self.sent, self.dirty = writers, number, len(self.unsaved), False
         unsaved = self.unsaved
         names = unsaved[0].name if len(unsaved) == 1 else b"".join([one.name for one in unsaved[-NAMES:]])
         # A record ends in its names. In front of its first ones is state: as good as names that never come.
@@ -212,7 +212,7 @@ class Context(msgspec.Struct, eq=False):
         """Another write was first; tokens of what is saved after all, if that was an earlier try of this one."""
         self.change = None
         kept = stored(record.data) if record.version else None
-        tokens = self._saved() if kept and kept.writers.get(writer) == self.mark else []
+        tokens = self._saved() if kept and kept.writers.get(writer) == self.number else []
         self.sent = 0
         return tokens + self.rest_on(record)
 

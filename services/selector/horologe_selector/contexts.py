@@ -46,7 +46,7 @@ class Contexts:
         self._reads = Reads()
         self._ready: list[tuple[str, str]] = []
         self._created: dict[str, int] = {}
-        self._marks = 0
+        self._writes = 0
         self._again_ns = 0
 
     @property
@@ -130,8 +130,8 @@ class Contexts:
             # What is tried again is the very same, to be known again.
             changes = [one.change for one in self._doubtful if one.change]
             for one in self._dirty:
-                self._marks += 1
-                changes.append(one.begin(self._writer, self._marks, self._shared))
+                self._writes += 1
+                changes.append(one.begin(self._writer, self._writes, self._shared))
             self._doubtful.clear()
             self._dirty.clear()
             self._out.append(Write(tuple(changes)))
