@@ -52,8 +52,8 @@ class Horologe(Waiting):
         super().__init__(settings)
         self._durations: Mapping[str, ModelDurations] = {}
         self._rates = Rates()
-        self._patience_ns = self._rates.batch_ns
-        """By so much longer may be waited for a batch that serves e times as many requests in its time."""
+        self._advance_ns = self._rates.batch_ns
+        """By so much sooner goes a batch that serves e times as many requests in its time."""
 
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
         self._durations = cluster.durations
@@ -72,7 +72,7 @@ class Horologe(Waiting):
             found = _dynamic(start_ns, queue, known)
         if found is None:
             return None
-        gain_ns = self._patience_ns * math.log(len(found.places) / found.expected_ns)
+        gain_ns = self._advance_ns * math.log(len(found.places) / found.expected_ns)
         virtual_ns = queue[found.places[0]].deadline_ns - int(gain_ns)
         return found._replace(rank=(found.rank[0], virtual_ns, found.rank[2]))
 
@@ -106,12 +106,12 @@ class Horologe(Waiting):
         return min(LATEST_NS, WAYS * (cluster.returns.high(now_ns) or LATEST_NS))
 
     def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
-        """Patience is what batches lately took, to within a factor of two: all are ranked anew when it changes."""
+        """The advance is what batches lately took, to within a factor of two: all are ranked anew when it changes."""
         if not strategy.queue.best_effort:
             self._rates.given(free_ns, share, strategy.expected_ns)
         mean_ns = self._rates.batch_ns
-        if not self._patience_ns / 2 < mean_ns < self._patience_ns * 2:
-            self._patience_ns = mean_ns
+        if not self._advance_ns / 2 < mean_ns < self._advance_ns * 2:
+            self._advance_ns = mean_ns
             self.rankings.again()
         return super()._batch(now_ns, free_ns, share, cluster, strategy)
 
