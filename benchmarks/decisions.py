@@ -23,14 +23,14 @@ import numpy as np
 
 from bench import table
 from horologe_common.clock import ms, s
-from horologe_controller.settings import Settings
-from horologe_sim.azure import replay
-from horologe_sim.experiment import scene
-from horologe_sim.experiments.replays import Scene
-from horologe_sim.lean.ledger import Ledger
-from horologe_sim.lean.setting import Setting
-from horologe_sim.lean.traffic import Chunk, Stream, poisson
-from horologe_sim.lean.world import Lean
+from horologe_controller.settings import ControllerSettings
+from horologe_experiments.clockwork.trace_replay import Scene
+from horologe_experiments.harness.experiment import scene
+from horologe_experiments.traces.azure_functions import replay
+from horologe_sim.fast.cluster_setting import Setting
+from horologe_sim.fast.fast_world import Lean
+from horologe_sim.fast.ledger import Ledger
+from horologe_sim.fast.traffic import Chunk, Stream, poisson
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,8 @@ def run(case: Case, rate: float, seconds: int, seed: int) -> Found:
     ledger = Ledger(["all", "best effort"], len(laid.models), total_ns, s(WARMUP_S))
     stream = Stream(lambda step: laid.rates[step], total_ns, lambda step: ms(100))
     setting = Setting(
-        devices=case.devices, controller=Settings(scheduler=case.scheduler, margin_ns=ms(0.3), max_queued=10**6)
+        devices=case.devices,
+        controller=ControllerSettings(scheduler=case.scheduler, margin_ns=ms(0.3), max_queued=10**6),
     )
     chunks = _waiting(case.pending, len(laid.models), poisson([stream], total_ns, [seed]))
     lean = Lean(setting, laid.models, ledger, seed, chunks, clock=time.thread_time_ns)

@@ -23,8 +23,8 @@ import numpy as np
 from bench import table
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution, mixture
-from horologe_controller.orloj_queue import OrlojQueue
-from horologe_controller.orloj_scores import Scores
+from horologe_controller.schedulers.orloj.score_queue import OrlojQueue
+from horologe_controller.schedulers.orloj.scores import Scores
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from orloj_tournament import TournamentQueue

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from horologe_cli.arrangement import sections
-from horologe_common import frames, models, settings, wire
-from horologe_common.metrics import METRICS, Metric
+from horologe_cli.local.topology import sections
+from horologe_common import models, wire
+from horologe_common.service import settings
+from horologe_common.service.metrics import METRICS, Metric
 from horologe_common.status import Status
+from horologe_common.wire import frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

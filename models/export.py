@@ -24,7 +24,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from horologe_cli import digits
+from horologe_cli.demo import digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@ from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport, ModelState, Predict, Tensor
 
 if TYPE_CHECKING:
-    from horologe_common.core import Core
+    from horologe_common.core.protocol import Core
 
 M = TypeVar("M")
 

@@ -9,15 +9,15 @@ from horologe_common.clock import ms, s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.wire import Register
 from horologe_common.wire import Share as Told
-from horologe_controller.actions import Actions
-from horologe_controller.cluster import Cluster
-from horologe_controller.request import Request
+from horologe_controller.core.actions import Actions
+from horologe_controller.core.cluster.cluster import Cluster
+from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.requests.request import Request
 from horologe_controller.schedulers import SCHEDULERS
-from horologe_controller.settings import Settings
-from horologe_controller.worker import Worker
+from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
-    from horologe_controller.lane import Action
+    from horologe_controller.core.cluster.lane import Action
 
 NOW = s(1000)
 
@@ -28,7 +28,7 @@ class Desk:
     def __init__(
         self, name: str, resident: list[tuple[str, ...]], models: tuple[str, ...] = ("m",), **settings: Any
     ) -> None:
-        self.settings = Settings(scheduler=name, preload=False, **settings)
+        self.settings = ControllerSettings(scheduler=name, preload=False, **settings)
         self.scheduler = SCHEDULERS[name](self.settings)
         self.cluster = Cluster(10)
         self.actions = Actions("controller/0#1", self.cluster, self.settings.action_grace_ns)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import zmq
 
-from horologe_common.frames import pack, unpack
-from horologe_common.keys import Authenticator, service_keys
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import HorologeError, Status
+from horologe_common.transport.keys import Authenticator, service_keys
 from horologe_common.wire import (
     PROTOCOL,
     Admit,
@@ -28,6 +27,7 @@ from horologe_common.wire import (
     Tensor,
     Welcome,
 )
+from horologe_common.wire.frames import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

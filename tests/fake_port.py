@@ -26,12 +26,12 @@ from horologe_common.wire import (
     Tensor,
     Withdraw,
 )
-from horologe_frontend.statistics import ModelStats, Statistics
+from horologe_frontend.core.stats import ModelStats, Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.core import Buffer
+    from horologe_common.core.protocol import Buffer
     from horologe_common.wire import Predict
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import s
-from horologe_common.core import Joined
-from horologe_common.frames import array_of
+from horologe_common.core.protocol import Joined
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -21,8 +20,9 @@ from horologe_common.wire import (
     Predict,
     Query,
 )
-from horologe_frontend.core import Frontend
-from horologe_frontend.settings import Settings
+from horologe_common.wire.frames import array_of
+from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.settings import FrontendSettings
 
 CLIENT, SELECTOR, CONTROLLER, WORKER = "client/aa", "selector/0#1", "controller/0#1", "worker/0#1"
 NOW = s(100)
@@ -37,7 +37,7 @@ def digest(header: bytes, buffers: Any) -> bytes:
 
 def a_frontend(*applications: Application, specs: Any = SPECS, **settings: Any) -> Frontend:
     """Connected to everything; two models and these applications known."""
-    frontend = Frontend("frontend/0#1", Settings(**settings), digest)
+    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
     for address in (SELECTOR, CONTROLLER, WORKER):
         frontend.handle(0, address, Joined(address), ())
     frontend.handle(0, CONTROLLER, Models(0, tuple(map(a_state, specs))), ())

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 import uvloop
 
 from fake_port import FakePort
-from horologe_frontend.http_settings import HttpSettings
-from horologe_frontend.oip import Oip
-from horologe_frontend.rest import HttpServer
+from horologe_frontend.http.listener import HttpServer
+from horologe_frontend.http.settings import HttpSettings
+from horologe_frontend.oip.handler import Oip
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -16,17 +16,17 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from horologe_selector.contexts import Contexts
-from horologe_selector.keeper import Keeper
-from horologe_selector.settings import Settings
+from horologe_selector.core.contexts.contexts import Contexts
+from horologe_selector.settings import SelectorSettings
 from horologe_selector.stores import open_store
+from horologe_selector.stores.store_writer import Keeper
 from learning import BOTH, A, a_running
 
 BATCH = 7
 POLL_S = 0.01
 
 
-def main(settings: Settings, address: str, first: int, count: int, many: int) -> None:
+def main(settings: SelectorSettings, address: str, first: int, count: int, many: int) -> None:
     store, running = open_store(settings), a_running()
     contexts = Contexts(settings, address, store.shared)
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -55,4 +55,4 @@ def main(settings: Settings, address: str, first: int, count: int, many: int) ->
 
 if __name__ == "__main__":
     _, text, address, *numbers = sys.argv
-    main(msgspec.json.decode(text, type=Settings), address, *map(int, numbers))
+    main(msgspec.json.decode(text, type=SelectorSettings), address, *map(int, numbers))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from horologe_common.applications import Application
-from horologe_selector.context import name_of, stored
-from horologe_selector.contexts import Contexts
-from horologe_selector.keeper import refused, serve
+from horologe_selector.core.applications.active_application import Running
+from horologe_selector.core.contexts.context import name_of, stored
+from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.policy import Guess, Selection, State
-from horologe_selector.running import Running
-from horologe_selector.settings import Settings
+from horologe_selector.settings import SelectorSettings
+from horologe_selector.stores.store_writer import refused, serve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ class Shelf:
         self, store: StateStore, address: str = "selector/0#1", running: Running | None = None, **settings: Any
     ):
         self.store = store
-        self.contexts = Contexts(Settings(**settings), address, store.shared)
+        self.contexts = Contexts(SelectorSettings(**settings), address, store.shared)
         self.running = running or a_running()
         self.now_ns = 0
         self.asked: deque[Any] = deque()

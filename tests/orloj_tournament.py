@@ -14,8 +14,8 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from horologe_controller.orloj_queue import Steps
-    from horologe_controller.orloj_scores import Scores
+    from horologe_controller.schedulers.orloj.score_queue import Steps
+    from horologe_controller.schedulers.orloj.scores import Scores
 
 NOBODY = -1
 FLOOR = (0.0, -math.inf)

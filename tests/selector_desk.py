@@ -11,7 +11,7 @@ import numpy as np
 from builders import a_spec, a_state, sent
 from horologe_common.applications import Application
 from horologe_common.clock import ms
-from horologe_common.core import Joined
+from horologe_common.core.protocol import Joined
 from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
@@ -25,11 +25,11 @@ from horologe_common.wire import (
     Submit,
     Tensor,
 )
-from horologe_selector.core import Selector
-from horologe_selector.keeper import refused, serve
-from horologe_selector.settings import Settings
+from horologe_selector.core.selector import Selector
+from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import Away
 from horologe_selector.stores.memory import Memory
+from horologe_selector.stores.store_writer import refused, serve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ class Desk:
 
     def __init__(self, models: str = "abc", store: Memory | None = None, number: int = 1, **settings: Any) -> None:
         self.selector = Selector(
-            f"selector/0#{number}", Settings(**({"store": "memory"} | settings)), random.Random(number)
+            f"selector/0#{number}", SelectorSettings(**({"store": "memory"} | settings)), random.Random(number)
         )  # fmt: skip
         self.store = store if store is not None else Unplugged()
         self.now_ns = 0

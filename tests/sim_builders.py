@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms, s
-from horologe_controller.settings import Settings as ControllerSettings
-from horologe_sim.house import House
-from horologe_sim.network import NetworkSettings
-from horologe_sim.scenario import Entry, Fault, Scenario
-from horologe_sim.workload import Load
+from horologe_controller.settings import ControllerSettings
+from horologe_sim.engine.network import NetworkSettings
+from horologe_sim.scenario.scenario import Entry, Fault, Scenario
+from horologe_sim.scenario.simulated_cluster import House
+from horologe_sim.scenario.workload import Load
 
 if TYPE_CHECKING:
-    from horologe_sim.report import Report
+    from horologe_sim.report.report import Report
 
 PAGE_MB = 16.0
 

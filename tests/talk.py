@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from horologe.session import Session
+from horologe.core.session import Session
 from horologe_common.clock import s
-from horologe_common.frames import pack, unpack
 from horologe_common.models import ModelSpec
 from horologe_common.status import (
     Status,
@@ -22,6 +21,7 @@ from horologe_common.wire import (
     ModelState,
     Welcome,
 )
+from horologe_common.wire.frames import pack, unpack
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 

@@ -8,20 +8,20 @@ import numpy as np
 
 from builders import a_report, a_spec
 from horologe_common.clock import ms
-from horologe_common.core import Joined, Out
-from horologe_common.frames import header_of
+from horologe_common.core.protocol import Joined, Out
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Outputs, Result, Row, Ship, Shipped
-from horologe_gpu_worker.batches import assemble, results
-from horologe_gpu_worker.core import Worker
-from horologe_gpu_worker.lanes import Finished, Operation
-from horologe_gpu_worker.memory import Workspace
-from horologe_gpu_worker.settings import Settings
+from horologe_common.wire.frames import header_of
+from horologe_gpu_worker.core.lanes import Finished, Operation
+from horologe_gpu_worker.core.worker import Worker
+from horologe_gpu_worker.execution.batching import assemble, results
+from horologe_gpu_worker.execution.io_cache import Workspace
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.core import Buffer
+    from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
 
 CONTROLLER = "controller/0#a"
@@ -33,7 +33,7 @@ PAGE = 16 << 20
 
 def a_worker(inline: bool = True, specs: Sequence[ModelSpec] = (), **settings: Any) -> Worker:
     reports = [a_report(spec) for spec in specs or (a_spec(),)]
-    return Worker("worker/0#w", Settings(**settings), reports, lambda _: inline)
+    return Worker("worker/0#w", WorkerSettings(**settings), reports, lambda _: inline)
 
 
 def joined(worker: Worker, controller: str = CONTROLLER) -> list[Out]:

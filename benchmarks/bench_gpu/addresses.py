@@ -14,8 +14,8 @@ import torch
 from bench_gpu.figures import Row, row, sampled, timed
 from bench_gpu.loads import busy
 from bench_gpu.rig import BATCH_SIZES
-from horologe_gpu_worker.paging.tensors import views
-from horologe_gpu_worker.runtimes.pytorch_graphs import Capturer
+from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import Capturer
+from horologe_gpu_worker.runtimes.pytorch.paging.weight_tensors import views
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

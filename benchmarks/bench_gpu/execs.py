@@ -9,7 +9,7 @@ import torch
 
 from bench_gpu.figures import Row, row, sampled, timed
 from bench_gpu.rig import BATCH_SIZES
-from horologe_gpu_worker.runtimes.pytorch_graphs import Captured, Capturer
+from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import Captured, Capturer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench_gpu.figures import Row, row, sampled, timed
-from horologe_gpu_worker.runtimes import pytorch_cuda
+from horologe_gpu_worker.runtimes.pytorch import cuda_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ LOAD_SAMPLES, COPY_SAMPLES, BESIDE_SAMPLES = 60, 1_000, 3_000
 def ceilings(rig: Rig) -> Iterator[Row]:
     """One large copy by itself: the most that LOAD can reach."""
     size = (1 << 20) if rig.pretend else CEILING_BYTES
-    host = pytorch_cuda.pinned(size)
+    host = cuda_engine.pinned(size)
     host.random_(0, 256)
     on_device = torch.empty(size, dtype=torch.uint8, device=rig.device)
     beside = torch.empty_like(on_device)

@@ -14,9 +14,9 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from horologe_gpu_worker.paging import tensors
-from horologe_gpu_worker.paging.host import HostBacking
-from horologe_gpu_worker.runtimes import pytorch_cuda, pytorch_graphs, pytorch_paged, pytorch_program
+from horologe_gpu_worker.runtimes.pytorch import cuda_engine, cuda_graphs, paged_weights, program
+from horologe_gpu_worker.runtimes.pytorch.paging import weight_tensors
+from horologe_gpu_worker.runtimes.pytorch.paging.host_pages import HostBacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,12 +105,12 @@ def pretend_cuda() -> Iterator[None]:
         for name, value in cuda.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         patches: list[tuple[Any, str, Any]] = [
-            (pytorch_graphs, "device_at", lambda number: torch.device("cpu")),
-            (pytorch_cuda, "load_driver", lambda: None),
-            (pytorch_cuda, "CudaBacking", lambda driver, device, page_bytes: HostBacking(page_bytes)),
-            (pytorch_cuda, "pinned", lambda size: torch.zeros(size, dtype=torch.uint8)),
-            (pytorch_cuda, "load_program", lambda path, cuda: pytorch_program.load_program(path)),
-            (pytorch_paged, "tensor_at", lambda address, size, cuda: tensors.tensor_at(address, size, None)),
+            (cuda_graphs, "device_at", lambda number: torch.device("cpu")),
+            (cuda_engine, "load_driver", lambda: None),
+            (cuda_engine, "CudaBacking", lambda driver, device, page_bytes: HostBacking(page_bytes)),
+            (cuda_engine, "pinned", lambda size: torch.zeros(size, dtype=torch.uint8)),
+            (cuda_engine, "load_program", lambda path, cuda: program.load_program(path)),
+            (paged_weights, "tensor_at", lambda address, size, cuda: weight_tensors.tensor_at(address, size, None)),
         ]
         for module, name, value in patches:
             stack.enter_context(mock.patch.object(module, name, value))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench_gpu.nets import MAX_ROWS, NETS, TINY, exported
-from horologe_gpu_worker.runtimes import pytorch_cuda
-from horologe_gpu_worker.runtimes.pytorch_program import Program, program_of
+from horologe_gpu_worker.runtimes.pytorch import cuda_engine
+from horologe_gpu_worker.runtimes.pytorch.program import Program, program_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class Rig:
         self.effort = effort
         self.half = half
         self.nets = TINY if tiny else NETS
-        self.engine = pytorch_cuda.CudaEngine(0, 8 if tiny else 128, PAGE_BYTES, (4 if tiny else 512) << 20)
+        self.engine = cuda_engine.CudaEngine(0, 8 if tiny else 128, PAGE_BYTES, (4 if tiny else 512) << 20)
         self.device = self.engine.capturer.device
         self.copy_gb_s = 0.0
         """Of a plain copy from pinned memory, once that has been measured."""
@@ -43,7 +43,7 @@ class Rig:
     def program(self, name: str) -> Program:
         if name not in self._programs:
             program = program_of(exported(self.nets[name], self.half), None if self.pretend else 0)
-            pytorch_cuda.pin(program.memory)
+            cuda_engine.pin(program.memory)
             self._programs[name] = program
         return self._programs[name]
 

@@ -12,7 +12,7 @@ import pytest
 
 from compose.stack import ROOT, Stack, Unavailable, get_json, until
 from horologe import Application, Client
-from horologe_cli.digits import held_out
+from horologe_cli.demo.digits import held_out
 from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from bench_gpu.rig import Rig
 from cuda_cases import *  # noqa: F403 (its tests are run here)
-from horologe_gpu_worker.paging.cuda import CudaBacking
-from horologe_gpu_worker.paging.driver import CudaError, device_name, load_driver
-from horologe_gpu_worker.paging.pool import OutOfPages, PagePool
-from horologe_gpu_worker.paging.tensors import tensor_at
-from horologe_gpu_worker.runtimes.pytorch_cuda import pin
+from horologe_gpu_worker.runtimes.pytorch.cuda_engine import pin
+from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import CudaError, device_name, load_driver
+from horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages import CudaBacking
+from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import OutOfPages, PagePool
+from horologe_gpu_worker.runtimes.pytorch.paging.weight_tensors import tensor_at
 
 pytestmark = pytest.mark.gpu
 PAGE_BYTES = 16 << 20

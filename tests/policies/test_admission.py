@@ -6,12 +6,12 @@ from builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.wire import Register, Share
-from horologe_controller.cluster import Cluster
-from horologe_controller.request import Request
-from horologe_controller.scheduler import Refusal
+from horologe_controller.core.cluster.cluster import Cluster
+from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.requests.request import Request
+from horologe_controller.core.scheduling.scheduler import Refusal
 from horologe_controller.schedulers import SCHEDULERS
-from horologe_controller.settings import Settings
-from horologe_controller.worker import Worker
+from horologe_controller.settings import ControllerSettings
 
 NOW = s(1000)
 
@@ -20,7 +20,7 @@ class Desk:
     """A scheduler, and workers of one share that have the models said, all resident."""
 
     def __init__(self, *workers: tuple[str, ...]) -> None:
-        self.scheduler = SCHEDULERS["horologe"](Settings())
+        self.scheduler = SCHEDULERS["horologe"](ControllerSettings())
         self.cluster = Cluster(10)
         self.specs = {name: a_spec(name) for names in workers for name in names}
         self.cluster.specs = {spec.key: spec for spec in self.specs.values()}

@@ -13,23 +13,23 @@ from horologe_common.clock import ms, s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.wire import Register
 from horologe_common.wire import Share as Told
-from horologe_controller import demand, strategies
-from horologe_controller.actions import Actions
-from horologe_controller.cluster import Cluster
-from horologe_controller.demand import CAPACITY_PART, Demand
-from horologe_controller.request import Request
+from horologe_controller.core.actions import Actions
+from horologe_controller.core.cluster.cluster import Cluster
+from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.requests.request import Request
+from horologe_controller.core.scheduling import demand, strategies
+from horologe_controller.core.scheduling.demand import CAPACITY_PART, Demand
+from horologe_controller.core.scheduling.strategies import Ranking, Strategy
 from horologe_controller.schedulers.clockwork import Clockwork
-from horologe_controller.settings import Settings
-from horologe_controller.strategies import Ranking, Strategy
-from horologe_controller.worker import Worker
+from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_common.models import ModelSpec
-    from horologe_controller.queues import ModelQueue
-    from horologe_controller.scheduler import Plan
-    from horologe_controller.share import Holders, Share
+    from horologe_controller.core.cluster.share import Holders, Share
+    from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.scheduler import Plan
 
 NOW = s(1000)
 SIZES = (1, 2, 4, 8)
@@ -122,7 +122,7 @@ class ScannedDemand(Demand):
 class Scan(Clockwork):
     """The scheduler with nothing remembered between two looks, looking at every share each time."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
         self.demand = ScannedDemand(settings.action_grace_ns)
 
@@ -141,7 +141,7 @@ class Desk:
     """A scheduler, its cluster, and devices that end every action in some part of its expected time."""
 
     def __init__(self, kind: type[Clockwork], models: int, shares: int, pages: int, admission: bool) -> None:
-        self.settings = Settings(admission=admission, preload=False)
+        self.settings = ControllerSettings(admission=admission, preload=False)
         self.scheduler = kind(self.settings)
         self.cluster = Cluster(10)
         self.actions = Actions("controller/0#1", self.cluster, ms(250))

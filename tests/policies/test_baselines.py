@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from desk import NOW, Desk
 from horologe_common.clock import ms
-from horologe_controller.regression import loss, quantile_line
 from horologe_controller.schedulers.clipper import BatchLimit
 from horologe_controller.schedulers.deferred import WAY_NS
-from horologe_controller.settings import Settings
+from horologe_controller.schedulers.quantile_regression import loss, quantile_line
+from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
-    from horologe_controller.lane import Action
+    from horologe_controller.core.cluster.lane import Action
 
 SIZES = (1, 2, 4, 8, 16)
 EVERY_SIZE = tuple(range(1, 65))
@@ -37,7 +37,7 @@ def ids(actions: list[Action]) -> list[list[int]]:
 def test_the_limit_rises_by_one_with_full_batches_and_falls_by_a_tenth() -> None:
     limit, rows = BatchLimit(), []
     for size, took_ms in ((1, 5), (2, 5), (2, 5), (2, 5), (4, 11), (2, 5), (2, 11)):
-        limit.step(size, ms(took_ms), ms(10), SIZES, Settings())
+        limit.step(size, ms(took_ms), ms(10), SIZES, ControllerSettings())
         rows.append(round(limit.rows, 3))
     assert rows == [2, 3, 4, 4, 3.6, 4.6, 4.14]  # a batch of 2 says nothing about a limit of 4 but that it is too high
 
@@ -46,7 +46,7 @@ def test_the_limit_rises_by_one_with_full_batches_and_falls_by_a_tenth() -> None
 def test_the_limit_stays_between_one_and_the_largest_size(batches: list[tuple[int, int]], regression: bool) -> None:
     limit = BatchLimit()
     for size, took_ms in batches:
-        (limit.fit if regression else limit.step)(size, ms(took_ms), ms(20), SIZES, Settings())
+        (limit.fit if regression else limit.step)(size, ms(took_ms), ms(20), SIZES, ControllerSettings())
         assert 1 <= limit.rows <= 16
         assert limit.full(SIZES) in SIZES
 
@@ -54,7 +54,7 @@ def test_the_limit_stays_between_one_and_the_largest_size(batches: list[tuple[in
 @pytest.mark.parametrize("regression", [False, True])
 def test_the_limit_finds_the_largest_batch_within_the_slo(regression: bool) -> None:
     """20.1 ms hold 37 rows. Additive increase goes one beyond and back by a tenth, regression looks now and then."""
-    limit, settings, rows = BatchLimit(), Settings(), []
+    limit, settings, rows = BatchLimit(), ControllerSettings(), []
     for _ in range(400):
         size = limit.full(EVERY_SIZE)
         (limit.fit if regression else limit.step)(size, took_ns(size), ms(20.1), EVERY_SIZE, settings)
@@ -69,7 +69,7 @@ def test_regression_does_not_take_noise_for_a_slope() -> None:
     limit, noise, large = BatchLimit(), random.Random(0), []
     for _ in range(1000):
         size = limit.full(EVERY_SIZE)
-        limit.fit(size, round(took_ns(size) * noise.gauss(1, 0.02)), ms(20.1), EVERY_SIZE, Settings())
+        limit.fit(size, round(took_ns(size) * noise.gauss(1, 0.02)), ms(20.1), EVERY_SIZE, ControllerSettings())
         large.append(size)
     assert max(large) <= 40
     assert sum(large[200:]) / 800 > 33
@@ -81,7 +81,7 @@ def test_regression_leaves_room_for_the_slow_ones() -> None:
     for number in range(300):
         size = SIZES[number % 5]
         slow = 1.5 if number % 100 in (3, 31, 67) else 1
-        limit.fit(size, round(slow * took_ns(size)), ms(13), SIZES, Settings())
+        limit.fit(size, round(slow * took_ns(size)), ms(13), SIZES, ControllerSettings())
     assert limit.rows == 8  # 16 rows mostly take 9.5 ms, and now and then 14.25 ms
 
 

@@ -10,25 +10,25 @@ import pytest
 
 from builders import a_report, a_spec
 from horologe_common.clock import ms, s
-from horologe_common.core import Out
+from horologe_common.core.protocol import Out
 from horologe_common.models import PAGE_BYTES, ModelSpec
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
-from horologe_controller.cluster import Cluster
-from horologe_controller.request import Request
+from horologe_controller.core.cluster.cluster import Cluster
+from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.requests.request import Request
 from horologe_controller.schedulers import SCHEDULERS
-from horologe_controller.settings import Settings
-from horologe_controller.worker import Worker
-from horologe_sim.house import House
-from horologe_sim.noise import Noise
-from horologe_sim.workload import Load as Phase
+from horologe_controller.settings import ControllerSettings
+from horologe_sim.engine.noise import Noise
+from horologe_sim.scenario.simulated_cluster import House
+from horologe_sim.scenario.workload import Load as Phase
 from sim_builders import a_scenario, an_entry, assert_at_rest, assert_mirror, played, poisson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.core import Buffer, Core
-    from horologe_controller.scheduler import Batch, Plan, Refusal, Scheduler
-    from horologe_sim.scenario import Scenario
+    from horologe_common.core.protocol import Buffer, Core
+    from horologe_controller.core.scheduling.scheduler import Batch, Plan, Refusal, Scheduler
+    from horologe_sim.scenario.scenario import Scenario
 
 NOW = s(1000)
 EXEC = {size: ms(2 + 0.5 * (size - 1)) for size in (1, 2, 4, 8, 16)}  # a_profile's
@@ -43,7 +43,7 @@ class Desk:
     def __init__(
         self, name: str, models: Sequence[ModelSpec], resident: Sequence[str] = (), workers: int = 1, pages: int = 64
     ) -> None:
-        self.settings = Settings(scheduler=name)
+        self.settings = ControllerSettings(scheduler=name)
         self.scheduler: Scheduler = SCHEDULERS[name](self.settings)
         self.cluster = Cluster(10)
         self.cluster.specs = {spec.key: spec for spec in models}

@@ -14,13 +14,13 @@ from horologe_common.clock import ms
 from horologe_common.models import Profile
 from horologe_common.wire import ModelReport, Register
 from horologe_common.wire import Share as Told
-from horologe_controller.cluster import Cluster
-from horologe_controller.lane import Action, Lane
-from horologe_controller.queues import ModelQueue
-from horologe_controller.request import Request
+from horologe_controller.core.cluster.cluster import Cluster
+from horologe_controller.core.cluster.lane import Action, Lane
+from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.requests.request import Request
+from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.schedulers import SCHEDULERS
-from horologe_controller.settings import Settings
-from horologe_controller.worker import Worker
+from horologe_controller.settings import ControllerSettings
 
 SIZES = (1, 2, 4, 8)
 
@@ -42,7 +42,7 @@ def test_a_rank_only_grows_with_the_start(name: str, times: list[int], deadlines
     for number, deadline in enumerate(deadlines):
         at_ns = NOW + ms(deadline)
         queue.add(Request(number, "s", number, spec, spec.key, 1, "f", number, NOW, at_ns, False))
-    scheduler: Any = SCHEDULERS[name](Settings(scheduler=name))
+    scheduler: Any = SCHEDULERS[name](ControllerSettings(scheduler=name))
     found = [scheduler.propose(NOW, NOW + ms(start), share, queue) for start in sorted(starts)]
     ranks = [strategy.rank for strategy in found if strategy is not None]
     assert ranks == sorted(ranks)

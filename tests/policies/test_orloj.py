@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_report, a_spec
-from horologe_common import snapshot
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
+from horologe_common.recording import snapshot
 from horologe_common.wire import Register, Share
-from horologe_controller.cluster import Cluster
-from horologe_controller.durations import ModelDurations, Part
-from horologe_controller.request import Request
-from horologe_controller.schedulers.orloj import Orloj, promised_ns
-from horologe_controller.settings import Settings
-from horologe_controller.worker import Worker
+from horologe_controller.core.cluster.cluster import Cluster
+from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.requests.request import Request
+from horologe_controller.core.runtime_distributions import ModelDurations, Part
+from horologe_controller.schedulers.orloj.orloj import Orloj, promised_ns
+from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
-    from horologe_controller.scheduler import Batch, Refusal
+    from horologe_controller.core.scheduling.scheduler import Batch, Refusal
 
 NOW = s(1000)
 BASE_NS = ms(4)
@@ -33,7 +33,7 @@ class Desk:
 
     def __init__(self, *, known: bool = True, **settings: Any) -> None:
         self.spec = a_spec(batch_sizes=(1, 2, 4))
-        self.settings = Settings(scheduler="orloj", **settings)
+        self.settings = ControllerSettings(scheduler="orloj", **settings)
         self.scheduler = Orloj(self.settings)
         self.cluster = Cluster(10)
         self.cluster.specs = {self.spec.key: self.spec}

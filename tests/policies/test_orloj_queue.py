@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution, batch_of, mixture
-from horologe_controller.orloj_queue import OrlojQueue
-from horologe_controller.orloj_scores import Scores
+from horologe_controller.schedulers.orloj.score_queue import OrlojQueue
+from horologe_controller.schedulers.orloj.scores import Scores
 from orloj_tournament import TournamentQueue
 
 NOW = s(10**6)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms
 from horologe_common.distribution import Distribution
-from horologe_controller import prospects
-from horologe_controller.durations import ModelDurations, Part
+from horologe_controller.core.runtime_distributions import ModelDurations, Part
+from horologe_controller.core.scheduling import batch_value
 
 BASE_NS, SIZES = ms(7), (1, 2, 4, 8)
 NOW = ms(1000)
@@ -22,9 +22,9 @@ def fixed(*solo_ms: float) -> ModelDurations:
     )
 
 
-def best(known: ModelDurations, *waiting: tuple[str, float]) -> prospects.Prospect | None:
+def best(known: ModelDurations, *waiting: tuple[str, float]) -> batch_value.Prospect | None:
     """Of requests (application, ms left), ascending."""
-    return prospects.best(
+    return batch_value.best(
         NOW, [NOW + ms(left) for _, left in waiting], [known.kind(one, 0) for one, _ in waiting], SIZES, known
     )
 

@@ -9,17 +9,17 @@ import pytest
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.status import InvalidInput
-from horologe_sim.house import House
-from horologe_sim.marks import Skill, label, truth
-from horologe_sim.noise import Noise
-from horologe_sim.scenario import Scenario, load
-from horologe_sim.workload import Load
+from horologe_sim.engine.noise import Noise
+from horologe_sim.engine.traceable_inputs import Skill, label, truth
+from horologe_sim.scenario.scenario import Scenario, load
+from horologe_sim.scenario.simulated_cluster import House
+from horologe_sim.scenario.workload import Load
 from sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, poisson
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from horologe_sim.scenario import Entry
+    from horologe_sim.scenario.scenario import Entry
 
 SLOW = Noise(tail_share=1.0, tail_ns=ms(100))
 

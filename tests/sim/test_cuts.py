@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from horologe_common.clock import ms, s
-from horologe_gpu_worker.settings import Settings as WorkerSettings
+from horologe_gpu_worker.settings import WorkerSettings
 from sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, poisson, stall
 
 

@@ -11,15 +11,15 @@ from horologe_common.clock import ms, s, us
 from horologe_common.distribution import Distribution
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
-from horologe_controller.durations import ModelDurations, Part
-from horologe_controller.settings import Settings as ControllerSettings
-from horologe_sim.catalogue import varieties
-from horologe_sim.gpu import SimModel
-from horologe_sim.lean.ledger import Ledger
-from horologe_sim.lean.setting import Setting
-from horologe_sim.lean.traffic import STATIC, Chunk, Loop, Request
-from horologe_sim.lean.world import Lean
-from horologe_sim.noise import NOISES
+from horologe_controller.core.runtime_distributions import ModelDurations, Part
+from horologe_controller.settings import ControllerSettings
+from horologe_sim.engine.noise import NOISES
+from horologe_sim.engine.virtual_worker import SimModel
+from horologe_sim.fast.cluster_setting import Setting
+from horologe_sim.fast.fast_world import Lean
+from horologe_sim.fast.ledger import Ledger
+from horologe_sim.fast.traffic import STATIC, Chunk, Loop, Request
+from horologe_sim.scenario.clockwork_models import varieties
 
 BASE_NS = ms(7)
 SIZES = (1, 2, 4, 8, 16)

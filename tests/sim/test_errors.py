@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 from horologe_common.clock import ms
 from horologe_common.models import PAGE_BYTES
-from horologe_common.recorder import Recorder, RecorderSettings
-from horologe_controller.core import Controller
-from horologe_gpu_worker.core import Worker
-from horologe_gpu_worker.settings import Settings
-from horologe_sim.errors import Errors
-from horologe_sim.house import House
-from horologe_sim.noise import NOISES
+from horologe_common.recording.recorder import Recorder, RecorderSettings
+from horologe_controller.core.controller import Controller
+from horologe_gpu_worker.core.worker import Worker
+from horologe_gpu_worker.settings import WorkerSettings
+from horologe_sim.engine.noise import NOISES
+from horologe_sim.engine.world import START_NS
 from horologe_sim.replay import replay
-from horologe_sim.world import START_NS
+from horologe_sim.report.action_errors import Errors
+from horologe_sim.scenario.simulated_cluster import House
 from sim_builders import a_scenario, an_entry, poisson
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from horologe_sim.scenario import Scenario
+    from horologe_sim.scenario.scenario import Scenario
 
 C = TypeVar("C")
 METRICS = ("prediction", "completion")
@@ -30,7 +30,7 @@ def busy() -> Scenario:
     """More models than fit, and durations that are not what they were."""
     return a_scenario(
         an_entry("m", count=4), load=[poisson(300)], noise=NOISES["clockwork"],
-        worker=Settings(pages_bytes=3 * PAGE_BYTES),
+        worker=WorkerSettings(pages_bytes=3 * PAGE_BYTES),
     )  # fmt: skip
 
 

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from horologe_cli.main import app
-from horologe_sim.experiment import Bar, scene
-from horologe_sim.experiments import EXPERIMENTS
-from horologe_sim.experiments.fig5 import Scene
+from horologe_experiments.clockwork.fig5 import Scene
+from horologe_experiments.harness.experiment import Bar, scene
+from horologe_experiments.registry import EXPERIMENTS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
-from horologe_common.core import role
+from horologe_common.core.protocol import role
 from horologe_common.wire import Infer, Load, Register, Result, Unload
-from horologe_controller.core import Controller
+from horologe_controller.core.controller import Controller
 from horologe_controller.schedulers import SCHEDULERS
-from horologe_gpu_worker.lanes import Finished
-from horologe_sim.house import House
-from horologe_sim.noise import Noise
-from horologe_sim.scenario import Fault
+from horologe_gpu_worker.core.lanes import Finished
+from horologe_sim.engine.noise import Noise
+from horologe_sim.scenario.scenario import Fault
+from horologe_sim.scenario.simulated_cluster import House
 from sim_builders import (
     a_scenario,
     an_entry,
@@ -32,8 +32,8 @@ from sim_builders import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.core import Buffer, Core, Out
-    from horologe_sim.scenario import Scenario
+    from horologe_common.core.protocol import Buffer, Core, Out
+    from horologe_sim.scenario.scenario import Scenario
 
 LATE_ON_PURPOSE = ("clipper", "fifo")
 """They have no windows: what is late is run all the same."""

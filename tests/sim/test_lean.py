@@ -14,18 +14,18 @@ from hypothesis import strategies as some
 from horologe_common.clock import ms, s, us
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Row
-from horologe_controller.settings import Settings as ControllerSettings
-from horologe_sim import scenario as scenarios
-from horologe_sim.catalogue import batch_limited_rate, varieties
-from horologe_sim.lean.device import LeanDevice
-from horologe_sim.lean.ledger import Ledger, Times
-from horologe_sim.lean.setting import Setting
-from horologe_sim.lean.traffic import Chunk, Loop, Stream, poisson
-from horologe_sim.lean.world import Lean
-from horologe_sim.network import NetworkSettings
-from horologe_sim.noise import NOISES, Draws, measured
-from horologe_sim.scenario import Entry, Scenario
-from horologe_sim.workload import Load as Phase
+from horologe_controller.settings import ControllerSettings
+from horologe_sim.engine.network import NetworkSettings
+from horologe_sim.engine.noise import NOISES, Draws, measured
+from horologe_sim.fast.cluster_setting import Setting
+from horologe_sim.fast.fast_worker import LeanDevice
+from horologe_sim.fast.fast_world import Lean
+from horologe_sim.fast.ledger import Ledger, Times
+from horologe_sim.fast.traffic import Chunk, Loop, Stream, poisson
+from horologe_sim.scenario import scenario as scenarios
+from horologe_sim.scenario.clockwork_models import batch_limited_rate, varieties
+from horologe_sim.scenario.scenario import Entry, Scenario
+from horologe_sim.scenario.workload import Load as Phase
 
 (RESNET,) = varieties(["resnet50_v1"])
 

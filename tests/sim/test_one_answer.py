@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
-from horologe_sim.noise import Noise
-from horologe_sim.scenario import Scenario
-from horologe_sim.workload import Load
+from horologe_sim.engine.noise import Noise
+from horologe_sim.scenario.scenario import Scenario
+from horologe_sim.scenario.workload import Load
 from sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, stall
 
 PROCESSES = ("worker/0", "worker/1", "edge", "frontend", "selector", "controller")
@@ -94,7 +94,7 @@ def test_one_answer_by_deadline_plus_grace_and_never_swapped(scenario: Scenario)
 
 def test_the_property_can_fail() -> None:
     """A frontend that answers twice is found out: so the counting counts."""
-    from horologe_frontend.core import Frontend
+    from horologe_frontend.core.frontend import Frontend
 
     class Twice(Frontend):
         def tick(self, now_ns: int) -> None:
@@ -102,7 +102,7 @@ def test_the_property_can_fail() -> None:
             self.out.extend([out for out in self.out if out.to.startswith("client/")])
 
     from horologe_frontend.digest import digest
-    from horologe_sim.house import House
+    from horologe_sim.scenario.simulated_cluster import House
 
     house = House(a_scenario())
 

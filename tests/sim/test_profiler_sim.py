@@ -9,18 +9,18 @@ import pytest
 
 from horologe_common.clock import ms, s
 from horologe_common.wire import Distributions, Submit
-from horologe_profiler.core import Profiler
-from horologe_profiler.settings import Settings
-from horologe_sim.house import House
-from horologe_sim.noise import Noise
-from horologe_sim.scenario import Fault
+from horologe_profiler.core.profiler import Profiler
+from horologe_profiler.settings import ProfilerSettings
+from horologe_sim.engine.noise import Noise
+from horologe_sim.scenario.scenario import Fault
+from horologe_sim.scenario.simulated_cluster import House
 from sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, kill, played, poisson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.core import Core, Out
-    from horologe_sim.scenario import Scenario
+    from horologe_common.core.protocol import Core, Out
+    from horologe_sim.scenario.scenario import Scenario
 
 EXEC_MS = {1: 2.0, 2: 3.0, 4: 5.0, 8: 9.0}
 
@@ -40,7 +40,7 @@ class Published:
 
 
 def with_profiler(*entries: Any, **fields: Any) -> Scenario:
-    settings = Settings(**({"publish_ns": ms(200)} | fields.pop("profiler", {})))
+    settings = ProfilerSettings(**({"publish_ns": ms(200)} | fields.pop("profiler", {})))
     frontend = a_scenario().frontend
     fields |= {"frontend": msgspec.structs.replace(frontend, sample_ns=ms(50)), "profiler": settings}
     return a_scenario(*(entries or (an_entry(exec_ms=EXEC_MS),)), **({"duration_ns": s(4)} | fields))

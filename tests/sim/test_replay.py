@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horologe_common.clock import ms
-from horologe_common.recorder import Recorder, RecorderSettings
-from horologe_common.settings import SettingsError
-from horologe_controller.actions import Actions
-from horologe_sim.house import House
+from horologe_common.recording.recorder import Recorder, RecorderSettings
+from horologe_common.service.settings import SettingsError
+from horologe_controller.core.actions import Actions
 from horologe_sim.replay import replay
-from horologe_sim.scenario import Scenario
+from horologe_sim.scenario.scenario import Scenario
+from horologe_sim.scenario.simulated_cluster import House
 from sim_builders import a_scenario, an_entry, kill, poisson, stall
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from horologe_common.core import Out
+    from horologe_common.core.protocol import Out
 
 
 def recorded(folder: Path, scenario: Scenario, messages: int = 20_000, segments: int = 2) -> Path:

@@ -10,28 +10,28 @@ import pytest
 
 from horologe_common.applications import Application
 from horologe_common.clock import ms
-from horologe_common.core import Out
-from horologe_common.outlines import fill, filled, outline, outlines
-from horologe_common.recorder import Handled, Recorder, RecorderSettings, read_segments
-from horologe_common.snapshot import restore, snapshot
+from horologe_common.core.protocol import Out
+from horologe_common.recording.recorder import Handled, Recorder, RecorderSettings, read_segments
+from horologe_common.recording.snapshot import restore, snapshot
+from horologe_common.recording.tensor_summary import fill, filled, outline, outlines
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Answer, Feedback, Observation, Outputs, Tensor
-from horologe_selector.cache import Cache
+from horologe_selector.core.predictions.cache import Cache
+from horologe_selector.core.predictions.tensor_values import values_of
 from horologe_selector.policies.exp4 import Exp4
-from horologe_selector.predictions import values_of
-from horologe_selector.settings import Settings as SelectorSettings
+from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import Found, Written
-from horologe_sim import house as houses
-from horologe_sim.client import Client
-from horologe_sim.marks import ROWS_A_REQUEST, truth
+from horologe_sim.engine.simulated_clients import Client
+from horologe_sim.engine.traceable_inputs import ROWS_A_REQUEST, truth
 from horologe_sim.replay import replay
+from horologe_sim.scenario import simulated_cluster as houses
 from sim_builders import a_scenario, an_entry, kill, poisson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from horologe_common.core import Buffer
+    from horologe_common.core.protocol import Buffer
 
 LONG = "-of-a-name-so-long-that-what-is-stored-of-it-is-longer-than-any-hash"
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horologe_common.clock import ms, s
-from horologe_sim.noise import Noise
-from horologe_sim.scenario import Fault
+from horologe_sim.engine.noise import Noise
+from horologe_sim.scenario.scenario import Fault
 from sim_builders import a_scenario, an_entry, assert_at_rest, played, poisson
 
 if TYPE_CHECKING:
-    from horologe_sim.house import House
-    from horologe_sim.scenario import Scenario
+    from horologe_sim.scenario.scenario import Scenario
+    from horologe_sim.scenario.simulated_cluster import House
 
 EXEC_MS = {1: 5.0, 2: 7.0, 4: 11.0, 8: 19.0}
 

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from horologe_common.clock import ms, s, us
-from horologe_common.core import Out
+from horologe_common.core.protocol import Out
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Ping
-from horologe_sim import scenario as scenarios
-from horologe_sim.house import House
-from horologe_sim.network import Network, NetworkSettings
-from horologe_sim.noise import Noise
-from horologe_sim.process import Process, Stuck
-from horologe_sim.workload import Demand, Load
-from horologe_sim.world import World
+from horologe_sim.engine.network import Network, NetworkSettings
+from horologe_sim.engine.noise import Noise
+from horologe_sim.engine.simulated_process import Process, Stuck
+from horologe_sim.engine.world import World
+from horologe_sim.scenario import scenario as scenarios
+from horologe_sim.scenario.simulated_cluster import House
+from horologe_sim.scenario.workload import Demand, Load
 from sim_builders import (
     a_scenario,
     an_entry,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from horologe import Application, Client, HorologeError, InvalidInput, UnknownModel
-from horologe_cli.digits import held_out
+from horologe_cli.demo.digits import held_out
 from up_house import Up
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from horologe_cli.batchtimes import Measured, enlarged
-from horologe_cli.digits import held_out
+from horologe_cli.demo.digits import held_out
 from horologe_cli.main import app
+from horologe_experiments.live.batch_times import Measured, enlarged
 
 if TYPE_CHECKING:
     from pathlib import Path

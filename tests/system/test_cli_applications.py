@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_frontend import ECHO, FakeFrontend
-from horologe_cli.declaration import declaration, rows_of, settings_of
+from horologe_cli.commands.declaration import declaration, rows_of, settings_of
 from horologe_common.application_outputs import answer_tensors, output_specs
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec

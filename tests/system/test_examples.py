@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from horologe import AsyncClient, Client
-from horologe_cli.digits import held_out
-from horologe_cli.stage import services
+from horologe_cli.demo.digits import held_out
+from horologe_cli.local.local_services import services
 from horologe_common.status import HorologeError, ModelFailed
 from model_folders import ECHO, a_python_model
 

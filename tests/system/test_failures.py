@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from horologe import AsyncClient
-from horologe_cli.arrangement import Options
-from horologe_cli.embedded import Embedded
-from horologe_cli.ports import free_port
+from horologe_cli.local.local_system import Embedded
+from horologe_cli.local.ports import free_port
+from horologe_cli.local.topology import Options
 from horologe_common.status import HorologeError
 from model_folders import an_emulated_model
 from proxy import Proxy
@@ -122,7 +122,9 @@ async def resumes(client: AsyncClient, within_s: float = SETTLE_S) -> None:
 
 
 def victims(split: bool) -> list[str]:
-    services = ["horologe_frontend", "horologe_selector", "horologe_controller"] if split else ["horologe_cli.edge"]
+    services = (
+        ["horologe_frontend", "horologe_selector", "horologe_controller"] if split else ["horologe_cli.local.edge"]
+    )
     return [*services, "horologe_gpu_worker"]
 
 
@@ -194,7 +196,7 @@ def far_worker(tmp_path: Path) -> Iterator[tuple[str, Proxy]]:
     sets = [f"links.bind=tcp://127.0.0.1:{port}", f"frontend.clients={endpoint}", "http.port=0"]
     sets += [f"frontend.grace_ns={GRACE_MS}ms", f"selector.state={tmp_path}"]
     with Proxy(port) as proxy:
-        processes = [a_process("horologe_cli.edge", *sets)]
+        processes = [a_process("horologe_cli.local.edge", *sets)]
         sets = [f"links.connect=tcp://127.0.0.1:{proxy.port}", f"worker.repository={tmp_path}/models"]
         processes.append(a_process("horologe_gpu_worker", *sets, f"worker.cache={tmp_path}/cache"))
         try:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horologe_frontend.auth import Keys
-from horologe_frontend.rest import SERVERS
+from horologe_frontend.http.listener import SERVERS
 from http_house import House, read_response
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from horologe_common.clock import ms
-from horologe_selector.settings import Settings
+from horologe_selector.settings import SelectorSettings
 from horologe_selector.stores import open_store
 from learning import kept
 from redis_server import RedisServer, a_redis
@@ -25,7 +25,7 @@ CONTEXTS = 5
 server = pytest.fixture(name="server")(a_redis)
 
 
-def a_learner(settings: Settings, number: int, first: int, count: int) -> subprocess.Popen[bytes]:
+def a_learner(settings: SelectorSettings, number: int, first: int, count: int) -> subprocess.Popen[bytes]:
     text = msgspec.json.encode(settings).decode()
     arguments: list[Any] = [sys.executable, LEARNER, text, f"selector/{number}#0", first, count, CONTEXTS]
     return subprocess.Popen([*map(str, arguments)], stdout=subprocess.PIPE)
@@ -40,7 +40,7 @@ def numbers(process: subprocess.Popen[bytes], count: int = 1 << 60) -> list[int]
     return found
 
 
-def in_store(settings: Settings) -> list[int]:
+def in_store(settings: SelectorSettings) -> list[int]:
     """All that was learned, in any context."""
     store = open_store(settings)
     found = [int(loss) for context in range(CONTEXTS) for loss in kept(store, f"contexts/digits\n{context}")]
@@ -54,7 +54,7 @@ def each_once(found: Sequence[int], wanted: Sequence[int]) -> None:
 
 
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
-    settings = Settings(store="sqlite", state=str(tmp_path), unsaved=40)
+    settings = SelectorSettings(store="sqlite", state=str(tmp_path), unsaved=40)
     with a_learner(settings, 0, 0, 100_000) as process:
         acknowledged = numbers(process, 300)
         process.kill()
@@ -66,7 +66,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 
 
 def test_two_selectors_on_one_redis_lose_no_update(server: RedisServer) -> None:
-    settings = Settings(store="redis", redis=server.url, unsaved=40, context_refresh_ns=ms(5))
+    settings = SelectorSettings(store="redis", redis=server.url, unsaved=40, context_refresh_ns=ms(5))
     with a_learner(settings, 0, 0, 250) as one, a_learner(settings, 1, 1000, 250) as other:
         acknowledged = numbers(one), numbers(other)
     assert [sorted(found) for found in acknowledged] == [[*range(250)], [*range(1000, 1250)]]
@@ -74,7 +74,7 @@ def test_two_selectors_on_one_redis_lose_no_update(server: RedisServer) -> None:
 
 
 def test_redis_may_be_killed_and_started_again_in_the_middle(server: RedisServer) -> None:
-    settings = Settings(store="redis", redis=server.url, unsaved=40, store_pause_ns=ms(20))
+    settings = SelectorSettings(store="redis", redis=server.url, unsaved=40, store_pause_ns=ms(20))
     with a_learner(settings, 0, 0, 300) as one, a_learner(settings, 1, 1000, 300) as other:
         for _ in range(3):
             numbers(one, 60)

@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 from horologe import Client
-from horologe_cli.arrangement import Options
-from horologe_cli.embedded import Embedded
-from horologe_cli.sweeping import measure
+from horologe_cli.commands.profile_sweep import measure
+from horologe_cli.local.local_system import Embedded
+from horologe_cli.local.topology import Options
 from horologe_common.clock import ms
-from horologe_common.recorder import Handled, read_segments
+from horologe_common.recording.recorder import Handled, read_segments
 from horologe_common.wire import Distributions
-from horologe_profiler.memory import bound_of
-from horologe_profiler.sweep import Cell
+from horologe_profiler.core.measurements import bound_of
+from horologe_profiler.core.sweep import Cell
 from model_folders import a_folder, an_emulated_model
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class House:
     def told(self) -> list[Distributions]:
         """What the controller has been told so far."""
         written = self._written()
-        os.kill(self.pid("horologe_controller" if self.split else "horologe_cli.edge"), signal.SIGUSR1)
+        os.kill(self.pid("horologe_controller" if self.split else "horologe_cli.local.edge"), signal.SIGUSR1)
         until(lambda: self._written() > written)
         records = self.folder / "records"
         newest = max(records.glob("*.rec"), key=lambda path: path.stat().st_mtime_ns)

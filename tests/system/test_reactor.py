@@ -12,13 +12,13 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horologe_cli.ports import free_port
-from horologe_common.core import Gone, Joined, Out
-from horologe_common.keys import is_loopback, load_keys, make_keys
-from horologe_common.links import Links
-from horologe_common.reactor import Reactor
-from horologe_common.settings import SettingsError
-from horologe_common.sockets import LinkSettings
+from horologe_cli.local.ports import free_port
+from horologe_common.core.protocol import Gone, Joined, Out
+from horologe_common.service.settings import SettingsError
+from horologe_common.transport.keys import is_loopback, load_keys, make_keys
+from horologe_common.transport.links import Links
+from horologe_common.transport.reactor import Reactor
+from horologe_common.transport.sockets import LinkSettings
 from horologe_common.wire import (
     PROTOCOL,
     AnyMessage,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from horologe_common.core import Buffer
+    from horologe_common.core.protocol import Buffer
 
 
 class Probe:

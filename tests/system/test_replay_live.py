@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe import Application, Client, HorologeError
-from horologe_cli.digits import held_out
+from horologe_cli.demo.digits import held_out
 from horologe_sim.replay import replay
 from up_house import Up
 

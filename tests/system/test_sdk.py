@@ -25,8 +25,8 @@ from horologe import (
     Unauthenticated,
     UnknownModel,
 )
-from horologe_common.keys import make_keys, service_keys
 from horologe_common.status import Status
+from horologe_common.transport.keys import make_keys, service_keys
 from horologe_common.wire import Answer, Cancel, Hello, ModelInfo, Predict
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horologe_common.settings import SettingsError
-from horologe_selector.settings import Settings
+from horologe_common.service.settings import SettingsError
+from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import Away, Change, Record
 from horologe_selector.stores import STORES, open_store
 from learning import Shelf, kept, named
@@ -26,16 +26,16 @@ server = pytest.fixture(scope="module", name="server")(a_redis)
 
 
 @pytest.fixture(params=STORES)
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SelectorSettings:
     url = ""
     if request.param == "redis":
         redis: RedisServer = request.getfixturevalue("server")
         url = f"{redis.url}?db={abs(hash(str(tmp_path))) % 16}"
-    return Settings(store=request.param, state=str(tmp_path), redis=url)
+    return SelectorSettings(store=request.param, state=str(tmp_path), redis=url)
 
 
 @pytest.fixture
-def store(settings: Settings) -> Iterator[StateStore]:
+def store(settings: SelectorSettings) -> Iterator[StateStore]:
     opened = open_store(settings)
     for family in ("f", "g", "all", "contexts/digits"):
         opened.trim(family, 0)
@@ -147,7 +147,7 @@ def test_a_large_group_is_done_as_a_whole(store: StateStore) -> None:
 
 
 @pytest.mark.parametrize("settings", ["sqlite", "redis"], indirect=True)
-def test_it_is_all_there_after_closing_and_later_versions_are_greater(settings: Settings) -> None:
+def test_it_is_all_there_after_closing_and_later_versions_are_greater(settings: SelectorSettings) -> None:
     store = open_store(settings)
     first = new(store, "f\nkept", b"1")
     store.close()
@@ -158,8 +158,8 @@ def test_it_is_all_there_after_closing_and_later_versions_are_greater(settings: 
     store.close()
 
 
-def sqlite_settings(folder: Path) -> Settings:
-    return Settings(store="sqlite", state=str(folder), store_timeout_ns=0)
+def sqlite_settings(folder: Path) -> SelectorSettings:
+    return SelectorSettings(store="sqlite", state=str(folder), store_timeout_ns=0)
 
 
 def test_a_file_that_is_no_database_is_an_error_that_names_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -227,15 +227,15 @@ def test_a_file_deleted_under_sqlite_is_away_rather_than_written_for_nobody(tmp_
 
 def test_unknown_stores_and_urls_are_named() -> None:
     with pytest.raises(SettingsError, match=r"selector\.store: got 'tape', wanted one of memory, sqlite, redis"):
-        open_store(Settings(store="tape"))
+        open_store(SelectorSettings(store="tape"))
     pytest.importorskip("redis")
     with pytest.raises(SettingsError, match=r"selector\.redis: got 'http://x'"):
-        open_store(Settings(store="redis", redis="http://x"))
+        open_store(SelectorSettings(store="redis", redis="http://x"))
 
 
 def test_a_redis_that_does_not_answer_is_away(tmp_path: Path) -> None:
     pytest.importorskip("redis")
-    store = open_store(Settings(store="redis", redis=f"unix://{tmp_path / 'none.sock'}"))
+    store = open_store(SelectorSettings(store="redis", redis=f"unix://{tmp_path / 'none.sock'}"))
     for ask in (lambda: store.read(["f\nk"]), lambda: new(store, "f\nk"), lambda: store.family("f")):
         with pytest.raises(Away, match=r"none\.sock"):
             ask()
@@ -250,7 +250,7 @@ def test_a_redis_that_keeps_nothing_is_told_of(server: RedisServer, caplog: pyte
     with redis.Redis.from_url(server.url) as client:
         client.config_set("appendfsync", "everysec")
         for _ in range(2):
-            store = open_store(Settings(store="redis", redis=server.url))
+            store = open_store(SelectorSettings(store="redis", redis=server.url))
             put(store, "f\nk", 1, b"")
             put(store, "f\nk", 1, b"")
             store.close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horologe_cli.supervisor import AT_ONCE, LONGEST_DELAY_S, STEADY_S, Backoff, ChildSpec, Exit, Supervisor
+from horologe_cli.local.supervisor import AT_ONCE, LONGEST_DELAY_S, STEADY_S, Backoff, ChildSpec, Exit, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -150,7 +150,7 @@ def test_delays_grow_to_a_bound_and_start_anew_after_a_steady_life() -> None:
 
 PARENT = """
 import os, time
-from horologe_cli.supervisor import ChildSpec, Supervisor
+from horologe_cli.local.supervisor import ChildSpec, Supervisor
 supervisor = Supervisor([ChildSpec(name, "small_child", (name, "deaf")) for name in "ab"],
                         lambda name, line: os.write(1, f"{line}\\n".encode()))  # print is two writes, by two threads
 supervisor.start()

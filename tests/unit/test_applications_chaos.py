@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from builders import a_spec, a_state, a_tensor, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core import Gone, Joined
+from horologe_common.core.protocol import Gone, Joined
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -31,11 +31,11 @@ from horologe_common.wire import (
     Tensor,
     Withdraw,
 )
-from horologe_frontend.core import Frontend
+from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
-from horologe_frontend.settings import Settings as FrontendSettings
-from horologe_selector.core import Selector
-from horologe_selector.settings import Settings
+from horologe_frontend.settings import FrontendSettings
+from horologe_selector.core.selector import Selector
+from horologe_selector.settings import SelectorSettings
 from selector_desk import CONTROLLER, FRONTEND, WORKER, Unplugged, replies_of
 
 CLIENT = "client/aa"
@@ -72,7 +72,7 @@ class Town:
 
     def a_selector(self) -> Selector:
         self.born += 1
-        return Selector(f"selector/0#{self.born}", Settings(store="memory"), random.Random(self.born))
+        return Selector(f"selector/0#{self.born}", SelectorSettings(store="memory"), random.Random(self.born))
 
     def link(self) -> None:
         for address in (FRONTEND, CONTROLLER):

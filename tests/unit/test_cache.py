@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from builders import a_tensor
 from horologe_common.applications import Application
 from horologe_common.wire import Tensor
-from horologe_selector.cache import ENTRY_BYTES, VALUES, Cache, predicted
+from horologe_selector.core.predictions.cache import ENTRY_BYTES, VALUES, Cache, predicted
 
 TTL = 1000
 OUTPUTS = (a_tensor(),)

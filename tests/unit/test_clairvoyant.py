@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms
-from horologe_sim.orloj import bound, cases, critical, llm
-from horologe_sim.orloj.clairvoyant import check, solve
-from horologe_sim.orloj.problem import problem_of
-from horologe_sim.orloj.workloads import Batching, Workload, build, build_case, padded
+from horologe_experiments.orloj import cases, critical, llm
+from horologe_experiments.orloj.bounds import lagrangian
+from horologe_experiments.orloj.bounds.clairvoyant import check, solve
+from horologe_experiments.orloj.bounds.problem import problem_of
+from horologe_experiments.orloj.workloads import Batching, Workload, build, build_case, padded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,15 +88,15 @@ def test_any_prices_prove_a_bound(workload: Workload, data: st.DataObject) -> No
     prices = np.array(data.draw(st.lists(st.floats(0, 1), min_size=workload.requests, max_size=workload.requests)))
     problem = problem_of(workload)
     bucket_ns = data.draw(st.integers(ms(0.1), ms(2)))
-    assert optimum(workload) <= bound.evaluate(problem, prices, bucket_ns) + 1e-6
+    assert optimum(workload) <= lagrangian.evaluate(problem, prices, bucket_ns) + 1e-6
 
 
 def test_prices_that_prove_nothing_are_refused() -> None:
     problem = problem_of(small([0, 1], [ms(3)] * 2, ms(9), STATIC))
     with pytest.raises(ValueError, match="bucket_ns"):
-        bound.evaluate(problem, np.ones(2), ms(4))
+        lagrangian.evaluate(problem, np.ones(2), ms(4))
     with pytest.raises(ValueError, match="prices"):
-        bound.evaluate(problem, np.array([1.0, -0.5]), ms(1))
+        lagrangian.evaluate(problem, np.array([1.0, -0.5]), ms(1))
 
 
 def test_a_larger_batch_that_takes_less_is_refused() -> None:
@@ -128,7 +129,7 @@ def test_the_same_workload_has_the_same_schedule() -> None:
 
 
 def test_a_committed_critical_rate_is_critical() -> None:
-    """For the case that is quickest to try: `python -m horologe_sim.orloj.critical` tries all."""
+    """For the case that is quickest to try: `python -m horologe_experiments.orloj.critical` tries all."""
     (case,) = [one for one in cases.cases() if one.name == "resnet-imagenet"]
 
     def build_it(rate: float, seed: int) -> Workload:

@@ -8,13 +8,13 @@ import msgspec
 
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
-from horologe_common.core import Gone, Joined
+from horologe_common.core.protocol import Gone, Joined
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Models, Outcome, Register, Result, Share, Submit, Unload
-from horologe_controller.cluster import Cluster
-from horologe_controller.core import Controller
-from horologe_controller.settings import Settings
-from horologe_controller.worker import Worker
+from horologe_controller.core.cluster.cluster import Cluster
+from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.controller import Controller
+from horologe_controller.settings import ControllerSettings
 
 FRONTEND, SELECTOR, WORKER, OTHER = "frontend/0#1", "selector/0#1", "worker/0#1", "worker/1#1"
 SMALL, LARGE = a_spec(batch_sizes=(1, 2, 4)), a_spec(batch_sizes=(1, 2, 4, 8))
@@ -22,7 +22,7 @@ SMALL, LARGE = a_spec(batch_sizes=(1, 2, 4)), a_spec(batch_sizes=(1, 2, 4, 8))
 
 def a_controller(**settings: Any) -> Controller:
     settings = {"margin_ns": 0, "preload": False} | settings
-    controller = Controller("controller/0#2", Settings(**settings), "host")
+    controller = Controller("controller/0#2", ControllerSettings(**settings), "host")
     for address in (FRONTEND, SELECTOR):
         controller.handle(0, address, Joined(address, "host"), ())
     return controller

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horologe_sim.orloj.contest import margin, undecided
+from horologe_experiments.orloj.contest import margin, undecided
 
 WORSE = -0.01
 NOISE = [0.03, -0.03, 0.02, -0.02, 0.01, -0.01, 0.03, -0.03, 0.02, -0.02]

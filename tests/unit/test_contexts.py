@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from horologe_common.clock import ms, s
-from horologe_selector.context import LATEST, name_of
+from horologe_selector.core.contexts.context import LATEST, name_of
 from horologe_selector.store import Read, Trim, Write
 from horologe_selector.stores.memory import Memory
 from learning import Seen, Shelf, a_running, kept, named

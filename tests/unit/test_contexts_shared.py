@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horologe_selector.context import LATEST
+from horologe_selector.core.contexts.context import LATEST
 from horologe_selector.stores.memory import Memory
 from learning import Seen, Shelf, kept, named
 

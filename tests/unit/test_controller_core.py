@@ -8,7 +8,7 @@ import pytest
 
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
-from horologe_common.core import Gone, Joined
+from horologe_common.core.protocol import Gone, Joined
 from horologe_common.status import Status
 from horologe_common.wire import (
     Admit,
@@ -31,9 +31,9 @@ from horologe_common.wire import (
     Submit,
     Unload,
 )
-from horologe_controller.core import Controller
+from horologe_controller.core.controller import Controller
 from horologe_controller.schedulers import SCHEDULERS
-from horologe_controller.settings import Settings
+from horologe_controller.settings import ControllerSettings
 
 FRONTEND, SELECTOR, WORKER = "frontend/0#1", "selector/0#1", "worker/0#1"
 
@@ -46,7 +46,7 @@ def scheduler(request: pytest.FixtureRequest) -> str:
 
 def a_controller(scheduler: str = "edf", reports: Any = None, pages: int = 64, **settings: Any) -> Controller:
     """One worker with one share whose models are all loaded."""
-    controller = Controller("controller/0#1", Settings(scheduler=scheduler, margin_ns=0, **settings), "host")
+    controller = Controller("controller/0#1", ControllerSettings(scheduler=scheduler, margin_ns=0, **settings), "host")
     for address in (FRONTEND, SELECTOR):
         controller.handle(0, address, Joined(address, "host"), ())
     join(controller, WORKER, reports, pages)
@@ -407,7 +407,7 @@ def test_a_model_that_does_not_load_is_withdrawn_with_its_reason() -> None:
 
 
 def test_windows_are_in_the_workers_clock() -> None:
-    controller = Controller("controller/0#1", Settings(scheduler="edf", margin_ns=0), "host")
+    controller = Controller("controller/0#1", ControllerSettings(scheduler="edf", margin_ns=0), "host")
     controller.handle(0, FRONTEND, Joined(FRONTEND, "host"), ())
     controller.handle(0, SELECTOR, Joined(SELECTOR, "host"), ())
     controller.handle(0, WORKER, Joined(WORKER, "elsewhere"), ())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from horologe_common.core import Out
-from horologe_common.cores import Cores
-from horologe_common.frames import pack
+from horologe_common.core.hosting import Cores
+from horologe_common.core.protocol import Out
 from horologe_common.wire import Ping
+from horologe_common.wire.frames import pack
 
 
 class Links:

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from horologe_common.core import Deadlines
+from horologe_common.core.protocol import Deadlines
 
 keys, times = st.integers(0, 20), st.integers(0, 100)
 

@@ -10,7 +10,7 @@ import pytest
 from horologe_common.applications import BYTES_LIMIT, MODELS_LIMIT, Application, check_application
 from horologe_common.status import InvalidInput
 from horologe_common.wire import PEER_HEADER_LIMIT
-from horologe_selector.settings import Settings
+from horologe_selector.settings import SelectorSettings
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_as_many_models_as_may_be_with_long_names_fit() -> None:
 
 
 def test_all_applications_fit_into_one_announcement() -> None:
-    assert Settings().applications * BYTES_LIMIT < PEER_HEADER_LIMIT
+    assert SelectorSettings().applications * BYTES_LIMIT < PEER_HEADER_LIMIT

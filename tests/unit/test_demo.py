@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from horologe_cli.accuracy import Accuracy
-from horologe_cli.demo import Findings, overload_promises, promises
-from horologe_cli.openloop import Step, distinct, poisson, quantile_ms
-from horologe_cli.ramp import MOST_STEPS, PRECISION, Confirmation, Ramp
+from horologe_cli.demo.accuracy import Accuracy
+from horologe_cli.demo.demo_run import Findings, overload_promises, promises
 from horologe_common.clock import s
+from horologe_load.capacity_search import MOST_STEPS, PRECISION, Confirmation, Ramp
+from horologe_load.open_loop import Step, distinct, poisson, quantile_ms
 
 
 def climb(ramp: Ramp, capacity: float) -> list[float]:

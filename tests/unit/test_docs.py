@@ -14,11 +14,11 @@ import msgspec
 import pytest
 import typer
 
-from horologe_cli.arrangement import sections
+from horologe_cli.local.topology import sections
 from horologe_cli.main import app
 from horologe_common import wire
-from horologe_gpu_worker.manifest import Manifest
-from horologe_sim.scenario import Scenario
+from horologe_gpu_worker.repository.manifest import Manifest
+from horologe_sim.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     from types import ModuleType

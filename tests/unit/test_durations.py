@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_common import snapshot
 from horologe_common.clock import ms
 from horologe_common.distribution import Distribution, maximum_of
+from horologe_common.recording import snapshot
 from horologe_common.wire import Distributions, Durations
-from horologe_controller.durations import ModelDurations, Part, learned
+from horologe_controller.core.runtime_distributions import ModelDurations, Part, learned
 
 BASE_NS = ms(7)
 SHORT, LONG = Distribution.of([ms(8), ms(9)]), Distribution.of([ms(20), ms(30)])

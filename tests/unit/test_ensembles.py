@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from builders import sent
 from horologe_common.clock import ms, s
-from horologe_common.core import Gone
-from horologe_common.snapshot import restore, snapshot
+from horologe_common.core.protocol import Gone
+from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.wire import (
     ApplicationInfo,
     Applications,
@@ -18,7 +18,7 @@ from horologe_common.wire import (
     Pong,
     Release,
 )
-from horologe_selector.losses import LOSSES
+from horologe_selector.core.applications.losses import LOSSES
 from selector_desk import CONTROLLER, FRONTEND, HASH, Asked
 
 

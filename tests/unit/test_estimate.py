@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from horologe_common.clock import ms, s
 from horologe_common.latency import AGE_NS, Rolling
-from horologe_controller.estimate import PROFILE_PART, TRIAL_EXECS, TRIAL_NS, Estimate
+from horologe_controller.core.cluster.estimates import PROFILE_PART, TRIAL_EXECS, TRIAL_NS, Estimate
 
 FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from builders import a_spec
 from horologe_common.clock import NEVER_NS, monotonic_ns, ms, s, us
-from horologe_common.frames import header_of
 from horologe_common.models import TensorSpec
 from horologe_common.status import ModelFailed, Status
-from horologe_gpu_worker.batches import assemble, results
-from horologe_gpu_worker.executors import Executors
-from horologe_gpu_worker.lanes import Abort, Finished, Operation
-from horologe_gpu_worker.memory import Workspace
-from horologe_gpu_worker.settings import Settings
-from horologe_gpu_worker.waiting import exec_core
+from horologe_common.wire.frames import header_of
+from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
+from horologe_gpu_worker.execution.batching import assemble, results
+from horologe_gpu_worker.execution.executors import Executors
+from horologe_gpu_worker.execution.io_cache import Workspace
+from horologe_gpu_worker.execution.realtime import exec_core
+from horologe_gpu_worker.settings import WorkerSettings
 from worker_builders import an_input
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class House:
     """Executors with an inbox in place of the reactor."""
 
     def __init__(self, store: Shelf) -> None:
-        self.executors = Executors("worker/0#w", Settings(realtime=False), store)
+        self.executors = Executors("worker/0#w", WorkerSettings(realtime=False), store)
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.executors.start(self.post, self.post)
 
@@ -369,10 +369,12 @@ def test_what_a_model_passes_through_outlives_the_workspace() -> None:
 
 
 def test_lanes_are_pinned_from_four_cores_up_and_never_two_to_one_core() -> None:
-    assert exec_core(Settings(), 0, {0, 1}) is None
-    assert exec_core(Settings(pin=False), 0, set(range(8))) is None
-    assert exec_core(Settings(name="left"), 0, set(range(8))) is None
+    assert exec_core(WorkerSettings(), 0, {0, 1}) is None
+    assert exec_core(WorkerSettings(pin=False), 0, set(range(8))) is None
+    assert exec_core(WorkerSettings(name="left"), 0, set(range(8))) is None
     places = [
-        exec_core(Settings(name=str(name), shares=2), share, set(range(8))) for name in range(3) for share in range(2)
+        exec_core(WorkerSettings(name=str(name), shares=2), share, set(range(8)))
+        for name in range(3)
+        for share in range(2)
     ]
     assert places == [7, 6, 5, 4, None, None]

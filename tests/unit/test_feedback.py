@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
-from horologe_common.prediction_names import HEAD_BYTES
+from horologe_common.prediction_id import HEAD_BYTES
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Feedback, Observation, Query, Release, Tensor
-from horologe_selector.cache import Cache
-from horologe_selector.feedback import Feedbacks
+from horologe_selector.core.feedback.feedback import Feedbacks
+from horologe_selector.core.predictions.cache import Cache
 from horologe_selector.policy import Selection
-from horologe_selector.settings import Settings
+from horologe_selector.settings import SelectorSettings
 from horologe_selector.stores.memory import Memory
 from learning import BOTH, A, B, Seen, Shelf, a_running
 
@@ -35,7 +35,7 @@ class Desk:
         self.shelf = Shelf(Memory(), running=self.running, **settings)
         self.cache = Cache(1 << 20)
         applications = {self.running.application.name: self.running}
-        self.feedback = Feedbacks(Settings(**settings), applications, self.shelf.contexts, self.cache)
+        self.feedback = Feedbacks(SelectorSettings(**settings), applications, self.shelf.contexts, self.cache)
         self.number = 0
         self.released: list[int] = []
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from horologe_common.frames import GLUE_BELOW, array_of, concat_rows, header_of, pack, unpack
 from horologe_common.models import DTYPES
 from horologe_common.status import HorologeError, InvalidInput, TooLarge
 from horologe_common.wire import Answer, Cancel, Letter, Ping, Predict, Ship, Shipped, Tensor
+from horologe_common.wire.frames import GLUE_BELOW, array_of, concat_rows, header_of, pack, unpack
 
 LIMIT = 1 << 16
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)

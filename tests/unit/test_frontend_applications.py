@@ -27,7 +27,7 @@ from frontend_builders import (
 )
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core import Gone, Joined
+from horologe_common.core.protocol import Gone, Joined
 from horologe_common.models import TensorSpec
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -48,8 +48,8 @@ from horologe_common.wire import (
     Ship,
     Tensor,
 )
-from horologe_frontend.core import Frontend
-from horologe_frontend.settings import Settings
+from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.settings import FrontendSettings
 
 
 def test_a_request_of_an_application_is_a_query_without_a_model() -> None:
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_said_at_once(fields: Any, status: Status, words: tuple
 
 
 def test_before_the_selector_has_announced_itself_nothing_is_unknown() -> None:
-    frontend = Frontend("frontend/0#1", Settings(), digest)
+    frontend = Frontend("frontend/0#1", FrontendSettings(), digest)
     frontend.handle(0, CONTROLLER, Models(0, tuple(map(a_state, SPECS))), ())
     ask(frontend)
     answer = the_answer(frontend)

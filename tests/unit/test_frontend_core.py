@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.applications import NAME_LIMIT
 from horologe_common.clock import ms
-from horologe_common.core import Gone, Joined
+from horologe_common.core.protocol import Gone, Joined
 from horologe_common.status import Status
 from horologe_common.wire import (
     Admit,
@@ -28,8 +28,8 @@ from horologe_common.wire import (
     Ship,
     Tensor,
 )
-from horologe_frontend.core import Frontend
-from horologe_frontend.settings import Settings
+from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.settings import FrontendSettings
 
 CLIENT, SELECTOR, CONTROLLER, WORKER = "client/aa", "selector/0#1", "controller/0#1", "worker/0#1"
 
@@ -40,7 +40,7 @@ def digest(header: bytes, buffers: Any) -> bytes:
 
 def a_frontend(spec: Any = None, **settings: Any) -> Frontend:
     """Connected to everything, one model known."""
-    frontend = Frontend("frontend/0#1", Settings(**settings), digest)
+    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
     for address in (SELECTOR, CONTROLLER, WORKER):
         frontend.handle(0, address, Joined(address), ())
     frontend.handle(0, CONTROLLER, Models(0, (a_state(spec),)), ())

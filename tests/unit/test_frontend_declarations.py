@@ -9,7 +9,7 @@ import pytest
 from builders import sent
 from frontend_builders import BARE, CLIENT, NOW, SAFE, SELECTOR, a_frontend, announce, ask, give, item, the_answer
 from horologe_common.applications import Application
-from horologe_common.core import Gone
+from horologe_common.core.protocol import Gone
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,

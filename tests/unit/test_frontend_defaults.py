@@ -9,11 +9,11 @@ from builders import a_tensor, sent, some_bytes
 from frontend_builders import CLIENT, NOW, SELECTOR, a_frontend, ask, defaulted, the_answer
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core import Gone
+from horologe_common.core.protocol import Gone
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Predict, Query, Release
-from horologe_frontend.core import Frontend
-from horologe_frontend.lag import Lag
+from horologe_frontend.core.default_lead import Lag
+from horologe_frontend.core.frontend import Frontend
 
 
 @pytest.mark.parametrize("selector", ["hung", "gone", "never there"])

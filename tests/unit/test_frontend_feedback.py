@@ -11,7 +11,7 @@ from builders import a_tensor, sent, some_bytes
 from frontend_builders import CLIENT, NOW, SELECTOR, SPECS, a_frontend, acknowledged, ask, give, item
 from horologe_common.applications import Application
 from horologe_common.clock import s
-from horologe_common.core import Gone
+from horologe_common.core.protocol import Gone
 from horologe_common.models import TensorSpec
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Observation, Predict, Query, Release

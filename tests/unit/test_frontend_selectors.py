@@ -13,8 +13,8 @@ from builders import a_spec, a_tensor, sent, some_bytes
 from frontend_builders import BARE, CLIENT, NOW, SAFE, SELECTOR, a_frontend, acknowledged, announce, ask, give, item
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core import Gone, Joined, instance
-from horologe_common.prediction_names import mark
+from horologe_common.core.protocol import Gone, Joined, instance
+from horologe_common.prediction_id import mark
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -28,8 +28,8 @@ from horologe_common.wire import (
     Query,
     Release,
 )
-from horologe_frontend.core import Frontend
-from horologe_frontend.selectors import chosen
+from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.core.selector_routing import chosen
 
 OTHER = "selector/1#1"
 BYTES = some_bytes()

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms
-from horologe_sim.orloj.hidden import hidden_bound
-from horologe_sim.orloj.workloads import Workload, padded
+from horologe_experiments.orloj.bounds.hidden import hidden_bound
+from horologe_experiments.orloj.workloads import Workload, padded
 
 pytestmark = pytest.mark.timeout(180)  # compiling takes 4 s of a core
 SHORT, LONG = (ms(2.2), ms(3)), (ms(3), ms(6))

@@ -15,10 +15,10 @@ from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Tensor, Withdraw
 from horologe_frontend.auth import Keys
-from horologe_frontend.exchange import Request, Response
-from horologe_frontend.http_settings import HttpSettings
-from horologe_frontend.oip import Oip
-from horologe_frontend.oip_binary import HEADER_LENGTH
+from horologe_frontend.http.exchange import Request, Response
+from horologe_frontend.http.settings import HttpSettings
+from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
+from horologe_frontend.oip.handler import Oip
 
 INPUT = {"name": "in", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
 DIGITS = "/v1/applications/digits"

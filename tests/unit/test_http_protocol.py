@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_port import FakePort
-from horologe_frontend.gate import Gate
-from horologe_frontend.http_protocol import Connection
-from horologe_frontend.http_server import HttpToolsServer
-from horologe_frontend.http_settings import HttpSettings
-from horologe_frontend.oip import Oip
+from horologe_frontend.http.connection import Connection
+from horologe_frontend.http.limits import Gate
+from horologe_frontend.http.server import HttpToolsServer
+from horologe_frontend.http.settings import HttpSettings
+from horologe_frontend.oip.handler import Oip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

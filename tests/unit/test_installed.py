@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horologe_cli import doctor, installed
 from horologe_cli.commands import machine
-from horologe_cli.finding import Finding
-from horologe_cli.installed import runtimes, stores
+from horologe_cli.doctor import checks, installed_packages
+from horologe_cli.doctor.finding import Finding
+from horologe_cli.doctor.installed_packages import runtimes, stores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def test_pytorch_with_its_version_and_device(
     only: Path, monkeypatch: pytest.MonkeyPatch, version: str, devices: int, found: str
 ) -> None:
     a_package(only, "torch", "2.13.0", version=version)
-    monkeypatch.setattr(installed, "cuda_devices", lambda: devices)
+    monkeypatch.setattr(installed_packages, "cuda_devices", lambda: devices)
     assert told(list(runtimes()), "runtime pytorch").found == found
 
 
@@ -73,7 +73,7 @@ def test_what_is_optional_is_named_with_how_to_get_it(only: Path) -> None:
 
 
 def test_onnx_is_either_of_two_packages(only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(installed_packages, "cuda_devices", lambda: 1)
     a_package(only, "onnxruntime", "1.20")
     assert told(list(runtimes()), "runtime onnx").found == "onnxruntime 1.20, CPU"
     about(only, "onnxruntime-gpu", "1.21")
@@ -82,7 +82,7 @@ def test_onnx_is_either_of_two_packages(only: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_hint_shows_the_extra_to_people(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     finding = Finding("runtime pytorch", "ok", "not installed", 'pip install "horologe[torch]"')
-    monkeypatch.setattr(doctor, "examine", lambda workers: [finding])
+    monkeypatch.setattr(checks, "examine", lambda workers: [finding])
     with pytest.raises(SystemExit):
         machine.doctor()
     assert '"horologe[torch]"' in capsys.readouterr().out

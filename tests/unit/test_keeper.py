@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horologe_common.clock import s
-from horologe_selector.keeper import Keeper, serve
 from horologe_selector.store import Away, Change, Found, List, Listed, Read, Record, Trim, Write, Written
 from horologe_selector.stores.memory import Memory
+from horologe_selector.stores.store_writer import Keeper, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_gpu_worker.lanes import Lane, Operation
+from horologe_gpu_worker.core.lanes import Lane, Operation
 
 
 def an_operation(action_id: int, earliest_ns: int = 0, latest_ns: int = 100) -> Operation:

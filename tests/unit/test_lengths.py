@@ -9,8 +9,8 @@ from builders import a_spec
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Submit, Tensor
-from horologe_controller.book import Book
-from horologe_frontend.catalogue import Catalogue
+from horologe_controller.core.requests.request_table import Book
+from horologe_frontend.core.catalogue import Catalogue
 
 Y = (TensorSpec("y", "FP32", (-1, 8)),)
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horologe_common.applications import Application
-from horologe_common.settings import SettingsError
+from horologe_common.service.settings import SettingsError
 from horologe_common.status import InvalidInput
-from horologe_selector.hosting import losses_of
-from horologe_selector.losses import LOSSES, loss_of
+from horologe_selector.bootstrap import losses_of
+from horologe_selector.core.applications.losses import LOSSES, loss_of
 
 if TYPE_CHECKING:
-    from horologe_selector.losses import Loss
+    from horologe_selector.core.applications.losses import Loss
 
 anything = st.floats()
 briefly = settings(max_examples=60, deadline=None)

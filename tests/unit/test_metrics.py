@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from horologe_common.clock import us
-from horologe_common.metrics import METRICS, MetricsSettings, Stats, families, serve
-from horologe_common.settings import SettingsError
+from horologe_common.service.metrics import METRICS, MetricsSettings, Stats, families, serve
+from horologe_common.service.settings import SettingsError
 
 
 def test_an_address_that_is_taken_is_named() -> None:

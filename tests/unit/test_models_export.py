@@ -13,10 +13,10 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from horologe_cli import digits
+from horologe_cli.demo import digits
 from horologe_common.clock import ms
-from horologe_gpu_worker.manifest import read_manifest
-from horologe_gpu_worker.modelstore import ModelStore
+from horologe_gpu_worker.repository.manifest import read_manifest
+from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 ROOT = Path(__file__).resolve().parents[2]

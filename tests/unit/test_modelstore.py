@@ -10,8 +10,8 @@ import pytest
 
 from horologe_common.clock import ms, s
 from horologe_common.status import UnknownModel
-from horologe_gpu_worker.manifest import InvalidModel
-from horologe_gpu_worker.modelstore import ModelStore
+from horologe_gpu_worker.repository.manifest import InvalidModel
+from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtimes import RUNTIMES
 from model_folders import ECHO, SIGNATURE, a_folder, a_python_model, an_emulated_model, an_onnx_model, onnx_bytes
 

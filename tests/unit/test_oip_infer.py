@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_port import FakePort
-from horologe_frontend import oip_json
-from horologe_frontend.exchange import Request, Response
-from horologe_frontend.http_settings import HttpSettings
-from horologe_frontend.oip import Oip
+from horologe_frontend.http.exchange import Request, Response
+from horologe_frontend.http.settings import HttpSettings
+from horologe_frontend.oip import json_encoding
+from horologe_frontend.oip.handler import Oip
 
 ROW = {"name": "in", "shape": [1, 4], "datatype": "FP32"}
 GOOD = {"inputs": [{**ROW, "data": [1, 2, 3, 4]}]}
@@ -381,7 +381,7 @@ def test_any_bytes_get_a_clean_answer(body: bytes, length: int, encoding: str) -
 def test_what_is_long_is_held_against_the_signature_before_it_is_read(
     tensor: Any, model: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(oip_json, "_decoder", None)
+    monkeypatch.setattr(json_encoding, "_decoder", None)
     said = error(post({"inputs": [{**tensor, "data": [0.5] * 40_000}]}, model=model))
     assert all(word in said for word in words), said
 

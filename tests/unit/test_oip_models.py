@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_port import FakePort
-from horologe_common.settings import SettingsError
+from horologe_common.service.settings import SettingsError
 from horologe_frontend.auth import Keys
-from horologe_frontend.exchange import Request, Response
-from horologe_frontend.http_settings import HttpSettings
-from horologe_frontend.oip import Oip
+from horologe_frontend.http.exchange import Request, Response
+from horologe_frontend.http.settings import HttpSettings
+from horologe_frontend.oip.handler import Oip
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from horologe_common.clock import ms
-from horologe_sim.azure import calls
-from horologe_sim.catalogue import SIZES
-from horologe_sim.orloj import critical, llm
-from horologe_sim.orloj.cases import C0_SHARE, Case, cases, rows
-from horologe_sim.orloj.workloads import arrivals, build, build_case
+from horologe_experiments.orloj import critical, llm
+from horologe_experiments.orloj.cases import C0_SHARE, Case, cases, rows
+from horologe_experiments.orloj.workloads import arrivals, build, build_case
+from horologe_experiments.traces.azure_functions import calls
+from horologe_sim.scenario.clockwork_models import SIZES
 
 MANY = 20_000
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_controller.lane import Lane, Outstanding
+from horologe_controller.core.cluster.lane import Lane, Outstanding
 
 steps = st.lists(
     st.one_of(

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from builders import a_spec
 from horologe_common.clock import ms
-from horologe_common.core import Out
-from horologe_common.frames import header_of
+from horologe_common.core.protocol import Out
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import Status
 from horologe_common.wire import Ship, Shipped
-from horologe_gpu_worker.batches import assemble
-from horologe_gpu_worker.lanes import Operation
-from horologe_gpu_worker.memory import Workspace
-from horologe_gpu_worker.modelstore import ModelStore
-from horologe_gpu_worker.profiling import ProfileCache
-from horologe_gpu_worker.signature import zeros
+from horologe_common.wire.frames import header_of
+from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.execution.batching import assemble
+from horologe_gpu_worker.execution.io_cache import Workspace
+from horologe_gpu_worker.repository.model_signature import zeros
+from horologe_gpu_worker.repository.modelstore import ModelStore
+from horologe_gpu_worker.repository.profiling import ProfileCache
 from model_folders import SIGNATURE, a_folder, an_onnx_model
 from worker_builders import CONTROLLER, HOLDER, SELECTOR, a_worker, an_infer, answers_of, operations, told
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_gpu_worker.early import EarlyInputs
-from horologe_gpu_worker.memory import IoCache, Workspace
-from horologe_gpu_worker.pages import PageCache
+from horologe_gpu_worker.core.early_inputs import EarlyInputs
+from horologe_gpu_worker.core.pages import PageCache
+from horologe_gpu_worker.execution.io_cache import IoCache, Workspace
 from worker_builders import a_ship
 
 models = st.sampled_from("abcde")

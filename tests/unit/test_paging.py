@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_cuda import GRANULARITY, FakeCuda
-from horologe_gpu_worker.memory import Arena
-from horologe_gpu_worker.paging.cuda import CudaBacking
-from horologe_gpu_worker.paging.driver import AllocationProperties, CudaError, Driver
-from horologe_gpu_worker.paging.host import HostBacking
-from horologe_gpu_worker.paging.pool import OutOfPages, PagePool, Range
+from horologe_gpu_worker.execution.io_cache import Arena
+from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import AllocationProperties, CudaError, Driver
+from horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages import CudaBacking
+from horologe_gpu_worker.runtimes.pytorch.paging.host_pages import HostBacking
+from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import OutOfPages, PagePool, Range
 
 PAGE = 2 * GRANULARITY
 HOST_PAGE = 64 << 10

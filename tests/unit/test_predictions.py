@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from horologe_common.applications import Application
-from horologe_common.frames import array_of, header_of
 from horologe_common.status import InvalidInput
+from horologe_common.wire.frames import array_of, header_of
+from horologe_selector.core.predictions.tensor_values import tensors_of, values_of
 from horologe_selector.policy import Guess
-from horologe_selector.predictions import tensors_of, values_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

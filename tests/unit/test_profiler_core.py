@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms, s
-from horologe_common.core import Gone, Joined
+from horologe_common.core.protocol import Gone, Joined
 from horologe_common.models import ModelSpec
-from horologe_common.snapshot import light, restore, snapshot
+from horologe_common.recording.snapshot import light, restore, snapshot
 from horologe_common.status import Status
 from horologe_common.wire import (
     Cancel,
@@ -26,16 +26,16 @@ from horologe_common.wire import (
     Ship,
     Submit,
 )
-from horologe_profiler.core import Profiler
-from horologe_profiler.memory import Kept
-from horologe_profiler.settings import Settings
+from horologe_profiler.core.measurements import Kept
+from horologe_profiler.core.profiler import Profiler
+from horologe_profiler.settings import ProfilerSettings
 
 FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 
 
 def a_profiler(*specs: ModelSpec, **settings: Any) -> Profiler:
     """Connected, one model known."""
-    profiler = Profiler("profiler/0#1", Settings(**({"busy_share": 0.5, "busy_burst_ns": 0} | settings)))
+    profiler = Profiler("profiler/0#1", ProfilerSettings(**({"busy_share": 0.5, "busy_burst_ns": 0} | settings)))
     for address in (FRONTEND, CONTROLLER, WORKER):
         profiler.handle(0, address, Joined(address), ())
     announce(profiler, *(specs or (a_spec(batch_sizes=(1,)),)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_profiler.fit import Point, fit
+from horologe_profiler.core.batch_fit import Point, fit
 
 SIZES = (1, 2, 4, 8)
 

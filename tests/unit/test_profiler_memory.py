@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
 from horologe_common.wire import Distributions
-from horologe_profiler.distributions import distributions, histogram
-from horologe_profiler.fit import Point
-from horologe_profiler.memory import DRIFT, FLOOR, Kept, Key, Memory, Took, bound_of
-from horologe_profiler.settings import Settings
+from horologe_profiler.core.batch_fit import Point
+from horologe_profiler.core.histograms import distributions, histogram
+from horologe_profiler.core.measurements import DRIFT, FLOOR, Kept, Key, Memory, Took, bound_of
+from horologe_profiler.settings import ProfilerSettings
 
 KEY = Key("m/1", "chat", 0)
 
 
 def a_memory(**settings: int) -> Memory:
-    return Memory(Settings(**settings))  # type: ignore[arg-type]
+    return Memory(ProfilerSettings(**settings))  # type: ignore[arg-type]
 
 
 def learn(memory: Memory, key: Key, times: list[int], from_ns: int = 0, every_ns: int = s(1), length: int = 0) -> int:

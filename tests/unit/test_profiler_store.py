@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horologe_common.clock import ms, s
-from horologe_profiler.fit import Point
-from horologe_profiler.memory import Kept, Key, Memory, Took
-from horologe_profiler.settings import Settings
-from horologe_profiler.store import Store
+from horologe_profiler.core.batch_fit import Point
+from horologe_profiler.core.measurements import Kept, Key, Memory, Took
+from horologe_profiler.settings import ProfilerSettings
+from horologe_profiler.state_file import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ KEY = Key("m/1", "chat", 96)
 
 
 def some_kept() -> Kept:
-    memory = Memory(Settings())
+    memory = Memory(ProfilerSettings())
     memory.know("m/1", "abc")
     memory.sampled(0, KEY)
     for number in range(6):

@@ -10,7 +10,15 @@ import pytest
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.profiling import RUNS_MAX, RUNS_MIN, ProfileCache, cpu_model, hardware_id, measure, profile_of
+from horologe_gpu_worker.repository.profiling import (
+    RUNS_MAX,
+    RUNS_MIN,
+    ProfileCache,
+    cpu_model,
+    hardware_id,
+    measure,
+    profile_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.runtimes.python import PythonModel, PythonRuntime
+from horologe_gpu_worker.runtimes.python.python_runtime import PythonModel, PythonRuntime
 from model_folders import ECHO, a_python_model
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def test_a_hanging_process_dies_with_its_worker(tmp_path: Path) -> None:
     folder = a_python_model(tmp_path, COMMANDED, timeout='"60s"')
     worker = f"""
 import pathlib, threading, numpy as np
-from horologe_gpu_worker.runtimes.python import PythonRuntime
+from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 runtime, folder = PythonRuntime(), pathlib.Path({str(folder)!r})
 opened = []
 loading = threading.Thread(target=lambda: opened.append(runtime.open(runtime.inspect(folder), folder)))

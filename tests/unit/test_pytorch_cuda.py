@@ -18,15 +18,15 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from bench_gpu.pretend import pretend_cuda
 from bench_gpu.rig import Rig
 from cuda_cases import *  # noqa: F403 (its tests are run here)
-from horologe_common.frames import header_of
 from horologe_common.status import Status
-from horologe_gpu_worker import profiling
-from horologe_gpu_worker.device import Device
-from horologe_gpu_worker.lanes import Finished, Operation
-from horologe_gpu_worker.manifest import InvalidModel
-from horologe_gpu_worker.modelstore import ModelStore
+from horologe_common.wire.frames import header_of
+from horologe_gpu_worker.core.lanes import Finished, Operation
+from horologe_gpu_worker.execution.device import Device
+from horologe_gpu_worker.repository import profiling
+from horologe_gpu_worker.repository.manifest import InvalidModel
+from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtime import Place, Staging
-from horologe_gpu_worker.runtimes.pytorch import PytorchRuntime
+from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
 from model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
 
 if TYPE_CHECKING:
@@ -140,6 +140,6 @@ def test_what_runs_beside_a_device_imports_no_wire(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path[:0] = ['{ROOT}/benchmarks', '{ROOT}/tests']\n"
         "sys.modules |= dict(msgspec=None, zmq=None)\n"
-        "import gpu, cuda_cases, horologe_gpu_worker.paging.cuda"
+        "import gpu, cuda_cases, horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,12 +11,12 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra
 
 from horologe_common.models import PAGE_BYTES
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.manifest import InvalidModel
-from horologe_gpu_worker.modelstore import ModelStore
+from horologe_gpu_worker.repository.manifest import InvalidModel
+from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtime import Place
-from horologe_gpu_worker.runtimes import pytorch
-from horologe_gpu_worker.runtimes.pytorch import PytorchRuntime
-from horologe_gpu_worker.runtimes.pytorch_host import HostEngine
+from horologe_gpu_worker.runtimes.pytorch import pytorch_runtime
+from horologe_gpu_worker.runtimes.pytorch.host_engine import HostEngine
+from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
 from model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def test_a_second_load_reads_no_file_and_warms_nothing(
     spec = runtime.inspect(folder)
     runtime.prepare(spec, folder)
     monkeypatch.setattr(HostEngine, "program", None)
-    monkeypatch.setattr(pytorch, "check_outputs", None)
+    monkeypatch.setattr(pytorch_runtime, "check_outputs", None)
     for _ in range(2):
         model = runtime.open(spec, folder)
         x = np.ones((1, 4), np.float32)

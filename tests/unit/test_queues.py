@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_spec
-from horologe_controller.queues import Backlog, ModelQueue
-from horologe_controller.request import Request
+from horologe_controller.core.requests.request import Request
+from horologe_controller.core.scheduling.queues import Backlog, ModelQueue
 
 SPEC = a_spec()
 

@@ -23,15 +23,15 @@ from horologe_common.wire import (
     Predict,
     Tensor,
 )
-from horologe_frontend.applications import Declared
-from horologe_frontend.catalogue import Catalogue
-from horologe_frontend.port import ReactorPort
-from horologe_frontend.statistics import Statistics
+from horologe_frontend.core.catalogue import Catalogue
+from horologe_frontend.core.declared_applications import Declared
+from horologe_frontend.core.stats import Statistics
+from horologe_frontend.gateway import ReactorPort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horologe_common.core import Buffer
+    from horologe_common.core.protocol import Buffer
 
 ECHO = a_model("echo", FLOATS)
 

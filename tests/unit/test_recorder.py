@@ -13,9 +13,10 @@ import pytest
 
 from builders import a_report
 from horologe_common.clock import ms
-from horologe_common.core import Joined, Out
+from horologe_common.core.protocol import Joined, Out
 from horologe_common.models import PAGE_BYTES
-from horologe_common.recorder import (
+from horologe_common.recording import snapshot as snapshot_module
+from horologe_common.recording.recorder import (
     Handled,
     Recorder,
     RecorderSettings,
@@ -25,18 +26,27 @@ from horologe_common.recorder import (
     read_segments,
     write_segments,
 )
-from horologe_common.snapshot import SnapshotError, Zeros, dump_message, light, load_message, restore, snapshot
+from horologe_common.recording.snapshot import (
+    SnapshotError,
+    Zeros,
+    dump_message,
+    light,
+    load_message,
+    restore,
+    snapshot,
+)
+from horologe_common.transport import keys
 from horologe_common.wire import Infer, Ping, Pong, Predict, Register, Share, Submit, Tensor
-from horologe_controller.core import Controller
+from horologe_controller.core.controller import Controller
 from horologe_controller.schedulers import SCHEDULERS
-from horologe_controller.settings import Settings as ControllerSettings
-from horologe_frontend.core import Frontend
-from horologe_frontend.settings import Settings as FrontendSettings
-from horologe_gpu_worker.core import Worker
-from horologe_gpu_worker.lanes import Finished
-from horologe_gpu_worker.settings import Settings as WorkerSettings
-from horologe_selector.core import Selector
-from horologe_selector.settings import Settings as SelectorSettings
+from horologe_controller.settings import ControllerSettings
+from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.settings import FrontendSettings
+from horologe_gpu_worker.core.lanes import Finished
+from horologe_gpu_worker.core.worker import Worker
+from horologe_gpu_worker.settings import WorkerSettings
+from horologe_selector.core.selector import Selector
+from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import Change, Found, Record, Written
 
 if TYPE_CHECKING:
@@ -46,7 +56,7 @@ if TYPE_CHECKING:
 class Echo:
     """A core that says what it hears, and counts."""
 
-    __module__ = "horologe_common.core"
+    __module__ = "horologe_common.core.protocol"
     address = "selector/0#1"
     strange: Any
 
@@ -66,9 +76,9 @@ class Echo:
 
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
-    import horologe_common.core
+    import horologe_common.core.protocol
 
-    monkeypatch.setattr(horologe_common.core, "Echo", Echo, raising=False)
+    monkeypatch.setattr(horologe_common.core.protocol, "Echo", Echo, raising=False)
     return Echo()
 
 
@@ -252,8 +262,8 @@ class Evil:
         Evil(getattr, Out, "__new__"),
         Evil(Joined.__class__, "x", (), {}),
         Evil(io.open, "/dev/null"),
-        Evil(__import__("horologe_common.keys").keys.service_keys, None),
-        Evil(__import__("horologe_common.snapshot").snapshot.method, Ping(1), "__reduce__"),
+        Evil(keys.service_keys, None),
+        Evil(snapshot_module.method, Ping(1), "__reduce__"),
     ],
 )
 def test_nothing_but_the_classes_of_cores_can_be_named(evil: Evil) -> None:

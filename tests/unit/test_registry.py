@@ -9,11 +9,11 @@ import pytest
 
 from builders import sent
 from horologe_common.applications import Application
-from horologe_common.core import Joined
+from horologe_common.core.protocol import Joined
 from horologe_common.status import Status
 from horologe_common.wire import Applications, Declare, Rollback, Withdraw
-from horologe_selector.core import Selector
-from horologe_selector.settings import Settings
+from horologe_selector.core.selector import Selector
+from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import Write, Written
 from selector_desk import FRONTEND, Asked
 
@@ -55,7 +55,7 @@ def test_a_declaration_that_cannot_be_served_is_refused_by_name(fields: dict[str
 
 def test_no_more_applications_are_declared_than_settings_allow() -> None:
     desk = Asked()
-    desk.selector = Selector("selector/0#1", Settings(store="memory", applications=1), random.Random(1))
+    desk.selector = Selector("selector/0#1", SelectorSettings(store="memory", applications=1), random.Random(1))
     desk.tell(FRONTEND, Joined(FRONTEND))
     assert desk.declare("one", ("a",), policy="").status == 0
     told = desk.declare("two", ("a",), policy="")
@@ -75,7 +75,7 @@ def test_applications_are_there_again_after_a_restart() -> None:
     desk = Asked(models=("a",))
     after = Asked()
     after.store = desk.store
-    after.selector = Selector("selector/0#2", Settings(store="memory"), random.Random(1))
+    after.selector = Selector("selector/0#2", SelectorSettings(store="memory"), random.Random(1))
     after.tell(FRONTEND, Joined(FRONTEND))
     (announced,) = sent(after.selector, Applications, FRONTEND)
     assert [state.application.name for state in announced.applications] == ["digits"]

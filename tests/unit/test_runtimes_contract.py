@@ -13,7 +13,7 @@ import pytest
 from horologe_common.clock import ms
 from horologe_common.models import TensorSpec
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.manifest import InvalidModel
+from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.runtime import Place
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Waiter
@@ -93,7 +93,10 @@ def test_a_missing_signature_is_named(name: str, tmp_path: Path) -> None:
 
 
 def test_importing_the_registry_imports_no_runtime() -> None:
-    code = "import sys, horologe_gpu_worker.modelstore as m; sys.exit(bool({'onnxruntime', 'torch'} & {*sys.modules}))"
+    code = (
+        "import sys, horologe_gpu_worker.repository.modelstore; "
+        "sys.exit(bool({'onnxruntime', 'torch'} & {*sys.modules}))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -184,7 +187,10 @@ def test_emulated_wants_a_time_for_every_batch_size(tmp_path: Path) -> None:
 
 def test_onnx_bound_to_buffers_answers_like_the_session(tmp_path: Path) -> None:
     """IO binding as on a CUDA device, with the buffers on the host."""
-    onnx, bound = (importlib.import_module(f"horologe_gpu_worker.runtimes.{name}") for name in ("onnx", "onnx_bound"))
+    onnx, bound = (
+        importlib.import_module(f"horologe_gpu_worker.runtimes.{name}")
+        for name in ("onnx.onnx_runtime", "onnx.cuda_binding")
+    )
     folder = an_onnx_model(tmp_path)
     spec = onnx.OnnxRuntime().inspect(folder)
     assert bound.bindable(spec)

@@ -8,17 +8,17 @@ import pytest
 
 from builders import a_predict, a_spec, a_state, sent, some_bytes
 from horologe_common.clock import ms, s
-from horologe_common.core import Gone, Joined
+from horologe_common.core.protocol import Gone, Joined
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Dispatch, Models, Query, Sample
-from horologe_frontend.core import Frontend
-from horologe_frontend.settings import Settings
+from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.settings import FrontendSettings
 
 CLIENT, SELECTOR, PROFILER, WORKER = "client/aa", "selector/0#1", "profiler/0#1", "worker/0#1"
 
 
 def a_frontend(**settings: Any) -> Frontend:
-    frontend = Frontend("frontend/0#1", Settings(**settings), lambda header, buffers: b"")
+    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), lambda header, buffers: b"")
     for address in (SELECTOR, PROFILER, WORKER):
         frontend.handle(0, address, Joined(address), ())
     frontend.handle(0, "controller/0#1", Models(0, (a_state(), a_state(a_spec("other")))), ())

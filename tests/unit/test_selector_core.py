@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from builders import a_spec, a_state, sent
 from horologe_common.clock import ms
-from horologe_common.core import Gone, Joined
+from horologe_common.core.protocol import Gone, Joined
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Models, Outcome, Outputs, Query, Release, RowStatus, Submit, Tensor
-from horologe_selector.core import Selector
-from horologe_selector.settings import Settings
+from horologe_selector.core.selector import Selector
+from horologe_selector.settings import SelectorSettings
 
 FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 
 
 def a_selector(**spec: Any) -> Selector:
-    selector = Selector("selector/0#1", Settings(), random.Random(1))
+    selector = Selector("selector/0#1", SelectorSettings(), random.Random(1))
     selector.handle(0, FRONTEND, Joined(FRONTEND), ())
     selector.handle(0, CONTROLLER, Joined(CONTROLLER), ())
     selector.handle(0, CONTROLLER, Models(0, (a_state(a_spec(**spec)),)), ())

@@ -9,13 +9,12 @@ import pytest
 
 from fake_frontend import ECHO
 from horologe import Application, HorologeError, InvalidInput, MissingInput, Refused, UnknownModel
-from horologe.feedback import check, one_of, parcels
-from horologe.reply import reply_of
-from horologe.session import Session
-from horologe.signature import Signature
+from horologe.core.feedback import check, one_of, parcels
+from horologe.core.reply import reply_of
+from horologe.core.session import Session
+from horologe.core.signature import Signature
 from horologe_common.application_outputs import answer_tensors, output_specs
 from horologe_common.clock import ms, s
-from horologe_common.frames import pack, unpack
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -34,6 +33,7 @@ from horologe_common.wire import (
     Predict,
     Welcome,
 )
+from horologe_common.wire.frames import pack, unpack
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 DIGITS = Application("digits", ("echo",), slo_ms=40, default=7.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fake_frontend import ECHO, WORDS, echo
-from horologe.encoder import ASK_NS
+from horologe.core.encoding import ASK_NS
 from horologe_common.clock import ms
 from horologe_common.status import (
     Cancelled,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fake_frontend import ECHO, PAIR, WORDS, echo
-from horologe.encoder import ASK_NS
+from horologe.core.encoding import ASK_NS
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import (

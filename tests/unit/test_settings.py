@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from horologe_common.settings import DURATIONS, SIZES, SettingsError, load, quantity
+from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, load, quantity
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

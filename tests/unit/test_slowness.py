@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
-from horologe_controller.lane import Outstanding
-from horologe_controller.share import Holders, Share
-from horologe_controller.slowness import Slowness
+from horologe_controller.core.cluster.device_slowness import Slowness
+from horologe_controller.core.cluster.lane import Outstanding
+from horologe_controller.core.cluster.share import Holders, Share
 
 GRACE_NS = ms(250)
 steps = st.lists(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_common.staging import Staging
+from horologe_common.core.staging import Staging
 from horologe_common.wire import Dispatch, Ship, Shipped, Tensor
 
 X = (Tensor("x", "UINT8", (4,), 4),)

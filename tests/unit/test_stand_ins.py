@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from horologe_selector.stand_ins import VALUES, WINDOW, StandIn
+from horologe_selector.core.applications.fallback import VALUES, WINDOW, StandIn
 
 
 def test_nothing_is_known_at_first() -> None:

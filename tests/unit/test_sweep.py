@@ -9,7 +9,7 @@ import pytest
 
 from builders import a_spec
 from horologe_common.models import ModelSpec, TensorSpec
-from horologe_profiler.sweep import Cell, Sweep, shapes
+from horologe_profiler.core.sweep import Cell, Sweep, shapes
 
 VARIABLE = (TensorSpec("ids", "INT64", (-1, -1)), TensorSpec("flags", "FP32", (-1, 3)))
 

@@ -11,12 +11,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from horologe_common.frames import array_of, header_of
 from horologe_common.wire import Tensor
-from horologe_gpu_worker.batches import assemble, results
-from horologe_gpu_worker.lanes import Operation
-from horologe_gpu_worker.memory import Workspace
-from horologe_gpu_worker.runtimes.onnx import OnnxRuntime
+from horologe_common.wire.frames import array_of, header_of
+from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.execution.batching import assemble, results
+from horologe_gpu_worker.execution.io_cache import Workspace
+from horologe_gpu_worker.runtimes.onnx.onnx_runtime import OnnxRuntime
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,10 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from horologe_cli.rates import of_run, settled_s, windows
-from horologe_cli.texts import LATE, OK, UNSENT, Application, Ended, Replay, Text, inputs_of, one_at_a_time, poisson
 from horologe_common.clock import ms, s
 from horologe_common.status import Refused
+from horologe_experiments.live.finish_rates import of_run, settled_s, windows
+from horologe_experiments.live.text_traffic import (
+    LATE,
+    OK,
+    UNSENT,
+    Application,
+    Ended,
+    Replay,
+    Text,
+    inputs_of,
+    one_at_a_time,
+    poisson,
+)
 
 CHAT = Application("chat", 0.75, 24, 0.6, 4, 128)
 DOCUMENT = Application("document", 0.25, 240, 0.3, 96, 512)

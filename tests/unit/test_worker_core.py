@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from horologe_common.clock import ms, s
-from horologe_common.core import Out
+from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import (
     Cancel,
@@ -18,7 +18,7 @@ from horologe_common.wire import (
     Shipped,
     Tensor,
 )
-from horologe_gpu_worker.lanes import Abort, Finished, not_run
+from horologe_gpu_worker.core.lanes import Abort, Finished, not_run
 from worker_builders import (
     CONTROLLER,
     HOLDER,

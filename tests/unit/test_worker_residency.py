@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_report, a_spec
 from horologe_common.clock import ms
-from horologe_common.core import Gone, Joined, Out
+from horologe_common.core.protocol import Gone, Joined, Out
 from horologe_common.status import Status
 from horologe_common.wire import (
     Drain,
@@ -18,8 +18,8 @@ from horologe_common.wire import (
     Scan,
     Unload,
 )
-from horologe_gpu_worker.core import Worker
-from horologe_gpu_worker.lanes import Finished, not_run
+from horologe_gpu_worker.core.lanes import Finished, not_run
+from horologe_gpu_worker.core.worker import Worker
 from worker_builders import (
     CONTROLLER,
     HOLDER,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from builders import a_spec, sent
 from horologe_common.clock import ms
-from horologe_common.core import Out
+from horologe_common.core.protocol import Out
 from horologe_common.models import TensorSpec
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -24,7 +24,7 @@ from horologe_common.wire import (
     Shipped,
     Tensor,
 )
-from horologe_gpu_worker.lanes import Finished, Operation
+from horologe_gpu_worker.core.lanes import Finished, Operation
 from worker_builders import (
     CONTROLLER,
     HOLDER,

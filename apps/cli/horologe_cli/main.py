@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
+
 import typer
 
-from horologe_cli.commands import applications, demo, experiment, machine, models, predict, profile, simulation, up
+from horologe_cli.commands import applications, demo, machine, models, predict, profile, simulation, up
 
 app = typer.Typer(
     name="horologe",
@@ -19,9 +22,11 @@ app = typer.Typer(
 
 for command in (
     up.up, demo.demo, predict.predict, models.models, models.load, models.unload, models.status, profile.profile,
-    simulation.sim, simulation.replay, experiment.experiment, machine.doctor, machine.keys,
+    simulation.sim, simulation.replay, machine.doctor, machine.keys,
 ):  # fmt: skip
     app.command()(command)
+if find_spec("horologe_experiments"):  # only in a checkout: it is not part of the wheel
+    app.command()(import_module("horologe_experiments.command").experiment)
 app.add_typer(applications.app, name="application")
 
 

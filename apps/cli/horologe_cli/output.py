@@ -81,7 +81,7 @@ def client(endpoint: str, keys: str = "") -> Client:
 
 def exit_for(error: Exception, endpoint: str) -> NoReturn:
     """End the command with what a `HorologeError` says."""
-    from horologe_common.settings import SettingsError
+    from horologe_common.service.settings import SettingsError
     from horologe_common.status import HorologeError, Lost
 
     if isinstance(error, SettingsError):

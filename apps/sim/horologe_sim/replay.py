@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.outlines import fill
-from horologe_common.recorder import Handled, Segment, Ticked, read_segments, seen
-from horologe_common.snapshot import heavy, light, restore
-from horologe_selector.losses import LOSSES
+from horologe_common.recording.recorder import Handled, Segment, Ticked, read_segments, seen
+from horologe_common.recording.snapshot import heavy, light, restore
+from horologe_common.recording.tensor_summary import fill
+from horologe_selector.core.applications.losses import LOSSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from horologe_common.core import Buffer, Core, Out
-    from horologe_common.cores import Tap
-    from horologe_common.outlines import Outline
-    from horologe_selector.losses import Loss
+    from horologe_common.core.hosting import Tap
+    from horologe_common.core.protocol import Buffer, Core, Out
+    from horologe_common.recording.tensor_summary import Outline
+    from horologe_selector.core.applications.losses import Loss
 
 OF_TENSORS = ("inputs", "outputs", "input_hash", "staged")
 """Fields that follow from the bytes of tensors."""

@@ -6,10 +6,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from horologe.async_applications import AsyncApplicationCalls
-from horologe.dealer import Dealer, curve_keys
-from horologe.loop_link import LoopLink
-from horologe.session import Session
+from horologe.async_application_calls import AsyncApplicationCalls
+from horologe.core.session import Session
+from horologe.transport.dealer import Dealer, curve_keys
+from horologe.transport.loop_link import LoopLink
 from horologe_common.clock import ms
 from horologe_common.wire import Admit, Describe, ModelInfo
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from horologe.call import Options
-    from horologe.reply import Reply
-    from horologe_common.core import Buffer
+    from horologe.core.call import Options
+    from horologe.core.reply import Reply
+    from horologe_common.core.protocol import Buffer
     from horologe_common.wire import AnyMessage, Description, ModelState
 
 

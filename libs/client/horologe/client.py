@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from horologe.applications import ApplicationCalls
-from horologe.blocking_link import BlockingLink
-from horologe.dealer import Dealer, curve_keys
+from horologe.application_calls import ApplicationCalls
+from horologe.core.session import Session
 from horologe.handle import Handle
-from horologe.session import Session
+from horologe.transport.blocking_link import BlockingLink
+from horologe.transport.dealer import Dealer, curve_keys
 from horologe_common.clock import ms
 from horologe_common.status import Cancelled, HorologeError
 from horologe_common.wire import Admit, Describe, ModelInfo
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from horologe.call import Options
-    from horologe.catalogue import Signatures
-    from horologe.reply import Reply
-    from horologe_common.core import Buffer
+    from horologe.core.call import Options
+    from horologe.core.reply import Reply
+    from horologe.core.signature_cache import Signatures
+    from horologe_common.core.protocol import Buffer
     from horologe_common.wire import AnyMessage, Description, ModelState
 
 

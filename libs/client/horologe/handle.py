@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.status import Cancelled
 
 if TYPE_CHECKING:
-    from horologe.blocking_link import BlockingLink
+    from horologe.transport.blocking_link import BlockingLink
 
 
 class Handle:

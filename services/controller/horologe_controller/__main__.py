@@ -1,13 +1,13 @@
 """`horologe-controller`: the controller in a process of its own."""
 
-from horologe_common.service import Service
-from horologe_controller.core import Controller
-from horologe_controller.settings import Settings
+from horologe_common.service.service import Service
+from horologe_controller.core.controller import Controller
+from horologe_controller.settings import ControllerSettings
 
 
 def main() -> None:
     service = Service("controller")
-    settings = service.settings(Settings, "controller")
+    settings = service.settings(ControllerSettings, "controller")
     links = service.links(settings.name)
     service.run([Controller(links.address("controller", settings.name), settings, links.host)], links)
 

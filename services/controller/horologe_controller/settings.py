@@ -7,7 +7,7 @@ import msgspec
 from horologe_common.clock import ms, s
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How actions are planned."""
 
     name: str = "0"

@@ -7,7 +7,7 @@ import hmac
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horologe_common.settings import SettingsError
+from horologe_common.service.settings import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,7 @@ import blake3
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.core import Buffer
+    from horologe_common.core.protocol import Buffer
 
 
 def digest(header: bytes, buffers: Sequence[Buffer]) -> bytes:

@@ -5,7 +5,7 @@ import msgspec
 from horologe_common.clock import ms, s
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What clients may ask of a frontend."""
 
     name: str = "0"

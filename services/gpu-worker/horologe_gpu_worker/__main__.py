@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horologe_common.service import Service
+from horologe_common.service.service import Service
 from horologe_common.status import HorologeError
-from horologe_gpu_worker.core import Worker
-from horologe_gpu_worker.executors import Executors
-from horologe_gpu_worker.modelstore import ModelStore
-from horologe_gpu_worker.settings import Settings, place_of
+from horologe_gpu_worker.core.worker import Worker
+from horologe_gpu_worker.execution.executors import Executors
+from horologe_gpu_worker.repository.modelstore import ModelStore
+from horologe_gpu_worker.settings import WorkerSettings, place_of
 
 if TYPE_CHECKING:
-    from horologe_common.reactor import Reactor
+    from horologe_common.transport.reactor import Reactor
 
 
 def main() -> None:
     service = Service("worker")
-    settings = service.settings(Settings, "worker")
+    settings = service.settings(WorkerSettings, "worker")
     links = service.links(settings.name)
     address = links.address("worker", settings.name)
     try:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec
-    from horologe_gpu_worker.memory import Workspace
+    from horologe_gpu_worker.execution.io_cache import Workspace
 
 
 class Place(NamedTuple):

@@ -6,11 +6,11 @@ import msgspec
 
 from horologe_common.clock import s, us
 from horologe_common.models import PAGE_BYTES
-from horologe_common.settings import SettingsError
+from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.runtime import Place
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One worker process."""
 
     name: str = "0"
@@ -48,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An EXEC on the CPU expected to take less than this runs on the loop's thread if its lane is idle."""
 
 
-def place_of(settings: Settings) -> Place:
+def place_of(settings: WorkerSettings) -> Place:
     """Where this worker's models live. Raises `SettingsError` for a device that is named but has no number."""
     place = Place(settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes)
     try:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns
-from horologe_common.log import logger
-from horologe_common.service import Service
-from horologe_profiler.core import Profiler
-from horologe_profiler.settings import Settings
-from horologe_profiler.store import Store
+from horologe_common.service.log import logger
+from horologe_common.service.service import Service
+from horologe_profiler.core.profiler import Profiler
+from horologe_profiler.settings import ProfilerSettings
+from horologe_profiler.state_file import Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.core import Buffer
-    from horologe_common.reactor import Reactor
+    from horologe_common.core.protocol import Buffer
+    from horologe_common.transport.reactor import Reactor
 
 log = logger("profiler")
 
 
 def main() -> None:
     service = Service("profiler")
-    settings = service.settings(Settings, "profiler")
+    settings = service.settings(ProfilerSettings, "profiler")
     links = service.links(settings.name)
     core = Profiler(links.address("profiler", settings.name), settings)
     store = Store(settings.state, settings.name)

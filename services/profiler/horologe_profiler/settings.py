@@ -5,7 +5,7 @@ import msgspec
 from horologe_common.clock import ms, s
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProfilerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is learned of execution times, from how much, and at which price."""
 
     name: str = "0"

@@ -1,14 +1,14 @@
 """`horologe-selector`: a selector in a process of its own."""
 
-from horologe_common.service import Service
-from horologe_common.settings import SettingsError
-from horologe_selector.hosting import Hosting
-from horologe_selector.settings import Settings
+from horologe_common.service.service import Service
+from horologe_common.service.settings import SettingsError
+from horologe_selector.bootstrap import Hosting
+from horologe_selector.settings import SelectorSettings
 
 
 def main() -> None:
     service = Service("selector")
-    settings = service.settings(Settings, "selector")
+    settings = service.settings(SelectorSettings, "selector")
     links = service.links(settings.name)
     try:
         selector = Hosting(links, settings)

@@ -5,7 +5,7 @@ import msgspec
 from horologe_common.clock import ms, s
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Caching, and how long to remember; what is learned from feedback, and where that is kept."""
 
     name: str = "0"

@@ -102,7 +102,7 @@ def create(
         --set weights.digits-cnn/1=95 --set weights.digits-cnn/2=5
       horologe application create --file digits.toml
     """
-    from horologe_cli.declaration import absent_models, declaration, settings_of
+    from horologe_cli.commands.declaration import absent_models, declaration, settings_of
     from horologe_common.status import InvalidInput
 
     try:
@@ -149,7 +149,7 @@ for command in (predict, feedback):
 
 
 def _show(state: ApplicationState, json: bool) -> None:
-    from horologe_cli.application_output import print_application
+    from horologe_cli.commands.application_output import print_application
 
     if json:
         print_json(_document(state))
@@ -159,6 +159,6 @@ def _show(state: ApplicationState, json: bool) -> None:
 
 def _document(state: ApplicationState) -> dict[str, Any]:
     """The same as over HTTP."""
-    from horologe_frontend.application_json import application_json
+    from horologe_frontend.oip.application_json import application_json
 
     return application_json(state)

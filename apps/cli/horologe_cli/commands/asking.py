@@ -32,7 +32,7 @@ def predict(
       horologe application predict digits --input image.npy
       horologe application predict digits --input image.npy --context user-1 --json
     """
-    from horologe_cli.application_output import answer_document, print_answer
+    from horologe_cli.commands.application_output import answer_document, print_answer
     from horologe_cli.commands.predict import read_input
 
     inputs = read_input(source)
@@ -66,8 +66,8 @@ def feedback(
       horologe application feedback digits --prediction 1f0c... --truth 3
       horologe application feedback digits --input image.npy --truth 3 --context user-1
     """
+    from horologe_cli.commands.declaration import rows_of
     from horologe_cli.commands.predict import read_input
-    from horologe_cli.declaration import rows_of
     from horologe_common.status import InvalidInput
 
     if bool(prediction) == bool(source) or (source and len(truth) != 1):

@@ -11,8 +11,8 @@ import typer
 from horologe_cli.output import Exit, Json, console, fail, notes, print_json
 
 if TYPE_CHECKING:
-    from horologe_cli.demo import Findings, Wishes
-    from horologe_cli.embedded import Embedded
+    from horologe_cli.demo.demo_run import Findings, Wishes
+    from horologe_cli.local.local_system import Embedded
 
 READY_S = 120.0
 DRAIN_S = 5.0
@@ -45,10 +45,10 @@ def demo(
       horologe demo --json | jq .peak.rate
     Exit code 0 only if everything it promises held.
     """
-    from horologe_cli.arrangement import Options
-    from horologe_cli.demo import Wishes
-    from horologe_cli.embedded import Embedded
-    from horologe_cli.stage import repository
+    from horologe_cli.demo.demo_run import Wishes
+    from horologe_cli.local.local_services import repository
+    from horologe_cli.local.local_system import Embedded
+    from horologe_cli.local.topology import Options
     from horologe_common.status import HorologeError
 
     folder = models or repository()
@@ -102,7 +102,7 @@ def _measure(house: Embedded, wishes: Wishes, states: Any, told: Any) -> Finding
     import uvloop
 
     from horologe import AsyncClient
-    from horologe_cli.demo import Demo
+    from horologe_cli.demo.demo_run import Demo
 
     async def run() -> Findings:
         async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
@@ -117,7 +117,7 @@ def _report(found: Findings, slo_ms: float, seconds: float, json: bool) -> None:
 
         print_json({**msgspec.to_builtins(found), "held": found.held, "seconds": round(seconds, 1)})
         return
-    from horologe_cli.table import show
+    from horologe_cli.demo.demo_tables import show
 
     out = console()
     show(out, found, slo_ms)

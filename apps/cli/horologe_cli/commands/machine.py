@@ -24,7 +24,7 @@ def doctor(
       horologe doctor --json | jq '.findings[] | select(.level != "ok")'
     Exit code 1 if something would keep Horologe from running at all.
     """
-    from horologe_cli.doctor import examine
+    from horologe_cli.doctor.checks import examine
 
     findings = examine(workers)
     worst = max((finding.level for finding in findings), key=list(MARKS).index)
@@ -58,7 +58,7 @@ def keys(
       horologe keys ./keys --client alice --client bob
     Then give services `--set links.keys=./keys`, and clients `keys="./keys"` or one pair of ./keys/clients.
     """
-    from horologe_common.keys import make_keys
+    from horologe_common.transport.keys import make_keys
 
     names = tuple(client or ("client",))
     for name in names:

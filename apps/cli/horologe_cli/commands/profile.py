@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from horologe import Client
-    from horologe_cli.sweeping import Profile
+    from horologe_cli.commands.profile_sweep import Profile
     from horologe_common.models import ModelSpec
 
 
@@ -80,7 +80,7 @@ def _specs(asking: Client, model: str) -> list[ModelSpec]:
 def _measure(asking: Client, spec: ModelSpec, lengths: list[int], runs: int) -> Profile:
     from rich.progress import Progress
 
-    from horologe_cli.sweeping import measure
+    from horologe_cli.commands.profile_sweep import measure
 
     with Progress(console=notes(), transient=True) as progress:
         task = progress.add_task(spec.key, total=1.0)

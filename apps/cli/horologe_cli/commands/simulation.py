@@ -10,8 +10,8 @@ import typer
 from horologe_cli.output import Exit, Json, console, exit_for, fail, notes, print_json
 
 if TYPE_CHECKING:
-    from horologe_sim.report import Report
-    from horologe_sim.scenario import Scenario
+    from horologe_sim.report.report import Report
+    from horologe_sim.scenario.scenario import Scenario
 
 
 def sim(
@@ -46,9 +46,9 @@ def sim(
       horologe sim --model resnet50_v1 --slo 25ms --trace arrivals.csv --find-devices 99.9
       horologe sim two-models --trace-out timeline.json
     """
-    from horologe_sim import scenario
-    from horologe_sim.words import Words
-    from horologe_sim.words import scenario as from_words
+    from horologe_sim.scenario import scenario
+    from horologe_sim.scenario.command_line_scenario import Words
+    from horologe_sim.scenario.command_line_scenario import scenario as from_words
 
     if not file and not model:
         for name in scenario.examples():
@@ -90,7 +90,7 @@ def replay(
     """
     if not file.is_file():
         fail(f"{file}: no such file", Exit.USAGE)
-    from horologe_selector.hosting import losses_of
+    from horologe_selector.bootstrap import losses_of
     from horologe_sim.replay import replay as play
 
     try:
@@ -114,8 +114,8 @@ def _changed(scene: Scenario, seed: int | None, devices: int | None) -> Scenario
 def _play(scene: Scenario, trace_out: Path | None, quiet: bool) -> Report:
     from rich.progress import Progress
 
-    from horologe_sim.scenario import run
-    from horologe_sim.timeline import Timeline
+    from horologe_sim.report.timeline import Timeline
+    from horologe_sim.scenario.scenario import run
 
     taps: list[Timeline] = []
 
@@ -136,7 +136,7 @@ def _play(scene: Scenario, trace_out: Path | None, quiet: bool) -> Report:
 def _find(scene: Scenario, target: float, trace_out: Path | None, json: bool) -> None:
     from rich.progress import Progress
 
-    from horologe_sim.sizing import fewest
+    from horologe_sim.scenario.cluster_sizing import fewest
 
     with Progress(console=notes(), transient=True, disable=json) as progress:
         task = progress.add_task(scene.name, total=1.0)

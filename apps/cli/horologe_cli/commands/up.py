@@ -9,8 +9,8 @@ import typer
 from horologe_cli.output import Exit, console, fail, notes, print_json
 
 if TYPE_CHECKING:
-    from horologe_cli.embedded import Embedded
-    from horologe_cli.stop import Stop
+    from horologe_cli.local.local_system import Embedded
+    from horologe_cli.local.stop_signal import Stop
     from horologe_common.wire import Description, ModelState
 
 READY_S = 600.0
@@ -46,9 +46,9 @@ def up(
       horologe up --http 0.0.0.0:8000 --set http.keys_file=keys.txt
       horologe up --split --scheduler edf --set log.level=debug
     """
-    from horologe_cli.arrangement import Options
-    from horologe_cli.embedded import Embedded
-    from horologe_cli.stop import Stop
+    from horologe_cli.local.local_system import Embedded
+    from horologe_cli.local.stop_signal import Stop
+    from horologe_cli.local.topology import Options
     from horologe_common.status import HorologeError
 
     options = Options(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from horologe_common.status import HorologeError, InvalidInput, TooLarge
-from horologe_common.wire.applications import (
+from horologe_common.wire.application_messages import (
     Acknowledged,
     ApplicationInfo,
     Applications,
@@ -26,8 +26,7 @@ from horologe_common.wire.applications import (
     Rollback,
     Withdraw,
 )
-from horologe_common.wire.base import Message, Tensor
-from horologe_common.wire.client import (
+from horologe_common.wire.client_frontend import (
     Admit,
     Answer,
     Cancel,
@@ -39,12 +38,7 @@ from horologe_common.wire.client import (
     Predict,
     ShareState,
 )
-from horologe_common.wire.controller import Outcome, Submit
-from horologe_common.wire.links import Directory, Hello, Rejected, Welcome
-from horologe_common.wire.profiler import Distributions, Durations, Sample
-from horologe_common.wire.selector import Query, Release
-from horologe_common.wire.tensors import Dispatch, Outputs, RowStatus, Ship, Shipped
-from horologe_common.wire.worker import (
+from horologe_common.wire.controller_worker import (
     Drain,
     Infer,
     Load,
@@ -58,6 +52,12 @@ from horologe_common.wire.worker import (
     Share,
     Unload,
 )
+from horologe_common.wire.frontend_selector import Query, Release
+from horologe_common.wire.handshake import Directory, Hello, Rejected, Welcome
+from horologe_common.wire.holder_profiler import Distributions, Durations, Sample
+from horologe_common.wire.holder_worker import Dispatch, Outputs, RowStatus, Ship, Shipped
+from horologe_common.wire.message import Message, Tensor
+from horologe_common.wire.selector_controller import Outcome, Submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

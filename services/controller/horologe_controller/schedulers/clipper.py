@@ -13,19 +13,19 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-from horologe_controller.regression import quantile_line
-from horologe_controller.scheduler import Refusal
-from horologe_controller.strategies import Strategy
-from horologe_controller.waiting import WHEN_DRY, Waiting
+from horologe_controller.core.scheduling.scheduler import Refusal
+from horologe_controller.core.scheduling.strategies import Strategy
+from horologe_controller.core.scheduling.waiting import WHEN_DRY, Waiting
+from horologe_controller.schedulers.quantile_regression import quantile_line
 
 if TYPE_CHECKING:
-    from horologe_controller.cluster import Cluster
-    from horologe_controller.lane import Action
-    from horologe_controller.queues import ModelQueue
-    from horologe_controller.request import Request
-    from horologe_controller.scheduler import Batch
-    from horologe_controller.settings import Settings
-    from horologe_controller.share import Share
+    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.scheduler import Batch
+    from horologe_controller.settings import ControllerSettings
 
 WINDOW_NS = s(3600)
 """A batch may begin whenever its turn comes."""
@@ -49,7 +49,9 @@ class BatchLimit:
         """The largest compiled size within the limit, at least the smallest."""
         return next((size for size in reversed(sizes) if size <= self.rows), sizes[0])
 
-    def step(self, size: int, took_ns: int, objective_ns: int, sizes: tuple[int, ...], settings: Settings) -> None:
+    def step(
+        self, size: int, took_ns: int, objective_ns: int, sizes: tuple[int, ...], settings: ControllerSettings
+    ) -> None:
         """Additive increase after a full batch within the objective, multiplicative decrease after any beyond it.
 
         One that is not full says nothing about a larger limit.
@@ -59,7 +61,9 @@ class BatchLimit:
         elif size >= self.full(sizes):
             self.rows = min(self.rows + settings.clipper_increase, float(sizes[-1]))
 
-    def fit(self, size: int, took_ns: int, objective_ns: int, sizes: tuple[int, ...], settings: Settings) -> None:
+    def fit(
+        self, size: int, took_ns: int, objective_ns: int, sizes: tuple[int, ...], settings: ControllerSettings
+    ) -> None:
         """The largest size whose 99th percentile, by regression, is within the objective. Until two sizes have been
         measured, it goes by `step`. Beyond the largest of them it grows by steps, too: where all are nearly alike, the
         slope is that of the noise, and may say of batches twice as large that they take no longer."""
@@ -82,7 +86,7 @@ class BatchLimit:
 class Clipper(Waiting):
     """The oldest request goes next, with as many of its model behind it as the limit allows."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
         self._limits: dict[Share, dict[str, BatchLimit]] = {}
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import us
-from horologe_controller.strategies import Strategy
-from horologe_controller.waiting import WHEN_DRY, Waiting, Window, target_size, window
+from horologe_controller.core.scheduling.strategies import Strategy
+from horologe_controller.core.scheduling.waiting import WHEN_DRY, Waiting, Window, target_size, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_controller.queues import ModelQueue
-    from horologe_controller.share import Share
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.scheduling.queues import ModelQueue
 
 WAY_NS = us(200)
 """A batch is to make its deadlines even if it begins this much later than told: the way to an idle device and its turn,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_controller.lookahead import LookAhead
-from horologe_controller.strategies import Strategy
+from horologe_controller.core.scheduling.planner import LookAhead
+from horologe_controller.core.scheduling.strategies import Strategy
 
 if TYPE_CHECKING:
-    from horologe_controller.queues import ModelQueue
-    from horologe_controller.share import Share
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.scheduling.queues import ModelQueue
 
 
 class Edf(LookAhead):

@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-from horologe_controller.lookahead import LookAhead
-from horologe_controller.strategies import Strategy
+from horologe_controller.core.scheduling.planner import LookAhead
+from horologe_controller.core.scheduling.strategies import Strategy
 
 if TYPE_CHECKING:
-    from horologe_controller.cluster import Cluster
-    from horologe_controller.lane import Action
-    from horologe_controller.queues import ModelQueue
-    from horologe_controller.scheduler import Batch
-    from horologe_controller.settings import Settings
-    from horologe_controller.share import Share
+    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.scheduler import Batch
+    from horologe_controller.settings import ControllerSettings
 
 STEP, BACKOFF = 1.0, 0.9
 """Clipper: one more row after a batch within the SLO, a tenth fewer after one beyond it."""
@@ -30,7 +30,7 @@ class Fifo(LookAhead):
 
     keeps_deadlines = False
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
         self._limits: dict[str, float] = {}
 

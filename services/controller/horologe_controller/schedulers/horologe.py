@@ -1,6 +1,6 @@
 """One policy for static and dynamic models: run what promises most requests in time for the device's time.
 
-Where what requests take is known as distributions, prospects.py puts the batch together; elsewhere it is Clockwork's
+Where what requests take is known as distributions, batch_value.py puts the batch together; elsewhere it is Clockwork's
 strategy. Between models the one goes first whose batch has the earliest *virtual deadline*: its own first deadline,
 earlier the more requests it serves in its time. See docs/scheduling.md.
 """
@@ -10,24 +10,24 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from horologe_controller import prospects
-from horologe_controller.lookahead import LATEST_NS
-from horologe_controller.rates import Rates
-from horologe_controller.scheduler import too_long
+from horologe_controller.core.cluster.arrival_rates import Rates
+from horologe_controller.core.scheduling import batch_value
+from horologe_controller.core.scheduling.planner import LATEST_NS
+from horologe_controller.core.scheduling.scheduler import too_long
+from horologe_controller.core.scheduling.strategies import Strategy
+from horologe_controller.core.scheduling.waiting import Waiting
 from horologe_controller.schedulers.clockwork import largest, pays
-from horologe_controller.strategies import Strategy
-from horologe_controller.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horologe_controller.cluster import Cluster
-    from horologe_controller.durations import ModelDurations
-    from horologe_controller.queues import ModelQueue
-    from horologe_controller.request import Request
-    from horologe_controller.scheduler import Batch, Refusal
-    from horologe_controller.settings import Settings
-    from horologe_controller.share import Share
+    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.runtime_distributions import ModelDurations
+    from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.scheduler import Batch, Refusal
+    from horologe_controller.settings import ControllerSettings
 
 LOOK_AT = 256
 """Requests of a queue that are looked at, those with the earliest deadlines first."""
@@ -48,7 +48,7 @@ class Horologe(Waiting):
 
     just_in_time = True
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
         self._durations: Mapping[str, ModelDurations] = {}
         self._rates = Rates()
@@ -134,7 +134,7 @@ def _dynamic(start_ns: int, queue: ModelQueue, known: ModelDurations) -> Strateg
     looked_at = [queue[place] for place in range(first, min(first + LOOK_AT, len(queue)))]
     if not looked_at:
         return None
-    prospect = prospects.best(
+    prospect = batch_value.best(
         start_ns,
         [one.deadline_ns for one in looked_at],
         [known.kind(one.application, one.length) for one in looked_at],

@@ -10,20 +10,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from horologe_controller.estimate import profiled_ns
-from horologe_controller.strategies import Strategy
-from horologe_controller.waiting import WHEN_DRY, Waiting, target_size, window
+from horologe_controller.core.cluster.estimates import profiled_ns
+from horologe_controller.core.scheduling.strategies import Strategy
+from horologe_controller.core.scheduling.waiting import WHEN_DRY, Waiting, target_size, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_controller.cluster import Cluster
-    from horologe_controller.lane import Action
-    from horologe_controller.queues import ModelQueue
-    from horologe_controller.request import Request
-    from horologe_controller.scheduler import Batch
-    from horologe_controller.settings import Settings
-    from horologe_controller.share import Share
+    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.scheduler import Batch
+    from horologe_controller.settings import ControllerSettings
 
 
 class Nexus(Waiting):
@@ -31,7 +31,7 @@ class Nexus(Waiting):
 
     drops_heads = True
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
         self._measured: dict[Share, dict[tuple[str, int], tuple[int, int, int]]] = {}
         """(model, batch size) -> (measurements, sum of their durations, sum of the squares)."""

@@ -28,9 +28,9 @@ def _lazily(module: str, name: str, placed: bool = False) -> Maker:
 
 
 RUNTIMES: dict[str, Maker] = {
-    "onnx": _lazily("onnx", "OnnxRuntime", placed=True),
-    "pytorch": _lazily("pytorch", "PytorchRuntime", placed=True),
-    "python": _lazily("python", "PythonRuntime"),
+    "onnx": _lazily("onnx.onnx_runtime", "OnnxRuntime", placed=True),
+    "pytorch": _lazily("pytorch.pytorch_runtime", "PytorchRuntime", placed=True),
+    "python": _lazily("python.python_runtime", "PythonRuntime"),
     "emulated": _lazily("emulated", "EmulatedRuntime"),
 }
 """Runtime name (`runtime` in `model.toml`) -> what makes one."""

@@ -9,7 +9,7 @@ import msgspec
 
 from horologe_common.clock import monotonic_ns, ms, us
 from horologe_common.models import ModelSpec, Profile
-from horologe_gpu_worker.manifest import (
+from horologe_gpu_worker.repository.manifest import (
     Emulated,
     InvalidModel,
     build_spec,
@@ -17,7 +17,7 @@ from horologe_gpu_worker.manifest import (
     manifest_path,
     read_manifest,
 )
-from horologe_gpu_worker.signature import zeros
+from horologe_gpu_worker.repository.model_signature import zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from horologe_selector.policy import Chance, Selection
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EpsilonGreedySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epsilon: Share = 0.1
     """Share of the requests that go to a model at random."""
     memory: Memory = 50
@@ -38,7 +38,7 @@ class EpsilonGreedy(Single):
 
     def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
         self.models = tuple(models)
-        self.settings = read_settings(Settings, settings)
+        self.settings = read_settings(EpsilonGreedySettings, settings)
 
     def init(self, known: Any = None) -> Learned:
         means, counts = (known.means, known.counts) if isinstance(known, Learned) else ({}, {})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from horologe_selector.policy import Chance, Selection
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Exp3Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     eta: Rate = 0.1
     gamma: Share = 0.05
     """Share of the requests that go to a model at random."""
@@ -38,7 +38,7 @@ class Exp3(Single):
 
     def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
         self.models = tuple(models)
-        self.settings = read_settings(Settings, settings)
+        self.settings = read_settings(Exp3Settings, settings)
         self.keep = 1 - 1 / self.settings.memory
 
     def init(self, known: Any = None) -> Learned:

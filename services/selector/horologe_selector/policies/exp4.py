@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from horologe_selector.policy import Ballot, Chance, Guess, Selection
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Exp4Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     eta: Rate = 0.2
     """Times `memory`, 10: of two models one of which errs 20% more often than the other, that one counts 1/7."""
     memory: Memory = 50
@@ -40,7 +40,7 @@ class Exp4:
     State: ClassVar[type[Any]] = Learned
 
     def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
-        self.settings = read_settings(Settings, settings)
+        self.settings = read_settings(Exp4Settings, settings)
         self.keep = 1 - 1 / self.settings.memory
         self.everyone = policy.Selection(tuple(models))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from horologe_selector.policy import Chance, Selection
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StaticSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: dict[str, float] = {}
     """By model, of any sum; a model that is not named gets nothing. Empty: all the same."""
 
@@ -32,7 +32,7 @@ class Static(Single):
     State: ClassVar[type[Any]] = Nothing
 
     def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
-        given = read_settings(Settings, settings).weights or dict.fromkeys(models, 1.0)
+        given = read_settings(StaticSettings, settings).weights or dict.fromkeys(models, 1.0)
         for model, weight in given.items():
             if model not in models:
                 raise InvalidInput(f"settings: weights: got {model!r}, wanted one of {', '.join(models)}")

@@ -27,7 +27,7 @@ GRID = 200
 LOGS = [(log((at + 0.5) / GRID), log(1 - (at + 0.5) / GRID)) for at in range(GRID)]
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ThompsonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: Memory = 500
 
 
@@ -42,7 +42,7 @@ class Thompson(Single):
 
     def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
         self.models = tuple(models)
-        self.keep = 1 - 1 / read_settings(Settings, settings).memory
+        self.keep = 1 - 1 / read_settings(ThompsonSettings, settings).memory
 
     def init(self, known: Any = None) -> Learned:
         gains, losses = (known.gains, known.losses) if isinstance(known, Learned) else ({}, {})

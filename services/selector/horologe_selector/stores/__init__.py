@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.settings import SettingsError
+from horologe_common.service.settings import SettingsError
 from horologe_selector.stores.memory import Memory
 from horologe_selector.stores.redis import open_redis
 from horologe_selector.stores.sqlite import open_sqlite
@@ -12,17 +12,17 @@ from horologe_selector.stores.sqlite import open_sqlite
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_selector.settings import Settings
+    from horologe_selector.settings import SelectorSettings
     from horologe_selector.store import StateStore
 
-STORES: dict[str, Callable[[Settings], StateStore]] = {
+STORES: dict[str, Callable[[SelectorSettings], StateStore]] = {
     "memory": lambda settings: Memory(),
     "sqlite": open_sqlite,
     "redis": open_redis,
 }
 
 
-def open_store(settings: Settings) -> StateStore:
+def open_store(settings: SelectorSettings) -> StateStore:
     """The store that `settings.store` names. Raises `SettingsError` where there is none, or it cannot be opened.
 
     A Redis that does not answer is no error: it is away.

@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.log import logger
-from horologe_common.settings import SettingsError
+from horologe_common.service.log import logger
+from horologe_common.service.settings import SettingsError
 from horologe_selector.store import Away, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from horologe_selector.settings import Settings
+    from horologe_selector.settings import SelectorSettings
     from horologe_selector.store import Change
 
 PREFIX = "horologe:"
@@ -62,7 +62,7 @@ return surplus
 log = logger("selector")
 
 
-def open_redis(settings: Settings) -> Redis:
+def open_redis(settings: SelectorSettings) -> Redis:
     """Raises `SettingsError` for a URL that is none, and where the package `redis` is not installed."""
     try:
         return Redis(settings.redis, settings.store_timeout_ns)

@@ -13,14 +13,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.log import logger
-from horologe_common.settings import SettingsError
+from horologe_common.service.log import logger
+from horologe_common.service.settings import SettingsError
 from horologe_selector.store import Away, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from horologe_selector.settings import Settings
+    from horologe_selector.settings import SelectorSettings
     from horologe_selector.store import Change
 
 SCHEMA = 1
@@ -48,7 +48,7 @@ PRAGMAS = (
 log = logger("selector")
 
 
-def open_sqlite(settings: Settings) -> Sqlite:
+def open_sqlite(settings: SelectorSettings) -> Sqlite:
     """Raises `SettingsError` for a file that is corrupt, something else, in use, or cannot be written."""
     path = Path(settings.state) / f"selector-{settings.name}.sqlite"
     try:

@@ -1,0 +1,35 @@
+"""`horologe-edge`: frontend, selector and controller in one process; messages between them skip the socket."""
+
+from horologe_common.core.protocol import Core
+from horologe_common.service.service import Service
+from horologe_common.service.settings import SettingsError
+from horologe_controller.core.controller import Controller
+from horologe_controller.settings import ControllerSettings
+from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.digest import digest
+from horologe_frontend.http.endpoint import http_door
+from horologe_frontend.http.settings import HttpSettings
+from horologe_frontend.settings import FrontendSettings
+from horologe_selector.bootstrap import Hosting
+from horologe_selector.settings import SelectorSettings
+
+
+def main() -> None:
+    service = Service("edge")
+    settings = service.settings(FrontendSettings, "frontend")
+    links = service.links(settings.name, settings.clients)
+    frontend = Frontend(links.address("frontend", settings.name), settings, digest)
+    try:
+        selector = Hosting(links, service.settings(SelectorSettings, "selector"))
+    except SettingsError as error:
+        raise SystemExit(f"horologe-edge: {error.reason}") from error
+    controller_settings = service.settings(ControllerSettings, "controller")
+    controller = Controller(links.address("controller", controller_settings.name), controller_settings, links.host)
+    door = http_door(frontend, service.settings(HttpSettings, "http"))
+    cores: list[Core] = [frontend, selector.core, controller]
+    service.run(cores, links, client_core=frontend.address, start=[door], prepare=selector.attach)
+    selector.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""TCP ports of this machine: which are free, and a clear word when one is not."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from horologe_common.service.settings import SettingsError
+
+
+def split_address(where: str, text: str) -> tuple[str, int]:
+    """`"127.0.0.1:8000"` -> host and port. Raises `SettingsError` naming `where`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise SettingsError(f"{where}: got {text!r}, wanted HOST:PORT")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def check_free(what: str, host: str, port: int, hint: str) -> None:
+    """Raise `SettingsError` if nothing could listen at this address now."""
+    if error := _fault(host, port):
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror or error}"
+        raise SettingsError(f"{what}: {host}:{port} {reason}; {hint}")
+
+
+def in_use(host: str, port: int) -> bool:
+    error = _fault(host, port)
+    return error is not None and error.errno == errno.EADDRINUSE
+
+
+def free_port(host: str, wanted: int = 0) -> int:
+    """`wanted` if it is free, else any free port."""
+    if wanted and _fault(host, wanted) is None:
+        return wanted
+    with _socket(host) as sock:
+        sock.bind((_name(host), 0))
+        return int(sock.getsockname()[1])
+
+
+def _fault(host: str, port: int) -> OSError | None:
+    with _socket(host) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((_name(host), port))
+            sock.listen(1)
+        except OSError as error:
+            return error
+    return None
+
+
+def _socket(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+
+
+def _name(host: str) -> str:
+    return "" if host == "*" else host

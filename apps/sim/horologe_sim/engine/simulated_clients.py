@@ -1,0 +1,229 @@
+"""Simulated clients, as cores of processes of their own: one that asks a frontend, one that asks the controller.
+
+Both count one end per request. A request that nobody answers becomes LOST by the client's own timer, as in the SDK.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from horologe_common.clock import s
+from horologe_common.core.protocol import Deadlines, Gone, Joined, Out, role
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Answer,
+    Cancel,
+    Dispatch,
+    Outcome,
+    Outputs,
+    Predict,
+    Ship,
+    Shipped,
+    Submit,
+)
+from horologe_sim.engine.traceable_inputs import LABEL, echoes, inputs_of, mark, right
+from horologe_sim.report.tally import Open, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from horologe_common.core.protocol import Buffer
+    from horologe_common.models import ModelSpec
+    from horologe_common.wire import Tensor
+    from horologe_sim.scenario.workload import Ask, Demand
+
+BEST_EFFORT_NS = s(30)
+
+
+class Asker:
+    """What both clients do alike: ask when the demand says so, wait, give up.
+
+    `specs` by what is asked: a model's, or that of an application's models. `patience_ns`: how long after its deadline
+    a request is LOST. Requests that have been sent before there was anybody to send them to wait for somebody.
+    """
+
+    recorded = False
+    """It is not a part of what is examined."""
+
+    def __init__(
+        self, address: str, demand: Demand, specs: dict[str, ModelSpec], tally: Tally, patience_ns: int, begin_ns: int,
+        loaded: Callable[[str], bool],
+    ) -> None:  # fmt: skip
+        self.address = address
+        self.out: list[Out] = []
+        self.open: dict[int, Open] = {}
+        self._demand = demand
+        self._specs = specs
+        self._tally = tally
+        self._patience_ns = patience_ns
+        self._begin_ns = begin_ns
+        self._loaded = loaded
+        self._peer = ""
+        self._unsent: list[Open] = []
+        self._limits = Deadlines()
+        self._cancels = Deadlines()
+        self._last_id = 0
+
+    def tick(self, now_ns: int) -> None:
+        """Send what is due; cancel what is to be cancelled; give up on what was not answered."""
+        for ask in self._demand.take(now_ns - self._begin_ns):
+            self._ask(now_ns, ask)
+        if self._peer and self._unsent:
+            unsent, self._unsent = self._unsent, []
+            for request in unsent:
+                if request.id in self.open and now_ns <= (request.deadline_ns or now_ns):
+                    self._send(now_ns, request)
+        for request_id in self._cancels.due(now_ns):
+            if cancelled := self.open.get(request_id):
+                if self._peer:
+                    self.out.append(Out(self._peer, Cancel((request_id,))))
+                self._end(now_ns, cancelled, Status.CANCELLED)
+        for request_id in self._limits.due(now_ns):
+            if lost := self.open.get(request_id):
+                self._end(now_ns, lost, Status.LOST)
+
+    def wakeup_ns(self) -> int | None:
+        demand_ns = self._demand.next_ns()
+        times = (
+            self._limits.next_ns(), self._cancels.next_ns(), None if demand_ns is None else demand_ns + self._begin_ns
+        )  # fmt: skip
+        return min((at for at in times if at is not None), default=None)
+
+    def check(self) -> None:
+        """Every request is open or has ended, once."""
+        assert self._tally.asked == self._tally.answers + len(self.open)
+
+    def _ask(self, now_ns: int, ask: Ask) -> None:
+        self._last_id += 1
+        budget_ns = self._budget_ns(ask)
+        request = Open(
+            self._last_id, ask, now_ns, now_ns + budget_ns if budget_ns else 0, not self._loaded(ask.name)
+        )  # fmt: skip
+        self.open[request.id] = request
+        self._limits.arm(request.id, now_ns + (budget_ns or BEST_EFFORT_NS) + self._patience_ns)
+        if ask.cancel_ns:
+            self._cancels.arm(request.id, now_ns + ask.cancel_ns)
+        self._tally.sent(request)
+        self._unsent.append(request)
+
+    def _budget_ns(self, ask: Ask) -> int:
+        return 0 if ask.best_effort else ask.slo_ns or self._specs[ask.name].slo_ns
+
+    def _send(self, now_ns: int, request: Open) -> None:
+        raise NotImplementedError
+
+    def _answered(self, now_ns: int, request_id: int, status: int) -> Open | None:
+        request = self.open.get(request_id)
+        if request is None:
+            self._tally.stray(request_id, status)
+        else:
+            self._end(now_ns, request, status)
+        return request
+
+    def _end(self, now_ns: int, request: Open, status: int) -> None:
+        """The one end of a request."""
+        del self.open[request.id]
+        self._limits.cancel(request.id)
+        self._cancels.cancel(request.id)
+        self._tally.ended(now_ns, request, status)
+        self._demand.ended(now_ns - self._begin_ns, request.ask.loop)
+
+    def _inspect(self, request: Open, outputs: Sequence[Tensor], buffers: Sequence[Buffer], rows: int) -> None:
+        """Note outputs that are not those of this request. `rows`: how many it got."""
+        spec = self._specs[request.ask.name]
+        echo = echoes(spec)
+        right = len(outputs) == len(spec.outputs) == len(buffers) and rows == request.ask.rows
+        if not right or (echo is not None and bytes(buffers[echo]) != mark(request.id, rows)):
+            self._tally.swapped.append(request.id)
+
+
+class Client(Asker):
+    """Asks a frontend, as the SDK does."""
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """An answer, or news of the connection."""
+        match message:
+            case Answer():
+                request = self._answered(now_ns, message.id, message.status)
+                if request is not None and request.ask.application:
+                    self._judge(request, message, buffers)
+                elif request is not None and message.status == Status.OK:
+                    rows = message.outputs[0].shape[0] if message.outputs else 0
+                    self._inspect(request, message.outputs, buffers, rows)
+            case Joined() if role(message.address) == "frontend":
+                self._peer = message.address
+            case Gone() if message.address == self._peer:
+                self._peer = ""
+
+    def _send(self, now_ns: int, request: Open) -> None:
+        ask = request.ask
+        inputs, buffers = inputs_of(self._specs[ask.name], request.id, ask.rows)
+        waited = ask.slo_ns or now_ns > request.sent_ns  # else the frontend knows the model's SLO
+        budget_ns = max(1, request.deadline_ns - now_ns) if request.deadline_ns and waited else 0
+        predict = Predict(
+            request.id, ask.model, "", budget_ns, inputs, application=ask.application, context=ask.context
+        )
+        self.out.append(Out(self._peer, predict, buffers))
+
+    def _judge(self, request: Open, answer: Answer, buffers: Sequence[Buffer]) -> None:
+        """Note how true an application's answer is, and who was missing."""
+        true = None
+        if answer.status == Status.OK and self._specs[request.ask.name].outputs == (LABEL,):
+            true = right(request.id, buffers[0])
+        self._tally.judged(request, answer, true)
+
+
+class Submitter(Asker):
+    """Asks the controller, in the place of frontend and selector: it also holds the inputs."""
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """An end of a submit, a wish for inputs, or news of the controller."""
+        match message:
+            case Outputs():
+                self._outputs(now_ns, message, buffers)
+            case Outcome():
+                self._answered(now_ns, message.id, message.status)
+            case Dispatch():
+                self._ship(message)
+            case Joined() if role(message.address) == "controller":
+                self._peer = message.address
+                self._unsent = list(self.open.values())
+            case Gone() if message.address == self._peer:
+                self._peer = ""
+
+    def _send(self, now_ns: int, request: Open) -> None:
+        ask = request.ask
+        end_ns = request.deadline_ns or request.sent_ns + BEST_EFFORT_NS
+        spec = self._specs[ask.name]
+        self.out.append(Out(self._peer, Submit(
+            request.id, spec.key, max(1, end_ns - now_ns), ask.rows, self.address, request.id, not request.deadline_ns
+        )))  # fmt: skip
+
+    def _ship(self, dispatch: Dispatch) -> None:
+        items, missing = [], []
+        buffers: list[Buffer] = []
+        for input_id in dispatch.input_ids:
+            if request := self.open.get(input_id):
+                inputs, parts = inputs_of(self._specs[request.ask.name], input_id, request.ask.rows)
+                items.append(Shipped(input_id, inputs))
+                buffers.extend(parts)
+            else:
+                missing.append(input_id)
+        ship = Ship(dispatch.action_id, self.address, tuple(items), tuple(missing))
+        self.out.append(Out(dispatch.worker, ship, buffers))
+
+    def _outputs(self, now_ns: int, message: Outputs, buffers: Sequence[Buffer]) -> None:
+        total, at = sum(item.rows for item in message.items), 0
+        for item in message.items:
+            if item.status not in (Status.OK, Status.FAILED):
+                continue  # the controller has the word
+            request = self._answered(now_ns, item.id, item.status)
+            if request is not None and item.status == Status.OK:
+                mine = [_part(buffer, at, item.rows, total) for buffer in buffers]
+                self._inspect(request, message.outputs, mine, item.rows)
+            at += item.rows
+
+
+def _part(buffer: Buffer, at: int, rows: int, total: int) -> Buffer:
+    size = len(buffer) // max(1, total)
+    return memoryview(buffer)[at * size : (at + rows) * size]

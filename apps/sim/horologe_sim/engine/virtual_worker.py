@@ -1,0 +1,238 @@
+"""Plays the executors of one worker process: its own lanes (`Lane`), driven by virtual time.
+
+A duration is the model's profile, times noise by seed. Outputs have the shape they should have; where a model has an
+input and an output alike, its rows come back as they went in, so that a swapped answer would show.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horologe_common.clock import ms
+from horologe_common.models import DTYPES, nbytes
+from horologe_common.status import Status
+from horologe_common.wire import ModelReport, Tensor
+from horologe_gpu_worker.core.lanes import Abort, Finished, Lane, Operation, not_run
+from horologe_sim.engine.noise import Draws
+from horologe_sim.engine.traceable_inputs import LABEL, labels, zeros
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core.protocol import Buffer
+    from horologe_sim.engine.noise import Noise
+    from horologe_sim.engine.simulated_process import Process
+    from horologe_sim.engine.traceable_inputs import Skill
+
+SCAN_NS = ms(5)
+ON_LOAD_LANE = ("load", "unload")
+
+
+class SimModel(msgspec.Struct, frozen=True):
+    """A model with the times its pretend device takes. Transfers are per row; where they are 0, EXEC includes them."""
+
+    report: ModelReport
+    input_ns: int = 0
+    output_ns: int = 0
+    base_ns: int = 0
+    """Of a dynamic model: what a batch takes besides its rows."""
+    skill: Skill | None = None
+    """Of a classifier, whose output is `LABEL`."""
+    noise: Noise | None = None
+    """Of its EXECs; None: as everything on the device."""
+
+    @property
+    def inline_io(self) -> bool:
+        return not (self.input_ns or self.output_ns)
+
+
+class Meter(msgspec.Struct):
+    """What was seen of one worker, over all its incarnations."""
+
+    busy_ns: Counter[int] = msgspec.field(default_factory=Counter)
+    """EXEC time by share."""
+    rows: Counter[tuple[str, int]] = msgspec.field(default_factory=Counter)
+    """How often a batch of (model key, rows) was run."""
+    ended: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
+    """Operations by (lane, status name)."""
+    violations: list[str] = msgspec.field(default_factory=list)
+    """What a real device would not have survived: an EXEC of a model that is not there, or outside its window."""
+
+
+class Runner:
+    """A lane and what it is doing."""
+
+    __slots__ = ("busy", "lane", "wake", "wake_ns")
+
+    def __init__(self) -> None:
+        self.lane = Lane()
+        self.busy = False
+        self.wake: int | None = None
+        self.wake_ns = 0
+
+
+class Device:
+    """The lanes of one worker process. `deliver` is attached to the process at the lanes' address."""
+
+    def __init__(
+        self,
+        process: Process,
+        worker: str,
+        models: dict[str, SimModel],
+        meter: Meter,
+        noise: Noise,
+        seed: Sequence[int],
+    ) -> None:
+        self.process = process
+        self.worker = worker
+        self.lanes = "lanes/" + worker.partition("/")[2]
+        self.models = models
+        self.meter = meter
+        self.loaded: dict[tuple[int, str], bool] = {}
+        self.slowness = 1.0
+        """Everything takes so many times as long as it should."""
+        self._draws = Draws(noise, seed)
+        self._own = {
+            key: Draws(one.noise, [*seed, number]) for number, (key, one) in enumerate(models.items()) if one.noise
+        }  # fmt: skip
+        self._runners: dict[tuple[int, str], Runner] = {}
+
+    def inline_io(self, model: str) -> bool:
+        """What the worker's core asks of its executors."""
+        return self.models[model].inline_io
+
+    def holds(self, model: str) -> bool:
+        """Whether the model is loaded on any share now."""
+        return self.process.alive and any(key == model for _, key in self.loaded)
+
+    def deliver(self, message: Any, buffers: Sequence[Buffer]) -> None:
+        """From the worker's core."""
+        match message:
+            case Operation():
+                runner = self._runner(message)
+                runner.lane.push(message)
+                self._go(runner)
+            case Abort():
+                runner = self._runner(message)
+                if operation := runner.lane.abort(message.action_id):
+                    self._end(not_run(operation, Status.CANCELLED, self.process.now_ns))
+
+    def _runner(self, message: Operation | Abort) -> Runner:
+        lane = "load" if message.lane in ON_LOAD_LANE else message.lane
+        runner = self._runners.get((message.share, lane))
+        if runner is None:
+            runner = self._runners[message.share, lane] = Runner()
+        return runner
+
+    def _go(self, runner: Runner) -> None:
+        """Begin what is to begin now; else come back when something is."""
+        if runner.busy:
+            return
+        now_ns = self.process.now_ns
+        while (late := runner.lane.expired(now_ns)) is not None:
+            self._end(not_run(late, Status.TOO_LATE, now_ns))
+        todo = runner.lane.next(now_ns)
+        if isinstance(todo, Operation):
+            runner.busy = True
+            begun = self._begin(todo, now_ns)
+            self.process.at(begun.end_ns, self._done, runner, todo, begun)
+        elif todo is not None:
+            self._wake(runner, now_ns + todo)
+
+    def _wake(self, runner: Runner, at_ns: int) -> None:
+        if runner.wake is not None and runner.wake_ns == at_ns:
+            return
+        if runner.wake is not None:
+            self.process.world.events.cancel(runner.wake)
+        runner.wake_ns = at_ns
+        runner.wake = self.process.at(at_ns, self._woken, runner)
+
+    def _woken(self, runner: Runner) -> None:
+        runner.wake = None
+        self._go(runner)
+
+    def _begin(self, todo: Operation, now_ns: int) -> Finished:
+        """How it will end."""
+        status, reason = Status.OK, ""
+        duration_ns = self._duration_ns(todo)
+        if not todo.earliest_ns <= now_ns <= todo.latest_ns:
+            self.meter.violations.append(f"{self.worker}: {todo.lane} of {todo.model} begun outside its window")
+        if todo.lane == "exec":
+            if (todo.share, todo.model) not in self.loaded:
+                status, reason, duration_ns = Status.FAILED, f"{todo.model} is not loaded", 0
+                self.meter.violations.append(f"{self.worker}: EXEC of {todo.model}, which is not loaded")
+            self.meter.rows[todo.model, todo.rows] += 1
+            self.meter.busy_ns[todo.share] += duration_ns
+        return Finished(
+            todo.action_id, todo.lane, status, now_ns, now_ns + duration_ns, duration_ns, reason=reason
+        )  # fmt: skip
+
+    def _done(self, runner: Runner, todo: Operation, begun: Finished) -> None:
+        runner.busy = False
+        match todo.lane:
+            case "load":
+                self.loaded[todo.share, todo.model] = True
+            case "unload":
+                self.loaded.pop((todo.share, todo.model), None)
+            case "scan":
+                reports = [one.report for one in self.models.values() if todo.model in ("", one.report.spec.name)]
+                begun = msgspec.structs.replace(begun, models=reports)
+            case "input":
+                begun = msgspec.structs.replace(begun, staged=todo.inputs)
+            case "exec" if begun.status == Status.OK:
+                model = self.models[todo.model]
+                outputs = outputs_of(model, todo)
+                field = "outputs" if model.inline_io else "staged"
+                begun = msgspec.structs.replace(begun, **{field: outputs})
+            case "output":
+                begun = msgspec.structs.replace(begun, outputs=todo.staged)
+        self._end(begun)
+        self._go(runner)
+
+    def _end(self, finished: Finished) -> None:
+        self.meter.ended[finished.lane, Status(finished.status).name] += 1
+        self.process.post(self.lanes, self.worker, finished)
+
+    def _duration_ns(self, todo: Operation) -> int:
+        model = self.models.get(todo.model)
+        profile = model.report.profile if model else None
+        if model is None or profile is None or todo.lane in ("unload", "scan"):
+            return SCAN_NS if todo.lane == "scan" else 0
+        seed_ns = {
+            "load": profile.load_ns, "input": todo.rows * model.input_ns, "output": todo.rows * model.output_ns,
+        }.get(todo.lane)  # fmt: skip
+        if seed_ns is None:
+            seed_ns = profile.exec_ns[todo.batch_size]
+        draws = self._own.get(todo.model, self._draws) if todo.lane == "exec" else self._draws
+        return round(self.slowness * draws.noisy(seed_ns, todo.lane))
+
+
+def outputs_of(model: SimModel, todo: Operation) -> list[tuple[Tensor, Buffer]]:
+    """Header and bytes of each output: a label, or an input of the same datatype and shape as it came, else zeros."""
+    spec, inputs = model.report.spec, todo.inputs or todo.staged or ()
+    if model.skill:
+        said = labels(spec.name, model.skill, b"".join(inputs[0][1]))
+        return [(Tensor(LABEL.name, LABEL.datatype, inputs[0][0].shape, len(said)), said)]
+    outputs: list[tuple[Tensor, Buffer]] = []
+    for output in spec.outputs:
+        for wanted, (tensor, parts) in zip(spec.inputs, inputs, strict=False):
+            if (wanted.datatype, wanted.shape) == (output.datatype, output.shape):
+                joined = parts[0] if len(parts) == 1 else b"".join(parts)
+                outputs.append((Tensor(output.name, tensor.datatype, tensor.shape, len(joined)), joined))
+                break
+        else:
+            outputs.append(_zero(output.name, output.datatype, _shape(output.shape, todo.rows, spec.batched)))
+    return outputs
+
+
+def _shape(shape: tuple[int, ...], rows: int, batched: bool) -> tuple[int, ...]:
+    rest = tuple(1 if dim < 0 else dim for dim in shape[1 if batched else 0 :])
+    return (rows, *rest) if batched else rest
+
+
+def _zero(name: str, datatype: str, shape: tuple[int, ...]) -> tuple[Tensor, Buffer]:
+    size = nbytes(datatype, shape) if datatype in DTYPES else 4 * nbytes("UINT8", shape)
+    return Tensor(name, datatype, shape, size), zeros(size)

@@ -1,0 +1,253 @@
+"""The third place where the controller's core runs: turns as in a process of its own, everything else made lean.
+
+What a turn is, what a window means and when a Result arrives are those of `world.py`; there are no packets, no
+tensors and one event per action, so that an hour at thousands of requests a second takes minutes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+from horologe_common.clock import NEVER_NS, s, us
+from horologe_common.core.protocol import Joined
+from horologe_common.status import Status
+from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
+from horologe_controller.core.controller import Controller
+from horologe_sim.engine.noise import Draws
+from horologe_sim.fast.fast_worker import LeanDevice
+from horologe_sim.fast.traffic import STATIC, Chunk, Open
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from horologe_sim.engine.virtual_worker import SimModel
+    from horologe_sim.fast.cluster_setting import Setting
+    from horologe_sim.fast.fast_worker import Ended
+    from horologe_sim.fast.ledger import Ledger
+    from horologe_sim.fast.traffic import Loop, Request
+
+    Watch = Callable[[LeanDevice, Any, Result, int], None]
+
+HOST = "host"
+CLIENT = "selector/load#00000001"
+START_NS = s(1000)
+BEST_EFFORT_NS = s(30)
+PATIENCE_NS = s(2)
+PROGRESS_NS = s(1)
+
+
+class Lean:
+    """A run. `watch` is told of every action that has ended: the device, the message, the Result, the promised end."""
+
+    def __init__(
+        self, setting: Setting, models: Sequence[SimModel], ledger: Ledger, seed: int,
+        chunks: Iterable[Chunk] = (), loops: Sequence[Loop] = (), *,
+        clock: Callable[[], int] | None = None,
+        watch: Watch | None = None,
+    ) -> None:  # fmt: skip
+        self.setting = setting
+        self.ledger = ledger
+        self.controller = Controller("controller/0#00000001", setting.controller, HOST)
+        self.controller_ns = 0
+        """Time of `clock` spent in the controller's core."""
+        self.begin_ns = START_NS + setting.settle_ns
+        self.open: dict[int, Open] = {}
+        self.now_ns = START_NS
+        self._keys = [model.report.spec.key for model in models]
+        self._reports = tuple(model.report for model in models)
+        self._chunks = iter(chunks)
+        self._chunk = Chunk((), (), (), ())
+        self._at = 0
+        self._next_ns = NEVER_NS
+        self._loops = loops
+        self._clock = clock or (lambda: 0)
+        self._watch = watch
+        self._heap: list[tuple[int, int, Callable[[int, Any], None], Any]] = []
+        self._events = 0
+        self._asked = 0
+        self._told = True
+        self._free_ns = self._wake_ns = START_NS
+        self._solo_ns: dict[int, int] = {}
+        by_key = {model.report.spec.key: model for model in models}
+        self._loaded = dict.fromkeys(by_key, 0)
+        self.devices = {
+            f"worker/{number}#00000001": LeanDevice(
+                f"worker/{number}#00000001", by_key, setting.pages, Draws(setting.noise, [seed, 2, number]),
+                setting.worker_ns, self.at, self._ended, self._solo_ns,
+            )
+            for number in range(setting.devices)
+        }  # fmt: skip
+        self._join()
+
+    def at(self, at_ns: int, call: Callable[[int, Any], None], argument: Any) -> None:
+        """Have `call(now_ns, argument)` happen."""
+        self._events += 1
+        heapq.heappush(self._heap, (at_ns, self._events, call, argument))
+
+    def run(self, duration_ns: int, progress: Callable[[float], None] | None = None) -> None:
+        """Settle, then play the load for so long; then let what is under way end."""
+        self._run(self.begin_ns)
+        self._next_chunk()
+        for number, loop in enumerate(self._loops):
+            self.at(self.begin_ns + number * us(10), self._ask_again, (number, loop))
+        for done_ns in range(0, duration_ns, PROGRESS_NS):
+            self._run(self.begin_ns + min(done_ns + PROGRESS_NS, duration_ns))
+            if progress:
+                progress(min(1.0, (done_ns + PROGRESS_NS) / duration_ns))
+        self._loops, self._next_ns = (), NEVER_NS
+        patience_ns = BEST_EFFORT_NS if any(not one.slo_ns for one in self.open.values()) else PATIENCE_NS
+        self._run(self.now_ns + patience_ns)
+
+    def check(self) -> None:
+        """The laws of everybody."""
+        self.controller.check()
+        self.ledger.check()
+        for device in self.devices.values():
+            device.check()
+
+    def _run(self, until_ns: int) -> None:
+        heap, controller, clock = self._heap, self.controller, self._clock
+        while True:
+            at_ns = min(heap[0][0] if heap else NEVER_NS, self._next_ns, self._wake_ns)
+            if at_ns > until_ns:
+                self.now_ns = until_ns
+                return
+            now_ns = self.now_ns = max(at_ns, self._free_ns)
+            while heap and heap[0][0] <= now_ns:
+                at_ns, _, call, argument = heapq.heappop(heap)
+                call(at_ns, argument)
+            if self._next_ns <= now_ns:
+                self._take(now_ns)
+            if self._told or self._wake_ns <= now_ns:
+                self._told = False
+                begin = clock()
+                controller.tick(now_ns)
+                wake_ns = controller.wakeup_ns()
+                self.controller_ns += clock() - begin
+                self._deliver(now_ns)
+                self._free_ns = now_ns + self.setting.turn_ns
+                self._wake_ns = NEVER_NS if wake_ns is None else max(wake_ns, self._free_ns)
+
+    def _deliver(self, now_ns: int) -> None:
+        outs, self.controller.out = self.controller.out, []
+        devices = self.devices
+        for out in outs:
+            to, message = out.to, out.message
+            kind = type(message)
+            if kind is Infer:
+                devices[to].infer(now_ns, message)
+            elif kind is Outcome:
+                self._refused(now_ns, message)
+            elif kind is Load:
+                devices[to].begin_load(now_ns, message)
+            elif kind is Unload:
+                self.ledger.unloads += 1
+                self._loaded[message.model] -= devices[to].unload(message.model)
+
+    def _tell(self, sender: str, message: Any) -> None:
+        begin = self._clock()
+        self.controller.handle(self.now_ns, sender, message, ())
+        self.controller_ns += self._clock() - begin
+        self._told = True
+
+    def _join(self) -> None:
+        self._tell(CLIENT, Joined(CLIENT, HOST))
+        for address in self.devices:
+            self._tell(address, Joined(address, HOST))
+            self._tell(address, Register((Share(0, "emulated", self.setting.pages),), self._reports))
+
+    # requests
+
+    def _next_chunk(self) -> None:
+        for chunk in self._chunks:
+            if chunk.times_ns:
+                self._chunk, self._at = chunk, 0
+                self._next_ns = self.begin_ns + chunk.times_ns[0] + self.setting.client_ns
+                return
+        self._next_ns = NEVER_NS
+
+    def _take(self, now_ns: int) -> None:
+        """Requests that have reached the controller by now."""
+        while self._next_ns <= now_ns:
+            times_ns, models, slos_ns, groups, requests = self._chunk
+            offset_ns = self.begin_ns + self.setting.client_ns
+            at, end = self._at, len(times_ns)
+            while at < end and (sent_ns := times_ns[at]) + offset_ns <= now_ns:
+                self._submit(sent_ns, models[at], slos_ns[at], groups[at], -1, requests[at] if requests else STATIC)
+                at += 1
+            if at == end:
+                self._next_chunk()
+            else:
+                self._at, self._next_ns = at, times_ns[at] + offset_ns
+
+    def _ask_again(self, now_ns: int, asking: tuple[int, Loop]) -> None:
+        """The request of a closed loop reaches the controller."""
+        number, loop = asking
+        if self._loops:
+            sent_ns = max(0, now_ns - self.begin_ns - self.setting.client_ns)
+            self._submit(sent_ns, loop.model, loop.slo_ns, loop.group, number, STATIC)
+
+    def _submit(self, sent_ns: int, model: int, slo_ns: int, group: int, loop: int, request: Request) -> None:
+        key = self._keys[model]
+        self._asked = number = self._asked + 1
+        self.open[number] = Open(sent_ns, slo_ns, group, loop)
+        self.ledger.sent(sent_ns, group, model, not self._loaded[key])
+        if loop >= 0 and slo_ns:
+            self.at(self.begin_ns + sent_ns + slo_ns + self.setting.grace_ns + 1, self._timed_out, number)
+        budget_ns = (slo_ns or BEST_EFFORT_NS) - (self.now_ns - self.begin_ns - sent_ns)
+        solo_ns, application, length = request
+        if solo_ns:
+            self._solo_ns[number] = solo_ns
+        budget_ns = max(1, budget_ns)
+        self._tell(CLIENT, Submit(number, key, budget_ns, 1, CLIENT, number, not slo_ns, 0, length, application))
+
+    def _refused(self, now_ns: int, outcome: Outcome) -> None:
+        if (one := self.open.pop(outcome.id, None)) is None:
+            return
+        self.ledger.unserved(one.sent_ns, one.group)
+        if one.loop >= 0 and self._loops:
+            loop = self._loops[one.loop]
+            self.at(now_ns + 2 * self.setting.client_ns + loop.resend_ns, self._ask_again, (one.loop, loop))
+
+    def _timed_out(self, now_ns: int, number: int) -> None:
+        """The client of a closed loop has its word at SLO and grace, and asks again; what it asked for is still run."""
+        if (one := self.open.pop(number, None)) is None:
+            return
+        took_ns = now_ns - self.begin_ns - one.sent_ns
+        self.ledger.answered(one.sent_ns, one.group, took_ns, one.slo_ns, self.setting.grace_ns)
+        if self._loops:
+            self.at(now_ns + self.setting.client_ns, self._ask_again, (one.loop, self._loops[one.loop]))
+
+    def _ended(self, now_ns: int, ended: Ended) -> None:
+        """A Result reaches the controller; outputs of an INFER reach the clients."""
+        device, action, result = ended
+        run = device.exec if isinstance(action, Infer) else device.load
+        if result.status == Status.OK:
+            self._count(device, action, result)
+        elif result.status == Status.TOO_LATE:
+            self.ledger.too_late += 1
+        self._tell(device.address, result)
+        device.advance(now_ns, run)
+
+    def _count(self, device: LeanDevice, action: Infer | Load, result: Result) -> None:
+        end_ns, took_ns = result.end_ns - self.begin_ns, result.device_ns
+        share = self.controller.cluster.workers[device.address].shares[0]
+        pending = (share.exec if isinstance(action, Infer) else share.load).pending[action.action_id]
+        if self._watch:
+            self._watch(device, action, result, pending.promised_ns)
+        if isinstance(action, Load):
+            self._loaded[action.model] += 1
+            if end_ns >= 0:
+                self.ledger.loaded(end_ns, took_ns, action.expected_ns)
+            return
+        self.ledger.ran(end_ns, len(action.rows), took_ns, action.expected_ns, pending.promised_ns - self.begin_ns)
+        client_ns = self.setting.client_ns
+        for row in action.rows:
+            if (one := self.open.pop(row.submit_id, None)) is None:
+                continue
+            took_ns = end_ns + client_ns - one.sent_ns
+            self.ledger.answered(one.sent_ns, one.group, took_ns, one.slo_ns, self.setting.grace_ns)
+            if one.loop >= 0 and self._loops:
+                back_ns = result.end_ns + 2 * client_ns
+                self.at(back_ns, self._ask_again, (one.loop, self._loops[one.loop]))

@@ -1,0 +1,97 @@
+"""Every action of a run as a Chrome (Perfetto) trace: what was predicted beside what happened, device by device.
+
+Open the file at ui.perfetto.dev or chrome://tracing. Times are the world's, from the beginning of the load.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from horologe_common.core.protocol import instance
+from horologe_common.status import Status
+from horologe_common.wire import Infer, Load, Result
+from horologe_controller.core.controller import Controller
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from horologe_common.core.protocol import Buffer, Core, Out
+
+LANES = {"infer": ("EXEC", 1), "load": ("LOAD", 3)}
+"""Name and number of the lane of what happened; what was predicted is the line below."""
+
+
+class Timeline:
+    """A tap on the controller (see `Tap`). Keeps the first `limit` actions."""
+
+    def __init__(self, begin_ns: int, limit: int = 200_000) -> None:
+        self.left_out = 0
+        self._begin_ns = begin_ns
+        self._limit = limit
+        self._planned: dict[int, tuple[str, str, int, int]] = {}
+        self._events: list[dict[str, Any]] = []
+        self._workers: dict[str, int] = {}
+
+    def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """A Result: what happened to an action."""
+        if isinstance(message, Result) and isinstance(core, Controller):
+            planned = self._planned.pop(message.action_id, None)
+            if planned is not None:
+                self._ended(instance(sender), planned, message)
+
+    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+        """Actions on their way: the mirror knows when each is predicted to run."""
+        if not isinstance(core, Controller):
+            return
+        for out in outs:
+            to, message = out.to, out.message
+            if not isinstance(message, Infer | Load) or to not in core.cluster.workers:
+                continue
+            share = core.cluster.workers[to].shares[message.share]
+            kind = "infer" if isinstance(message, Infer) else "load"
+            action = (share.exec if kind == "infer" else share.load).pending.get(message.action_id)
+            if action is not None:
+                rows = f" x{len(message.rows)}" if isinstance(message, Infer) else ""
+                what = f"{message.model.partition('/')[0]}{rows}"
+                end_ns = action.promised_ns
+                self._planned[message.action_id] = kind, what, end_ns - action.expected_ns, end_ns
+
+    def faulted(self, now_ns: int, core: Core) -> None:
+        """See `Tap`."""
+
+    def write(self, path: Path) -> int:
+        """Write the file; returns how many actions are in it. Raises OSError."""
+        path.write_text(json.dumps({"traceEvents": [*self._names(), *self._events], "displayTimeUnit": "ms"}))
+        return len(self._events) // 2
+
+    def _ended(self, worker: str, planned: tuple[str, str, int, int], result: Result) -> None:
+        if len(self._events) >= 2 * self._limit:
+            self.left_out += 1
+            return
+        kind, what, start_ns, end_ns = planned
+        _, lane = LANES[kind]
+        number = self._workers.setdefault(worker, len(self._workers) + 1)
+        args = {
+            "status": Status(result.status).name, "predicted_ms": (end_ns - start_ns) / 1e6,
+            "actual_ms": (result.end_ns - result.begin_ns) / 1e6, "late_ms": (result.end_ns - end_ns) / 1e6,
+        }  # fmt: skip
+        for tid, begin, end in ((lane + 1, start_ns, end_ns), (lane, result.begin_ns, result.end_ns)):
+            self._events.append({
+                "name": what, "cat": kind, "ph": "X", "pid": number, "tid": tid, "ts": (begin - self._begin_ns) / 1e3,
+                "dur": (end - begin) / 1e3, "args": args,
+            })  # fmt: skip
+
+    def _names(self) -> list[dict[str, Any]]:
+        """Metadata: what the numbers of processes and threads stand for."""
+        lines = [
+            (number, told)
+            for name, number in LANES.values() for number, told in ((number, name), (number + 1, f"{name} predicted"))
+        ]  # fmt: skip
+        return [
+            *({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": worker}}
+              for worker, pid in self._workers.items()),
+            *({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+              for pid in self._workers.values() for tid, name in lines),
+        ]  # fmt: skip

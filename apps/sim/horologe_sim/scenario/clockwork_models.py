@@ -1,0 +1,69 @@
+"""The 64 models of Clockwork's appendix A, as pretend models with the times of a V100."""
+
+from __future__ import annotations
+
+import csv
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.clock import ms
+from horologe_common.models import ModelSpec, Profile, TensorSpec
+from horologe_common.wire import ModelReport
+from horologe_sim.engine.virtual_worker import SimModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MIB = 1 << 20
+SIZES = (1, 2, 4, 8, 16)
+PAGES = 1407
+"""16 MiB pages of a device's cache: 201 models like ResNet-50 of 7 pages each (Clockwork section 6.2)."""
+
+
+class Variety(msgspec.Struct, frozen=True):
+    """One line of the table. `exec_ms` by batch size."""
+
+    name: str
+    weights_mb: float
+    load_ms: float
+    exec_ms: dict[int, float]
+
+    @property
+    def best_row_ms(self) -> float:
+        """Execution time of a request in the most efficient batch."""
+        return min(took / size for size, took in self.exec_ms.items())
+
+    def copies(self, count: int, first: int = 0, name: str = "") -> list[SimModel]:
+        """Instances `name-0`, `name-1`, ... with weights of their own: their requests cannot share a batch."""
+        profile = Profile({size: ms(took) for size, took in self.exec_ms.items()}, ms(self.load_ms))
+        return [
+            SimModel(ModelReport(_spec(f"{name or self.name}-{number}", self), profile))
+            for number in range(first, first + count)
+        ]
+
+
+def varieties(names: Iterable[str] = ()) -> list[Variety]:
+    """The table in its order, or the named lines in the order given. Raises KeyError."""
+    text = resources.files("horologe_sim").joinpath("data", "clockwork_models.csv").read_text()
+    table = {
+        row["model"]: Variety(
+            row["model"], float(row["weights_MB"]), float(row["transfer_ms"]),
+            {size: float(row[f"exec_b{size}_ms"]) for size in SIZES},
+        )
+        for row in csv.DictReader(text.splitlines())
+    }  # fmt: skip
+    return [table[name] for name in names] if names else list(table.values())
+
+
+def batch_limited_rate(variety: Variety, slo_ms: float) -> float:
+    """Requests a second of one device that only runs the largest batches that fit the SLO: max of b / exec(b)."""
+    return max((1e3 * size / took for size, took in variety.exec_ms.items() if took <= slo_ms), default=0.0)
+
+
+def _spec(name: str, variety: Variety) -> ModelSpec:
+    return ModelSpec(
+        name, "1", "emulated", (TensorSpec("x", "FP32", (-1, 1)),), (TensorSpec("y", "FP32", (-1, 1)),),
+        tuple(variety.exec_ms), weights_bytes=round(variety.weights_mb * MIB), content_hash=name,
+    )  # fmt: skip

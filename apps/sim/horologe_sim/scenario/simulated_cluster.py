@@ -1,0 +1,212 @@
+"""The cluster of a scenario: its processes, with the real cores in them, and its one client."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horologe_controller.core.controller import Controller
+from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.digest import digest
+from horologe_gpu_worker.core.worker import Worker
+from horologe_profiler.core.profiler import Profiler
+from horologe_selector.core.applications import registry
+from horologe_selector.core.selector import Selector
+from horologe_selector.store import Change
+from horologe_selector.stores.memory import Memory
+from horologe_selector.stores.store_writer import serve
+from horologe_sim.engine.network import Network
+from horologe_sim.engine.simulated_clients import BEST_EFFORT_NS, Asker, Client, Submitter
+from horologe_sim.engine.virtual_worker import Device, Meter
+from horologe_sim.engine.world import World
+from horologe_sim.report import report as reports
+from horologe_sim.report.tally import Tally
+from horologe_sim.scenario.workload import Demand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from horologe_common.core.protocol import Buffer, Core
+    from horologe_profiler.core.measurements import Kept
+    from horologe_sim.engine.simulated_process import Process
+    from horologe_sim.report.report import Report
+    from horologe_sim.scenario.scenario import Fault, Scenario
+
+STEPS = 200
+
+
+class House:
+    """Builds the world of a scenario (constructor), runs it (`run`), and says what came of it (`report`)."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.models = scenario.sim_models()
+        self.signatures = scenario.signatures()
+        self.tally = Tally()
+        self.world = World(Network(scenario.network, scenario.seed), wire=scenario.wire)
+        self.meters: dict[str, Meter] = {}
+        self.devices: dict[str, Device] = {}
+        self.store = Memory()
+        """The selector's, which outlives it."""
+        self.kept: tuple[int, Kept] | None = None
+        """What the profiler keeps on disk, and since when."""
+        self.begin_ns = self.world.now_ns + scenario.settle_ns
+        self.end_ns = self.begin_ns + scenario.duration_ns
+        self.demand = Demand(
+            scenario.load, [model.report.spec.name for model in self.models.values()], scenario.seed,
+            scenario.duration_ns,
+        )  # fmt: skip
+        self._add_services()
+        for number in range(scenario.workers):
+            name = f"worker/{number}"
+            self.meters[name] = Meter()
+            self._add(name, self._worker(number))
+        for one in scenario.applications:
+            kept = msgspec.msgpack.encode(registry.Kept(1, [one]))
+            self.store.write([Change(f"{registry.FAMILY}\n{one.name}", 0, kept)])
+        for fault in scenario.faults:
+            self.world.events.at(self.begin_ns + fault.at_ns, self._fault, fault)
+
+    @property
+    def asker(self) -> Asker:
+        """The client as it is now."""
+        cores = self.world.processes["edge" if self._fused_submitter else "client"].cores.values()
+        return next(core for core in cores if isinstance(core, Asker))
+
+    def run(self, progress: Callable[[float], None] | None = None) -> None:
+        """Start everything, play the load, and wait until every request has ended."""
+        for name in self.world.processes:
+            self.world.start(name)
+        begin_ns = self.world.now_ns
+        for step in range(1, STEPS + 1):
+            self.world.run(begin_ns + (self.end_ns - begin_ns) * step // STEPS)
+            if progress:
+                progress(step / STEPS)
+        limit_ns = self.end_ns + BEST_EFFORT_NS + 2 * self._patience_ns()
+        while self.tally.asked > self.tally.answers and self.world.now_ns < limit_ns:
+            self.world.run(self.world.now_ns + self.scenario.patience_ns)
+
+    def report(self) -> Report:
+        """What was counted."""
+        scenario = self.scenario
+        seconds = (scenario.duration_ns - scenario.warmup_ns) / 1e9
+        total, models = reports.rows(self.tally, scenario.groups(), seconds)
+        busy_s = (self.end_ns - self.begin_ns) / 1e9
+        workers = {
+            name: reports.worker_row(meter, scenario.worker.shares, busy_s) for name, meter in self.meters.items()
+        }
+        return reports.Report(
+            scenario.name, scenario.seed, scenario.controller.scheduler, scenario.path, seconds, total, models, workers,
+            reports.batch_sizes(self.meters.values()), self.world.packets, len(self.tally.strays),
+            len(self.tally.swapped), self.tally.overdue_ns / 1e6,
+            {name: reports.application_row(judged) for name, judged in self.tally.judgements.items()},
+        )  # fmt: skip
+
+    def loaded(self, name: str) -> bool:
+        """Whether any device has the model, or all models of the application."""
+        models = next((one.models for one in self.scenario.applications if one.name == name), (name,))
+        return all(
+            any(device.holds(f"{model.partition('/')[0]}/1") for device in self.devices.values()) for model in models
+        )
+
+    @property
+    def _fused_submitter(self) -> bool:
+        return self.scenario.path == "direct" and not self.scenario.network.split
+
+    def _add_services(self) -> None:
+        makers = {
+            "frontend": self._frontend, "selector": self._selector, "controller": self._controller,
+        }  # fmt: skip
+        if self.scenario.path == "direct":
+            makers = {"submitter": self._submitter, "controller": self._controller}
+        if self.scenario.network.split:
+            for name, make in makers.items():
+                self._add("client" if name == "submitter" else name, _alone(make))
+        else:
+            self._add("edge", lambda process: [make(process) for make in makers.values()])
+        if self.scenario.profiler:
+            self._add("profiler", _alone(self._profiler))
+        if self.scenario.path == "whole":
+            self._add("client", lambda process: [self._client(process)])
+
+    def _add(self, name: str, make: Callable[[Process], Sequence[Core]]) -> None:
+        clock_ns = self.scenario.clocks_ns.get(name, 0)
+        self.world.add(name, make, host=name if clock_ns else "host", clock_ns=clock_ns)
+
+    def _frontend(self, process: Process) -> Core:
+        return Frontend(process.address("frontend"), self.scenario.frontend, digest)
+
+    def _selector(self, process: Process) -> Core:
+        core = Selector(process.address("selector"), self.scenario.selector, random.Random(self.scenario.seed))
+
+        def keep(message: Any, buffers: Sequence[Buffer]) -> None:
+            for reply in serve(self.store, [message]):
+                process.post(core.store, core.address, reply)
+
+        process.attach(core.store, keep)
+        return core
+
+    def _controller(self, process: Process) -> Core:
+        return Controller(process.address("controller"), self.scenario.controller, process.host)
+
+    def _profiler(self, process: Process) -> Core:
+        """Its disk is the house's, and outlives it."""
+        assert self.scenario.profiler
+        core = Profiler(process.address("profiler"), self.scenario.profiler)
+        if self.kept is not None:
+            saved_ns, kept = self.kept
+            core.restore(process.now_ns, kept, self.world.now_ns - saved_ns)
+
+        def keep(kept: Kept, buffers: Sequence[Buffer]) -> None:
+            self.kept = self.world.now_ns, kept
+
+        process.attach(core.store, keep)
+        return core
+
+    def _client(self, process: Process) -> Core:
+        address = f"client/{process.incarnation:08x}"
+        return self._asker(Client, process, address, self._patience_ns())
+
+    def _submitter(self, process: Process) -> Core:
+        return self._asker(Submitter, process, process.address("selector", "load"), self._patience_ns())
+
+    def _asker(self, kind: type[Client | Submitter], process: Process, address: str, patience_ns: int) -> Core:
+        begin_ns = self.begin_ns + process.clock_ns
+        self.tally.from_ns = begin_ns + self.scenario.warmup_ns
+        return kind(address, self.demand, self.signatures, self.tally, patience_ns, begin_ns, self.loaded)
+
+    def _worker(self, number: int) -> Callable[[Process], Sequence[Core]]:
+        def make(process: Process) -> Sequence[Core]:
+            address = process.address("worker", str(number))
+            seed = [self.scenario.seed, 2, number, process.incarnation]
+            models = self.scenario.sim_models(number)
+            device = Device(process, address, models, self.meters[process.name], self.scenario.noise, seed)
+            self.devices[process.name] = device
+            process.attach(device.lanes, device.deliver)
+            settings = msgspec.structs.replace(self.scenario.worker, name=str(number))
+            return [Worker(address, settings, [model.report for model in models.values()], device.inline_io)]
+
+        return make
+
+    def _patience_ns(self) -> int:
+        return self.scenario.frontend.grace_ns + self.scenario.patience_ns
+
+    def _fault(self, fault: Fault) -> None:
+        if fault.kind == "stall":
+            self.world.stall(fault.process, fault.for_ns)
+            return
+        if fault.kind == "cut":
+            self.world.cut(fault.process, fault.for_ns)
+            return
+        if fault.kind == "slow":
+            self.devices[fault.process].slowness = fault.factor
+            return
+        self.world.kill(fault.process, void=fault.void)
+        if fault.restart_ns:
+            self.world.events.at(self.world.now_ns + fault.restart_ns, self.world.start, fault.process)
+
+
+def _alone(make: Callable[[Process], Core]) -> Callable[[Process], Sequence[Core]]:
+    return lambda process: [make(process)]

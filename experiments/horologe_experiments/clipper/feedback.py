@@ -1,0 +1,179 @@
+"""Clipper section 4.2: how much feedback the selector can learn from, with and without the prediction cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horologe_experiments.clipper.feedback_process.__main__ import Found, Order
+from horologe_experiments.clipper.feedback_process.durability import Kept, compare
+from horologe_experiments.clipper.feedback_process.feedback_load import Load, Play
+from horologe_experiments.clipper.feedback_process.redis_server import Server
+from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_selector.settings import SelectorSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from matplotlib.figure import Figure
+
+    from horologe_experiments.harness.experiment import Progress
+
+WANTED_RATE = 20_000
+WANTED_P99_MS = 20.0
+PAPER_ROWS = [
+    {"store": "paper: Clipper", "cache": cache, "rate": rate} for cache, rate in (("yes", 11_000), ("no", 6_000))
+]
+LIMIT_S = 600.0
+
+
+class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    description: str
+    stores: tuple[str, ...]
+    outstanding: int
+    kill_after: int
+    alone: bool
+    load: Load
+
+
+class Feedback:
+    name = "feedback"
+    title = "How much feedback? The learning half of the selector, alone"
+
+    def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
+        """See `Experiment`. By the machine's clock: each row is a process of its own, on one core."""
+        place = scene(self.name, Scene, quick, changes)
+        idle = os.getloadavg()[0]
+        rows: list[dict[str, Any]] = []
+        skipped: list[str] = []
+        steps = 2 * len(place.stores) + 1
+        for store in place.stores:
+            for cached in (True, False):
+                progress(
+                    (len(rows) + 2 * len(skipped)) / steps, f"{store}, {'cached' if cached else 'predicted again'}"
+                )
+                with tempfile.TemporaryDirectory(prefix="feedback-") as folder, Server(store, Path(folder)) as server:
+                    if server.missing:
+                        skipped.append(store)
+                        break
+                    found = _measured(_order(place, store, folder, server.url, seed, cached))
+                    rows.append(_row(store, cached, found))
+        progress((steps - 1) / steps, "kill -9")
+        kept = _killed(place, seed)
+        facts = _facts(place, rows, kept, skipped)
+        facts["load average"] = f"{idle:.1f} before, {os.getloadavg()[0]:.1f} at the end; the run itself makes it 1"
+        return Findings(self.name, self.title, seed, quick, facts, [*rows, *PAPER_ROWS], _bars(rows, kept))
+
+    def draw(self, findings: Findings) -> Figure:
+        """Observations a second by store, and how long acknowledgements take."""
+        from horologe_experiments.harness.figures import figure
+
+        drawn, (left, right) = figure(1, 2)
+        stores = list(dict.fromkeys(row["store"] for row in findings.rows))
+        for at, cache in enumerate(("yes", "no")):
+            rows = {row["store"]: row for row in findings.rows if row["cache"] == cache}
+            places = [place + 0.4 * at for place in range(len(stores))]
+            label = "predictions cached" if cache == "yes" else "predicted again"
+            left.bar(places, [rows[store]["rate"] for store in stores], 0.4, label=label)
+            right.bar(places, [rows[store].get("p99_ms", 0) for store in stores], 0.4, label=label)
+        for one, bar, label in (
+            (left, WANTED_RATE, "observations/s"),
+            (right, WANTED_P99_MS, "acknowledged, p99 (ms)"),
+        ):
+            one.axhline(bar, color="k", ls="--", lw=0.8, label="wanted, sqlite")
+            one.set(ylabel=label, ylim=(0, None))
+            one.set_xticks([place + 0.2 for place in range(len(stores))], [store.partition(":")[0] for store in stores])
+            one.legend(fontsize=7)
+        return drawn
+
+
+def _order(
+    place: Scene, store: str, folder: str, url: str, seed: int, cached: bool, tell: bool = False
+) -> Order:  # fmt: skip
+    settings = SelectorSettings(store=store, state=folder, redis=url, predictions=place.load.observations)
+    core = max(os.sched_getaffinity(0))
+    return Order(place.load, settings, seed, cached, place.outstanding, core, place.alone, tell)
+
+
+def _child(order: Order) -> subprocess.Popen[bytes]:
+    # More threads than cores to run on would wait for one another, turning.
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "horologe_experiments.clipper.feedback_process"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+    )  # fmt: skip
+    assert child.stdin
+    child.stdin.write(msgspec.json.encode(order))
+    child.stdin.close()
+    child.stdin = None
+    return child
+
+
+def _measured(order: Order) -> Found:
+    with _child(order) as child:
+        text, _ = child.communicate(timeout=LIMIT_S)
+        if child.returncode:
+            raise RuntimeError(f"{order.settings.store}: the process ended with {child.returncode}")
+    return msgspec.json.decode(text, type=Found)
+
+
+def _killed(place: Scene, seed: int) -> Kept:
+    """kill -9 after so many acknowledgements; what it has acknowledged, against what is in its file."""
+    with tempfile.TemporaryDirectory(prefix="feedback-") as folder:
+        order = _order(place, "sqlite", folder, "", seed, cached=True, tell=True)
+        acknowledged: list[int] = []
+        with _child(order) as child:
+            assert child.stdout
+            for line in child.stdout:
+                acknowledged.append(int(line))
+                if len(acknowledged) == place.kill_after:
+                    child.kill()
+        return compare(Play(place.load, seed), order.settings, acknowledged)
+
+
+def _row(store: str, cached: bool, found: Found) -> dict[str, Any]:
+    return {
+        "store": store, "cache": "yes" if cached else "no", "rate": round(found.observations / found.seconds),
+        "p50_ms": _quantile_ms(found.took_ns, 0.5), "p99_ms": _quantile_ms(found.took_ns, 0.99),
+        "max_ms": _quantile_ms(found.took_ns, 1.0), "cpu_us": round(found.cpu_s / found.observations * 1e6, 1),
+        "not_ok": found.not_ok, "a_group": round(found.changes / max(1, found.groups), 1),
+        "write_p50_ms": _quantile_ms(found.write_ns, 0.5), "write_p99_ms": _quantile_ms(found.write_ns, 0.99),
+        "predict_us": round(found.predict_ns / 1e3, 1), "resident_mb": found.bytes_resident >> 20,
+    }  # fmt: skip
+
+
+def _quantile_ms(values_ns: list[int], q: float) -> float:
+    return round(values_ns[min(len(values_ns) - 1, int(q * len(values_ns)))] / 1e6, 2) if values_ns else 0.0
+
+
+def _bars(rows: list[dict[str, Any]], kept: Kept) -> list[Bar]:
+    bars = []
+    for row in rows:
+        if (row["store"], row["cache"]) == ("sqlite", "yes"):
+            bars.append(Bar("observations a second, SQLite", row["rate"], WANTED_RATE))
+            bars.append(Bar("p99 of the acknowledgement in ms, SQLite", row["p99_ms"], WANTED_P99_MS, "at most"))
+    bars.append(Bar("observations not acknowledged OK", sum(row["not_ok"] for row in rows), 0, "at most"))
+    return [*bars, Bar("kill -9: acknowledged and lost", kept.lost, 0, "at most")]
+
+
+def _facts(place: Scene, rows: list[dict[str, Any]], kept: Kept, skipped: list[str]) -> dict[str, str]:
+    load = place.load
+    again = sorted(row["predict_us"] for row in rows)
+    facts = {
+        "load": f"{place.outstanding} lists of {load.list} outstanding, {len(load.accuracies)} models, Exp4, "
+        f"{load.contexts:,} contexts, drawn evenly; from the bytes of a Feedback to those of its Acknowledged",
+        "core": "loop and keeper share one core" + (", at real-time priority where permitted" if place.alone else ""),
+        "cache": "no: each prediction is made again in the same thread, by the list, by a perceptron of "
+        f"{load.width}-{load.hidden}-10 in numpy: {again[len(again) // 2]} us each",
+        "a_group": "contexts written, and synced, together",
+        "kill -9": f"{kept.acknowledged:,} observations had been acknowledged, {kept.kept:,} were in the file",
+    }
+    if skipped:
+        facts["not measured"] = f"{', '.join(skipped)}: no redis-server, or no package redis"
+    return facts

@@ -1,0 +1,70 @@
+"""Online learning: requests one after another to a policy as the selector has it, each with feedback before the next.
+
+The predictions of the models are given.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from horologe_common.applications import Application
+from horologe_selector.core.applications.losses import loss_of
+from horologe_selector.policies import make_policy
+from horologe_selector.policy import Ballot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+
+class Requests(NamedTuple):
+    """What each model, in the order of `models`, predicts for each request, and what is right."""
+
+    models: tuple[str, ...]
+    predictions: NDArray[np.int64]
+    """[requests, models]."""
+    truth: NDArray[np.int64]
+    """[requests]."""
+
+    @property
+    def wrong(self) -> NDArray[np.bool_]:
+        """[requests, models]."""
+        return np.not_equal(self.predictions, self.truth[:, None])
+
+
+class Answers(NamedTuple):
+    """[requests] each."""
+
+    wrong: NDArray[np.bool_]
+    confidence: NDArray[np.float64]
+
+
+def serve(
+    requests: Requests,
+    policy: str,
+    seed: int,
+    contexts: Sequence[int] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Answers:
+    """Answer them in turn, with feedback on each before the next; a state for each context, if there are any."""
+    application = Application("online", requests.models, policy=policy, settings=dict(settings or {}))
+    one, loss, chance = make_policy(application), loss_of(application, {}), Random(seed)
+    states: dict[int, Any] = {}
+    wrong, confidences = [], []
+    for values, truth, context in zip(
+        requests.predictions.tolist(), requests.truth.tolist(), contexts or [0] * len(requests.truth), strict=True
+    ):
+        state = states[context] if context in states else one.init()
+        selection = one.select(state, chance)
+        predicted = dict(zip(requests.models, values, strict=True))
+        ballot = Ballot({model: predicted[model] for model in selection.models}, {})
+        value, confidence = one.combine(state, ballot)
+        losses = {model: loss(truth, prediction) for model, prediction in ballot.predictions.items()}
+        states[context] = one.observe(state, selection, losses)
+        wrong.append(value != truth)
+        confidences.append(confidence)
+    return Answers(np.array(wrong), np.array(confidences))

@@ -1,0 +1,139 @@
+"""Clipper's Fig. 10 (section 5.3): models for dialects, and a policy that learns which of them a user needs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from horologe_experiments.clipper.classifiers import LEARNERS, load, turned
+from horologe_experiments.clipper.online import Requests, serve
+from horologe_experiments.harness.experiment import Bar, Findings, scene
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from horologe_experiments.harness.experiment import Progress
+
+OBLIVIOUS, REPORTED, BEST = "one model of all dialects", "model of the reported dialect", "best model of each writer"
+LEARNED = 20
+"""Feedbacks from which on a policy is held to have learned."""
+
+
+class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    description: str
+    angles: tuple[float, ...]
+    spread: float
+    writers: int
+    requests: int
+    training: int
+    examples: int
+    learner: str
+    steps: tuple[int, ...]
+    """Feedbacks, where a column of the table begins."""
+    policies: tuple[str, ...]
+
+
+class World(NamedTuple):
+    requests: Requests
+    """Of all writers in turn, each sending one."""
+    oblivious: NDArray[np.int64]
+    """What the model of all dialects predicts for them."""
+    dialects: NDArray[np.int64]
+    """By writer."""
+
+
+class Personal:
+    name = "personal"
+    title = "Models for dialects, selected for each writer"
+
+    def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
+        """See `Experiment`."""
+        place = scene(self.name, Scene, quick, changes)
+        world = _world(place, np.random.default_rng(seed))
+        requests, writers = world.requests, len(world.dialects)
+        wrong = requests.wrong
+        writer = np.tile(np.arange(writers), place.requests)
+        best = wrong.reshape(place.requests, writers, -1).mean(axis=0).argmin(axis=1)
+        at = np.arange(len(writer))
+        errors = {
+            OBLIVIOUS: world.oblivious != requests.truth, REPORTED: wrong[at, world.dialects[writer]],
+            BEST: wrong[at, best[writer]],
+        }  # fmt: skip
+        for number, policy in enumerate(place.policies):
+            progress(number / len(place.policies), policy)
+            errors[f"{policy}, a state for each writer"] = serve(requests, policy, seed, writer.tolist()).wrong
+            errors[f"{policy}, one state"] = serve(requests, policy, seed).wrong
+        curves = {name: one.reshape(place.requests, writers).mean(axis=1) for name, one in errors.items()}
+        facts = {
+            "writers": f"{writers}, their digits turned by their dialect's angle, +- {place.spread:g} degrees",
+            "columns": "error on the requests sent after as many feedbacks of the writer's own",
+            BEST: "known only afterwards",
+        }
+        rows = [_row(place, name, curve) for name, curve in curves.items()]
+        series = {"error by feedbacks": {name: curve.round(4).tolist() for name, curve in curves.items()}}
+        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(place, curves), series)
+
+    def draw(self, findings: Findings) -> Figure:
+        """Error against feedbacks, averaged over ever more of them."""
+        from horologe_experiments.harness.figures import figure
+
+        drawn, (axes,) = figure(1, 1)
+        drawn.set_size_inches(9, 4)
+        for name, values in findings.series["error by feedbacks"].items():
+            edges = np.unique(np.geomspace(1, len(values) + 1, 14).astype(int)) - 1
+            means = [np.mean(values[begin:end]) for begin, end in pairwise(edges)]
+            style = "--" if name in (OBLIVIOUS, REPORTED, BEST) else ":" if "one state" in name else "-"
+            axes.plot(edges[:-1] + 1, means, style, label=name)
+        axes.set(xscale="log", xlabel="request of a writer", ylabel="error", ylim=(0, None))
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+        return drawn
+
+
+def _world(place: Scene, chance: np.random.Generator) -> World:
+    images, labels = load()
+    order = chance.permutation(len(images))
+    training, held_out = order[: place.training], order[place.training :]
+    learn, seen, digits = LEARNERS[place.learner], [], []
+    for angle in place.angles:
+        examples = chance.choice(training, place.examples, replace=False)
+        seen.append(turned(images[examples], angle))
+        digits.append(labels[examples])
+    models = [learn(one, right) for one, right in zip(seen, digits, strict=True)]
+    of_all = learn(np.concatenate(seen), np.concatenate(digits))
+    dialects = np.repeat(np.arange(len(place.angles)), place.writers)
+    predictions, oblivious, truth = [], [], []
+    for dialect in dialects:
+        sent = chance.choice(held_out, place.requests)
+        written = turned(images[sent], place.angles[dialect] + place.spread * chance.standard_normal())
+        predictions.append(np.stack([model(written) for model in models], axis=1))
+        oblivious.append(of_all(written))
+        truth.append(labels[sent])
+    names = tuple(f"{angle:g} degrees" for angle in place.angles)
+    requests = Requests(names, np.stack(predictions, axis=1).reshape(-1, len(names)), np.stack(truth, axis=1).ravel())
+    return World(requests, np.stack(oblivious, axis=1).ravel(), dialects)
+
+
+def _row(place: Scene, name: str, curve: NDArray[np.float64]) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name}
+    for begin, end in zip(place.steps, [*place.steps[1:], place.requests], strict=True):
+        row[f"{begin}-{end - 1}" if end - begin > 1 else str(begin)] = round(float(curve[begin:end].mean()), 4)
+    return row | {"error": round(float(curve.mean()), 4)}
+
+
+def _bars(place: Scene, curves: dict[str, NDArray[np.float64]]) -> list[Bar]:
+    learned = {name: float(curve[LEARNED:].mean()) for name, curve in curves.items()}
+    policy = place.policies[0]
+    own, shared = learned[f"{policy}, a state for each writer"], learned[f"{policy}, one state"]
+    since = f"after {LEARNED} feedbacks"
+    return [
+        Bar("error of the reported dialect's model over that of all dialects",
+            round(learned[REPORTED] / learned[OBLIVIOUS], 4), 1, "at most"),
+        Bar(f"{since}: {policy} over the reported dialect's model", round(own / learned[REPORTED], 4), 1, "at most"),
+        Bar(f"{since}: {policy}, a state for each writer over one state", round(own / shared, 4), 1, "at most"),
+    ]  # fmt: skip

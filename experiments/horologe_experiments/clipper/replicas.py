@@ -1,0 +1,104 @@
+"""Clipper's Fig. 6 (section 4.4.1): one model on one to four devices, each with a batch limit of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from horologe_experiments.harness.batch_log import Batches
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
+from horologe_experiments.harness.runs import Runs
+from horologe_sim.fast.cluster_setting import Setting
+from horologe_sim.fast.ledger import Ledger
+from horologe_sim.fast.traffic import Stream, poisson
+from horologe_sim.scenario.clockwork_models import Variety, batch_limited_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from matplotlib.figure import Figure
+
+    from horologe_experiments.harness.experiment import Progress
+
+PAPER_QPS = {1: 19_500, 4: 77_000}
+PAPER_SPEEDUP = {1: 1.0, 4: 3.95}
+"""Over 10 Gbit/s; over 1 Gbit/s the second remote replica saturates the network."""
+
+
+class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    description: str
+    replicas: tuple[int, ...]
+    slo_ns: int
+    base_ms: float
+    row_ms: float
+    largest: int
+    overload: float
+    warmup_ns: int
+    duration_ns: int
+    cluster: Setting
+
+    @property
+    def model(self) -> Variety:
+        exec_ms = {size: self.base_ms + size * self.row_ms for size in range(1, self.largest + 1)}
+        return Variety("gpu", 16.0, 5.0, exec_ms)
+
+
+class Replicas:
+    name = "replicas"
+    title = "Throughput against the number of replicas"
+
+    def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
+        """See `Experiment`."""
+        place = scene(self.name, Scene, quick, changes)
+        cost = Cost()
+        runs = Runs(len(place.replicas), cost, progress)
+        rows: list[dict[str, Any]] = []
+        for replicas in place.replicas:
+            rows.append(_row(place, replicas, rows[0]["throughput"] if rows else 0.0, seed, runs))
+        facts = {
+            "device": f"a batch takes {place.base_ms:g} ms and {place.row_ms:g} ms a row, SLO "
+            f"{place.slo_ns / 1e6:g} ms; offered are {place.overload:g} times what batches within it serve",
+            "network": "messages take their time, tensors none: the paper's run over 10 Gbit/s, not that over 1 Gbit/s",
+        }
+        last = rows[-1]
+        name = f"throughput of {last['replicas']} / of {rows[0]['replicas']}"
+        bars = [Bar(name, last["speedup"], PAPER_SPEEDUP.get(last["replicas"], 0.98 * last["replicas"]))]
+        bars += [
+            Bar("p99 of a batch in ms, most", max(row["batch_p99_ms"] for row in rows), place.slo_ns / 1e6, "at most")
+        ]
+        return Findings(self.name, self.title, seed, quick, facts, rows, bars, cost=cost)
+
+    def draw(self, findings: Findings) -> Figure:
+        """In all and of each, beside the paper's."""
+        from horologe_experiments.harness.figures import figure
+
+        drawn, (axes,) = figure(1, 1)
+        replicas = [row["replicas"] for row in findings.rows]
+        axes.plot(replicas, [row["throughput"] for row in findings.rows], marker="o", label="in all")
+        axes.plot(replicas, [row["each"] for row in findings.rows], "--", marker="o", label="of each")
+        axes.plot(list(PAPER_QPS), list(PAPER_QPS.values()), "k*", label="paper")
+        axes.set(xlabel="replicas", ylabel="requests a second", ylim=(0, None), xticks=replicas)
+        axes.legend()
+        return drawn
+
+
+def _row(place: Scene, replicas: int, first: float, seed: int, runs: Runs) -> dict[str, Any]:
+    rate = place.overload * replicas * batch_limited_rate(place.model, place.slo_ns / 1e6)
+    setting = msgspec.structs.replace(place.cluster, devices=replicas)
+    ledger = Ledger(["all"], 1, place.duration_ns, place.warmup_ns)
+    stream = Stream(lambda step: np.array([rate]), place.duration_ns, lambda step: place.slo_ns)
+    batches = Batches()
+    chunks = poisson([stream], place.duration_ns, [seed, 3])
+    what, models = f"{replicas} replicas", place.model.copies(1)
+    lean = runs.play(what, setting, models, ledger, seed, place.duration_ns, chunks, watch=batches.watch)
+    counts, took_ms = batches.between(lean.begin_ns + place.warmup_ns, lean.begin_ns + place.duration_ns)
+    throughput = float(counts.sum()) / ((place.duration_ns - place.warmup_ns) / 1e9)
+    return {
+        "replicas": replicas, "throughput": round(throughput), "speedup": round(throughput / (first or throughput), 3),
+        "each": round(throughput / replicas), "rows": round(float(counts.mean()), 1),
+        "batch_p99_ms": round(float(np.quantile(took_ms, 0.99)), 2),
+        "request_p99_ms": ledger.lines[0].times.quantile_ms(0.99), "paper": PAPER_QPS.get(replicas),
+        "paper_speedup": PAPER_SPEEDUP.get(replicas),
+    }  # fmt: skip

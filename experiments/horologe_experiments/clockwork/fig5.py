@@ -1,0 +1,116 @@
+"""Fig. 5 (section 6.1): 15 copies of ResNet-50 on one device, 16 closed-loop clients each, SLO from 10 to 500 ms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horologe_common.clock import ms
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
+from horologe_experiments.harness.runs import Runs
+from horologe_sim.fast.cluster_setting import Setting
+from horologe_sim.fast.ledger import Ledger
+from horologe_sim.fast.traffic import Loop
+from horologe_sim.scenario.clockwork_models import batch_limited_rate, varieties
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from matplotlib.figure import Figure
+
+    from horologe_experiments.harness.experiment import Progress
+
+TIGHT_MS = 25
+PAPER = {500.0: 800.0}
+"""Goodput that the text gives: about 800 r/s at 500 ms. The figure has no numbers for the others."""
+
+
+class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    description: str
+    model: str
+    copies: int
+    clients: int
+    resend_ns: int
+    slos_ms: tuple[float, ...]
+    schedulers: tuple[str, ...]
+    warmup_ns: int
+    duration_ns: int
+    cluster: Setting
+
+
+class Fig5:
+    name = "fig5"
+    title = "How does it compare? 15 ResNet-50, closed loops, one device"
+
+    def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
+        """See `Experiment`."""
+        place = scene(self.name, Scene, quick, changes)
+        cost = Cost()
+        runs = Runs(len(place.schedulers) * len(place.slos_ms), cost, progress)
+        rows = [
+            _row(place, scheduler, slo_ms, seed, runs) for scheduler in place.schedulers for slo_ms in place.slos_ms
+        ]  # fmt: skip
+        facts = {
+            "late": "a request is answered at its SLO at the latest: with its outputs, or that it has timed out",
+            "bound": "the largest b / exec(b) with exec(b) inside the SLO: a device that does nothing but such batches",
+            "clients": f"round trip {place.cluster.client_ns / 5e5:g} ms, resend after {place.resend_ns / 1e6:g} ms",
+        }
+        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), cost=cost)
+
+    def draw(self, findings: Findings) -> Figure:
+        """Goodput and tail latency against the SLO, by scheduler."""
+        from horologe_experiments.harness.figures import figure
+
+        drawn, (left, right) = figure(1, 2)
+        names = list(dict.fromkeys(row["scheduler"] for row in findings.rows))
+        for name in names:
+            rows = [row for row in findings.rows if row["scheduler"] == name]
+            slos = [row["slo_ms"] for row in rows]
+            left.plot(slos, [row["goodput"] for row in rows], marker="o", label=name)
+            right.plot(slos, [row["max_ms"] or None for row in rows], marker="o", label=name)
+        rows = [row for row in findings.rows if row["scheduler"] == names[0]]
+        slos = [row["slo_ms"] for row in rows]
+        left.plot(slos, [row["bound"] for row in rows], "k--", label="bound")
+        left.plot(list(PAPER), list(PAPER.values()), "k*", label="paper, Clockwork")
+        right.plot(slos, slos, "k--", label="SLO")
+        left.set(xscale="log", xlabel="SLO (ms)", ylabel="goodput (r/s)", ylim=(0, None))
+        right.set(xscale="log", yscale="log", xlabel="SLO (ms)", ylabel="longest answer (ms)")
+        left.legend()
+        right.legend()
+        return drawn
+
+
+def _row(place: Scene, scheduler: str, slo_ms: float, seed: int, runs: Runs) -> dict[str, Any]:
+    (variety,) = varieties([place.model])
+    ledger = Ledger(["clients"], place.copies, place.duration_ns, place.warmup_ns)
+    loops = [
+        Loop(model, ms(slo_ms), 0, place.resend_ns) for _ in range(place.clients) for model in range(place.copies)
+    ]  # fmt: skip
+    controller = msgspec.structs.replace(place.cluster.controller, scheduler=scheduler)
+    setting = msgspec.structs.replace(place.cluster, controller=controller)
+    what, models = f"{scheduler}, {slo_ms:g} ms", variety.copies(place.copies)
+    runs.play(what, setting, models, ledger, seed, place.duration_ns, loops=loops)
+    line = ledger.lines[0]
+    goodput = line.ok / ((place.duration_ns - place.warmup_ns) / 1e9)
+    bound = batch_limited_rate(variety, slo_ms)
+    return {
+        "scheduler": scheduler, "slo_ms": slo_ms, "goodput": round(goodput, 1), "bound": round(bound, 1),
+        "of_bound": round(goodput / bound, 4), "paper": PAPER.get(slo_ms), "late": line.late,
+        "timed_out": line.timed_out, "refused": line.unserved,
+        "p50_ms": line.times.quantile_ms(0.5), "p99_ms": line.times.quantile_ms(0.99),
+        "max_ms": round(line.times.max_ns / 1e6, 3),
+    }  # fmt: skip
+
+
+def _wanted(slo_ms: float) -> float:
+    return 0.98 if slo_ms >= TIGHT_MS else 0.80
+
+
+def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
+    ours = [row for row in rows if row["scheduler"] == "clockwork"]
+    bars = [
+        Bar(f"goodput / bound at an SLO of {row['slo_ms']:g} ms", row["of_bound"], _wanted(row["slo_ms"]))
+        for row in ours
+    ]
+    return [*bars, Bar("answers after their SLO", sum(row["late"] for row in ours), 0, "at most")]

@@ -1,0 +1,67 @@
+"""Section 6.5, "tighter SLOs at larger scale": 20 devices, fig8's mapping, 6,174 r/s, SLOs of 100 and 25 ms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from horologe_experiments.clockwork.trace_replay import Scene, errors, play, row, told
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
+from horologe_experiments.harness.runs import Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from matplotlib.figure import Figure
+
+    from horologe_experiments.harness.experiment import Progress
+
+PAPER = {
+    100.0: {"goodput": 6174.0, "late": 0, "p50_ms": 6.28, "p9999_ms": 49.92, "satisfaction": 1.0},
+    25.0: {"goodput": 6060.0, "late": 361, "p50_ms": 5.77, "p9999_ms": 21.60, "satisfaction": 0.982, "max_ms": 43.7},
+}
+
+
+class Scale:
+    name = "scale"
+    title = "Tighter SLOs at larger scale: 20 devices"
+
+    def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
+        """See `Experiment`."""
+        place = scene(self.name, Scene, quick, changes)
+        cost = Cost()
+        runs = Runs(len(place.runs), cost, progress)
+        rows, bars = [], []
+        facts: dict[str, str] = {}
+        series: dict[str, Any] = {}
+        for run in place.all():
+            ledger, laid = play(run, runs, seed)
+            found = row(run, ledger, laid)
+            rows += [found, {"run": "paper", "devices": 20, "slo_ms": found["slo_ms"]} | PAPER.get(found["slo_ms"], {})]
+            bars.append(Bar(f"{run.name}: share served in time", found["satisfaction"], run.wanted))
+            facts[run.name] = told(run, laid)
+            series[run.name] = {"counts": _cdf(ledger), "errors": errors(ledger)}
+        return Findings(self.name, self.title, seed, quick, facts, rows, bars, series, cost)
+
+    def draw(self, findings: Findings) -> Figure:
+        """Latency CDFs with the tail drawn out, and the paper's two quantiles."""
+        from horologe_experiments.harness.figures import figure
+
+        drawn, (axes,) = figure(1, 1)
+        for name, series in findings.series.items():
+            axes.plot([at for at, _ in series["counts"]], [beyond for _, beyond in series["counts"]], label=name)
+        for slo_ms, paper in PAPER.items():
+            axes.plot([paper["p50_ms"], paper["p9999_ms"]], [0.5, 1e-4], "*", label=f"paper, {slo_ms:g} ms")
+        axes.set(yscale="log", xlabel="latency (ms)", ylabel="share of answers beyond it")
+        axes.legend(fontsize=7)
+        return drawn
+
+
+def _cdf(ledger: Any) -> list[tuple[float, float]]:
+    """(latency in ms, share of answers that took longer), where it changes."""
+    times = ledger.lines[0].times
+    found, seen = [], 0
+    for at, count in enumerate(times.counts):
+        if count:
+            seen += count
+            found.append(((at + 1) * times.width_ns / 1e6, 1 - seen / times.total))
+    return found

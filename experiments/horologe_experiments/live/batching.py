@@ -1,0 +1,214 @@
+"""`horologe experiment batching`: Clipper's batch limits and delayed batches on models of this machine (section 4.3).
+
+What batches take is measured in the worker's runtimes; the schedules are those of the controller's own `clipper` under
+the simulator's clock, on a device that takes as long as was measured.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horologe_cli.local.local_services import machine
+from horologe_common.clock import s
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
+from horologe_experiments.harness.runs import Runs
+from horologe_experiments.live.batch_times import BEYOND, Effort, Measured, lay_out, measure
+from horologe_experiments.live.batching_runs import Case, play
+from horologe_sim.fast.cluster_setting import Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from matplotlib.figure import Figure
+
+    from horologe_experiments.harness.experiment import Progress
+
+STRATEGIES = {"none": {}, "aimd": {}, "quantile": {"clipper_quantile_regression": True}}
+"""Strategy -> settings of the controller. `none` has batches of one row."""
+PAPER_QPS = {"linear-svm": 30_000, "kernel-svm": 200}
+"""Section 4.3 gives these two of the values in Fig. 4, for 28x28 images and another machine."""
+PAPER_GAIN = 26.0
+"""Of the linear SVM, section 4.3.1."""
+PAPER_DELAY_MS, PAPER_DELAY_GAIN = 2.0, 3.3
+"""Of scikit-learn's SVM, section 4.3.2; the Spark SVM gains nothing."""
+OF_FIXED = 0.85
+LEAST_REQUESTS = 24
+"""In the largest batch: the limit is found in steps of one request."""
+MOST_RATE = 20_000.0
+"""Rows a second that are offered at most one by one: messages and turns allow no more."""
+ALONE_WARMUP_NS, ALONE_NS = s(0.5), s(2)
+"""Without batching there is nothing to adapt."""
+MEASURING = 0.3
+"""Part of the run that measuring takes, for the bar of progress."""
+
+
+class Delayed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    models: tuple[str, ...]
+    delays_ms: tuple[float, ...]
+    load: float
+    """Of the rate that one row after another allows."""
+    warmup_ns: int
+    duration_ns: int
+
+
+class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    description: str
+    onnx: tuple[str, ...]
+    estimators: tuple[str, ...]
+    slo_ns: int
+    requests: int
+    overload: float
+    warmup_ns: int
+    duration_ns: int
+    effort: Effort
+    delayed: Delayed
+    cluster: Setting
+
+    @property
+    def slo_ms(self) -> float:
+        return self.slo_ns / 1e6
+
+
+class Batching:
+    name = "batching"
+    title = "Batch limits found by trying, and delayed batches"
+
+    def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
+        """See `Experiment`. Rows differ from run to run as what is measured does."""
+        place = scene(self.name, Scene, quick, changes)
+        models = _measure(place, lambda part, what: progress(MEASURING * part, what))
+        cost = Cost()
+        total = len(STRATEGIES) * len(models) + len(place.delayed.models) * len(place.delayed.delays_ms)
+        runs = Runs(total, cost, lambda part, what: progress(MEASURING + (1 - MEASURING) * part, what))
+        rows = [row for model in models.values() for row in _strategies(place, model, seed, runs)]
+        delays = [row for name in place.delayed.models for row in _delays(place, models[name], seed, runs)]
+        series = {
+            "Median time of a batch, ms (Fig. 3)": _profiles(list(models.values())), "Delayed batches (Fig. 5)": delays,
+            "profiles": {one.name: list(one.p50_ms.items()) for one in models.values()},
+        }  # fmt: skip
+        bars = _bars(place, rows, delays)
+        return Findings(self.name, self.title, seed, quick, _facts(place, models), rows, bars, series, cost)
+
+    def draw(self, findings: Findings) -> Figure:
+        """Fig. 3, 4 and 5."""
+        from horologe_experiments.live.batching_figure import drawn
+
+        return drawn(findings)
+
+
+def _measure(place: Scene, progress: Progress) -> dict[str, Measured]:
+    found: dict[str, Measured] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        laid = lay_out(Path(folder), place.onnx, place.estimators)
+        for at, (name, (kind, version)) in enumerate(laid.items()):
+            progress(at / len(laid), f"measuring {name}")
+            found[name] = measure(name, kind, version, place.slo_ms, place.effort)
+    return found
+
+
+def _strategies(place: Scene, model: Measured, seed: int, runs: Runs) -> list[dict[str, Any]]:
+    """No batching, AIMD and quantile regression, each at a load that keeps the device busy."""
+    most = model.most_rows(place.slo_ms)
+    fixed = model.rate(most)
+    best = max(model.rate(size) for size in (*model.p50_ms, most) if size <= most)
+    unit = max(1, math.ceil(min(best * place.slo_ns / 1e9 / place.requests, most / LEAST_REQUESTS)))
+    largest = min(round(BEYOND * most / unit), max(model.p50_ms) // unit)
+    alone = min(place.overload * model.rate(1), MOST_RATE)
+    found = {}
+    for name, settings in STRATEGIES.items():
+        case = Case(
+            f"{model.name}, {name}", model, unit, largest, place.overload * best / unit,
+            place.warmup_ns, place.duration_ns, settings,
+        )  # fmt: skip
+        if name == "none":
+            case = case._replace(unit=1, largest=1, rate=alone, warmup_ns=ALONE_WARMUP_NS, duration_ns=ALONE_NS)
+        found[name] = play(case, place.cluster, place.slo_ns, seed, runs)
+    return [
+        {
+            "model": model.name, "runtime": model.runtime, "batching": name, "largest": most,
+            "rows": round(one.batch_rows, 1), "throughput": round(one.rows_per_s),
+            "gain": round(one.rows_per_s / found["none"].rows_per_s, 2),
+            "of_fixed": round(one.rows_per_s / fixed, 4), "of_best": round(one.rows_per_s / best, 4),
+            "batch_p99_ms": round(one.batch_p99_ms, 2), "step_ms": round(model.took_ms(most + unit), 2),
+            "request_p99_ms": one.request_p99_ms,
+            "paper": PAPER_QPS.get(model.name) if name == "aimd" else None,
+        }
+        for name, one in found.items()
+    ]  # fmt: skip
+
+
+def _delays(place: Scene, model: Measured, seed: int, runs: Runs) -> list[dict[str, Any]]:
+    """Batches that wait, at a load that the device would only just carry one by one."""
+    delayed = place.delayed
+    rate = min(delayed.load * model.rate(1), MOST_RATE)
+    largest = max(2, min(place.requests, model.most_rows(place.slo_ms)))
+    rows, first = [], 0.0
+    for delay_ms in delayed.delays_ms:
+        case = Case(
+            f"{model.name}, delay {delay_ms:g} ms", model, 1, largest, rate, delayed.warmup_ns, delayed.duration_ns,
+            {"clipper_delay_ns": round(delay_ms * 1e6)},
+        )  # fmt: skip
+        one = play(case, place.cluster, place.slo_ns, seed, runs)
+        efficiency = one.rows_per_s / one.busy
+        first = first or efficiency
+        rows.append({
+            "model": model.name, "delay_ms": delay_ms, "offered": round(rate), "throughput": round(one.rows_per_s),
+            "rows": round(one.batch_rows, 2), "busy": round(one.busy, 4), "per_busy_second": round(efficiency),
+            "gain": round(efficiency / first, 2), "p50_ms": one.request_p50_ms, "p99_ms": one.request_p99_ms,
+        })  # fmt: skip
+    return rows
+
+
+def _profiles(models: Sequence[Measured]) -> list[dict[str, Any]]:
+    """A row for each power of two."""
+    sizes = sorted({size for one in models for size in one.p50_ms if size & (size - 1) == 0})
+    return [
+        {"batch": size} | {one.name: round(one.p50_ms[size], 3) if size in one.p50_ms else None for one in models}
+        for size in sizes
+    ]
+
+
+def _facts(place: Scene, models: Mapping[str, Measured]) -> dict[str, str]:
+    most = {name: one.most_rows(place.slo_ms) for name, one in models.items()}
+    svms = [most[name] for name in PAPER_QPS if name in most]
+    ratio = f"; the linear SVM has {svms[0] / svms[-1]:.0f} times those of the kernel SVM (the paper: 241)"
+    return {
+        "machine": f"{machine()}; python models run scikit-learn in a process of their own, one thread each",
+        "largest": f"rows of a batch that takes {place.slo_ms:g} ms, as measured{ratio if len(svms) > 1 else ''}",
+        "load": f"{place.overload:g} times what the best fixed batch serves, SLO {place.slo_ms:g} ms, of which the "
+        f"scheduler keeps {place.cluster.controller.margin_ns / 1e6:g} ms for the way back",
+        "of_fixed": "throughput over that of a device that does nothing but batches of `largest` rows; of_best: or of "
+        "any smaller fixed size, where a model does more in smaller ones",
+        "requests": f"the device serves {place.requests} of them in {place.slo_ms:g} ms at most: of a faster model "
+        "each brings several rows (but one with batching `none` and in Fig. 5)",
+        "times": "on a processor, of the worker's and the model's process together, in the quietest of "
+        f"{place.effort.rounds} rounds; no-op is what a model's process costs with none in it",
+        "batch_p99_ms": "execution of a batch, which is what Clipper holds against the SLO; a request (request_p99_ms) "
+        "has waited for the batch before",
+        "step_ms": "what a batch with one request more than `largest` takes: additive increase finds the limit by "
+        "going beyond it",
+        "noise": "that of the other experiments (Clockwork's), whatever else this machine did meanwhile",
+    }
+
+
+def _bars(place: Scene, rows: list[dict[str, Any]], delays: list[dict[str, Any]]) -> list[Bar]:
+    bars = []
+    for name in ("aimd", "quantile"):
+        least = min(row["of_fixed"] for row in rows if row["batching"] == name)
+        bars.append(Bar(f"{name}: throughput / largest fixed batch, least", least, OF_FIXED))
+    beyond = max(row["batch_p99_ms"] / max(place.slo_ms, row["step_ms"]) for row in rows if row["batching"] == "aimd")
+    bars.append(Bar("aimd: p99 of a batch / one request beyond the SLO, most", round(beyond, 4), 1.0, "at most"))
+    p99_ms = max(row["batch_p99_ms"] for row in rows if row["batching"] == "quantile")
+    bars.append(Bar("quantile: p99 of a batch in ms, most", p99_ms, place.slo_ms, "at most"))
+    gains = [row["gain"] for row in rows if (row["model"], row["batching"]) == ("linear-svm", "aimd")]
+    bars += [Bar("linear-svm: gain of aimd", gain, PAPER_GAIN) for gain in gains]
+    for row in delays:
+        if (row["model"], row["delay_ms"]) == ("linear-svm", PAPER_DELAY_MS):
+            bars.append(Bar("linear-svm: gain of a delay of 2 ms", row["gain"], PAPER_DELAY_GAIN))
+            bars.append(Bar("linear-svm: p99 at this delay in ms", row["p99_ms"], place.slo_ms, "at most"))
+    return bars

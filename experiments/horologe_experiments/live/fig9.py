@@ -1,0 +1,215 @@
+"""Fig. 9 (section 6.5): is Clockwork predictable? Start, prediction and completion errors of the live services.
+
+The controller's process records what its core was told and said (recorder.py). The recording is replayed afterwards,
+and each action's exact errors are read off the replayed core, which must say again all that was recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from horologe_cli.local.local_services import READY_S, copies, machine, repository, services, write_emulated
+from horologe_common.clock import s
+from horologe_common.models import PAGE_BYTES
+from horologe_common.service.settings import SettingsError
+from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_load.sender import Ended, Sender
+from horologe_sim.replay import replay
+from horologe_sim.report.action_errors import Errors
+from horologe_sim.scenario.scenario import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from matplotlib.figure import Figure
+
+    from horologe_cli.local.local_system import Embedded
+    from horologe_experiments.harness.experiment import Progress
+    from horologe_sim.report.action_errors import Key
+
+START_P99_US = 500.0
+QUANTILES = {"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999}
+PAPER_P99_US = {
+    ("infer", "prediction", "over"): 250, ("infer", "prediction", "under"): 250,
+    ("load", "prediction", "over"): 338, ("load", "prediction", "under"): 240,
+    ("infer", "completion", "over"): 1000, ("infer", "completion", "under"): 1000,
+}  # fmt: skip
+"""Section 6.5; the completion error is given as about 1 ms."""
+MESSAGES = 100_000_000
+"""In a segment of the recording: one holds a whole run, so no snapshot is taken in its middle."""
+STOP_S = 60.0
+"""To write the recording."""
+POINTS = 60
+COLOURS = {"emulated": "C0", "onnx": "C1"}
+
+
+class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Models on one worker and the load on them."""
+
+    name: str
+    slo_ns: int
+    pages: int
+    emulated: tuple[Entry, ...] = ()
+    folders: tuple[str, ...] = ()
+    """Of the repository's models, where none are emulated."""
+    width: int = 1
+    """Elements of a row."""
+    rate: float = 100.0
+    """Requests a second."""
+    skew: float = 0.0
+    """The n-th model gets a share of the requests in proportion to n ** -skew."""
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.folders, *(name for entry in self.emulated for name in copies(entry))]
+
+
+class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    description: str
+    seconds: float
+    warmup_s: float
+    sources: tuple[Source, ...]
+
+
+class Fig9:
+    name = "fig9"
+    title = "Is it predictable? Errors of the live services"
+
+    def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
+        """See `Experiment`. Starts the services as processes of this machine."""
+        place = scene(self.name, Scene, quick, changes)
+        facts = {"machine": f"{machine()}, shared by client, edge and worker"}
+        idle = os.getloadavg()[0]
+        rows: list[dict[str, Any]] = []
+        tails: dict[str, list[tuple[float, float]]] = {}
+        for at, source in enumerate(place.sources):
+            progress(at / len(place.sources), source.name)
+            ended, errors = _measured(place, source, [seed, at])
+            facts[source.name] = _told(place, source, ended, errors)
+            for key in sorted(errors.values):
+                values_us = np.sort(np.array(errors.values[key])) / 1e3
+                rows.append(_row(source.name, key, values_us))
+                tails[" ".join((source.name, *key))] = _tail(values_us)
+        facts["load average"] = f"{idle:.1f} before, {os.getloadavg()[0]:.1f} at the end; the run itself makes it 1"
+        facts["paper"] = "p99 on V100s; as there, under is what took longer, or ended later, than predicted"
+        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), {"tails": tails})
+
+    def draw(self, findings: Findings) -> Figure:
+        """The share of errors beyond each size, one panel for each action and error."""
+        from horologe_experiments.harness.figures import figure
+
+        actions, errors, sides = ("infer", "load"), ("start", "prediction", "completion"), ("over", "under")
+        drawn, panels = figure(len(actions), len(errors))
+        places = [(action, error) for action in actions for error in errors]
+        for axes, (action, error) in zip(panels, places, strict=True):
+            for line, points in findings.series["tails"].items():
+                source, *key = line.split(" ")
+                if key[:2] == [action, error]:
+                    look = {"color": COLOURS.get(source, "grey"), "linestyle": "-" if key[2] == "under" else "--"}
+                    axes.plot(*zip(*points, strict=True), **look, label=f"{source}, {key[2]}")
+            for side, marker in zip(sides, "<>", strict=True):
+                if paper_us := PAPER_P99_US.get((action, error, side)):
+                    axes.plot([paper_us], [0.01], f"k{marker}", label=f"paper, {side} (p99)")
+            axes.set(xscale="log", yscale="log", title=f"{action.upper()}: {error} error", xlabel="us", ylabel="beyond")
+            if axes.lines:  # a short run may load nothing after its warm-up
+                axes.legend(fontsize=7)
+        return drawn
+
+
+def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[Ended], Errors]:
+    """One live run, its requests and the errors of its actions."""
+    import uvloop
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        models, recordings = folder / "models", folder / "recordings"
+        _lay_out(models, source)
+        sets = (
+            f"worker.pages_bytes={source.pages * PAGE_BYTES >> 20}MiB", f"worker.cache={folder / 'cache'}",
+            f"recorder.directory={recordings}", f"recorder.messages={MESSAGES}", "recorder.roles=controller",
+        )  # fmt: skip
+        with services(models, sets) as house:
+            house.wait_ready(READY_S)
+            begin_ns = time.monotonic_ns()
+            ended = uvloop.run(_send(house, place, source, seed))
+            house.supervisor.drain(STOP_S)
+        errors = Errors(begin_ns + s(place.warmup_s))
+        for path in recordings.iterdir():
+            report = replay(path, "controller", tap=errors)
+            if not report.identical:
+                raise SettingsError(f"{source.name}: the recording is not what its replay says: {report.table()}")
+    return ended, errors
+
+
+def _lay_out(models: Path, source: Source) -> None:
+    """The source's models as a repository of their own."""
+    if source.emulated:
+        write_emulated(models, source.emulated)
+    for folder in source.folders:
+        if not (path := Path(repository()) / folder).is_dir():
+            raise SettingsError(f"{source.name}.folders: got {folder}, wanted a folder of {repository()}")
+        shutil.copytree(path, models / folder)
+
+
+async def _send(house: Embedded, place: Scene, source: Source, seed: list[int]) -> list[Ended]:
+    from horologe import AsyncClient
+
+    async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
+        sender = Sender(client, source.names, source.slo_ns, source.width)
+        return await sender.poisson(source.rate, place.seconds, np.random.default_rng(seed), source.skew)
+
+
+def _row(source: str, key: Key, values_us: Any) -> dict[str, Any]:
+    """Quantiles that so many values cannot tell are left out."""
+    action, error, side = key
+    count = len(values_us)
+    return {
+        "source": source, "action": action.upper(), "error": error, "side": side, "count": count,
+        **{name: _quantile(values_us, q) if count * (1 - q) >= 1 else None for name, q in QUANTILES.items()},
+        "max_us": round(float(values_us[-1]), 1), "paper_p99_us": PAPER_P99_US.get(key),
+    }  # fmt: skip
+
+
+def _tail(values_us: Any) -> list[tuple[float, float]]:
+    """(error, share of errors beyond it), evenly spaced in the logarithm of the share."""
+    count = len(values_us)
+    shares = np.geomspace(1 / count, 1, min(POINTS, count))[::-1]
+    return [(_quantile(values_us, 1 - share), float(share)) for share in shares]
+
+
+def _quantile(values_us: Any, q: float) -> float:
+    return round(float(np.quantile(values_us, max(0.0, q), method="inverted_cdf")), 1)
+
+
+def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
+    return [
+        Bar("emulated INFER start error, p99 in us", row["p99_us"] or row["max_us"], START_P99_US, "at most")
+        for row in rows
+        if (row["source"], row["action"], row["error"]) == ("emulated", "INFER", "start")
+    ]
+
+
+def _told(place: Scene, source: Source, ended: list[Ended], errors: Errors) -> str:
+    counted = [one for one in ended if one.sent_ns >= s(place.warmup_s)]
+    in_time = sum(one.status == "OK" and one.took_ns <= source.slo_ns for one in counted)
+    actions: dict[str, Counter[str]] = {}
+    for (action, status), count in sorted(errors.statuses.items()):
+        actions.setdefault(action, Counter())[status] += count
+    ends = "; ".join(
+        f"{action.upper()}: " + ", ".join(f"{count:,} {status}" for status, count in found.items())
+        for action, found in actions.items()
+    )
+    return (
+        f"{len(source.names)} models, {source.pages} pages, {source.rate:g} r/s for "
+        f"{place.seconds - place.warmup_s:g} s, SLO {source.slo_ns / 1e6:g} ms: "
+        f"{in_time / max(1, len(counted)):.3%} of {len(counted):,} requests in time. {ends}"
+    )

@@ -1,0 +1,185 @@
+"""Fig. 11 of Clipper (section 6), for ensembles: what asking an application costs beside asking its models.
+
+No-op models of the real services, one request at a time, so that what is measured is the way. It has three parts, as in
+the figure: in the model (predict), waiting for it (queue), and the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from horologe_cli.local.local_services import READY_S, machine, repository, services
+from horologe_common.applications import Application
+from horologe_common.service.settings import SettingsError
+from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_load.open_loop import quiet_collector
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from matplotlib.figure import Figure
+
+    from horologe import AsyncClient, Reply
+    from horologe_cli.local.local_system import Embedded
+    from horologe_experiments.harness.experiment import Progress
+
+ENSEMBLE, ONE_BY_ONE, AT_ONCE = WAYS = "ensemble", "one by one", "at once"
+PARTS = "predict", "queue", "rest"
+FASTER = 0.75
+"""Of one by one, at the largest size: seven of eight ways between client and edge are saved, about 0.4 of the time."""
+ADDED = 1.25
+"""Of at once: choosing the models and combining what they say is done by the edge, in place of the client's part."""
+
+
+class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    description: str
+    sizes: tuple[int, ...]
+    model: str
+    width: int
+    rounds: int
+    warmup_rounds: int
+    gap_ns: int
+    slo_ns: int
+
+
+class Sample(NamedTuple):
+    """One round, in ns. `predict_ns` and `queue_ns`: as the answers say, of requests one after another the sum."""
+
+    took_ns: int
+    predict_ns: int
+    queue_ns: int
+
+
+class Overhead:
+    name = "overhead"
+    title = "Clipper Fig. 11: what an ensemble costs"
+
+    def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
+        """See `Experiment`. Starts the services as processes of this machine."""
+        import uvloop
+
+        place = scene(self.name, Scene, quick, changes)
+        idle = os.getloadavg()[0]
+        with tempfile.TemporaryDirectory() as folder:
+            models = _lay_out(Path(folder), place)
+            with services(folder) as house:
+                house.wait_ready(READY_S)
+                samples = uvloop.run(_measure(house, place, models, progress))
+        rows = [_row(size, way, taken) for (size, way), taken in samples.items()]
+        facts = {
+            "machine": f"{machine()}, shared by client, edge and one worker, which runs one model at a time",
+            "load average": f"{idle:.1f} before, {os.getloadavg()[0]:.1f} at the end",
+            "model": f"{place.model}: medians of {place.rounds} rounds of each, interleaved, one at a time",
+            "one by one": "the next model is asked when the one before has answered; parts are sums",
+            "at once": "the client asks all models together, and waits for all; parts are those of the last",
+            "predict, queue": "as answers say: the longest execution; what else passes at the selector. The rest is "
+            "the way between client and selector",
+        }
+        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows))
+
+    def draw(self, findings: Findings) -> Figure:
+        """A bar for each size and way, of its parts."""
+        from horologe_experiments.harness.figures import figure
+
+        drawn, axes = figure(1, len(WAYS))
+        top = 1.1 * max(row["p50_us"] for row in findings.rows)
+        for one, way in zip(axes, WAYS, strict=True):
+            rows = [row for row in findings.rows if row["way"] == way]
+            names, base = [str(row["models"]) for row in rows], np.zeros(len(rows))
+            for part in PARTS:
+                heights = np.array([row[f"{part}_us"] for row in rows])
+                one.bar(names, heights, bottom=base, label=part)
+                base += heights
+            one.set(title=way, xlabel="models", ylabel="us", ylim=(0, top))
+            one.legend()
+        return drawn
+
+
+def _lay_out(folder: Path, place: Scene) -> list[str]:
+    """So many copies of the model."""
+    source = Path(repository()) / place.model
+    if not source.is_dir():
+        raise SettingsError(f"model: got {place.model!r}, wanted a folder of {repository()}")
+    names = [f"{place.model}-{number}" for number in range(max(place.sizes))]
+    for name in names:
+        shutil.copytree(source, folder / name)
+    return names
+
+
+async def _measure(
+    house: Embedded, place: Scene, models: Sequence[str], progress: Progress
+) -> dict[tuple[int, str], list[Sample]]:
+    from horologe import AsyncClient
+
+    samples: dict[tuple[int, str], list[Sample]] = {(size, way): [] for size in place.sizes for way in WAYS}
+    async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
+        for size in place.sizes:
+            await client.declare(Application(
+                _named(size), tuple(models[:size]), place.slo_ns / 1e6, "regression", policy="average", cache=False
+            ))  # fmt: skip
+        with quiet_collector():
+            for number in range(-place.warmup_rounds, place.rounds):
+                progress(max(0, number) / place.rounds, "rounds")
+                for (size, way), taken in samples.items():
+                    sample = await _round(client, way, models[:size], place, number)
+                    if number >= 0:
+                        taken.append(sample)
+                    await asyncio.sleep(place.gap_ns / 1e9)
+    return samples
+
+
+async def _round(client: AsyncClient, way: str, models: Sequence[str], place: Scene, number: int) -> Sample:
+    """One request to an application or one to each of its models."""
+    row, slo_ms = np.full((1, place.width), number, np.float32), place.slo_ns / 1e6
+    begin_ns = time.perf_counter_ns()
+    replies: list[Reply] = []
+    if way == ENSEMBLE:
+        replies = [await client.ask(_named(len(models)), row, slo_ms=slo_ms)]
+    elif way == ONE_BY_ONE:
+        for model in models:
+            replies.append(await client.predict_full(model, row, slo_ms=slo_ms))
+    else:
+        asked = [client.submit(model, row, slo_ms=slo_ms) for model in models]
+        replies = [max(await asyncio.gather(*asked), key=lambda reply: reply.queue_ns + reply.exec_ns)]
+    took_ns = time.perf_counter_ns() - begin_ns
+    if any(reply.missing for reply in replies):
+        raise SettingsError(f"slo: got {place.slo_ns} ns, too short for {len(models)} models")
+    return Sample(took_ns, sum(reply.exec_ns for reply in replies), sum(reply.queue_ns for reply in replies))
+
+
+def _named(size: int) -> str:
+    return f"all-{size}"
+
+
+def _row(size: int, way: str, taken: list[Sample]) -> dict[str, Any]:
+    """Medians, in us; the rest is what the median round leaves."""
+    took_us = np.array([one.took_ns for one in taken]) / 1e3
+    predict_us, queue_us = (float(np.median([one[at] for one in taken])) / 1e3 for at in (1, 2))
+    p50_us = float(np.median(took_us))
+    return {
+        "models": size, "way": way, "p50_us": round(p50_us, 1),
+        "p99_us": round(float(np.quantile(took_us, 0.99, method="inverted_cdf")), 1),
+        "predict_us": round(predict_us, 1), "queue_us": round(queue_us, 1),
+        "rest_us": round(p50_us - predict_us - queue_us, 1),
+    }  # fmt: skip
+
+
+def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
+    by = {(row["models"], row["way"]): row["p50_us"] for row in rows}
+    sizes = sorted({row["models"] for row in rows})
+    most = sizes[-1]
+    beside = [round(by[size, ENSEMBLE] / by[size, ONE_BY_ONE], 3) for size in sizes if size > 1]
+    return [
+        Bar(f"ensemble of {most} / one by one", round(by[most, ENSEMBLE] / by[most, ONE_BY_ONE], 3), FASTER, "at most"),
+        Bar("ensemble / one by one, the largest of all sizes above 1", max(beside, default=0.0), 1.0, "at most"),
+        Bar(f"ensemble of {most} / at once", round(by[most, ENSEMBLE] / by[most, AT_ONCE], 3), ADDED, "at most"),
+    ]

@@ -1,0 +1,184 @@
+"""Beam search for a schedule: the most promising partial schedules, all brought forward to about the same time.
+
+A partial schedule promises what it has finished, the prices of the requests it can still serve, and what the rest of
+time is worth at these prices (`relaxation.Plan`): with good prices that is a bound on what it can come to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from horologe_experiments.orloj.bounds.choices import (
+    BEFORE,
+    BRANCHES,
+    END,
+    LARGEST,
+    MEMBERS,
+    NONE,
+    OVER,
+    ROWS,
+    START,
+    Guide,
+    Scratch,
+    batches,
+    choose,
+    move,
+    value_at,
+)
+from horologe_experiments.orloj.bounds.compiled import compiled, inlined
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from horologe_experiments.orloj.bounds.problem import Problem
+
+TIME, FINISHED, LAST, FRESH, DIGEST = range(5)
+"""Columns of a partial schedule: the line of its last batch among those kept or NONE, 1 if that is still in `newest`,
+and a digest of what it has served."""
+
+
+class States(NamedTuple):
+    """Partial schedules, one a line."""
+
+    table: NDArray[np.int64]
+    promise: NDArray[np.float64]
+    newest: NDArray[np.int64]
+    """Batches that are not kept yet."""
+    served: NDArray[np.bool_]
+    reached: NDArray[np.int64]
+    """One number: no state has served a request from here on."""
+
+
+def search(
+    problem: Problem, guide: Guide, width: int, marks: NDArray[np.int64]
+) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    """The best schedule found, `width` partial ones at a time: how many finish; start and end of each or NONE.
+
+    `marks`: a random number for each request.
+    """
+    requests, lines = len(problem.arrival), width * (BRANCHES + 1)
+    stride = int(problem.fixed[0] + problem.per[0] * problem.solo.min())
+    states = States(
+        np.zeros((lines, DIGEST + 1), np.int64), np.zeros(lines), batches(lines),
+        np.zeros((lines, requests), np.bool_), np.zeros(1, np.int64),
+    )  # fmt: skip
+    states.table[0, LAST] = NONE
+    states.promise[0] = guide.value[0] + guide.prices.sum()
+    scratch = Scratch(np.zeros(requests, np.int64), np.zeros(LARGEST, np.int64), np.zeros(BRANCHES), batches(BRANCHES))
+    kept = batches(width * int(2 + problem.deadline[-1] // stride))
+    count = _run(problem, guide, width, stride, marks, states, kept, scratch)
+    best = states.table[:count, FINISHED].argmax()
+    start, end = np.full(requests, NONE), np.full(requests, NONE)
+    line = states.table[best, LAST]
+    while line >= 0:
+        members = kept[line, MEMBERS : MEMBERS + kept[line, ROWS]]
+        start[members], end[members] = kept[line, START], kept[line, END]
+        line = kept[line, BEFORE]
+    return int(states.table[best, FINISHED]), start, end
+
+
+@compiled
+def _run(
+    problem: Problem, guide: Guide, width: int, stride: int, marks: NDArray[np.int64], states: States,
+    kept: NDArray[np.int64], scratch: Scratch,
+) -> int:  # fmt: skip
+    """Until nothing can be added to any state; how many there are."""
+    count, lines, until, oldest, earliest = 1, 0, 0, 0, 0
+    while earliest < OVER:
+        until = max(until, earliest) + stride
+        place = 0
+        while place < count:
+            if states.table[place, TIME] < until:
+                count = _advance(problem, guide, marks, states, place, count, oldest, scratch)
+            else:
+                place += 1
+        count, lines = _select(states, count, width, oldest, kept, lines)
+        earliest = OVER
+        for place in range(count):
+            earliest = min(earliest, states.table[place, TIME])
+        while oldest < len(problem.arrival) and problem.deadline[oldest] <= earliest:
+            oldest += 1
+    return count
+
+
+@compiled
+def _advance(
+    problem: Problem, guide: Guide, marks: NDArray[np.int64], states: States, place: int, count: int, oldest: int,
+    scratch: Scratch,
+) -> int:  # fmt: skip
+    """Put its children in the place of a state, the others behind the rest; how many states there are then."""
+    first, now = oldest, states.table[place, TIME]
+    while first < len(problem.arrival) and (states.served[place, first] or problem.deadline[first] <= now):
+        first += 1
+    if first == len(problem.arrival):
+        states.table[place, TIME] = OVER
+        return count
+    choices, until = choose(problem, guide, states.served[place], first, now, scratch)
+    if choices == 0:
+        states.table[place, TIME] = until
+        return count
+    base = states.promise[place] - value_at(guide, now)
+    for choice in range(choices - 1, -1, -1):
+        child = place if choice == 0 else count
+        if choice > 0:
+            count += 1
+            _copy(states, place, child, oldest)
+        states.promise[child] = base + scratch.worth[choice]
+        _take(states, child, scratch.choices, choice, marks)
+    return count
+
+
+@inlined
+def _take(states: States, child: int, choices: NDArray[np.int64], choice: int, marks: NDArray[np.int64]) -> None:
+    move(choices, choice, states.newest, child)
+    states.newest[child, BEFORE] = states.table[child, LAST]
+    states.table[child, FRESH] = 1
+    states.table[child, TIME] = choices[choice, END]
+    states.table[child, FINISHED] += choices[choice, ROWS]
+    for place in range(choices[choice, ROWS]):
+        request = choices[choice, MEMBERS + place]
+        states.served[child, request] = True
+        states.reached[0] = max(states.reached[0], request + 1)
+        states.table[child, DIGEST] ^= marks[request]
+
+
+@compiled
+def _select(
+    states: States, count: int, width: int, oldest: int, kept: NDArray[np.int64], lines: int
+) -> tuple[int, int]:
+    """Keep the most promising states, one of those that have served the same; write down their batches."""
+    chosen, many, table, keeps = np.empty(width, np.int64), 0, states.table, np.zeros(count, np.bool_)
+    for state in np.argsort(-states.promise[:count], kind="mergesort"):
+        twin = False
+        for place in range(many):
+            other = chosen[place]
+            twin = twin or (table[other, DIGEST] == table[state, DIGEST] and table[other, TIME] <= table[state, TIME])
+        if not twin:
+            chosen[many], keeps[state] = state, True
+            many += 1
+        if many == width:
+            break
+    place = 0
+    for state in range(count):
+        if keeps[state]:
+            if state != place:
+                _copy(states, state, place, oldest)
+            if table[place, FRESH]:
+                move(states.newest, place, kept, lines)
+                table[place, LAST], table[place, FRESH] = lines, 0
+                lines += 1
+            place += 1
+    return many, lines
+
+
+@inlined
+def _copy(states: States, source: int, target: int, oldest: int) -> None:
+    states.promise[target] = states.promise[source]
+    for column in range(DIGEST + 1):
+        states.table[target, column] = states.table[source, column]
+    if states.table[source, FRESH]:
+        move(states.newest, source, states.newest, target)
+    for request in range(oldest, states.reached[0]):
+        states.served[target, request] = states.served[source, request]

@@ -1,0 +1,180 @@
+"""The relaxed schedule behind the bound: time in buckets, and every request as often as it pays (`bound.py` proves it).
+
+`sweep` goes back in time over the buckets. In each, an *option* is a batch size and a longest request (a cap); the
+batch is then the requests of the highest rewards among those that may be in it. What an option is worth changes only
+when a request enters or leaves, so that most buckets only look up where its end leads to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from horologe_experiments.orloj.bounds.compiled import compiled, inlined
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from horologe_experiments.orloj.bounds.problem import Problem
+
+NONE = -1
+LEAST = 1e-12
+
+
+class Plan(NamedTuple):
+    """By bucket: what can still be earned from it on (one entry more than buckets), and the option taken, or NONE."""
+
+    value: NDArray[np.float64]
+    size: NDArray[np.int64]
+    cap: NDArray[np.int64]
+
+
+class Options(NamedTuple):
+    """What may be run. `first`: the first request that still makes it, as of when `worth` was added up."""
+
+    size: NDArray[np.int64]
+    cap: NDArray[np.int64]
+    takes: NDArray[np.int64]
+    first: NDArray[np.int64]
+    worth: NDArray[np.float64]
+
+
+def empty_plan(problem: Problem, bucket_ns: int) -> Plan:
+    """Of as many buckets as there are up to the last deadline."""
+    buckets = int(problem.deadline[-1] // bucket_ns) + 1
+    return Plan(np.zeros(buckets + 1), np.full(buckets, NONE), np.full(buckets, NONE))
+
+
+@compiled
+def sweep(problem: Problem, reward: NDArray[np.float64], bucket_ns: int, plan: Plan) -> float:
+    """Fill `plan` with the best sequence of batches where each request earns `reward` each time; its total."""
+    requests, buckets = len(problem.arrival), len(plan.size)
+    options = _room(requests * len(problem.sizes))
+    inside = np.empty(requests, np.int64)
+    first = last = requests
+    plan.value[buckets] = 0.0
+    bucket = buckets - 1
+    while bucket >= 0:
+        while last > 0 and problem.arrival[last - 1] >= (bucket + 1) * bucket_ns:
+            last -= 1
+        while first > 0 and problem.deadline[first - 1] > bucket * bucket_ns:
+            first -= 1
+        count = _enter(reward, first, last, inside)
+        found = _list_options(problem, inside, count, last, options)
+        until = problem.arrival[last - 1] // bucket_ns if last > 0 else 0
+        if first > 0:
+            until = max(until, (problem.deadline[first - 1] - 1) // bucket_ns + 1)
+        _decide(problem, reward, bucket_ns, plan, bucket, until, options, found, inside[:count])
+        bucket = until - 1
+    return float(plan.value[0])
+
+
+@compiled
+def _room(lines: int) -> Options:
+    return Options(
+        np.empty(lines, np.int64), np.empty(lines, np.int64), np.empty(lines, np.int64), np.empty(lines, np.int64),
+        np.empty(lines),
+    )  # fmt: skip
+
+
+@compiled
+def _enter(reward: NDArray[np.float64], first: int, last: int, inside: NDArray[np.int64]) -> int:
+    """Requests [first, last) of positive reward into `inside`, the highest reward first; how many."""
+    count = 0
+    for request in range(first, last):
+        if reward[request] > 0:
+            at = count
+            while at > 0 and reward[inside[at - 1]] < reward[request]:
+                inside[at] = inside[at - 1]
+                at -= 1
+            inside[at] = request
+            count += 1
+    return count
+
+
+@compiled
+def _list_options(problem: Problem, inside: NDArray[np.int64], count: int, last: int, options: Options) -> int:
+    """Every size with every cap, but for sizes that cannot be filled by more than the size before; how many."""
+    found = 0
+    for place in range(count):
+        longest, fit, known = problem.solo[inside[place]], 0, False
+        for other in range(count):
+            solo = problem.solo[inside[other]]
+            fit += solo <= longest
+            known = known or (other < place and solo == longest)
+        for size in range(0 if not known else len(problem.sizes), len(problem.sizes)):
+            if size > 0 and fit <= problem.sizes[size - 1]:
+                break
+            options.size[found], options.cap[found] = size, inside[place]
+            options.takes[found] = problem.fixed[size] + problem.per[size] * longest
+            options.first[found], options.worth[found] = last, 0.0
+            found += 1
+    return found
+
+
+@compiled
+def _decide(
+    problem: Problem, reward: NDArray[np.float64], bucket_ns: int, plan: Plan, bucket: int, until: int,
+    options: Options, found: int, inside: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """From `bucket` back to `until`, which have the same options: the best of them, or to wait for the next bucket."""
+    deadline, solo, values, takes, firsts, worths = (
+        problem.deadline, problem.solo, plan.value, options.takes, options.first, options.worth
+    )  # fmt: skip
+    for now in range(bucket, until - 1, -1):
+        best, taken = values[now + 1], NONE
+        for option in range(found):
+            end, first = now * bucket_ns + takes[option], firsts[option]
+            while first > 0 and deadline[first - 1] >= end:
+                first -= 1
+            if first != firsts[option]:
+                firsts[option] = first
+                cap, size = options.cap[option], problem.sizes[options.size[option]]
+                worths[option] = _worth(solo, reward, inside, first, solo[cap], size)
+            value = worths[option] + values[min(len(values) - 1, now + takes[option] // bucket_ns)]
+            if value > best + LEAST:
+                best, taken = value, option
+        values[now] = best
+        plan.size[now] = NONE if taken == NONE else options.size[taken]
+        plan.cap[now] = NONE if taken == NONE else options.cap[taken]
+
+
+@inlined
+def _worth(
+    solo: NDArray[np.int64], reward: NDArray[np.float64], inside: NDArray[np.int64], first: int, longest: int, size: int
+) -> float:
+    """The rewards of the best `size` requests from `first` on that take at most `longest`."""
+    worth, taken = 0.0, 0
+    for request in inside:
+        if request >= first and solo[request] <= longest:
+            worth += reward[request]
+            taken += 1
+            if taken == size:
+                break
+    return worth
+
+
+@compiled
+def tally(problem: Problem, reward: NDArray[np.float64], bucket_ns: int, plan: Plan) -> NDArray[np.int64]:
+    """How often each request is in a batch of the plan."""
+    requests, buckets = len(problem.arrival), len(plan.size)
+    times, inside = np.zeros(requests, np.int64), np.empty(requests, np.int64)
+    bucket = first = last = 0
+    while bucket < buckets:
+        if plan.size[bucket] < 0:
+            bucket += 1
+            continue
+        size, longest = plan.size[bucket], problem.solo[plan.cap[bucket]]
+        takes = problem.fixed[size] + problem.per[size] * longest
+        while first < requests and problem.deadline[first] < bucket * bucket_ns + takes:
+            first += 1
+        while last < requests and problem.arrival[last] < (bucket + 1) * bucket_ns:
+            last += 1
+        left = problem.sizes[size]
+        for place in range(_enter(reward, first, last, inside)):
+            if left > 0 and problem.solo[inside[place]] <= longest:
+                times[inside[place]] += 1
+                left -= 1
+        bucket += max(1, takes // bucket_ns)
+    return times

@@ -1,0 +1,25 @@
+"""The experiments by name."""
+
+from horologe_experiments.clipper.bandits import Bandits
+from horologe_experiments.clipper.ensembles import Ensembles
+from horologe_experiments.clipper.feedback import Feedback
+from horologe_experiments.clipper.personal import Personal
+from horologe_experiments.clipper.replicas import Replicas
+from horologe_experiments.clipper.stragglers import Stragglers
+from horologe_experiments.clockwork.fig5 import Fig5
+from horologe_experiments.clockwork.fig6 import Fig6
+from horologe_experiments.clockwork.fig7 import Fig7
+from horologe_experiments.clockwork.fig8 import Fig8
+from horologe_experiments.clockwork.scale import Scale
+from horologe_experiments.clockwork.window import Window
+from horologe_experiments.harness.experiment import Experiment
+from horologe_experiments.orloj.orloj_sensitivity import OrlojSensitivity
+from horologe_experiments.orloj.orloj_tables import OrlojTables
+
+EXPERIMENTS: dict[str, Experiment] = {
+    one.name: one
+    for one in (
+        Fig5(), Fig6(), Fig7(), Fig8(), Scale(), Window(), OrlojTables(), OrlojSensitivity(), Bandits(), Ensembles(),
+        Personal(), Replicas(), Feedback(), Stragglers(),
+    )
+}  # fmt: skip

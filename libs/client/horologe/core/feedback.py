@@ -1,0 +1,91 @@
+"""What turned out to be true, as the caller says it, made into messages; and what their answers mean."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from horologe.core.call import check_texts
+from horologe.core.reply import Reply
+from horologe.core.signature import Signature, tensors_of
+from horologe_common.applications import undeclared
+from horologe_common.status import InvalidInput, Status, error_for
+from horologe_common.wire import Acknowledged, ApplicationState, Feedback, Observation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from horologe_common.core.protocol import Buffer
+
+ITEMS_LIMIT = 64
+"""Of one message."""
+
+
+class Parcel(NamedTuple):
+    """Feedback in one message, made when its id is known; the bytes of its inputs."""
+
+    question: Callable[[int], Feedback]
+    buffers: Sequence[Buffer]
+
+
+def parcels(
+    application: str, predictions: Any, truths: Any, context: str, inputs: Any, signature: Signature | None
+) -> Iterator[Parcel]:
+    """The messages of one call. `signature`: where there are inputs. Raises `InvalidInput`."""
+    check_texts(application, context)
+    items = _items(predictions, truths, inputs)
+    for at in range(0, len(items), ITEMS_LIMIT):
+        observations: list[Observation] = []
+        buffers: list[bytes] = []
+        for prediction, truth, given in items[at : at + ITEMS_LIMIT]:
+            headers, payloads = tensors_of(signature, given) if given is not None and signature else ((), [])
+            observations.append(Observation(_truths(truth), _named(prediction), context, headers))
+            buffers += payloads
+        yield Parcel(partial(Feedback, application=application, items=tuple(observations)), buffers)
+
+
+def check(acknowledged: Acknowledged) -> None:
+    """Raise what the first item that is not OK stands for."""
+    for place, status in enumerate(acknowledged.statuses):
+        if status != Status.OK:
+            which = f"item {place}: " if len(acknowledged.statuses) > 1 else ""
+            raise error_for(status, f"{which}{acknowledged.reason}", acknowledged.retry_after_ns)
+
+
+def one_of(states: Sequence[ApplicationState], name: str) -> ApplicationState:
+    """The application of this name. Raises `UnknownModel`."""
+    for state in states:
+        if state.application.name == name:
+            return state
+    raise undeclared(name)
+
+
+def _items(predictions: Any, truths: Any, inputs: Any) -> list[tuple[Any, Any, Any]]:
+    """(prediction, truth, inputs) of each item."""
+    if not isinstance(predictions, list) and not isinstance(inputs, list):
+        return [(predictions, truths, inputs)]
+    count = len(predictions if isinstance(predictions, list) else inputs)
+    columns = [[None] * count if one is None else one for one in (predictions, truths, inputs)]
+    if any(not hasattr(column, "__len__") or len(column) != count for column in columns):
+        raise InvalidInput(f"feedback: got lists of different lengths, wanted {count} of each")
+    return list(zip(*columns, strict=True))
+
+
+def _truths(truth: Any) -> tuple[float, ...]:
+    """A value for each row."""
+    try:
+        return tuple(np.asarray(truth, np.float64).reshape(-1).tolist())
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"truth: got {truth!r}, wanted a number for each row") from error
+
+
+def _named(prediction: Any) -> bytes:
+    if isinstance(prediction, Reply):
+        prediction = prediction.prediction_id
+    if prediction is None:
+        return b""
+    if not isinstance(prediction, bytes):
+        raise InvalidInput(f"prediction: got {type(prediction).__name__}, wanted a Reply or its prediction_id")
+    return prediction

@@ -1,0 +1,82 @@
+"""The open requests: how many, how large, until when, and their one end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from horologe.core.call import BEST_EFFORT_NS, Call
+from horologe_common.core.protocol import Deadlines
+from horologe_common.status import HorologeError, Lost, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Book:
+    """Requests by id, bounded in number and in bytes of inputs.
+
+    Law: `held_bytes` is the size of all open requests and at most `max_bytes`; each has one timer.
+    """
+
+    def __init__(self, grace_ns: int, max_open: int, max_bytes: int) -> None:
+        self.grace_ns = grace_ns
+        self.max_open = max_open
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+        self._calls: dict[int, Call] = {}
+        self._deadlines = Deadlines()
+        self.get = self._calls.get
+        self.next_ns = self._deadlines.next_ns
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __contains__(self, call: Call) -> bool:
+        return call.id in self._calls
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(list(self._calls.values()))
+
+    def admit(self) -> None:
+        """Raise `Refused` when no more requests may be open."""
+        if len(self._calls) >= self.max_open:
+            raise Refused(f"client queue full: {self.max_open} requests are open")
+
+    def open(self, call: Call, slo_ns: int = 0) -> None:
+        """Enter the request, or arm its timer again now that its model's SLO is known."""
+        self._calls[call.id] = call
+        self._deadlines.arm(call.id, call.begun_ns + (call.budget_ns or slo_ns or BEST_EFFORT_NS) + self.grace_ns)
+
+    def grow(self, call: Call, size: int) -> None:
+        """Account for the inputs of an open request. Raises `Refused` when they are too many."""
+        if self.held_bytes + size > self.max_bytes:
+            raise Refused(f"client queue full: {self.held_bytes} bytes are open, {size} more wanted")
+        call.size = size
+        self.held_bytes += size
+
+    def forget(self, call: Call) -> None:
+        if self._calls.pop(call.id, None) is not None:
+            self._deadlines.cancel(call.id)
+            self.held_bytes -= call.size
+
+    def end(self, call: Call, result: Any) -> None:
+        """The end of every request, also of one that is refused before it was open."""
+        self.forget(call)
+        if call.sink.done():
+            return
+        if isinstance(result, HorologeError):
+            call.sink.set_exception(result)
+        else:
+            call.sink.set_result(result)
+
+    def expire(self, now_ns: int) -> None:
+        """End those whose deadline and grace have passed."""
+        for call_id in self._deadlines.due(now_ns):
+            call = self._calls[call_id]
+            why = "no answer came" if call.sent else "the frontend could not be reached"
+            self.end(call, Lost(f"{why} within {(now_ns - call.begun_ns) / 1e6:.0f} ms"))
+
+    def check(self) -> None:
+        assert self.held_bytes == sum(call.size for call in self._calls.values()) <= self.max_bytes
+        assert len(self._deadlines) == len(self._calls)
+        self._deadlines.check()

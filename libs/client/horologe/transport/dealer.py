@@ -1,0 +1,172 @@
+"""The socket under a client: one DEALER, its monitor, CURVE keys. Used by one thread at a time."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import zmq
+import zmq.auth
+from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
+
+from horologe_common.clock import s
+from horologe_common.status import HorologeError, InvalidInput, ProtocolMismatch, Unauthenticated
+from horologe_common.transport.keys import load_keys
+
+if TYPE_CHECKING:
+    from horologe.core.outbox import Packet
+    from horologe.core.session import Session
+
+HIGH_WATER = 10_000
+HEARTBEAT_MS = 5_000
+"""A frontend whose host vanished is found out after three of these; one that dies is noticed at once."""
+COPY_BELOW = 64 << 10
+HANDSHAKES = 3
+"""Handshakes in a row that end without a word: one may be a server that dies, three are a server without our key."""
+RETRY_NS = s(1)
+UNKNOWN_KEYS = (zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH, zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
+EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
+)
+
+
+class Keys(NamedTuple):
+    """CURVE keys as Z85 text (40 characters each): the server's public one, and a pair of ours."""
+
+    server: bytes
+    public: bytes
+    secret: bytes
+
+
+def curve_keys(
+    server_key: str | bytes | None, client_key: str | bytes | None, folder: str | Path | None
+) -> Keys | None:
+    """The keys to use; None: no encryption. `folder` is one made by `horologe keys`; `client_key` is a secret key.
+
+    Without `client_key` a fresh pair is made, which a server that admits any key takes. Raises `InvalidInput` or
+    `SettingsError` for keys that are none.
+    """
+    server, secret = _key("server_key", server_key), _key("client_key", client_key)
+    if folder is not None:  # a client's machine needs only these two files of it
+        server = server or _server_key(Path(folder) / "service" / "service.key")
+        secret = secret or load_keys(Path(folder) / "clients" / "client.key_secret")[1]
+    if server is None:
+        return None
+    public, secret = (zmq.curve_public(secret), secret) if secret else zmq.curve_keypair()
+    return Keys(server, public, secret)
+
+
+def _key(name: str, key: str | bytes | None) -> bytes | None:
+    if key is None:
+        return None
+    raw = key.encode() if isinstance(key, str) else key
+    try:
+        valid = len(raw) == 40 and len(z85.decode(raw)) == 32
+    except (KeyError, ValueError, struct.error):
+        valid = False
+    if not valid:  # never shown: it may be a secret one
+        raise InvalidInput(f"{name}: got {len(raw)} characters, wanted the 40 of a CURVE key in Z85")
+    return raw
+
+
+def _server_key(file: Path) -> bytes:
+    try:
+        return zmq.auth.load_certificate(file)[0]
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"keys: {file}: {error}") from error
+
+
+class Dealer:
+    """Connects, reconnects (libzmq does), and tells a session what its connection does."""
+
+    def __init__(self, endpoint: str, keys: Keys | None) -> None:
+        self.endpoint = endpoint
+        self.keys = keys
+        self._silent = 0
+        self._stopped_ns: int | None = None
+
+    def open(self, context: zmq.Context[Any]) -> None:
+        """Start to connect. Raises `zmq.ZMQError` for an endpoint or keys that are none."""
+        sock = self.socket = context.socket(zmq.DEALER)
+        self.monitor = sock.get_monitor_socket(EVENTS)
+        for option, value in (
+            (zmq.LINGER, 0), (zmq.IMMEDIATE, 1), (zmq.SNDHWM, HIGH_WATER), (zmq.RCVHWM, HIGH_WATER),
+            (zmq.RECONNECT_IVL, 20), (zmq.RECONNECT_IVL_MAX, 500),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS), (zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS),
+        ):  # fmt: skip
+            sock.setsockopt(option, value)
+        try:
+            if self.keys:
+                sock.curve_serverkey, sock.curve_publickey, sock.curve_secretkey = self.keys
+            sock.connect(self.endpoint)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if not self.socket.closed:
+            self.socket.disable_monitor()
+            self.monitor.close(0)
+            self.socket.close(0)
+
+    def send(self, packet: Packet) -> bool:
+        """False, and nothing sent, while there is no connection or it is full."""
+        send, last = self.socket.send, len(packet) - 1
+        try:
+            for at, frame in enumerate(packet):
+                flags = zmq.NOBLOCK | zmq.SNDMORE if at < last else zmq.NOBLOCK
+                send(frame, flags, copy=len(frame) < COPY_BELOW)
+        except zmq.Again:  # only ever by the first frame: packets are atomic
+            return False
+        return True
+
+    def receive(self, flags: int = zmq.NOBLOCK) -> list[memoryview]:
+        """The frames of the next packet, not copied. Raises `zmq.Again` if there is none."""
+        receive = self.socket.recv
+        frame = receive(flags, copy=False)
+        frames = [frame.buffer]
+        while frame.more:
+            frame = receive(flags, copy=False)
+            frames.append(frame.buffer)
+        return frames
+
+    def events(self) -> int:
+        return int(self.socket.getsockopt(zmq.EVENTS))
+
+    def follow(self, session: Session, now_ns: int) -> None:
+        """Tell the session what became of the connection. Call it after reading what has arrived."""
+        while self.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            match event["event"]:
+                case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._silent, self._stopped_ns = 0, None
+                    session.connected(now_ns)
+                case zmq.EVENT_DISCONNECTED:
+                    session.disconnected(now_ns)
+                case failure:
+                    if error := self._failed(failure, event["value"], now_ns):
+                        session.refuse(error)
+
+    def _failed(self, failure: int, code: int, now_ns: int) -> HorologeError | None:
+        if failure == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+            self._silent += 1
+            if self._silent < HANDSHAKES:
+                return None
+        else:
+            self._stopped_ns = now_ns  # libzmq does not try again by itself after these
+        if failure == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and code not in UNKNOWN_KEYS:
+            return ProtocolMismatch(f"{self.endpoint}: got something else, wanted a Horologe frontend")
+        return Unauthenticated(f"{self.endpoint}: the server does not accept this client's keys")
+
+    def retry(self, now_ns: int) -> None:
+        """Connect again where libzmq gave up, at most once a second: keys may have been admitted meanwhile."""
+        if self._stopped_ns is not None and now_ns - self._stopped_ns >= RETRY_NS:
+            self._stopped_ns = now_ns
+            self.socket.disconnect(self.endpoint)
+            self.socket.connect(self.endpoint)

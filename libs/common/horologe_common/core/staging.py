@@ -1,0 +1,70 @@
+"""Tensors held for whoever will fetch them, unopened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_common.core.protocol import Out
+from horologe_common.wire import Dispatch, Ship, Shipped, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core.protocol import Buffer
+
+
+class Staging:
+    """Inputs by id, bounded in bytes. `hold` before it is named to anyone; `release` frees.
+
+    Law: `held_bytes` is the sum over what is held, and at most `limit_bytes`.
+    """
+
+    def __init__(self, holder: str, limit_bytes: int) -> None:
+        self.holder = holder
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self._held: dict[int, tuple[tuple[Tensor, ...], Sequence[Buffer], int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, input_id: int) -> bool:
+        return input_id in self._held
+
+    def ids(self) -> list[int]:
+        return list(self._held)
+
+    def hold(self, input_id: int, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> bool:
+        """Keep the inputs; False (and nothing kept) when that would pass the bound."""
+        self.release(input_id)
+        size = sum(map(len, buffers))
+        if self.held_bytes + size > self.limit_bytes:
+            return False
+        self._held[input_id] = (inputs, buffers, size)
+        self.held_bytes += size
+        return True
+
+    def inputs_of(self, input_id: int) -> tuple[tuple[Tensor, ...], Sequence[Buffer]] | None:
+        """Headers and bytes, None if they are not held."""
+        held = self._held.get(input_id)
+        return held[:2] if held else None
+
+    def release(self, input_id: int) -> None:
+        if held := self._held.pop(input_id, None):
+            self.held_bytes -= held[2]
+
+    def ship(self, dispatch: Dispatch) -> Out:
+        """Answer a Dispatch: the inputs still held, and the ids of those that are not."""
+        items: list[Shipped] = []
+        buffers: list[Buffer] = []
+        missing: list[int] = []
+        for input_id in dispatch.input_ids:
+            if held := self._held.get(input_id):
+                items.append(Shipped(input_id, held[0]))
+                buffers.extend(held[1])
+            else:
+                missing.append(input_id)
+        return Out(dispatch.worker, Ship(dispatch.action_id, self.holder, tuple(items), tuple(missing)), buffers)
+
+    def check(self) -> None:
+        assert self.held_bytes == sum(size for *_, size in self._held.values()) <= self.limit_bytes

@@ -1,0 +1,116 @@
+"""What every service process does alike: read its settings, open its links, run its cores, export its metrics."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from horologe_common.recording.recorder import RecorderSettings, install
+from horologe_common.service import metrics
+from horologe_common.service.log import LogSettings, configure, logger
+from horologe_common.service.metrics import MetricsSettings, Stats
+from horologe_common.service.settings import SettingsError, load
+from horologe_common.transport.links import Links
+from horologe_common.transport.reactor import Reactor
+from horologe_common.transport.sockets import LinkSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from horologe_common.core.protocol import Core
+
+
+@runtime_checkable
+class RefreshesStats(Protocol):
+    """A core some of whose metrics follow from its state."""
+
+    def refresh_stats(self) -> None: ...
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+log = logger("service")
+
+
+class Service:
+    """One process. `settings` from the file given by --config, the environment, and --set section.field=value."""
+
+    def __init__(self, name: str, argv: Sequence[str] | None = None) -> None:
+        parser = argparse.ArgumentParser(prog=f"horologe-{name}")
+        parser.add_argument("--config", metavar="FILE", help="TOML file, one table per section")
+        parser.add_argument("--set", action="append", default=[], metavar="SECTION.FIELD=VALUE", dest="flags")
+        arguments = parser.parse_args(argv)
+        self.name = name
+        self._file: str | None = arguments.config or os.environ.get("HOROLOGE_CONFIG")
+        self._flags: dict[str, dict[str, str]] = {}
+        for flag in arguments.flags:
+            place, equals, value = flag.partition("=")
+            section, dot, field = place.partition(".")
+            if not (equals and dot):
+                parser.error(f"--set {flag}: wanted SECTION.FIELD=VALUE")
+            self._flags.setdefault(section, {})[field] = value
+        configure(self.settings(LogSettings, "log"), name)
+
+    def settings(self, kind: type[S], section: str) -> S:
+        """Ends the process with a clear line when a setting cannot be read."""
+        try:
+            return load(kind, section, self._file, os.environ, self._flags.get(section))
+        except SettingsError as error:
+            raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
+
+    def links(self, number: str = "0", clients: Sequence[str] = ()) -> Links:
+        return Links(f"{self.name}/{number}", boot_id(), self.settings(LinkSettings, "links"), clients)
+
+    def run(
+        self,
+        cores: Sequence[Core],
+        links: Links,
+        *,
+        client_core: str = "",
+        follows_directory: bool = False,
+        start: Sequence[Callable[[Reactor], Coroutine[Any, Any, None]]] = (),
+        prepare: Callable[[Reactor], None] | None = None,
+    ) -> None:
+        """Run until told to stop. `prepare` gets the reactor before it runs, `start` are coroutines beside it."""
+        reactor = Reactor(cores, links)
+        reactor.start = [lambda begin=begin: begin(reactor) for begin in start]  # type: ignore[misc]
+        if prepare:
+            prepare(reactor)
+        try:
+            links.open([core.address for core in cores], client_core, follows_directory)
+            exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), lambda: True)
+        except SettingsError as error:
+            raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
+        log.info("ready", cores=[core.address for core in cores])
+        recorder = install(
+            reactor.cores, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
+        )
+        reactor.run()
+        if recorder:
+            recorder.write("stop")
+        if exporter:
+            exporter.shutdown()
+            exporter.server_close()
+        log.info("stopped")
+
+
+def _stats(reactor: Reactor) -> list[Stats]:
+    for core in reactor.cores:
+        if isinstance(core, RefreshesStats):
+            core.refresh_stats()
+    own = Stats()
+    own.count("horologe_messages_dropped_total", by=reactor.links.dropped)
+    own.count("horologe_core_faults_total", by=reactor.cores.faults)
+    return [own, *(core.stats for core in reactor.cores if hasattr(core, "stats"))]
+
+
+def boot_id() -> str:
+    """Processes with the same one share a monotonic clock."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,73 @@
+"""CURVE keys on disk, who may connect with them, and which endpoints need them.
+
+`<folder>/service/service.key[_secret]` is shared by all services; `<folder>/clients/*.key[_secret]` are clients'.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import zmq
+import zmq.auth
+from zmq.auth.thread import ThreadAuthenticator
+
+from horologe_common.service.settings import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def make_keys(folder: Path, clients: tuple[str, ...] = ("client",)) -> list[Path]:
+    """Create the service's key pair and one per client name, readable by the owner only; existing ones stay."""
+    made = []
+    for group, name in [("service", "service"), *(("clients", client) for client in clients)]:
+        (folder / group).mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not (folder / group / f"{name}.key_secret").exists():
+            for file in zmq.auth.create_certificates(folder / group, name):
+                made.append(folder / group / file)
+                (folder / group / file).chmod(0o600)
+    return made
+
+
+def load_keys(file: Path) -> tuple[bytes, bytes]:
+    """(public, secret) of a `.key_secret` file. Raises `SettingsError`."""
+    try:
+        public, secret = zmq.auth.load_certificate(file)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"links.keys: {file}: {error}") from error
+    if secret is None:
+        raise SettingsError(f"links.keys: {file}: got a public key, wanted a secret one")
+    return public, secret
+
+
+def service_keys(folder: Path) -> tuple[bytes, bytes]:
+    return load_keys(folder / "service" / "service.key_secret")
+
+
+class Authenticator:
+    """Admits services to the `internal` sockets and services and clients to the `clients` one (ZAP, RFC 27)."""
+
+    def __init__(self, context: zmq.Context[Any], folder: Path) -> None:
+        self._thread = ThreadAuthenticator(context)
+        self._thread.start()
+        self._thread.configure_curve(domain="internal", location=str(folder / "service"))
+        self._thread.configure_curve(domain="clients", location=str(folder / "clients"))
+
+    def stop(self) -> None:
+        self._thread.stop()
+
+
+def is_loopback(endpoint: str) -> bool:
+    """Whether an endpoint stays on this host: ipc, inproc, or TCP on a loopback address."""
+    parts = urlsplit(endpoint)
+    if parts.scheme != "tcp":
+        return True
+    host = parts.hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,119 @@
+"""What the worker and a model's process say to one another: msgpack headers and raw tensor bytes over a socket."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import msgspec
+
+from horologe_common.models import ModelSpec, nbytes
+from horologe_common.status import HorologeError, ModelFailed
+from horologe_common.wire import Tensor
+from horologe_common.wire.frames import array_of, header_of
+
+if TYPE_CHECKING:
+    import io
+    import socket
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from horologe_common.core.protocol import Buffer
+
+HEADER_LIMIT = 1 << 20
+JOIN_BELOW = 64 << 10
+"""Copying this much costs less than a second system call."""
+_SIZE = struct.Struct("<I")
+
+
+class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
+    """First message to the process: load `folder`/model.py after `delay_ns`, run every batch size once."""
+
+    folder: str
+    spec: ModelSpec
+    delay_ns: int
+    memory_limit_bytes: int
+
+
+class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
+    """Answer to Start. `slowest_ns`: the longest of the warm-up runs."""
+
+    slowest_ns: int
+
+
+class Run(msgspec.Struct, tag="run", array_like=True, frozen=True):
+    batch_size: int
+    tensors: tuple[Tensor, ...]
+
+
+class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):
+    tensors: tuple[Tensor, ...]
+
+
+class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
+    """The model raised, or answered what no tensor can hold. `fatal`: the process is not fit to go on."""
+
+    reason: str
+    fatal: bool = False
+
+
+ChannelMessage: TypeAlias = Start | Ready | Run | Done | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ChannelMessage)
+
+
+class Channel:
+    """One end of the socket. A message is `[size of header][header][tensor bytes]...`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._reader = cast("io.BufferedReader", sock.makefile("rb", JOIN_BELOW))
+
+    def send(self, message: ChannelMessage, buffers: list[Buffer] | None = None) -> None:
+        """Raises `OSError` (`TimeoutError` after the socket's time-out) when the other end does not take it."""
+        header = _encoder.encode(message)
+        parts = [_SIZE.pack(len(header)), header, *(buffers or ())]
+        if sum(map(len, parts)) <= JOIN_BELOW:
+            self._sock.sendall(b"".join(parts))
+            return
+        for part in parts:
+            self._sock.sendall(part)
+
+    def receive(self) -> tuple[ChannelMessage, dict[str, NDArray[Any]]]:
+        """The next message and its tensors, by name.
+
+        Raises `EOFError` when the other end is gone, `TimeoutError` after the socket's time-out and `ModelFailed`
+        for bytes that are no message.
+        """
+        (size,) = _SIZE.unpack(self._read(_SIZE.size))
+        if size > HEADER_LIMIT:
+            raise ModelFailed(f"header: got {size} bytes, wanted at most {HEADER_LIMIT}")
+        try:
+            message: ChannelMessage = _decoder.decode(self._read(size))
+            tensors = message.tensors if isinstance(message, Run | Done) else ()
+            return message, {tensor.name: self._array(tensor) for tensor in tensors}
+        except (msgspec.MsgspecError, HorologeError, ValueError) as error:
+            raise ModelFailed(f"message: {error}") from error
+
+    def _array(self, tensor: Tensor) -> NDArray[Any]:
+        if tensor.datatype != "BYTES" and tensor.nbytes != nbytes(tensor.datatype, tensor.shape):
+            raise ModelFailed(f"tensor {tensor.name!r}: got {tensor.nbytes} bytes for {tensor.shape}")
+        return array_of(tensor, self._read(tensor.nbytes))
+
+    def _read(self, size: int) -> bytearray:
+        buffer = bytearray(size)
+        if self._reader.readinto(buffer) != size:
+            raise EOFError
+        return buffer
+
+    def close(self) -> None:
+        self._reader.close()
+        self._sock.close()
+
+
+def pack(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[Tensor, ...], list[Buffer]]:
+    """Headers and bytes of arrays by name. Raises `InvalidInput` for a dtype that the protocol does not have."""
+    packed = [header_of(name, array) for name, array in arrays.items()]
+    return tuple(header for header, _ in packed), [buffer for _, buffer in packed]

@@ -1,0 +1,139 @@
+"""The process a Python model lives in: `python -m horologe_gpu_worker.runtimes.python.child SOCKET LIFELINE`.
+
+Both arguments are inherited file descriptors. Standard output and error are the worker's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from horologe_common.status import HorologeError, ModelFailed
+from horologe_gpu_worker.repository.manifest import warmup_inputs
+from horologe_gpu_worker.repository.model_signature import check_outputs
+from horologe_gpu_worker.runtimes.python.channel import Channel, Done, Failed, Ready, Run, Start, pack
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from horologe_common.core.protocol import Buffer
+
+MODULE = "horologe_model"
+FIRST_VICTIM = "1000"
+"""/proc/self/oom_score_adj: when memory runs out, the kernel takes this process and not the worker."""
+
+
+def main(arguments: list[str]) -> int:
+    sock, lifeline = int(arguments[0]), int(arguments[1])
+    die_with(lifeline)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_VICTIM)
+    channel = Channel(socket.socket(fileno=sock))
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        serve(channel)
+    return 0
+
+
+def die_with(lifeline: int) -> None:
+    """Have the kernel kill this process (and what it started) when the last writer of the pipe is gone.
+
+    PR_SET_PDEATHSIG follows the thread that started the process, and loading threads come and go. End of file on
+    the socket is noticed only between calls, so a model that hangs would outlive its worker.
+    """
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgid(0))
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(lifeline)
+    if poll.poll(0):  # it went before anyone was watching
+        os._exit(1)
+
+
+def serve(channel: Channel) -> None:
+    """Load the model, say so, and answer until the worker is gone."""
+    start = channel.receive()[0]
+    assert isinstance(start, Start)
+    time.sleep(start.delay_ns / 1e9)
+    if start.memory_limit_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (start.memory_limit_bytes, start.memory_limit_bytes))
+    try:
+        model = load(Path(start.folder))
+        slowest_ns = warm(model, start)
+    except Exception as error:
+        channel.send(_failed(error, fatal=True))
+        return
+    channel.send(Ready(slowest_ns))
+    while True:
+        message, inputs = channel.receive()
+        assert isinstance(message, Run)
+        channel.send(*answer(model, inputs))
+
+
+def load(folder: Path) -> Any:
+    """An instance of the class `Model` in `folder`/model.py, whose neighbours it may import."""
+    sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True  # the folder may be read-only, and its content is what its profile is filed under
+    path = folder / "model.py"
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE] = module
+    spec.loader.exec_module(module)
+    if not hasattr(module, "Model"):
+        raise ModelFailed("model.py: got no class Model, wanted one with predict_batch(self, inputs)")
+    model = module.Model()
+    if not callable(getattr(model, "predict_batch", None)):
+        raise ModelFailed("model.py: Model: got no method predict_batch, wanted predict_batch(self, inputs)")
+    return model
+
+
+def warm(model: Any, start: Start) -> int:
+    """Run every batch size; the longest time in ns. Raises what the model raises."""
+    slowest_ns = 0
+    for batch_size in start.spec.batch_sizes:
+        begin_ns = time.monotonic_ns()
+        outputs = predict(model, warmup_inputs(start.spec, Path(start.folder), batch_size))
+        slowest_ns = max(slowest_ns, time.monotonic_ns() - begin_ns)
+        check_outputs(start.spec, batch_size, outputs)
+    return slowest_ns
+
+
+def predict(model: Any, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    outputs = model.predict_batch(inputs)
+    if not isinstance(outputs, dict):
+        raise ModelFailed(f"predict_batch: got {type(outputs).__name__}, wanted a dict of output name to array")
+    return {str(name): np.asarray(value) for name, value in outputs.items()}
+
+
+def answer(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done | Failed, list[Buffer]]:
+    try:
+        headers, buffers = pack(predict(model, inputs))
+    except MemoryError as error:  # whatever was leaking goes on leaking
+        return _failed(error, fatal=True), []
+    except Exception as error:
+        return _failed(error, fatal=False), []
+    return Done(headers), buffers
+
+
+def _failed(error: Exception, fatal: bool) -> Failed:
+    traceback.print_exception(error)
+    reason = error.reason if isinstance(error, HorologeError) else f"{type(error).__name__}: {error}"
+    return Failed(reason[:2000], fatal)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,222 @@
+"""Python models: a `predict_batch` class in a process of its own, so that a crash, a hang or a leak is that model's.
+
+A process that died is started again at once, in the background and after a growing delay; calls fail until it is
+ready, since a lane that waited for it would make every other model late.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from horologe_common.clock import monotonic_ns, ms, s
+from horologe_common.models import ModelSpec
+from horologe_common.status import ModelFailed
+from horologe_gpu_worker.repository.manifest import (
+    InvalidModel,
+    Manifest,
+    build_spec,
+    declared,
+    duration_ns,
+    model_files,
+    read_manifest,
+    size_bytes,
+)
+from horologe_gpu_worker.repository.model_signature import check_outputs
+from horologe_gpu_worker.runtimes.python.channel import Channel, ChannelMessage, Done, Failed, Ready, Run, Start, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+MODEL = "model.py"
+CHILD = "horologe_gpu_worker.runtimes.python.child"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+START_NS = s(120)
+"""Importing a large framework from a cold disk takes a minute."""
+HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
+"""Without `timeout` a call is a hang after 10 times the slowest warm-up run, within these bounds."""
+BACKOFF_NS, BACKOFF_MAX_NS = ms(100), s(10)
+END_S = 0.5
+"""Time a model has to leave by itself (its `atexit`) when it is unloaded."""
+
+
+class ModelProcess:
+    """One child process: started, asked, killed. `start` first."""
+
+    def __init__(self, spec: ModelSpec, folder: Path, manifest: Manifest) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._manifest = manifest
+        self._limit_ns = START_NS
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, delay_ns: int) -> None:
+        """Start the process, which loads the model after `delay_ns`; does not wait for it."""
+        self._overdue_ns = monotonic_ns() + delay_ns + START_NS
+        self._sock, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        command = [sys.executable, "-P", "-m", CHILD, str(theirs.fileno()), str(lifeline)]
+        environment = dict.fromkeys(THREAD_VARIABLES, str(self._manifest.threads)) | {"PYTHONUNBUFFERED": "1"}
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=os.environ | environment,
+                pass_fds=(theirs.fileno(), lifeline),
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # with stderr into the worker's log: a pipe of its own could fill and block the model
+                start_new_session=True,  # a group of its own, so that what it starts ends with it
+            )
+        except OSError as error:
+            self._why_not = str(error)
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self._channel = Channel(self._sock)
+        memory_limit = size_bytes(self._manifest.memory_limit)
+        with suppress(OSError):  # it has ended already: `ready` tells
+            self._channel.send(Start(str(self._folder.resolve()), self._spec, delay_ns, memory_limit))
+
+    def ready(self, wait_ns: int) -> bool:
+        """Whether the model is loaded. Raises `ModelFailed` if it could not be, or not in time."""
+        poll = select.poll()  # select() itself ends at descriptor 1,023
+        poll.register(self._sock, select.POLLIN)
+        if not poll.poll(wait_ns / 1e6):
+            if monotonic_ns() > self._overdue_ns:
+                raise ModelFailed(f"was not loaded within {START_NS / 1e9:g} s")
+            return False
+        message, _ = self._receive()
+        if not isinstance(message, Ready):
+            raise ModelFailed(message.reason if isinstance(message, Failed) else f"got {message}, wanted Ready")
+        derived_ns = min(max(HANG_FACTOR * message.slowest_ns, HANG_MIN_NS), HANG_MAX_NS)
+        self._limit_ns = duration_ns(self._manifest.timeout) or derived_ns
+        self._sock.settimeout(self._limit_ns / 1e9)
+        return True
+
+    def ask(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> tuple[Done | Failed, dict[str, NDArray[Any]]]:
+        """Run a batch. Raises `ModelFailed` when the process is not fit for another."""
+        headers, buffers = pack(inputs)
+        # A process that died while idle is noticed here; its reason is read from its exit, so the error waits.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            try:
+                self._channel.send(Run(batch_size, headers), buffers)
+            except TimeoutError:
+                raise ModelFailed(f"process did not take its input within {self._limit_ns / 1e9:g} s") from None
+        message, outputs = self._receive()
+        if not isinstance(message, Done | Failed):
+            raise ModelFailed(f"got {message}, wanted Done or Failed")
+        return message, outputs
+
+    def _receive(self) -> tuple[ChannelMessage, dict[str, NDArray[Any]]]:
+        try:
+            return self._channel.receive()
+        except TimeoutError:
+            raise ModelFailed(f"no answer within {self._limit_ns / 1e9:g} s (`timeout` in model.toml)") from None
+        except (EOFError, OSError):
+            raise ModelFailed(f"process ended ({self._how_ended()})") from None
+
+    def _how_ended(self) -> str:
+        if self._process is None:
+            return f"could not be started: {self._why_not}"
+        with suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(END_S)
+            return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        return "closed its socket"
+
+    def stop(self, grace_s: float) -> None:
+        """End the process: it has `grace_s` to leave by itself."""
+        self._channel.close()
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_s)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        os.close(self._lifeline)
+
+
+class PythonModel:
+    """A model and the process it lives in at the moment. `start` first."""
+
+    def __init__(self, spec: ModelSpec, spawn: Callable[[], ModelProcess]) -> None:
+        self._spec = spec
+        self._spawn = spawn
+        self._ready = False
+        self._failures = 0
+        self._last = ""
+
+    def start(self) -> None:
+        """Start the process and wait until the model is loaded. Raises `ModelFailed`."""
+        self._process = self._spawn()
+        self._process.start(0)
+        try:
+            while not self._ready:
+                self._ready = self._process.ready(ms(100))
+        except ModelFailed as error:
+            self._process.stop(0)
+            raise ModelFailed(f"model {self._spec.key}: {error.reason}") from error
+
+    def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """See `OpenModel.run`. Fails at once while the process is being started again."""
+        if not self._awake():
+            raise ModelFailed(f"model {self._spec.key}: is being started again after: {self._last}")
+        try:
+            message, outputs = self._process.ask(batch_size, inputs)
+        except ModelFailed as error:
+            self._restart(error.reason)
+            raise ModelFailed(f"model {self._spec.key}: {error.reason}") from error
+        if isinstance(message, Failed):
+            if message.fatal:
+                self._restart(message.reason)
+            raise ModelFailed(f"model {self._spec.key}: {message.reason}")
+        check_outputs(self._spec, batch_size, outputs)
+        self._failures = 0
+        return outputs
+
+    def _awake(self) -> bool:
+        if not self._ready:
+            try:
+                self._ready = self._process.ready(0)
+            except ModelFailed as error:
+                self._restart(error.reason)
+        return self._ready
+
+    def _restart(self, reason: str) -> None:
+        self._process.stop(0)
+        delay_ns = min(BACKOFF_NS << (self._failures - 1), BACKOFF_MAX_NS) if self._failures else 0
+        self._failures = min(self._failures + 1, 16)
+        self._ready, self._last = False, reason
+        self._process = self._spawn()
+        self._process.start(delay_ns)
+
+    def close(self) -> None:
+        self._process.stop(END_S)
+
+
+class PythonRuntime:
+    """Models written in Python: `model.py` with `class Model: def predict_batch(self, inputs) -> outputs`."""
+
+    inline_io = True
+
+    def inspect(self, folder: Path) -> ModelSpec:
+        """The signature as written in `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
+        manifest = read_manifest(folder)
+        if not (folder / MODEL).is_file():
+            raise InvalidModel(f"{folder / MODEL}: got no such file, wanted a class Model")
+        size = sum(path.stat().st_size for path in model_files(folder))
+        return build_spec(folder, manifest, "python", declared(manifest, folder), size)
+
+    def open(self, spec: ModelSpec, folder: Path) -> PythonModel:
+        """Start the model's process, which runs every batch size once. Raises `ModelFailed`."""
+        manifest = read_manifest(folder)
+        model = PythonModel(spec, lambda: ModelProcess(spec, folder, manifest))
+        model.start()
+        return model

@@ -1,0 +1,211 @@
+"""PyTorch on a CUDA device: weights in mapped pages, a graph per batch size, copies beside it on streams of their own.
+
+Imports nothing but PyTorch, so that benchmarks and the tests of tests/gpu can use it alone.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from horologe_common.status import ModelFailed
+from horologe_gpu_worker.execution.io_cache import Arena, Workspace
+from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import Captured, Capturer, Parts, parts
+from horologe_gpu_worker.runtimes.pytorch.paged_weights import Weights
+from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import load_driver
+from horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages import CudaBacking
+from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
+from horologe_gpu_worker.runtimes.pytorch.program import DATATYPES, Program, load_program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from horologe_common.models import ModelSpec
+
+DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
+COPY_BYTES = 16 << 20
+"""A LOAD copies this much at a time, so that a batch's inputs need not wait for a whole model on the same engine."""
+PORTABLE = 1
+"""cudaHostRegisterPortable: pinned for every context."""
+
+
+class CudaSlot:
+    """A batch between lanes: a piece of host memory and one of device memory, laid out alike, freed with the slot."""
+
+    def __init__(self, gpu: CudaEngine, layout: Parts) -> None:
+        begin = gpu.arena.allocate(layout.size)
+        if begin is None:
+            raise ModelFailed(f"io: got a batch of {layout.size} bytes, wanted one that fits what is free of "
+                              f"{gpu.arena.size} (worker.io_cache_bytes)")  # fmt: skip
+        weakref.finalize(self, gpu.arena.free, begin)
+        middle, end = begin + layout.middle, begin + layout.size
+        self.layout = layout
+        self.host_inputs, self.host_outputs = gpu.host[begin:middle], gpu.host[middle:end]
+        self.inputs, self.outputs = gpu.memory[begin:middle], gpu.memory[middle:end]
+        self.space = Workspace(self.host_inputs.numpy())
+        self.device_ns = 0
+
+
+class CudaModel:
+    """One model's addresses, and a graph over them for every batch size. A `Staging` model."""
+
+    def __init__(self, spec: ModelSpec, program: Program, gpu: CudaEngine) -> None:
+        self._spec = spec
+        self._program = program
+        self._gpu = gpu
+        self._weights = Weights(program, gpu.pool, gpu.device)
+        self._parts = {size: _parts(spec, size) for size in spec.batch_sizes}
+        self._captured: dict[int, Captured] = {}
+
+    @property
+    def loaded(self) -> bool:
+        return self._weights.loaded
+
+    def load(self) -> None:
+        self._weights.map()
+        to, source, stream = self._weights.base, self._weights.blob, self._gpu.load_stream
+        with torch.cuda.stream(stream):
+            for begin in range(0, self._weights.size, COPY_BYTES):
+                end = min(begin + COPY_BYTES, self._weights.size)
+                to[begin:end].copy_(source[begin:end], non_blocking=True)
+        stream.synchronize()
+
+    def warm(self) -> None:
+        """Capture every batch size, the largest first: the others then fit the memory it took."""
+        for size in reversed(self._spec.batch_sizes):
+            layout = self._parts[size]
+            try:
+                found = self._gpu.capturer.capture(self._program.forward, self._weights.tensors, layout)
+            except (RuntimeError, ValueError) as error:
+                raise ModelFailed(f"model {self._spec.key}: batch size {size}: {error}") from error
+            self._captured[size] = found
+
+    def slot(self, batch_size: int) -> CudaSlot:
+        return CudaSlot(self._gpu, self._parts[batch_size])
+
+    def stage(self, slot: CudaSlot, inputs: Mapping[str, NDArray[Any]]) -> None:
+        for part in slot.layout.inputs:
+            if not slot.space.holds(inputs[part.name]):
+                np.copyto(part.view(slot.host_inputs).numpy(), inputs[part.name])
+        _copy(slot.inputs, slot.host_inputs, self._gpu.input_stream)
+
+    def execute(self, batch_size: int, slot: CudaSlot) -> None:
+        gpu, captured = self._gpu, self._captured[batch_size]
+        try:
+            with gpu.capturer.turn, torch.cuda.stream(gpu.exec_stream):
+                gpu.begin.record()
+                captured.inputs.copy_(slot.inputs, non_blocking=True)
+                captured.graph.replay()
+                slot.outputs.copy_(captured.outputs, non_blocking=True)
+                gpu.end.record()
+                gpu.end.synchronize()
+                slot.device_ns = round(gpu.begin.elapsed_time(gpu.end) * 1e6)
+        except RuntimeError as error:
+            raise ModelFailed(f"model {self._spec.key}: {error}") from error
+
+    def fetch(self, batch_size: int, slot: CudaSlot) -> Mapping[str, NDArray[Any]]:
+        _copy(slot.host_outputs, slot.outputs, self._gpu.output_stream)
+        begin = slot.layout.middle
+        return {
+            part.name: part._replace(begin=part.begin - begin).view(slot.host_outputs).numpy().copy()
+            for part in slot.layout.outputs
+        }
+
+    def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """See `OpenModel.run`: the three lanes' work, one after another."""
+        slot = self.slot(batch_size)
+        self.stage(slot, inputs)
+        self.execute(batch_size, slot)
+        return self.fetch(batch_size, slot)
+
+    def close(self) -> None:
+        self._weights.unmap()
+
+    def altered(self) -> bool:
+        return self._weights.altered()
+
+    def retire(self) -> None:
+        self._captured.clear()
+        self._weights.retire()
+
+
+class CudaEngine:
+    """One CUDA device: pages, streams, the memory that batches pass through. Raises OSError, `OutOfPages`."""
+
+    inline_io = False
+
+    def __init__(self, device: int, pages: int, page_bytes: int, io_bytes: int) -> None:
+        self.device = device
+        torch.cuda.init()
+        torch.cuda.set_device(device)
+        self.pool = PagePool(CudaBacking(load_driver(), device, page_bytes), pages)
+        self.pool.fill()
+        # Copies of inputs and outputs are small and somebody waits for them; a LOAD is large and can wait.
+        self.input_stream, self.output_stream, self.exec_stream = (torch.cuda.Stream(device, -1) for _ in range(3))
+        self.load_stream = torch.cuda.Stream(device)
+        self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.capturer = Capturer(device)
+        self.arena = Arena(io_bytes)
+        self.host = pinned(io_bytes)
+        self.memory = torch.empty(io_bytes, dtype=torch.uint8, device=self.capturer.device)
+
+    def program(self, path: Path) -> Program:
+        program = load_program(path, self.device)
+        pin(program.memory)
+        torch.cuda.empty_cache()  # what moving the program took for its weights
+        return program
+
+    def unfit(self, spec: ModelSpec) -> str:
+        for tensor in (*spec.inputs, *spec.outputs):
+            if -1 in tensor.shape[1 if spec.batched else 0 :]:
+                return (
+                    f"{tensor.name}: shape: got {list(tensor.shape)}, wanted fixed sizes but for the rows: "
+                    "a captured graph has one shape"
+                )
+        return ""
+
+    def model(self, spec: ModelSpec, program: Program, threads: int) -> CudaModel:
+        return CudaModel(spec, program, self)
+
+
+def pinned(size: int) -> Any:
+    """Host memory that the device can copy from and to by itself."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def pin(memory: NDArray[np.uint8]) -> None:
+    """Keep host memory where it is, so that the device can copy from it by itself; until the array is gone.
+
+    Raises OSError where the system does not permit that much.
+    """
+    runtime = torch.cuda.cudart()
+    address = memory.ctypes.data
+    code = int(runtime.cudaHostRegister(address, memory.nbytes, PORTABLE))
+    if code:
+        raise OSError(code, f"cudaHostRegister: CUDA error {code} for {memory.nbytes} bytes")
+    # numpy tells its weak references before it lets go of the memory.
+    weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
+
+
+def _copy(to: Any, source: Any, stream: Any) -> None:
+    """Between host and device, until it is done."""
+    with torch.cuda.stream(stream):
+        to.copy_(source, non_blocking=True)
+    stream.synchronize()
+
+
+def _parts(spec: ModelSpec, batch_size: int) -> Parts:
+    sides = [
+        [
+            (tensor.name, DTYPES[tensor.datatype], (batch_size, *tensor.shape[1:]) if spec.batched else tensor.shape)
+            for tensor in side
+        ]
+        for side in (spec.inputs, spec.outputs)
+    ]
+    return parts(*sides)

@@ -1,0 +1,96 @@
+"""Pages of device memory: CUDA's virtual memory management (cuMemCreate once, cuMemMap at LOAD)."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import (
+    ACCESS_READ_WRITE,
+    ALLOCATION_TYPE_PINNED,
+    ATTRIBUTE_VIRTUAL_MEMORY,
+    DEVICE_POINTER,
+    GRANULARITY_MINIMUM,
+    HANDLE,
+    LOCATION_TYPE_DEVICE,
+    OUT_OF_MEMORY,
+    Access,
+    AllocationProperties,
+    Context,
+    CudaError,
+    Driver,
+    Location,
+)
+from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import OutOfPages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class CudaBacking:
+    """Pages on device number `device`, in its primary context, which is the one that PyTorch uses.
+
+    Raises OSError where the device cannot map memory, or pages of `page_bytes` do not fit its granularity.
+    """
+
+    def __init__(self, driver: Driver, device: int, page_bytes: int) -> None:
+        self.page_bytes = page_bytes
+        self._driver = driver
+        self._context = Context(driver, device)
+        number, supported, granularity = self._context.number, ctypes.c_int(), ctypes.c_size_t()
+        driver("cuDeviceGetAttribute", ctypes.byref(supported), ATTRIBUTE_VIRTUAL_MEMORY, number)
+        if not supported.value:
+            raise OSError(f"cuda:{device}: got a device without virtual memory management, wanted one with it")
+        location = Location(LOCATION_TYPE_DEVICE, number)
+        self._properties = AllocationProperties(ALLOCATION_TYPE_PINNED, 0, location)
+        self._access = Access(location, ACCESS_READ_WRITE)
+        self._context.enter()
+        driver(
+            "cuMemGetAllocationGranularity",
+            ctypes.byref(granularity), ctypes.byref(self._properties), GRANULARITY_MINIMUM,
+        )  # fmt: skip
+        if page_bytes % granularity.value:
+            raise OSError(f"pages: got {page_bytes} bytes, wanted a multiple of {granularity.value} on cuda:{device}")
+
+    def make(self) -> int:
+        page = HANDLE()
+        self._context.enter()
+        try:
+            self._driver("cuMemCreate", ctypes.byref(page), self.page_bytes, ctypes.byref(self._properties), 0)
+        except CudaError as error:
+            if error.code == OUT_OF_MEMORY:
+                raise OutOfPages(f"device memory: no room for another page of {self.page_bytes} bytes") from error
+            raise
+        return page.value
+
+    def destroy(self, page: int) -> None:
+        self._context.enter()
+        self._driver("cuMemRelease", page)
+
+    def reserve(self, pages: int) -> int:
+        address = DEVICE_POINTER()
+        self._context.enter()
+        self._driver("cuMemAddressReserve", ctypes.byref(address), pages * self.page_bytes, 0, 0, 0)
+        return address.value
+
+    def release(self, address: int, pages: int) -> None:
+        self._context.enter()
+        self._driver("cuMemAddressFree", address, pages * self.page_bytes)
+
+    def map(self, address: int, pages: Sequence[int]) -> None:
+        self._context.enter()
+        done = 0
+        try:
+            for page in pages:
+                self._driver("cuMemMap", address + done * self.page_bytes, self.page_bytes, 0, page, 0)
+                done += 1
+            size = done * self.page_bytes
+            self._driver("cuMemSetAccess", address, size, ctypes.byref(self._access), 1)
+        except CudaError:
+            if done:
+                self._driver("cuMemUnmap", address, done * self.page_bytes)
+            raise
+
+    def unmap(self, address: int, pages: int) -> None:
+        self._context.enter()
+        self._driver("cuMemUnmap", address, pages * self.page_bytes)
