@@ -134,9 +134,17 @@ def measure(case: Case, rate: float, options: argparse.Namespace) -> Row:
     cost_us = found.cpu_ns / 1000 / max(1, found.served)
     print(f"  {case}: {cost_us:.1f} us", file=sys.stderr)
     return Row(
-        case.scheduler, case.models, case.devices, case.pending, round(rate, 1), round(0.9 * rate, 1), found.served,
-        round(found.satisfaction, 5), round(found.rows_a_batch, 2), round(cost_us, 1),
-    )  # fmt: skip
+        case.scheduler,
+        case.models,
+        case.devices,
+        case.pending,
+        round(rate, 1),
+        round(0.9 * rate, 1),
+        found.served,
+        round(found.satisfaction, 5),
+        round(found.rows_a_batch, 2),
+        round(cost_us, 1),
+    )
 
 
 def curves(options: argparse.Namespace, rate: float) -> Iterator[Row]:

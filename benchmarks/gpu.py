@@ -78,17 +78,22 @@ def measure(rig: Rig, names: list[str], limit_s: float) -> Iterator[list[Row]]:
 def machine(rig: Rig, revision: str) -> dict[str, Any]:
     """What was measured, on what, when."""
     facts: dict[str, Any] = {
-        "date": time.strftime("%Y-%m-%d"), "revision": revision or _git("rev-parse", "--short", "HEAD"),
+        "date": time.strftime("%Y-%m-%d"),
+        "revision": revision or _git("rev-parse", "--short", "HEAD"),
         "python": platform.python_version(),
-        "torch": torch.__version__, "arithmetic": "FP16" if rig.half else "FP32 (convolutions may use TF32)",
-    }  # fmt: skip
+        "torch": torch.__version__,
+        "arithmetic": "FP16" if rig.half else "FP32 (convolutions may use TF32)",
+    }
     if rig.pretend:
         return {"device": "pretend (CPU)", **facts}
     properties = torch.cuda.get_device_properties(0)
     return {
-        "device": properties.name, "memory_gb": round(properties.total_memory / 1e9, 1),
-        "cuda": torch.version.cuda, "driver": _driver(), **facts,
-    }  # fmt: skip
+        "device": properties.name,
+        "memory_gb": round(properties.total_memory / 1e9, 1),
+        "cuda": torch.version.cuda,
+        "driver": _driver(),
+        **facts,
+    }
 
 
 def _git(*arguments: str) -> str:

@@ -71,13 +71,18 @@ def noop(options: argparse.Namespace, log: Log, split: bool) -> list[Bar]:
             http(house, scenario).closed(16, 1.0)
             web_one = log(f"{where} http 1 client", http(house, scenario).closed(1, seconds))
             web_many = log(f"{where} http 64 clients", http(house, scenario).closed(64, seconds))
-        rounds.append({
-            "p50": one.p50_ms / chain[1].p50_ms, "rate": many.requests_s / chain[64].requests_s,
-            "web_p50": web_one.p50_ms, "web_rate": web_many.requests_s / chain[64].requests_s,
-            "chain_p50": chain[1].p50_ms, "chain_rate": chain[64].requests_s,
-            "hits": sum(run.cache_hits for run in (one, many, web_one, web_many)),
-            "wrong": sum(run.wrong + run.failed + run.silent for run in (one, many, web_one, web_many)),
-        })  # fmt: skip
+        rounds.append(
+            {
+                "p50": one.p50_ms / chain[1].p50_ms,
+                "rate": many.requests_s / chain[64].requests_s,
+                "web_p50": web_one.p50_ms,
+                "web_rate": web_many.requests_s / chain[64].requests_s,
+                "chain_p50": chain[1].p50_ms,
+                "chain_rate": chain[64].requests_s,
+                "hits": sum(run.cache_hits for run in (one, many, web_one, web_many)),
+                "wrong": sum(run.wrong + run.failed + run.silent for run in (one, many, web_one, web_many)),
+            }
+        )
     mid = {key: statistics.median([turn[key] for turn in rounds]) for key in rounds[0]}
     beside = f"chain {mid['chain_p50']:.2f} ms at 1, {mid['chain_rate']:.0f}/s at 64"
     return [
@@ -114,10 +119,17 @@ def cnn(options: argparse.Namespace, log: Log, split: bool) -> list[Bar]:
     ratio = statistics.median(ours) / best if best else float("nan")
     beside = ", ".join(f"mosec batch {limit}: {max(rates):.0f}/s" for limit, rates in theirs.items())
     return [
-        Bar("CNN capacity, of the best mosec's", where, ratio, ">=", 1, "x",
-            f"ours {statistics.median(ours):.0f}/s; {beside}"),
+        Bar(
+            "CNN capacity, of the best mosec's",
+            where,
+            ratio,
+            ">=",
+            1,
+            "x",
+            f"ours {statistics.median(ours):.0f}/s; {beside}",
+        ),
         Bar("CNN goodput at 2x-4x of it, the least", where, min(kept, default=float("nan")), ">=", 0.9, "x"),
-    ]  # fmt: skip
+    ]
 
 
 def start(options: argparse.Namespace, log: Log, split: bool) -> list[Bar]:
@@ -166,8 +178,12 @@ def caching(folder: Path) -> Path:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace, Log, bool], list[Bar]]] = {
-    "noop": noop, "cnn": cnn, "start": start, "image": image, "memory": memory,
-}  # fmt: skip
+    "noop": noop,
+    "cnn": cnn,
+    "start": start,
+    "image": image,
+    "memory": memory,
+}
 
 
 def placement(split: bool) -> str:

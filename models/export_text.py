@@ -121,9 +121,10 @@ def text_encoder() -> onnx.ModelProto:
 
 def _model(encoder: Encoder) -> onnx.ModelProto:
     ends: Sequence[tuple[str, int, list[Any]]] = (
-        ("tokens", TensorProto.INT64, ["rows", "length"]), ("mask", TensorProto.FLOAT, ["rows", "length"]),
+        ("tokens", TensorProto.INT64, ["rows", "length"]),
+        ("mask", TensorProto.FLOAT, ["rows", "length"]),
         ("embedding", TensorProto.FLOAT, ["rows", WIDTH]),
-    )  # fmt: skip
+    )
     tokens, mask, embedding = (helper.make_tensor_value_info(*end) for end in ends)
     constants = [numpy_helper.from_array(value, name) for name, value in encoder.constants.items()]
     graph = helper.make_graph(encoder.nodes, "text-encoder", [tokens, mask], [embedding], constants)

@@ -47,9 +47,18 @@ class Desk:
         self.asked += 1
         spec = self.specs[model]
         request = Request(
-            self.asked, "s", self.asked, spec, spec.key, rows, "f", self.asked, now_ns, now_ns + ms(budget_ms),
+            self.asked,
+            "s",
+            self.asked,
+            spec,
+            spec.key,
+            rows,
+            "f",
+            self.asked,
+            now_ns,
+            now_ns + ms(budget_ms),
             best_effort,
-        )  # fmt: skip
+        )
         self.scheduler.add(now_ns, request, self.cluster)
         return request
 

@@ -87,7 +87,7 @@ def an_outcome(
         outputs, payloads = answer_tensors(application, [3] * rows, [2 / 3] * rows, [False] * rows)
     answer = Answer(
         0, 0, outputs, confidence=2 / 3, models=("echo",), missing=("gone",), cached=True, prediction=PREDICTION
-    )  # fmt: skip
+    )
     return answer, payloads
 
 

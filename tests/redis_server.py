@@ -29,12 +29,24 @@ class RedisServer:
 
         self._process = subprocess.Popen(
             [
-                "redis-server", "--dir", str(self.folder), "--port", "0", "--unixsocket",
-                str(self.folder / "redis.sock"), "--appendonly", "yes",
-                "--appendfsync", "always", "--save", "", "--logfile", "redis.log",
+                "redis-server",
+                "--dir",
+                str(self.folder),
+                "--port",
+                "0",
+                "--unixsocket",
+                str(self.folder / "redis.sock"),
+                "--appendonly",
+                "yes",
+                "--appendfsync",
+                "always",
+                "--save",
+                "",
+                "--logfile",
+                "redis.log",
             ],
             stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         with redis.Redis.from_url(self.url) as client:
             for left in reversed(range(TRIES)):
                 try:

@@ -70,7 +70,7 @@ class Desk:
     def __init__(self, models: str = "abc", store: Memory | None = None, number: int = 1, **settings: Any) -> None:
         self.selector = Selector(
             f"selector/0#{number}", SelectorSettings(**({"store": "memory"} | settings)), random.Random(number)
-        )  # fmt: skip
+        )
         self.store = store if store is not None else Unplugged()
         self.now_ns = 0
         for address in (FRONTEND, CONTROLLER):

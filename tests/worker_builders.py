@@ -54,9 +54,15 @@ def ticked(worker: Worker, now_ns: int) -> list[Out]:
 
 
 def an_infer(
-    action_id: int = 1, rows: Sequence[int] = (1,), batch_size: int = 0, window: tuple[int, int] = (0, ms(10)),
-    model: str = MODEL, parties: tuple[str, ...] = (HOLDER, SELECTOR), entries: tuple[Row, ...] = (), share: int = 0,
-) -> Infer:  # fmt: skip
+    action_id: int = 1,
+    rows: Sequence[int] = (1,),
+    batch_size: int = 0,
+    window: tuple[int, int] = (0, ms(10)),
+    model: str = MODEL,
+    parties: tuple[str, ...] = (HOLDER, SELECTOR),
+    entries: tuple[Row, ...] = (),
+    share: int = 0,
+) -> Infer:
     """`rows[i]` rows of input 100 + i at HOLDER, for submit 200 + i of SELECTOR; or the `entries` given."""
     entries = entries or tuple(Row(0, 100 + at, 1, 200 + at, count) for at, count in enumerate(rows))
     batch_size = batch_size or a_spec().compiled(sum(entry.rows for entry in entries))

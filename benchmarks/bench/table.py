@@ -17,9 +17,20 @@ if TYPE_CHECKING:
     from bench.samples import Figures
 
 COLUMNS = (
-    "requests/s", "p50 ms", "p99 ms", "p99.9 ms", "ok", "refused", "late", "failed", "goodput/s", "lateness p99 ms",
-    "checked", "wrong", "cache hits",
-)  # fmt: skip
+    "requests/s",
+    "p50 ms",
+    "p99 ms",
+    "p99.9 ms",
+    "ok",
+    "refused",
+    "late",
+    "failed",
+    "goodput/s",
+    "lateness p99 ms",
+    "checked",
+    "wrong",
+    "cache hits",
+)
 
 
 def row(run: Figures) -> list[str]:

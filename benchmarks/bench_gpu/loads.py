@@ -28,9 +28,10 @@ def ceilings(rig: Rig) -> Iterator[Row]:
     on_device = torch.empty(size, dtype=torch.uint8, device=rig.device)
     beside = torch.empty_like(on_device)
     for name, to, source, passes in (
-        ("host to device, pinned", on_device, host, 1), ("device to host, pinned", host, on_device, 1),
+        ("host to device, pinned", on_device, host, 1),
+        ("device to host, pinned", host, on_device, 1),
         ("device to device, read + written", beside, on_device, 2),
-    ):  # fmt: skip
+    ):
         times_ns = sampled(_copier(to, source), rig.samples(50), 5)
         rate = passes * size / _median(times_ns)
         rig.copy_gb_s = rig.copy_gb_s or rate

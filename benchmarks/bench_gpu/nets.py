@@ -20,10 +20,15 @@ class Bottleneck(nn.Module):
     def __init__(self, inside: int, width: int, outside: int, stride: int) -> None:
         super().__init__()
         self.parts = nn.Sequential(
-            nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, outside, 1, bias=False), nn.BatchNorm2d(outside),
-        )  # fmt: skip
+            nn.Conv2d(inside, width, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, outside, 1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
         self.past: nn.Module = nn.Identity()
         if stride > 1 or inside != outside:
             self.past = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))

@@ -96,11 +96,18 @@ class Runtime:
 def pretend_cuda() -> Iterator[None]:
     """Within it, the worker's CUDA code runs on the CPU."""
     cuda: dict[str, Any] = {
-        "Stream": Stream, "Event": Event, "CUDAGraph": Graph, "cudart": Runtime,
-        "graph_pool_handle": lambda: (0, 0), "stream": lambda stream: contextlib.nullcontext(),
-        "synchronize": lambda device=None: None, "empty_cache": lambda: None, "init": lambda: None,
-        "set_device": lambda device: None, "is_available": lambda: True,
-    }  # fmt: skip
+        "Stream": Stream,
+        "Event": Event,
+        "CUDAGraph": Graph,
+        "cudart": Runtime,
+        "graph_pool_handle": lambda: (0, 0),
+        "stream": lambda stream: contextlib.nullcontext(),
+        "synchronize": lambda device=None: None,
+        "empty_cache": lambda: None,
+        "init": lambda: None,
+        "set_device": lambda device: None,
+        "is_available": lambda: True,
+    }
     with contextlib.ExitStack() as stack:
         for name, value in cuda.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))

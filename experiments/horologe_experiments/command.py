@@ -87,9 +87,11 @@ def _run(one: Experiment, seed: int, quick: bool, changes: dict[str, Any], quiet
     with Progress(console=notes(), transient=True, disable=quiet) as progress:
         task = progress.add_task(one.name, total=1.0)
         return one.run(
-            seed, quick, changes,
+            seed,
+            quick,
+            changes,
             lambda done, what: progress.update(task, completed=done, description=f"{one.name}: {what}"),
-        )  # fmt: skip
+        )
 
 
 def _write(findings: Findings, one: Experiment, out: Path | None, plot: bool, quiet: bool) -> None:

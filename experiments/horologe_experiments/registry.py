@@ -19,7 +19,19 @@ from horologe_experiments.orloj.orloj_tables import OrlojTables
 EXPERIMENTS: dict[str, Experiment] = {
     one.name: one
     for one in (
-        Fig5(), Fig6(), Fig7(), Fig8(), Scale(), Window(), OrlojTables(), OrlojSensitivity(), Bandits(), Ensembles(),
-        Personal(), Replicas(), Feedback(), Stragglers(),
+        Fig5(),
+        Fig6(),
+        Fig7(),
+        Fig8(),
+        Scale(),
+        Window(),
+        OrlojTables(),
+        OrlojSensitivity(),
+        Bandits(),
+        Ensembles(),
+        Personal(),
+        Replicas(),
+        Feedback(),
+        Stragglers(),
     )
-}  # fmt: skip
+}

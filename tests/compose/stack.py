@@ -59,8 +59,10 @@ def base_images() -> dict[str, str]:
     """Stand-ins that exist already, images that can be pulled, or stand-ins made now (about a minute, as root)."""
     stand_ins = dict(line.split("=", 1) for line in (AIRGAP / "images.env").read_text().splitlines() if "=" in line)
     if not all(_present(image) for image in stand_ins.values()):
-        if all(_present(image) or run("docker", "pull", "-q", image, timeout_s=120).returncode == 0
-               for image in DEFAULTS.values()):  # fmt: skip
+        if all(
+            _present(image) or run("docker", "pull", "-q", image, timeout_s=120).returncode == 0
+            for image in DEFAULTS.values()
+        ):
             return {}
         if os.getuid() or not shutil.which("debootstrap"):
             raise Unavailable("base images cannot be pulled, and making stand-ins takes root and debootstrap")

@@ -142,8 +142,12 @@ def test_prometheus_scrapes_every_service(stack: Stack) -> None:
     def healthy() -> bool:
         targets = get_json(url)["data"]["activeTargets"]
         return {t["labels"]["service"] for t in targets if t["health"] == "up"} == {
-            "frontend", "selector", "controller", "profiler", "worker",
-        }  # fmt: skip
+            "frontend",
+            "selector",
+            "controller",
+            "profiler",
+            "worker",
+        }
 
     until("every target up", 60, healthy)
 

@@ -41,9 +41,18 @@ class Desk:
         self.asked += 1
         spec = self.specs[name]
         request = Request(
-            self.asked, "selector/0#1", self.asked, spec, spec.key, 1, "frontend/0#1", self.asked, NOW,
-            NOW + ms(budget_ms), False,
-        )  # fmt: skip
+            self.asked,
+            "selector/0#1",
+            self.asked,
+            spec,
+            spec.key,
+            1,
+            "frontend/0#1",
+            self.asked,
+            NOW,
+            NOW + ms(budget_ms),
+            False,
+        )
         refusal = self.scheduler.add(NOW, request, self.cluster)
         self.scheduler.check()
         return refusal

@@ -61,9 +61,10 @@ class ScannedQueue(Ranking):
             if required_ns < start_ns:  # cannot complete in time, given the outstanding work
                 continue
             enough = [
-                other for other in queue.spec.batch_sizes
+                other
+                for other in queue.spec.batch_sizes
                 if _survivors(queue, start_ns + share.predict(now_ns, queue.model, other)) >= other
-            ]  # fmt: skip
+            ]
             if size not in enough or size < max(enough):  # too big, too small
                 continue
             places = range(place, place + size)
@@ -187,11 +188,13 @@ class Desk:
     def plan(self, now_ns: int) -> None:
         while True:
             plan = self.scheduler.plan(now_ns, self.cluster)
-            self.said.append((
-                [(b.share.index, b.batch_size, [one.id for one in b.requests], b.start_ns) for b in plan.start],
-                [(share.index, model) for share, model in (*plan.load, *plan.unload)],
-                sorted(one.request.id for one in plan.refuse),
-            ))  # fmt: skip
+            self.said.append(
+                (
+                    [(b.share.index, b.batch_size, [one.id for one in b.requests], b.start_ns) for b in plan.start],
+                    [(share.index, model) for share, model in (*plan.load, *plan.unload)],
+                    sorted(one.request.id for one in plan.refuse),
+                )
+            )
             list(self.actions.carry_out(now_ns, plan))
             self.scheduler.check()
             self.cluster.check()

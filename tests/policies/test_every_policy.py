@@ -183,11 +183,12 @@ def test_a_hundred_thousand_extreme_observations_leave_it_sound(name: str, extre
     for at in range(100_000):
         selection = policy.select(state, chance)
         wrong = {
-            "all wrong": dict.fromkeys(models, 1.0), "all right": dict.fromkeys(models, 0.0),
+            "all wrong": dict.fromkeys(models, 1.0),
+            "all right": dict.fromkeys(models, 0.0),
             "one right": {models[0]: 0.0, models[1]: 1.0, models[2]: 1.0},
             "turning": {model: float((at // 10_000 + place) % 2) for place, model in enumerate(models)},
             "one absent": {models[0]: 1.0, models[1]: 0.0},
-        }[extreme]  # fmt: skip
+        }[extreme]
         state = policy.observe(state, selection, {model: wrong[model] for model in selection.models if model in wrong})
     assert_sound(policy, state, models)
     assert policy.combine(state, Ballot(dict.fromkeys(policy.select(state, chance).models, 1.0), {})) == (1, 1)

@@ -58,9 +58,18 @@ class Desk:
     ) -> tuple[Request, Refusal | None]:
         self.requests += 1
         request = Request(
-            self.requests, "selector/0#1", self.requests, spec, spec.key, rows, "frontend/0#1", self.requests, now_ns,
-            now_ns + ms(deadline_ms), best_effort,
-        )  # fmt: skip
+            self.requests,
+            "selector/0#1",
+            self.requests,
+            spec,
+            spec.key,
+            rows,
+            "frontend/0#1",
+            self.requests,
+            now_ns,
+            now_ns + ms(deadline_ms),
+            best_effort,
+        )
         return request, self.scheduler.add(now_ns, request, self.cluster)
 
     def plan(self, now_ns: int = NOW) -> Plan:
@@ -251,11 +260,14 @@ def test_the_same_questions_get_the_same_answers(name: str) -> None:
             for number, spec in enumerate(specs):
                 desk.ask(spec, 5 + 7 * number + turn % 3, now_ns=now_ns)
             plan = desk.plan(now_ns)
-            plans.append((
-                [(batch.share.worker, batch.model, [one.id for one in batch.requests]) for batch in plan.start],
-                [(share.worker, model) for share, model in (*plan.load, *plan.unload)],
-                [refusal.request.id for refusal in plan.refuse], plan.wake_ns,
-            ))  # fmt: skip
+            plans.append(
+                (
+                    [(batch.share.worker, batch.model, [one.id for one in batch.requests]) for batch in plan.start],
+                    [(share.worker, model) for share, model in (*plan.load, *plan.unload)],
+                    [refusal.request.id for refusal in plan.refuse],
+                    plan.wake_ns,
+                )
+            )
         return plans
 
     assert told() == told()

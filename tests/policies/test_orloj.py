@@ -50,9 +50,19 @@ class Desk:
     def ask(self, application: str, left_ms: float, now_ns: int = NOW, rows: int = 1) -> tuple[Request, Refusal | None]:
         self.asked += 1
         request = Request(
-            self.asked, "s", self.asked, self.spec, self.spec.key, rows, "f", self.asked, now_ns,
-            now_ns + ms(left_ms), False, application=application,
-        )  # fmt: skip
+            self.asked,
+            "s",
+            self.asked,
+            self.spec,
+            self.spec.key,
+            rows,
+            "f",
+            self.asked,
+            now_ns,
+            now_ns + ms(left_ms),
+            False,
+            application=application,
+        )
         return request, self.scheduler.add(now_ns, request, self.cluster)
 
     def plan(self, now_ns: int = NOW) -> tuple[list[Batch], list[Refusal]]:

@@ -66,9 +66,10 @@ class Oracle:
 
     def viable(self, place: int, t_ns: int) -> list[int]:
         return [
-            key for key, one in self.requests.items()
+            key
+            for key, one in self.requests.items()
             if one.rows <= SIZES[place] and t_ns + self.latency[place][one.group].mean_ns <= one.deadline_ns
-        ]  # fmt: skip
+        ]
 
     def score(self, place: int, key: int, t_ns: int) -> float:
         one = self.requests[key]
@@ -83,8 +84,9 @@ class Oracle:
         queues = [(place, self.viable(place, t_ns)) for place in range(len(SIZES))]
         full = [
             (min(self.requests[key].deadline_ns for key in queue), place)
-            for place, queue in queues if queue and len(queue) >= SIZES[place]
-        ]  # fmt: skip
+            for place, queue in queues
+            if queue and len(queue) >= SIZES[place]
+        ]
         if not full:
             return None
         if self.earliest:

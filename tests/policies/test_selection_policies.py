@@ -48,11 +48,12 @@ def fed(policy: Policy, rounds: int, errors: dict[str, float], state: Any = None
 @pytest.mark.parametrize(
     ("application", "policy"),
     [
-        (Application("a", ("one",)), "Static"), (Application("a", ("one", "two")), "Exp4"),
+        (Application("a", ("one",)), "Static"),
+        (Application("a", ("one", "two")), "Exp4"),
         (Application("a", ("one", "two"), task="regression"), "Exp4"),
         (Application("a", ("one", "two"), **TASK_ANY), "Static"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_declared_follows_from_the_models(application: Application, policy: str) -> None:
     assert type(make_policy(application)).__name__ == policy
 
@@ -65,14 +66,20 @@ def test_an_unknown_policy_is_answered_with_the_known() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "told"),
     [
-        ("exp3", {"eta": 0}, "eta"), ("exp3", {"gamma": 1.5}, "gamma"), ("exp3", {"eta": float("nan")}, "eta"),
-        ("exp4", {"memory": 0.5}, "memory"), ("exp4", {"tolerance": -1}, "tolerance"),
-        ("exp4", {"eta": {"good": 1}}, "eta"), ("epsilon_greedy", {"epsilon": -0.1}, "epsilon"),
-        ("static", {"weights": {"best": 1}}, "best"), ("static", {"weights": {"good": -1}}, "good"),
-        ("static", {"weights": {"good": float("nan")}}, "good"), ("static", {"weights": {"good": 0}}, "0.0 in all"),
+        ("exp3", {"eta": 0}, "eta"),
+        ("exp3", {"gamma": 1.5}, "gamma"),
+        ("exp3", {"eta": float("nan")}, "eta"),
+        ("exp4", {"memory": 0.5}, "memory"),
+        ("exp4", {"tolerance": -1}, "tolerance"),
+        ("exp4", {"eta": {"good": 1}}, "eta"),
+        ("epsilon_greedy", {"epsilon": -0.1}, "epsilon"),
+        ("static", {"weights": {"best": 1}}, "best"),
+        ("static", {"weights": {"good": -1}}, "good"),
+        ("static", {"weights": {"good": float("nan")}}, "good"),
+        ("static", {"weights": {"good": 0}}, "0.0 in all"),
         ("static", {"weights": 3}, "weights"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_setting_is_named(name: str, settings: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidInput, match=f"settings.*{told}"):
         a_policy(name, **settings)

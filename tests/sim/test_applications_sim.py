@@ -36,9 +36,12 @@ def an_ensemble(*models: Entry, load: Any = (), application: Any = None, **field
     declared = {"slo_ms": 30.0, "default": 0.0, "cache": False} | (application or {})
     names = tuple(model.name for model in models)
     return a_scenario(
-        *models, load=load or (asked(),), workers=len(models),
-        applications=(Application("digits", names, **declared),), **fields,
-    )  # fmt: skip
+        *models,
+        load=load or (asked(),),
+        workers=len(models),
+        applications=(Application("digits", names, **declared),),
+        **fields,
+    )
 
 
 @pytest.mark.parametrize("split", [False, True])

@@ -22,9 +22,12 @@ def test_a_workers_share_serves_again_whatever_was_lost(at_ms: int, for_ms: int)
 @pytest.mark.parametrize("at_ms", [100, 110, 120, 130])
 def test_pages_are_known_where_loads_and_unloads_were_lost(at_ms: int) -> None:
     scenario = a_scenario(
-        an_entry("m", count=6, weights_mb=16.0, slo_ns=ms(100)), load=[poisson(300)],
-        worker=WorkerSettings(pages_bytes=3 << 24), faults=(cut("worker/0", at_ms, 5),), duration_ns=ms(500),
-    )  # fmt: skip
+        an_entry("m", count=6, weights_mb=16.0, slo_ns=ms(100)),
+        load=[poisson(300)],
+        worker=WorkerSettings(pages_bytes=3 << 24),
+        faults=(cut("worker/0", at_ms, 5),),
+        duration_ns=ms(500),
+    )
     house = played(scenario)
     assert_at_rest(house)
     assert sum(line.ended["OK"] for line in house.tally.lines.values()) > 20
@@ -33,10 +36,13 @@ def test_pages_are_known_where_loads_and_unloads_were_lost(at_ms: int) -> None:
 def test_a_share_is_not_held_for_inputs_whose_holder_died() -> None:
     """The window of a batch is open for as long as its deadlines allow, here 5 s; those of others pass meanwhile."""
     scenario = a_scenario(
-        an_entry("patient", slo_ns=s(5)), an_entry("urgent", slo_ns=ms(50)),
-        load=[poisson(200, models=("patient",)), poisson(200, models=("urgent",))], split=True,
-        faults=(stall("frontend", 103, 20), kill("frontend", 118, 50)), duration_ns=s(4),
-    )  # fmt: skip
+        an_entry("patient", slo_ns=s(5)),
+        an_entry("urgent", slo_ns=ms(50)),
+        load=[poisson(200, models=("patient",)), poisson(200, models=("urgent",))],
+        split=True,
+        faults=(stall("frontend", 103, 20), kill("frontend", 118, 50)),
+        duration_ns=s(4),
+    )
     house = played(scenario)
     assert_at_rest(house)
     ended = next(line.ended for name, line in house.tally.lines.items() if name.startswith("urgent"))

@@ -25,9 +25,14 @@ BASE_NS = ms(7)
 SIZES = (1, 2, 4, 8, 16)
 ROW_MS = {"chat": 1.5, "mail": 8.0}
 SPEC = ModelSpec(
-    "text", "1", "emulated", (TensorSpec("x", "FP32", (-1, 1)),), (TensorSpec("y", "FP32", (-1, 1)),), SIZES,
+    "text",
+    "1",
+    "emulated",
+    (TensorSpec("x", "FP32", (-1, 1)),),
+    (TensorSpec("y", "FP32", (-1, 1)),),
+    SIZES,
     weights_bytes=1 << 20,
-)  # fmt: skip
+)
 TEXT = SimModel(ModelReport(SPEC, Profile({size: BASE_NS + size * ms(5) for size in SIZES}, ms(1))), base_ns=BASE_NS)
 (RESNET,) = varieties(["resnet50_v1"])
 
@@ -49,9 +54,12 @@ def played(scheduler: str, rate: float, slo_ms: float, seed: int = 1, static: fl
     times = rng.integers(0, s(seconds), count + others)
     order = np.argsort(times, kind="stable").tolist()
     chunk = Chunk(
-        times[order].tolist(), [models[at] for at in order], [ms(slo_ms)] * len(order),
-        [min(1, models[at]) for at in order], [requests[at] if at < count else STATIC for at in order],
-    )  # fmt: skip
+        times[order].tolist(),
+        [models[at] for at in order],
+        [ms(slo_ms)] * len(order),
+        [min(1, models[at]) for at in order],
+        [requests[at] if at < count else STATIC for at in order],
+    )
     controller = ControllerSettings(scheduler=scheduler, admission=False, margin_ns=us(100))
     setting = Setting(noise=NOISES["none"], settle_ns=ms(500), controller=controller)
     lean = Lean(setting, [TEXT, *RESNET.copies(3)], Ledger(["text", "static"], 4, s(1)), seed, [chunk])
@@ -84,9 +92,12 @@ def test_where_there_is_time_for_all_all_are_in_time() -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(
-    some.sampled_from(["horologe", "orloj"]), some.floats(5, 400), some.floats(8, 300), some.integers(0, 9),
+    some.sampled_from(["horologe", "orloj"]),
+    some.floats(5, 400),
+    some.floats(8, 300),
+    some.integers(0, 9),
     some.floats(0, 500),
-)  # fmt: skip
+)
 def test_every_request_has_one_end(scheduler: str, rate: float, slo_ms: float, seed: int, static: float) -> None:
     played(scheduler, rate, slo_ms, seed, static, seconds=1)
 

@@ -29,9 +29,11 @@ METRICS = ("prediction", "completion")
 def busy() -> Scenario:
     """More models than fit, and durations that are not what they were."""
     return a_scenario(
-        an_entry("m", count=4), load=[poisson(300)], noise=NOISES["clockwork"],
+        an_entry("m", count=4),
+        load=[poisson(300)],
+        noise=NOISES["clockwork"],
         worker=WorkerSettings(pages_bytes=3 * PAGE_BYTES),
-    )  # fmt: skip
+    )
 
 
 def played(errors: Errors, scenario: Scenario) -> House:

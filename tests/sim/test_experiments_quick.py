@@ -31,7 +31,7 @@ TINY = {
     "feedback": ["load.observations=2000", "load.unmeasured=500", "load.inputs=100", "kill_after=5", "alone=false"],
     "stragglers": ["sizes=[2]", 'schedulers=["horologe"]', 'duration="1s"', 'warmup="100ms"'],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
-}  # fmt: skip
+}
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
 
 
@@ -79,10 +79,12 @@ def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nope"], "wanted one of fig5"), (["fig5", "--set", "nope"], "wanted KEY=VALUE"),
-        (["fig5", "--set", "nope=1"], "nope"), (["fig5", "--set", "cluster.devices=many"], "devices"),
+        (["nope"], "wanted one of fig5"),
+        (["fig5", "--set", "nope"], "wanted KEY=VALUE"),
+        (["fig5", "--set", "nope=1"], "nope"),
+        (["fig5", "--set", "cluster.devices=many"], "devices"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_a_usage_error_that_names_it(arguments: list[str], told: str) -> None:
     result = CliRunner().invoke(app, ["experiment", *arguments])
     assert result.exit_code == USAGE

@@ -97,13 +97,15 @@ faults = st.lists(
     st.one_of(
         st.builds(
             lambda process, at, back, void: kill(process, at, back, void=void),
-            st.sampled_from(("worker/0", "worker/1", "worker/2")), st.integers(1, 400), st.integers(1, 250),
+            st.sampled_from(("worker/0", "worker/1", "worker/2")),
+            st.integers(1, 400),
+            st.integers(1, 250),
             st.booleans(),
         ),
         st.builds(stall, st.sampled_from(("worker/0", "worker/1", "edge")), st.integers(1, 400), st.integers(1, 150)),
     ),
     max_size=3,
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -111,26 +113,35 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     workers = draw(st.integers(1, 3))
     entries = [
         an_entry(
-            f"m{number}", draw(st.sampled_from([{1: 2.0, 2: 3.0, 4: 5.0, 8: 9.0}, {1: 6.0, 4: 15.0}, {2: 3.0}])),
-            count=draw(st.integers(1, 4)), weights_mb=draw(st.sampled_from([16.0, 60.0, 300.0])),
+            f"m{number}",
+            draw(st.sampled_from([{1: 2.0, 2: 3.0, 4: 5.0, 8: 9.0}, {1: 6.0, 4: 15.0}, {2: 3.0}])),
+            count=draw(st.integers(1, 4)),
+            weights_mb=draw(st.sampled_from([16.0, 60.0, 300.0])),
             slo_ns=ms(draw(st.sampled_from([8, 30, 120]))),
         )
         for number in range(draw(st.integers(1, 3)))
-    ]  # fmt: skip
+    ]
     load = [poisson(draw(st.sampled_from([50, 400, 1500])), rows=draw(st.integers(1, 2)))]
     if draw(st.booleans()):
         load.append(poisson(60, best_effort=True))
     scenario = a_scenario(
-        *entries, load=load, scheduler=draw(st.sampled_from([n for n in SCHEDULERS if n not in LATE_ON_PURPOSE])),
-        workers=workers, path="direct", duration_ns=ms(500), seed=draw(st.integers(0, 1000)),
+        *entries,
+        load=load,
+        scheduler=draw(st.sampled_from([n for n in SCHEDULERS if n not in LATE_ON_PURPOSE])),
+        workers=workers,
+        path="direct",
+        duration_ns=ms(500),
+        seed=draw(st.integers(0, 1000)),
         noise=draw(st.sampled_from([Noise(), Noise(0.2), Noise(0.05, 0.02, ms(30))])),
-    )  # fmt: skip
+    )
     there = [f"worker/{number}" for number in range(workers)] + ["edge"]
     chosen: tuple[Fault, ...] = tuple(fault for fault in draw(faults) if fault.process in there)
     controller = msgspec.structs.replace(
-        scenario.controller, admission=draw(st.booleans()), window_ns=ms(draw(st.sampled_from([0, 1, 20]))),
+        scenario.controller,
+        admission=draw(st.booleans()),
+        window_ns=ms(draw(st.sampled_from([0, 1, 20]))),
         preload=draw(st.booleans()),
-    )  # fmt: skip
+    )
     worker = msgspec.structs.replace(scenario.worker, pages_bytes=draw(st.sampled_from([24, 256])) << 24)
     return msgspec.structs.replace(scenario, faults=chosen, worker=worker, controller=controller)
 
@@ -158,9 +169,13 @@ def test_the_inspector_sees_something() -> None:
 def test_a_device_that_becomes_slower_is_estimated_anew_within_a_few_actions(scheduler: str) -> None:
     """Grey failure (section 7): one of two devices takes three times as long from the first second on."""
     scenario = a_scenario(
-        an_entry(count=4), load=[poisson(300)], scheduler=scheduler, workers=2, path="direct",
+        an_entry(count=4),
+        load=[poisson(300)],
+        scheduler=scheduler,
+        workers=2,
+        path="direct",
         faults=(Fault(s(1), "worker/0", "slow", factor=3.0),),
-    )  # fmt: skip
+    )
     house = House(scenario)
     house.run()
     total = house.report().total

@@ -46,9 +46,14 @@ def played(setting: Setting, models: int, chunks: Any = (), loops: Any = (), dur
 
 @settings(max_examples=12, deadline=None)
 @given(
-    rate=some.floats(50, 2000), slo_ms=some.floats(2, 200), models=some.integers(1, 12), pages=some.integers(7, 60),
-    devices=some.integers(1, 3), admission=some.booleans(), window_ms=some.sampled_from([0, 0.2, 5]),
-)  # fmt: skip
+    rate=some.floats(50, 2000),
+    slo_ms=some.floats(2, 200),
+    models=some.integers(1, 12),
+    pages=some.integers(7, 60),
+    devices=some.integers(1, 3),
+    admission=some.booleans(),
+    window_ms=some.sampled_from([0, 0.2, 5]),
+)
 def test_every_request_has_one_end_and_no_device_is_asked_for_what_it_cannot(
     rate: float, slo_ms: float, models: int, pages: int, devices: int, admission: bool, window_ms: float
 ) -> None:
@@ -66,12 +71,24 @@ def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> Non
     lean = played(Setting(noise=NOISES["none"], controller=controller), 2, chunks, duration_ns=s(seconds))
     times = [(at + us(100), model) for chunk in chunks for at, model in zip(*chunk[:2], strict=True)]
     entry = Entry("m", RESNET.exec_ms, count=2, load_ms=RESNET.load_ms, weights_mb=RESNET.weights_mb, slo_ns=ms(slo_ms))
-    report = scenarios.run(Scenario(
-        (entry,), tuple(Phase("trace", times_ns=tuple(at for at, of in times if of == model), models=(f"m-{model}",),
-                              slo_ns=ms(slo_ms) - us(100)) for model in (0, 1)),
-        duration_ns=s(seconds), path="direct", controller=controller,
-        network=NetworkSettings(delay_ns=us(60), jitter_ns=0),
-    ))  # fmt: skip
+    report = scenarios.run(
+        Scenario(
+            (entry,),
+            tuple(
+                Phase(
+                    "trace",
+                    times_ns=tuple(at for at, of in times if of == model),
+                    models=(f"m-{model}",),
+                    slo_ns=ms(slo_ms) - us(100),
+                )
+                for model in (0, 1)
+            ),
+            duration_ns=s(seconds),
+            path="direct",
+            controller=controller,
+            network=NetworkSettings(delay_ns=us(60), jitter_ns=0),
+        )
+    )
     (line,) = lean.ledger.lines
     assert line.ok == pytest.approx(report.total.ok, rel=0.02)
     assert line.times.quantile_ms(0.5) == pytest.approx(report.total.p50_ms + 0.1, rel=0.05)
@@ -83,8 +100,14 @@ def test_a_closed_loop_of_full_batches_reaches_what_batches_allow() -> None:
     assert lean.ledger.panels[1].lines[0].ok == pytest.approx(batch_limited_rate(RESNET, 500), rel=0.05)
 
 
-OVERLOADED = {"clockwork": (0.97, 1.03), "nexus": (0.9, 1.03), "deferred": (0.85, 1.03), "edf": (0.7, 0.9),
-              "clipper": (0.2, 0.4), "fifo": (0, 0.01)}  # fmt: skip
+OVERLOADED = {
+    "clockwork": (0.97, 1.03),
+    "nexus": (0.9, 1.03),
+    "deferred": (0.85, 1.03),
+    "edf": (0.7, 0.9),
+    "clipper": (0.2, 0.4),
+    "fifo": (0, 0.01),
+}
 """Goodput over what full batches allow, fifteen models for one device, 16 clients each and an SLO of 100 ms."""
 
 
@@ -158,8 +181,11 @@ def test_a_lean_lane_runs_one_at_a_time_inside_the_windows(windows: list[tuple[i
     bench.run()
     for number, (sent_ms, wait_ms, width_ms) in enumerate(sorted(windows)):
         earliest_ns = ms(20 + sent_ms + wait_ms)
-        bench.at(ms(20 + sent_ms), lambda now_ns, infer: bench.device.infer(now_ns, infer),
-                 an_infer(number, earliest_ns, earliest_ns + ms(width_ms)))  # fmt: skip
+        bench.at(
+            ms(20 + sent_ms),
+            lambda now_ns, infer: bench.device.infer(now_ns, infer),
+            an_infer(number, earliest_ns, earliest_ns + ms(width_ms)),
+        )
     bench.run()
     ran = sorted((begin, end) for number, status, begin, end in bench.results if status == Status.OK and number < 1000)
     assert len(bench.results) == len(windows) + 1

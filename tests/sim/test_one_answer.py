@@ -18,39 +18,54 @@ PROCESSES = ("worker/0", "worker/1", "edge", "frontend", "selector", "controller
 
 loads = st.builds(
     lambda rate, rows, cancel, slo, kind: Load(
-        kind, rate=rate, burst_rate=10 * rate, clients=int(rate / 20) + 1, think_ns=ms(1), rows=rows,
-        cancel_share=cancel, cancel_ns=ms(3), slo_ns=ms(slo),
+        kind,
+        rate=rate,
+        burst_rate=10 * rate,
+        clients=int(rate / 20) + 1,
+        think_ns=ms(1),
+        rows=rows,
+        cancel_share=cancel,
+        cancel_ns=ms(3),
+        slo_ns=ms(slo),
     ),
     st.sampled_from([20.0, 200.0, 900.0]),
     st.integers(1, 4),
     st.sampled_from([0.0, 0.2]),
     st.sampled_from([0, 8, 30, 300]),
     st.sampled_from(["poisson", "bursts", "closed"]),
-)  # fmt: skip
+)
 
 faults = st.lists(
     st.one_of(
         st.builds(
             lambda process, at, back, void: kill(process, at, back, void=void),
-            st.sampled_from(PROCESSES), st.integers(1, 400), st.integers(1, 250), st.booleans(),
+            st.sampled_from(PROCESSES),
+            st.integers(1, 400),
+            st.integers(1, 250),
+            st.booleans(),
         ),
         st.builds(stall, st.sampled_from(PROCESSES), st.integers(1, 400), st.integers(1, 150)),
         st.builds(cut, st.sampled_from(PROCESSES), st.integers(1, 400), st.integers(0, 100)),
     ),
     max_size=4,
-)  # fmt: skip
+)
 
 models = st.lists(
     st.builds(
         lambda count, mb, transfers, cache: {
-            "count": count, "weights_mb": mb, "cache": cache,
+            "count": count,
+            "weights_mb": mb,
+            "cache": cache,
             **({"input_ms": 0.2, "output_ms": 0.1} if transfers else {}),
         },
-        st.integers(1, 3), st.sampled_from([16.0, 60.0, 300.0]), st.booleans(), st.booleans(),
+        st.integers(1, 3),
+        st.sampled_from([16.0, 60.0, 300.0]),
+        st.booleans(),
+        st.booleans(),
     ),
     min_size=1,
     max_size=3,
-)  # fmt: skip
+)
 
 
 @st.composite

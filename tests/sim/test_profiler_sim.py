@@ -79,9 +79,12 @@ def test_solo_runs_keep_to_their_share_and_deadlines_are_kept() -> None:
 def test_after_a_step_change_what_is_published_is_new() -> None:
     faults = (Fault(s(3), "worker/0", "slow", factor=3.0),)
     scenario = with_profiler(
-        an_entry(exec_ms=EXEC_MS, slo_ns=ms(200)), faults=faults, duration_ns=s(7), load=[poisson(50)],
+        an_entry(exec_ms=EXEC_MS, slo_ns=ms(200)),
+        faults=faults,
+        duration_ns=s(7),
+        load=[poisson(50)],
         profiler={"steady_ns": ms(200)},
-    )  # fmt: skip
+    )
     house, told = play(scenario)
     before = [one for at_ns, one in told if at_ns < house.begin_ns + s(3)][-1].parts[0]
     after = told[-1][1].parts[0]

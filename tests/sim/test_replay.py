@@ -36,10 +36,14 @@ def recorded(folder: Path, scenario: Scenario, messages: int = 20_000, segments:
 @pytest.mark.parametrize("split", [False, True])
 def test_every_core_does_again_what_it_did(tmp_path: Path, messages: int, split: bool) -> None:
     scenario = a_scenario(
-        an_entry(), an_entry("apart", input_ms=0.2, output_ms=0.1), an_entry("cached", cache=True),
+        an_entry(),
+        an_entry("apart", input_ms=0.2, output_ms=0.1),
+        an_entry("cached", cache=True),
         load=[poisson(300, rows=2, cancel_share=0.1, cancel_ns=ms(2)), poisson(900, for_ns=ms(500))],
-        workers=2, split=split, faults=(kill("worker/1", 600, 200), stall("worker/0", 1300, 40)),
-    )  # fmt: skip
+        workers=2,
+        split=split,
+        faults=(kill("worker/1", 600, 200), stall("worker/0", 1300, 40)),
+    )
     report = replay(recorded(tmp_path, scenario, messages))
     assert report.identical, report.table()
     assert {core.partition("/")[0] for core in report.cores} == {"frontend", "selector", "controller", "worker"}

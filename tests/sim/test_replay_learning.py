@@ -69,12 +69,20 @@ def recorded(folder: Path, messages: int, split: bool = False, **selector: Any) 
         for policy in ("exp3", "exp4")
         for cache in (False, True)
     )
-    house = houses.House(a_scenario(
-        *models, workers=3, split=split, applications=applications, duration_ns=ms(1500),
-        load=[poisson(40, application=one.name, contexts=30, rows=1 + at % 2) for at, one in enumerate(applications)],
-        selector=SelectorSettings(contexts_memory=20, **selector),
-        faults=(kill("selector" if split else "edge", 600, 100),),
-    ))  # fmt: skip
+    house = houses.House(
+        a_scenario(
+            *models,
+            workers=3,
+            split=split,
+            applications=applications,
+            duration_ns=ms(1500),
+            load=[
+                poisson(40, application=one.name, contexts=30, rows=1 + at % 2) for at, one in enumerate(applications)
+            ],
+            selector=SelectorSettings(contexts_memory=20, **selector),
+            faults=(kill("selector" if split else "edge", 600, 100),),
+        )
+    )
     recorder = Recorder(RecorderSettings(str(folder), messages, 200), "sim")
     house.world.tap = recorder
     house.run()

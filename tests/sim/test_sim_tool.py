@@ -68,12 +68,15 @@ def test_a_timeline_has_every_action_predicted_and_actual(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--model", "nope", "--rate", "1"], "resnet50_v1"), (["--model", "resnet50_v1*0", "--rate", "1"], "COPIES"),
-        (["--model", "resnet50_v1"], "--rate"), (["--model", "resnet50_v1", "--rate", "1", "--slo", "5"], "--slo"),
-        (["two-models", "--model", "resnet50_v1"], "FILE"), (["--model", "resnet50_v1", "--trace", "nope"], "nope"),
+        (["--model", "nope", "--rate", "1"], "resnet50_v1"),
+        (["--model", "resnet50_v1*0", "--rate", "1"], "COPIES"),
+        (["--model", "resnet50_v1"], "--rate"),
+        (["--model", "resnet50_v1", "--rate", "1", "--slo", "5"], "--slo"),
+        (["two-models", "--model", "resnet50_v1"], "FILE"),
+        (["--model", "resnet50_v1", "--trace", "nope"], "nope"),
         (["--model", "resnet50_v1", "--rate", "1", "--noise", "loud"], "clockwork"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_a_usage_error_that_names_it(arguments: list[str], told: str) -> None:
     result = sim(*arguments)
     assert result.exit_code == USAGE

@@ -48,9 +48,11 @@ def test_one_that_is_always_slow_is_refused_all_but_always() -> None:
 def test_a_profile_that_is_three_times_too_long_refuses_no_tight_slo_for_ever(rate: float) -> None:
     """The device takes 3 ms where the profile says 10: at a request every two seconds, each finds no measurement."""
     scenario = a_scenario(
-        an_entry("m", {1: 10.0, 2: 14.0, 4: 22.0, 8: 38.0}, slo_ns=ms(8)), load=[poisson(rate)], duration_ns=s(30),
+        an_entry("m", {1: 10.0, 2: 14.0, 4: 22.0, 8: 38.0}, slo_ns=ms(8)),
+        load=[poisson(rate)],
+        duration_ns=s(30),
         faults=(Fault(0, "worker/0", "slow", factor=0.3),),
-    )  # fmt: skip
+    )
     house = played(scenario)
     assert part(house, "OK") > 0.8
     assert part(house, "LATE") == 0
@@ -58,9 +60,11 @@ def test_a_profile_that_is_three_times_too_long_refuses_no_tight_slo_for_ever(ra
 
 def test_a_profile_that_is_right_is_doubted_rarely_and_at_nobodys_expense() -> None:
     scenario = a_scenario(
-        an_entry("m", {1: 10.0, 2: 14.0}, slo_ns=ms(8)), an_entry("n", slo_ns=ms(20)),
-        load=[poisson(100, models=("m",)), poisson(100, models=("n",))], duration_ns=s(30),
-    )  # fmt: skip
+        an_entry("m", {1: 10.0, 2: 14.0}, slo_ns=ms(8)),
+        an_entry("n", slo_ns=ms(20)),
+        load=[poisson(100, models=("m",)), poisson(100, models=("n",))],
+        duration_ns=s(30),
+    )
     house = played(scenario)
     assert part(house, "REFUSED") > 0.995
     assert part(house, "OK", "n") > 0.999

@@ -237,8 +237,11 @@ def test_messages_to_an_old_incarnation_are_dropped() -> None:
     assert world.processes["b"].dropped == 1
     kinds = [(type(message).__name__, getattr(message, "address", "")[-1:]) for message in a.got]  # type: ignore[attr-defined]
     assert kinds == [("Joined", "1"), ("Ping", ""), ("Joined", "2"), ("Gone", "1")] or kinds == [
-        ("Joined", "1"), ("Ping", ""), ("Gone", "1"), ("Joined", "2"),
-    ]  # fmt: skip
+        ("Joined", "1"),
+        ("Ping", ""),
+        ("Gone", "1"),
+        ("Joined", "2"),
+    ]
 
 
 @pytest.mark.parametrize("name", scenarios.examples())

@@ -17,9 +17,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TINY = [
-    'onnx=["digits-cnn"]', 'estimators=["linear-svm"]', 'warmup="1s"', 'duration="2s"', "requests=24",
-    "effort.rounds=1", "effort.runs_min=3", 'effort.enough_ns="1ms"', 'delayed.duration="2s"',
-]  # fmt: skip
+    'onnx=["digits-cnn"]',
+    'estimators=["linear-svm"]',
+    'warmup="1s"',
+    'duration="2s"',
+    "requests=24",
+    "effort.rounds=1",
+    "effort.runs_min=3",
+    'effort.enough_ns="1ms"',
+    'delayed.duration="2s"',
+]
 MEASURED = Measured("m", "onnx", {1: 2.0, 2: 2.0, 4: 4.0, 8: 12.0})
 USAGE = 2
 

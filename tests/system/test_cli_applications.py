@@ -114,13 +114,36 @@ def test_every_command_has_help_with_examples(command: str) -> None:
 
 def test_an_application_from_flags(shell: Shell) -> None:
     shown = shell.json(
-        "create", "canary", "-m", "echo/1", "-m", "echo/2", "--policy", "static", "--shadow", "other",
-        "--set", "weights.echo/1=95", "--set", "weights.echo/2=5", "--slo-ms", "20", "--default", "0", "--no-cache",
-    )  # fmt: skip
+        "create",
+        "canary",
+        "-m",
+        "echo/1",
+        "-m",
+        "echo/2",
+        "--policy",
+        "static",
+        "--shadow",
+        "other",
+        "--set",
+        "weights.echo/1=95",
+        "--set",
+        "weights.echo/2=5",
+        "--slo-ms",
+        "20",
+        "--default",
+        "0",
+        "--no-cache",
+    )
     assert shell.kept.applications["canary"] == Application(
-        "canary", ("echo/1", "echo/2"), 20.0, policy="static", default=0.0, cache=False, shadows=("other",),
+        "canary",
+        ("echo/1", "echo/2"),
+        20.0,
+        policy="static",
+        default=0.0,
+        cache=False,
+        shadows=("other",),
         settings={"weights": {"echo/1": 95.0, "echo/2": 5.0}},
-    )  # fmt: skip
+    )
     assert (shown["application"]["name"], shown["revision"]) == ("canary", 7)
 
 

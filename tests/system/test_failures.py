@@ -42,9 +42,14 @@ class House:
         sets = (f"worker.cache={folder}/cache", f"frontend.grace_ns={GRACE_MS}ms")
         self.lines: list[str] = []
         self.options = Options(
-            models=str(folder / "models"), workers=2, split=split, http="127.0.0.1:0", clients=(endpoint,),
-            metrics="off", sets=sets,
-        )  # fmt: skip
+            models=str(folder / "models"),
+            workers=2,
+            split=split,
+            http="127.0.0.1:0",
+            clients=(endpoint,),
+            metrics="off",
+            sets=sets,
+        )
         self.embedded = Embedded(self.options, lambda name, line: self.lines.append(f"{name}: {line}"))
         self.endpoint = endpoint
 

@@ -237,14 +237,20 @@ def test_endless_header_is_cut_off(house: House) -> None:
 @pytest.mark.parametrize(
     "junk",
     [
-        b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
-        b"GET /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
+        b"GET /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello",
-        b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"GET \xff\xfe HTTP/1.1\r\n\r\n",
-        b"GET /v2 HTTP/1.1\r\nbad header\r\n\r\n", b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET \xff\xfe HTTP/1.1\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nbad header\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
-)  # fmt: skip
+)
 def test_what_is_not_http(house: House, junk: bytes) -> None:
     with house.connect() as sock:
         sock.sendall(junk)
@@ -377,10 +383,31 @@ def test_keys(server: str, tmp_path: Path) -> None:
 
 
 fragments = st.sampled_from(
-    [b"GET ", b"POST ", b"/v2", b"/v2/models/echo/infer", b" HTTP/1.1", b"\r\n", b"\r\n\r\n", b"Host: x", b": ", b"\n",
-     b"Content-Length: 5", b"Transfer-Encoding: chunked", b"Connection: close", b"Expect: 100-continue", b"5\r\nhello",
-     b"0\r\n\r\n", GOOD, request(), b"Inference-Header-Content-Length: 9", b"Content-Encoding: gzip", b"\x00", b" "]
-)  # fmt: skip
+    [
+        b"GET ",
+        b"POST ",
+        b"/v2",
+        b"/v2/models/echo/infer",
+        b" HTTP/1.1",
+        b"\r\n",
+        b"\r\n\r\n",
+        b"Host: x",
+        b": ",
+        b"\n",
+        b"Content-Length: 5",
+        b"Transfer-Encoding: chunked",
+        b"Connection: close",
+        b"Expect: 100-continue",
+        b"5\r\nhello",
+        b"0\r\n\r\n",
+        GOOD,
+        request(),
+        b"Inference-Header-Content-Length: 9",
+        b"Content-Encoding: gzip",
+        b"\x00",
+        b" ",
+    ]
+)
 
 
 @pytest.fixture(scope="module", params=list(SERVERS))

@@ -53,13 +53,17 @@ class House:
         self.lines: list[str] = []
         self.endpoint = f"ipc://{folder}/clients"
         sets = (
-            f"worker.cache={folder}/cache", f"profiler.state={folder}/state", "profiler.publish_ns=200ms",
+            f"worker.cache={folder}/cache",
+            f"profiler.state={folder}/state",
+            "profiler.publish_ns=200ms",
             "profiler.busy_share=0.5",
-            "frontend.sample_ns=20ms", f"recorder.directory={folder}/records", "recorder.roles=controller",
-        )  # fmt: skip
+            "frontend.sample_ns=20ms",
+            f"recorder.directory={folder}/records",
+            "recorder.roles=controller",
+        )
         options = Options(
             str(folder / "models"), 1, split, "127.0.0.1:0", (self.endpoint,), "127.0.0.1:0", sets=sets, profiler=True
-        )  # fmt: skip
+        )
         self.embedded = Embedded(options, lambda name, line: self.lines.append(f"{name}: {line}"))
 
     def pid(self, module: str) -> int:

@@ -58,8 +58,11 @@ def test_what_was_written_is_read_in_the_order_asked_and_what_is_not_there_is_no
     one, two = new(store, "f\none", b"1"), new(store, "f\ntwo \u2665", bytes(range(256)))
     assert 0 < one < two
     assert store.read(["f\ntwo \u2665", "f\nthree", "f\none", "g\none"]) == [
-        Record("f\ntwo \u2665", two, bytes(range(256))), None, Record("f\none", one, b"1"), None,
-    ]  # fmt: skip
+        Record("f\ntwo \u2665", two, bytes(range(256))),
+        None,
+        Record("f\none", one, b"1"),
+        None,
+    ]
     assert store.read([]) == []
     assert store.write([]) == []
 
@@ -77,10 +80,15 @@ def test_only_who_has_read_the_last_version_may_replace_it(store: StateStore) ->
 
 def test_each_change_of_a_group_stands_or_falls_on_its_own(store: StateStore) -> None:
     there = new(store, "f\nthere", b"old")
-    results = store.write([
-        Change("f\nnew", 0, b"1"), Change("f\nthere", 0, b"no"), Change("f\nthere", there, b"yes"),
-        Change("g\ngone", 5, b"no"), Change("g\nfresh", 0, b""),
-    ])  # fmt: skip
+    results = store.write(
+        [
+            Change("f\nnew", 0, b"1"),
+            Change("f\nthere", 0, b"no"),
+            Change("f\nthere", there, b"yes"),
+            Change("g\ngone", 5, b"no"),
+            Change("g\nfresh", 0, b""),
+        ]
+    )
     assert [isinstance(result, int) for result in results] == [True, False, True, False, True]
     assert results[3] == Record("g\ngone", 0, b"")
     read = store.read(["f\nnew", "f\nthere", "g\ngone", "g\nfresh"])

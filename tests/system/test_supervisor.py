@@ -72,9 +72,7 @@ def said() -> Said:
 
 
 @pytest.fixture
-def supervise(
-    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Supervisor]]:  # fmt: skip
+def supervise(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Supervisor]]:
     (tmp_path / "small_child.py").write_text(CHILD)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     made: list[Supervisor] = []

@@ -46,17 +46,27 @@ class House:
         self.processes = {"controller": self._start("horologe_controller", f"links.bind={controller}")}
         for number, endpoint in enumerate(selectors):
             self.processes[f"selector-{number}"] = self._start(
-                "horologe_selector", f"links.bind={endpoint}", f"links.connect={controller}",
-                f"selector.name={number}", "selector.store=redis", f"selector.redis={redis.url}",
-            )  # fmt: skip
+                "horologe_selector",
+                f"links.bind={endpoint}",
+                f"links.connect={controller}",
+                f"selector.name={number}",
+                "selector.store=redis",
+                f"selector.redis={redis.url}",
+            )
         self.processes["worker"] = self._start(
-            "horologe_gpu_worker", f"links.connect={controller}", f"worker.repository={folder}/models",
-            f"worker.cache={folder}/cache", "worker.pin=false",
-        )  # fmt: skip
+            "horologe_gpu_worker",
+            f"links.connect={controller}",
+            f"worker.repository={folder}/models",
+            f"worker.cache={folder}/cache",
+            "worker.pin=false",
+        )
         self.processes["frontend"] = self._start(
-            "horologe_frontend", f"links.bind=ipc://{folder}/frontend",
-            f"links.connect={','.join([*selectors, controller])}", f"frontend.clients={self.endpoint}", "http.port=0",
-        )  # fmt: skip
+            "horologe_frontend",
+            f"links.bind=ipc://{folder}/frontend",
+            f"links.connect={','.join([*selectors, controller])}",
+            f"frontend.clients={self.endpoint}",
+            "http.port=0",
+        )
 
     def _start(self, module: str, *sets: str) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}

@@ -206,16 +206,25 @@ class Town:
     def step(self, name: str, value: Any) -> None:
         """One thing that happens, and what follows at once."""
         deeds: dict[str, Any] = {
-            "ask": lambda: self.ask("safe", value), "brief": lambda: self.ask("safe", 1, value),
-            "bare": lambda: self.ask("bare", value), "plain": lambda: self.plain(value),
-            "lands": lambda: self.lands(value), "wait": lambda: self.run(ms(value)),
-            "fails": self.fails, "die": self.die, "cancel": self.cancel, "withdraw": self.withdraw,
+            "ask": lambda: self.ask("safe", value),
+            "brief": lambda: self.ask("safe", 1, value),
+            "bare": lambda: self.ask("bare", value),
+            "plain": lambda: self.plain(value),
+            "lands": lambda: self.lands(value),
+            "wait": lambda: self.run(ms(value)),
+            "fails": self.fails,
+            "die": self.die,
+            "cancel": self.cancel,
+            "withdraw": self.withdraw,
             "controller": self.controller_restarts,
             "declare": lambda: self.declare(value, *MODELS[: 1 + len(value) % 3]),
-            "away": lambda: setattr(self.store, "away", True), "back": lambda: setattr(self.store, "away", False),
-            "way": lambda: setattr(self, "way_ns", ms(value)), "inputs": lambda: self.give(True, False),
-            "name": lambda: self.give(False, True), "both": lambda: self.give(True, True),
-        }  # fmt: skip
+            "away": lambda: setattr(self.store, "away", True),
+            "back": lambda: setattr(self.store, "away", False),
+            "way": lambda: setattr(self, "way_ns", ms(value)),
+            "inputs": lambda: self.give(True, False),
+            "name": lambda: self.give(False, True),
+            "both": lambda: self.give(True, True),
+        }
         deeds[name]()
         self.turn()
 

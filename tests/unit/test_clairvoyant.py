@@ -36,10 +36,13 @@ def optimum(workload: Workload) -> int:
     everyone = range(1 << workload.requests)
     members = [[one for one in range(workload.requests) if chosen >> one & 1] for chosen in everyone]
     batches = [
-        (max(arrival[one] for one in inside), min(deadline[one] for one in inside),
-         workload.batching.batch_ns(len(inside), max(solo[one] for one in inside)))
+        (
+            max(arrival[one] for one in inside),
+            min(deadline[one] for one in inside),
+            workload.batching.batch_ns(len(inside), max(solo[one] for one in inside)),
+        )
         for inside in members[1:]
-    ]  # fmt: skip
+    ]
     ends: list[int | None] = [0] + [None] * (len(members) - 1)
     for chosen in everyone[1:]:
         batch = chosen
@@ -57,9 +60,16 @@ def small(arrivals: Sequence[int], solos: Sequence[int], slo_ns: int, batching: 
     requests = len(arrivals)
     nothing = np.zeros(requests, np.int64)
     return Workload(
-        "small", np.sort(np.array(arrivals, np.int64)), np.array(solos, np.int64), nothing, nothing, slo_ns, batching,
-        (1.0,), (np.array(solos, np.int64),),
-    )  # fmt: skip
+        "small",
+        np.sort(np.array(arrivals, np.int64)),
+        np.array(solos, np.int64),
+        nothing,
+        nothing,
+        slo_ns,
+        batching,
+        (1.0,),
+        (np.array(solos, np.int64),),
+    )
 
 
 @st.composite

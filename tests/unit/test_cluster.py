@@ -29,8 +29,12 @@ def a_controller(**settings: Any) -> Controller:
 
 
 def register(
-    controller: Controller, *reports: Any, worker: str = WORKER, shares: tuple[Share, ...] = (), now_ns: int = 0,
-) -> None:  # fmt: skip
+    controller: Controller,
+    *reports: Any,
+    worker: str = WORKER,
+    shares: tuple[Share, ...] = (),
+    now_ns: int = 0,
+) -> None:
     """A first report, or another: the worker joins if it has not."""
     if worker not in controller.cluster.workers:
         controller.handle(now_ns, worker, Joined(worker, "host"), ())

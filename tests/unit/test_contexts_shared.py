@@ -74,10 +74,25 @@ def test_what_another_selector_was_told_too_counts_once() -> None:
     assert sorted(ours.saved + theirs.saved) == [1, 1, 2, 3]
 
 
-STEPS = st.sampled_from([
-    "observe", "observe", "observe", "again", "again", "get", "tick", "serve", "serve", "hear", "hear", "fail", "lose",
-    "later", "crash",
-])  # fmt: skip
+STEPS = st.sampled_from(
+    [
+        "observe",
+        "observe",
+        "observe",
+        "again",
+        "again",
+        "get",
+        "tick",
+        "serve",
+        "serve",
+        "hear",
+        "hear",
+        "fail",
+        "lose",
+        "later",
+        "crash",
+    ]
+)
 
 
 class Two:
@@ -99,11 +114,17 @@ class Two:
         self.number += 1
         shelf = self.shelves[at]
         deeds: dict[str, Any] = {
-            "observe": lambda: self.observe(shelf, context), "again": lambda: self.again(shelf, context),
-            "get": lambda: shelf.get(str(context)), "tick": shelf.tick, "serve": shelf.serve,
-            "fail": lambda: shelf.serve(done=False), "lose": lambda: shelf.serve(told=False), "hear": shelf.hear,
-            "later": lambda: shelf.tick(10), "crash": lambda: self.crash(at),
-        }  # fmt: skip
+            "observe": lambda: self.observe(shelf, context),
+            "again": lambda: self.again(shelf, context),
+            "get": lambda: shelf.get(str(context)),
+            "tick": shelf.tick,
+            "serve": shelf.serve,
+            "fail": lambda: shelf.serve(done=False),
+            "lose": lambda: shelf.serve(told=False),
+            "hear": shelf.hear,
+            "later": lambda: shelf.tick(10),
+            "crash": lambda: self.crash(at),
+        }
         deeds[name]()
 
     def observe(self, shelf: Shelf, context: int) -> None:

@@ -205,8 +205,10 @@ def test_it_travels_in_a_snapshot() -> None:
     one = three()[0]
     again = pickle.loads(pickle.dumps(one))
     assert (again.edges_ns.tolist(), again.mass.tolist(), again.mean_ns) == (
-        one.edges_ns.tolist(), one.mass.tolist(), one.mean_ns,
-    )  # fmt: skip
+        one.edges_ns.tolist(),
+        one.mass.tolist(),
+        one.mean_ns,
+    )
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,9 @@ def test_it_is_joined_with_what_each_model_had_predicted_and_acknowledged_once_s
     assert desk.acknowledged() == {number: Acknowledged(number, (OK, OK))}
     assert desk.losses() == [0.0, 1.0]
     assert [(desk.running.tallies[model].observations, desk.running.tallies[model].loss) for model in (A, B)] == [
-        (2, 1.0), (2, 1.0),
-    ]  # fmt: skip
+        (2, 1.0),
+        (2, 1.0),
+    ]
 
 
 def test_the_loss_of_several_rows_is_their_mean() -> None:

@@ -141,9 +141,11 @@ def test_a_packet_without_frames_is_invalid_input() -> None:
 
 dims = st.integers(-2, 5) | st.integers(-(1 << 63), (1 << 63) - 1)
 tensor_headers = st.tuples(
-    st.text(max_size=2), st.sampled_from([*DTYPES, "BYTES", "?"]), st.lists(dims, max_size=4),
+    st.text(max_size=2),
+    st.sampled_from([*DTYPES, "BYTES", "?"]),
+    st.lists(dims, max_size=4),
     st.integers(-8, 40) | st.integers(-(1 << 63), (1 << 63) - 1),
-)  # fmt: skip
+)
 
 
 @given(st.lists(tensor_headers, max_size=3), st.lists(st.binary(max_size=40), max_size=4))

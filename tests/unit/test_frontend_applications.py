@@ -119,8 +119,10 @@ def test_the_signature_is_told_as_that_of_a_model() -> None:
     (state,) = told.models
     assert (state.spec.name, state.spec.inputs, state.spec.max_batch) == ("digits", SPECS[0].inputs, 2)
     assert [(one.name, one.datatype) for one in state.spec.outputs] == [
-        ("prediction", "INT64"), ("confidence", "FP32"), ("defaulted", "BOOL"),
-    ]  # fmt: skip
+        ("prediction", "INT64"),
+        ("confidence", "FP32"),
+        ("defaulted", "BOOL"),
+    ]
     assert state.spec.slo_ns == ms(40)
     assert unknown.status == Status.UNKNOWN_MODEL
 
@@ -140,10 +142,11 @@ def test_all_that_an_application_says_reaches_the_client() -> None:
     assert query is not None
     outputs = (Tensor("prediction", "INT64", (1,), 8), Tensor("confidence", "FP32", (1,), 4))
     frontend.handle(
-        NOW + ms(5), SELECTOR,
+        NOW + ms(5),
+        SELECTOR,
         Answer(query.id, 0, outputs, "", 0, "", "", 10, 20, 2, True, 0.5, ("one",), ("two/1",), False, b"P" * 40),
         [bytes(8), bytes(4)],
-    )  # fmt: skip
+    )
     answer = the_answer(frontend)
     assert (answer.id, answer.outputs, answer.cached, answer.confidence) == (7, outputs, True, 0.5)
     assert (answer.models, answer.missing, answer.prediction) == (("one",), ("two/1",), b"P" * 40)

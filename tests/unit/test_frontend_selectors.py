@@ -241,8 +241,9 @@ def test_feedback_goes_to_the_one_that_has_predicted_and_else_where_its_context_
     frontend.handle(NOW, SELECTOR, Acknowledged(passed[SELECTOR].id, (0,) * len(passed[SELECTOR].items)), ())
     statuses, reason = acknowledged(frontend)
     assert Counter(statuses) == {
-        Status.OK: len(passed[SELECTOR].items), Status.LOST: len(passed[OTHER].items),
-    }  # fmt: skip
+        Status.OK: len(passed[SELECTOR].items),
+        Status.LOST: len(passed[OTHER].items),
+    }
     assert statuses[:2] == [Status.OK, Status.LOST]
     assert reason == "the selector went away"
     frontend.handle(NOW, CLIENT, Feedback(9, "bare", tuple(item(1, prediction=name) for name in named)), ())
@@ -254,9 +255,12 @@ def test_feedback_goes_to_the_one_that_has_predicted_and_else_where_its_context_
 # all of it
 
 
-STEPS = st.lists(st.tuples(
-    st.sampled_from(["ask", "model", "give", "answer", "acknowledge", "gone", "joined", "wait"]), st.integers(0, 3),
-))  # fmt: skip
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "model", "give", "answer", "acknowledge", "gone", "joined", "wait"]),
+        st.integers(0, 3),
+    )
+)
 
 
 @given(STEPS)

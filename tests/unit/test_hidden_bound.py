@@ -57,9 +57,16 @@ def best_policy(workload: Workload) -> float:
 def test_no_policy_finishes_more(requests: list[tuple[int, int]], slo_ns: int) -> None:
     columns = np.array(sorted(requests), np.int64).T
     workload = Workload(
-        "small", columns[0].copy(), np.full(len(requests), SHORT[0]), columns[1].copy(), columns[1], slo_ns,
-        padded(ms(2)), (0.5, 0.5), (np.array(SHORT, np.int64), np.array(LONG, np.int64)),
-    )  # fmt: skip
+        "small",
+        columns[0].copy(),
+        np.full(len(requests), SHORT[0]),
+        columns[1].copy(),
+        columns[1],
+        slo_ns,
+        padded(ms(2)),
+        (0.5, 0.5),
+        (np.array(SHORT, np.int64), np.array(LONG, np.int64)),
+    )
     assert best_policy(workload) <= hidden_bound(workload, steps=20) + 1e-6
 
 

@@ -80,10 +80,16 @@ def test_one_application_has_standings_in_a_context() -> None:
     assert (shown["revision"], shown["contexts"]) == (2, 3)
     assert shown["standings"] == [
         {
-            "model": "echo", "weight": 1.0, "shadow": False, "answered": 5, "missing": 1, "agreed": 4,
-            "observations": 3, "loss": 1.0,
+            "model": "echo",
+            "weight": 1.0,
+            "shadow": False,
+            "answered": 5,
+            "missing": 1,
+            "agreed": 4,
+            "observations": 3,
+            "loss": 1.0,
         }
-    ]  # fmt: skip
+    ]
 
 
 def test_delete_and_rollback() -> None:
@@ -140,9 +146,15 @@ def test_a_prediction_says_what_and_how_sure_and_by_whom() -> None:
     port = FakePort()
     answer = content(ask("POST", f"{DIGITS}/predict", {"inputs": [INPUT], "context": "u1", "slo_ms": 20}, port))
     assert answer == {
-        "application": "digits", "prediction": [3], "confidence": [0.666667], "defaulted": [False],
-        "models": ["echo"], "missing": ["gone"], "cached": True, "prediction_id": PREDICTION.hex(),
-    }  # fmt: skip
+        "application": "digits",
+        "prediction": [3],
+        "confidence": [0.666667],
+        "defaulted": [False],
+        "models": ["echo"],
+        "missing": ["gone"],
+        "cached": True,
+        "prediction_id": PREDICTION.hex(),
+    }
     (predict,) = port.asked
     assert (predict.model, predict.application, predict.context, predict.budget_ns) == ("", "digits", "u1", ms(20))
 

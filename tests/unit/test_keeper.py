@@ -78,10 +78,19 @@ def house() -> Iterator[House]:
 
 def test_a_group_is_written_then_read_but_not_past_a_trim_or_a_list() -> None:
     store = Memory()
-    replies = serve(store, [
-        Read(("f\na", "f\nb")), a_write("f\na"), a_write("f\nb"), List("f"), a_write("f\nc"), Trim("f", 0),
-        Read(("f\nc",)), a_write("f\nd"),
-    ])  # fmt: skip
+    replies = serve(
+        store,
+        [
+            Read(("f\na", "f\nb")),
+            a_write("f\na"),
+            a_write("f\nb"),
+            List("f"),
+            a_write("f\nc"),
+            Trim("f", 0),
+            Read(("f\nc",)),
+            a_write("f\nd"),
+        ],
+    )
     kinds = [type(reply) for reply in replies]
     assert kinds == [Written, Written, Found, Listed, Written, Written, Found]
     assert [record.key for record in replies[3].records or ()] == ["f\na", "f\nb"]  # type: ignore[union-attr]
@@ -124,8 +133,10 @@ def test_it_is_left_alone_for_a_pause_and_whoever_asks_is_told_at_once() -> None
     for message in (a_write("f\nb"), Read(("f\na",)), List("f"), Trim("f", 0)):
         house.keeper.deliver(message)
     assert [house.reply() for _ in range(3)] == [
-        Written(a_write("f\nb").changes, None, "unplugged"), Found(("f\na",), None), Listed("f", None),
-    ]  # fmt: skip
+        Written(a_write("f\nb").changes, None, "unplugged"),
+        Found(("f\na",), None),
+        Listed("f", None),
+    ]
     assert house.store.groups == [1]
     assert house.keeper.stop(WAIT_S)
 

@@ -67,9 +67,13 @@ def test_json_in_json_out(data: Any) -> None:
 
 def test_every_datatype_with_a_json_form_survives() -> None:
     data: dict[str, list[Any]] = {
-        "BOOL": [True, False], "INT8": [-128, 127], "INT64": [-(2**63), 2**63 - 1], "UINT64": [0, 2**64 - 1],
-        "FP64": [0.1, -1e300], "BYTES": ["", "pří"],
-    }  # fmt: skip
+        "BOOL": [True, False],
+        "INT8": [-128, 127],
+        "INT64": [-(2**63), 2**63 - 1],
+        "UINT64": [0, 2**64 - 1],
+        "FP64": [0.1, -1e300],
+        "BYTES": ["", "pří"],
+    }
     inputs = [{"name": f"in{t}", "shape": [2], "datatype": t, "data": values} for t, values in data.items()]
     outputs = json.loads(post({"inputs": inputs}, model="all").body)["outputs"]
     assert {output["datatype"]: output["data"] for output in outputs} == data
@@ -168,10 +172,18 @@ def test_the_application_goes_along() -> None:
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"timeout": "5"}, {"timeout": -1}, {"timeout": True}, {"slo_ms": 0}, {"slo_ms": -1}, {"slo_ms": "fast"},
-        {"priority": "high"}, {"triton_final": True}, {"binary_data_output": 1}, {"application": 5},
+        {"timeout": "5"},
+        {"timeout": -1},
+        {"timeout": True},
+        {"slo_ms": 0},
+        {"slo_ms": -1},
+        {"slo_ms": "fast"},
+        {"priority": "high"},
+        {"triton_final": True},
+        {"binary_data_output": 1},
+        {"application": 5},
     ],
-)  # fmt: skip
+)
 def test_bad_parameter_is_named(parameters: dict[str, Any]) -> None:
     assert next(iter(parameters)) in error(post({**GOOD, "parameters": parameters}))
 
@@ -225,11 +237,23 @@ def test_text_that_is_no_json_number_is_refused_by_field(text: str, order: str) 
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"{", b"[]", b"null", b"hello", b'{"inputs": 3}', b'{"inputs": [3]}', b'{"inputs": []} x', b"\xff\xfe",
-        b'{"inputs": [{"name": "\xff"}]}', b"[" * 200_000, b'{"inputs": [{"data": ' + b"[" * 200_000, b"{}",
-        b'{"inputs": [], "id": 5}', b'{"inputs": [], "outputs": [{"nam": 1}]}',
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"hello",
+        b'{"inputs": 3}',
+        b'{"inputs": [3]}',
+        b'{"inputs": []} x',
+        b"\xff\xfe",
+        b'{"inputs": [{"name": "\xff"}]}',
+        b"[" * 200_000,
+        b'{"inputs": [{"data": ' + b"[" * 200_000,
+        b"{}",
+        b'{"inputs": [], "id": 5}',
+        b'{"inputs": [], "outputs": [{"nam": 1}]}',
     ],
-)  # fmt: skip
+)
 def test_body_that_is_no_request(body: bytes) -> None:
     assert "body: " in error(post(body))
 
@@ -353,9 +377,16 @@ json_values = st.recursive(
 @given(tensor=json_values, extra=json_values, model=st.sampled_from(["echo", "all", "text", "wide", "huge"]))
 def test_any_json_gets_a_clean_answer(tensor: Any, extra: Any, model: str) -> None:
     port = FakePort()
-    for body in (tensor, {"inputs": tensor}, {"inputs": [tensor]}, {"inputs": [{**ROW, "data": tensor}]},
-                 {"inputs": [{**ROW, "shape": tensor, "data": extra}]}, {**GOOD, "parameters": extra},
-                 {**GOOD, "outputs": extra}, {"inputs": [{**ROW, "parameters": extra}]}):  # fmt: skip
+    for body in (
+        tensor,
+        {"inputs": tensor},
+        {"inputs": [tensor]},
+        {"inputs": [{**ROW, "data": tensor}]},
+        {"inputs": [{**ROW, "shape": tensor, "data": extra}]},
+        {**GOOD, "parameters": extra},
+        {**GOOD, "outputs": extra},
+        {"inputs": [{**ROW, "parameters": extra}]},
+    ):
         assert post(body, model=model, port=port).status in (200, 400, 404, 413, 501)
     assert post(GOOD, port=port).status == 200
 

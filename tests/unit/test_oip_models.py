@@ -114,9 +114,22 @@ def test_repository(prefix: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "", "/v1", "/v2/nope", "/v2/models/", "/v2//models", "v2", "/v2/models/echo/nope", "/v2/models//infer",
-     "/v2/models/echo/versions", "/v2/models/echo/versions//infer", "/v2/repository", "/v2/" + "a/" * 5000],
-)  # fmt: skip
+    [
+        "/",
+        "",
+        "/v1",
+        "/v2/nope",
+        "/v2/models/",
+        "/v2//models",
+        "v2",
+        "/v2/models/echo/nope",
+        "/v2/models//infer",
+        "/v2/models/echo/versions",
+        "/v2/models/echo/versions//infer",
+        "/v2/repository",
+        "/v2/" + "a/" * 5000,
+    ],
+)
 def test_unknown_paths(path: str) -> None:
     response = ask("GET", path)
     if path == "/v2/models/":

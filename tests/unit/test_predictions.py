@@ -57,14 +57,20 @@ def test_the_output_that_is_declared_or_the_first() -> None:
 @pytest.mark.parametrize(
     ("application", "array", "told"),
     [
-        (CLASSES, np.zeros((2, 3, 4), "f4"), r"FP32 \[2, 3, 4\]"), (CLASSES, np.zeros(2, "f4"), r"FP32 \[2\]"),
-        (CLASSES, np.zeros((2, 1), "f4"), r"FP32 \[2, 1\]"), (CLASSES, np.zeros((), "i8"), r"INT64 \[\]"),
-        (CLASSES, np.array([[0.5, np.nan]], "f4"), "not numbers"), (CLASSES, np.array([1 << 60]), "labels beyond"),
-        (CLASSES, np.array(["cat"]), "BYTES"), (CLASSES, np.zeros((2, 0), "f4"), r"FP32 \[2, 0\]"),
-        (REGRESSION, np.zeros((2, 2), "f4"), r"FP32 \[2, 2\]"), (REGRESSION, np.array(["1.5"]), "BYTES"),
-        (REGRESSION, np.array([1.0, np.nan]), "finite"), (REGRESSION, np.array([np.inf], "f4"), "finite"),
+        (CLASSES, np.zeros((2, 3, 4), "f4"), r"FP32 \[2, 3, 4\]"),
+        (CLASSES, np.zeros(2, "f4"), r"FP32 \[2\]"),
+        (CLASSES, np.zeros((2, 1), "f4"), r"FP32 \[2, 1\]"),
+        (CLASSES, np.zeros((), "i8"), r"INT64 \[\]"),
+        (CLASSES, np.array([[0.5, np.nan]], "f4"), "not numbers"),
+        (CLASSES, np.array([1 << 60]), "labels beyond"),
+        (CLASSES, np.array(["cat"]), "BYTES"),
+        (CLASSES, np.zeros((2, 0), "f4"), r"FP32 \[2, 0\]"),
+        (REGRESSION, np.zeros((2, 2), "f4"), r"FP32 \[2, 2\]"),
+        (REGRESSION, np.array(["1.5"]), "BYTES"),
+        (REGRESSION, np.array([1.0, np.nan]), "finite"),
+        (REGRESSION, np.array([np.inf], "f4"), "finite"),
     ],
-)  # fmt: skip
+)
 def test_what_is_neither_is_told_as_it_came(application: Application, array: NDArray[Any], told: str) -> None:
     with pytest.raises(InvalidInput, match=f"output 'o': .*{told}"):
         values(application, o=array)

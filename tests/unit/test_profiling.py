@@ -108,10 +108,15 @@ def test_is_measured_once_and_kept_by_hardware_and_content(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\xff\xfe", b"[]", b'{"model": "m/1", "exec_ns": {"1": 5}, "load_ns": 1}',
-     b'{"model": "m/1", "exec_ns": {"1": 5, "2": -6}, "load_ns": 1}',
-     b'{"model": "m/1", "exec_ns": {"one": 5}, "load_ns": 1}'],
-)  # fmt: skip
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b'{"model": "m/1", "exec_ns": {"1": 5}, "load_ns": 1}',
+        b'{"model": "m/1", "exec_ns": {"1": 5, "2": -6}, "load_ns": 1}',
+        b'{"model": "m/1", "exec_ns": {"one": 5}, "load_ns": 1}',
+    ],
+)
 def test_what_cannot_be_read_is_measured_again(tmp_path: Path, content: bytes) -> None:
     cache, runtime = ProfileCache(tmp_path), Timed()
     profile_of(runtime, SPEC, tmp_path, cache, lambda line: None)

@@ -158,8 +158,9 @@ def test_names_of_outputs_come_from_the_dict_or_the_manifest(runtime: PytorchRun
     pair = Function(lambda x: (x + 1, x.sum(1) > 0))
     plain = runtime.inspect(a_program(tmp_path, pair, torch.zeros(2, 4), name="plain"))
     assert [(one.name, one.datatype, one.shape) for one in plain.outputs] == [
-        ("output_0", "FP32", (-1, 4)), ("output_1", "BOOL", (-1,)),
-    ]  # fmt: skip
+        ("output_0", "FP32", (-1, 4)),
+        ("output_1", "BOOL", (-1,)),
+    ]
     entry = "[[outputs]]\nname = '{}'\ndatatype = '{}'\nshape = {}\n"
     names = entry.format("more", "FP32", [-1, 4]) + entry.format("any", "BOOL", [-1])
     named = a_program(tmp_path, pair, torch.zeros(2, 4), name="named", manifest=names)

@@ -94,9 +94,15 @@ def test_while_the_store_is_away_declarations_are_refused() -> None:
 @pytest.mark.parametrize("models", [("a", "b"), ("a/1",), ("z", "a")])
 def test_an_output_that_a_model_does_not_have_is_refused_by_name(models: tuple[str, ...]) -> None:
     told = Asked().declare(models=models, output="nope", policy="")
-    assert (told.status, told.reason) == (Status.INVALID_INPUT, "output: got 'nope', wanted one of model " + {
-        "a": "a: y", "a/1": "a/1: y", "z": "a: y",
-    }[models[0]])  # fmt: skip
+    assert (told.status, told.reason) == (
+        Status.INVALID_INPUT,
+        "output: got 'nope', wanted one of model "
+        + {
+            "a": "a: y",
+            "a/1": "a/1: y",
+            "z": "a: y",
+        }[models[0]],
+    )
     assert Asked().declare(models=models, output="y", policy="").status == 0
 
 

@@ -125,11 +125,15 @@ def test_the_smaller_of_slo_and_timeout_is_the_deadline() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (Status.INVALID_INPUT, InvalidInput), (Status.REFUSED, Refused), (Status.LOST, Lost),
-        (Status.UNKNOWN_MODEL, UnknownModel), (Status.TOO_LARGE, TooLarge), (Status.FAILED, ModelFailed),
+        (Status.INVALID_INPUT, InvalidInput),
+        (Status.REFUSED, Refused),
+        (Status.LOST, Lost),
+        (Status.UNKNOWN_MODEL, UnknownModel),
+        (Status.TOO_LARGE, TooLarge),
+        (Status.FAILED, ModelFailed),
         (77, ModelFailed),
     ],
-)  # fmt: skip
+)
 def test_every_status_raises_its_error(status: int, kind: type[HorologeError]) -> None:
     talk = Talk().knowing(ECHO)
     sink = talk.predict()

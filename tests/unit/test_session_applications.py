@@ -69,18 +69,14 @@ def get(session: Session, message: Any, buffers: Any = ()) -> None:
 def sent(session: Session) -> Any:
     """The one message that the session sends now."""
     ((message, buffers),) = [
-        (message, buffers)
-        for packet in session.packets(s(1))
-        for _, _, message, buffers in unpack(packet, 64 << 10)
-    ]  # fmt: skip
+        (message, buffers) for packet in session.packets(s(1)) for _, _, message, buffers in unpack(packet, 64 << 10)
+    ]
     return message, buffers
 
 
 def an_answer(number: int) -> tuple[Answer, list[bytes]]:
     outputs, buffers = answer_tensors(DIGITS, [3.0], [0.75], [False])
-    answer = Answer(
-        number, 0, outputs, "", 0, "", "", 1, 2, 0, False, 0.75, ("echo",), ("other",), False, b"P" * 40
-    )  # fmt: skip
+    answer = Answer(number, 0, outputs, "", 0, "", "", 1, 2, 0, False, 0.75, ("echo",), ("other",), False, b"P" * 40)
     return answer, buffers
 
 

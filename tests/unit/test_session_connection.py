@@ -63,10 +63,11 @@ def test_hello_is_said_again_until_there_is_a_welcome() -> None:
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
-        (Rejected(Status.PROTOCOL, "protocol"), ProtocolMismatch), (Welcome(PROTOCOL + 1, ()), ProtocolMismatch),
+        (Rejected(Status.PROTOCOL, "protocol"), ProtocolMismatch),
+        (Welcome(PROTOCOL + 1, ()), ProtocolMismatch),
         (Rejected(Status.UNAUTHENTICATED), Unauthenticated),
     ],
-)  # fmt: skip
+)
 def test_without_a_welcome_everything_fails_until_the_next_connection(message: Any, kind: type[HorologeError]) -> None:
     talk = Talk()
     waiting = talk.predict()

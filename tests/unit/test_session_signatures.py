@@ -53,11 +53,15 @@ def test_arrays_may_be_reused_at_once() -> None:
 @pytest.mark.parametrize(
     ("value", "datatype"),
     [
-        ([[1, 2, 3, 4]], "FP32"), ([[1.5, 2, 3, 4]], "FP32"), (np.ones((1, 4)), "FP32"),
-        (np.ones((1, 4), np.uint8), "FP32"), (np.ones((1, 4), np.int64), "INT64"), (np.ones((1, 4), bool), "FP32"),
+        ([[1, 2, 3, 4]], "FP32"),
+        ([[1.5, 2, 3, 4]], "FP32"),
+        (np.ones((1, 4)), "FP32"),
+        (np.ones((1, 4), np.uint8), "FP32"),
+        (np.ones((1, 4), np.int64), "INT64"),
+        (np.ones((1, 4), bool), "FP32"),
         ([["a", "b", "c", "d"]], "BYTES"),
     ],
-)  # fmt: skip
+)
 def test_numbers_are_converted_where_nothing_is_lost_by_surprise(value: Any, datatype: str) -> None:
     talk = Talk().knowing(ECHO)
     talk.predict(inputs=value)
@@ -68,10 +72,13 @@ def test_numbers_are_converted_where_nothing_is_lost_by_surprise(value: Any, dat
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ([[1, 2], [3]], "input 'x': got list"), (np.full((1, 4), 1e300), "too large for float32"),
-        (np.ones((1, 4), complex), "dtype: got complex128"), ({3: X}, "names: got 3"), ([None], "an item of NoneType"),
+        ([[1, 2], [3]], "input 'x': got list"),
+        (np.full((1, 4), 1e300), "too large for float32"),
+        (np.ones((1, 4), complex), "dtype: got complex128"),
+        ({3: X}, "names: got 3"),
+        ([None], "an item of NoneType"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_become_a_tensor_is_invalid_input(value: Any, why: str) -> None:
     sink = Talk().knowing(ECHO).predict(inputs=value)
     assert isinstance(sink.end, InvalidInput)

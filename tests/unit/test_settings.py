@@ -37,9 +37,11 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
 
 def test_text_becomes_what_the_field_is() -> None:
     env = {
-        "HOROLOGE_X_GRACE_NS": "1.5s", "HOROLOGE_X_LIMIT_BYTES": "2 MiB", "HOROLOGE_X_BIND": "ipc://a, tcp://b:1,",
+        "HOROLOGE_X_GRACE_NS": "1.5s",
+        "HOROLOGE_X_LIMIT_BYTES": "2 MiB",
+        "HOROLOGE_X_BIND": "ipc://a, tcp://b:1,",
         "HOROLOGE_X_RECORDING": "true",
-    }  # fmt: skip
+    }
     assert load(Settings, "x", None, env) == Settings(
         grace_ns=1_500_000_000, limit_bytes=2 << 20, bind=("ipc://a", "tcp://b:1"), recording=True
     )
@@ -70,6 +72,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_quantities() -> None:
     assert [quantity("x", text, DURATIONS) for text in ("0", "7ns", "2us", "0.5 ms", "3s", "1min")] == [
-        0, 7, 2_000, 500_000, 3_000_000_000, 60_000_000_000,
-    ]  # fmt: skip
+        0,
+        7,
+        2_000,
+        500_000,
+        3_000_000_000,
+        60_000_000_000,
+    ]
     assert [quantity("x", text, SIZES) for text in ("1B", "1KiB", "16MiB", "1GiB")] == [1, 1024, 16 << 20, 1 << 30]

@@ -40,9 +40,13 @@ def embeddings(encoder: tuple[ModelSpec, OpenModel], texts: list[NDArray[np.int6
     spec, model = encoder
     rows = sum(map(len, texts))
     longest = max(text.shape[1] for text in texts)
-    columns = [[header_of(name, array) for array in arrays] for name, arrays in (
-        ("tokens", texts), ("mask", [np.ones(text.shape, np.float32) for text in texts]),
-    )]  # fmt: skip
+    columns = [
+        [header_of(name, array) for array in arrays]
+        for name, arrays in (
+            ("tokens", texts),
+            ("mask", [np.ones(text.shape, np.float32) for text in texts]),
+        )
+    ]
     inputs = [
         (Tensor(column[0][0].name, column[0][0].datatype, (rows, longest), 0), [part for _, part in column])
         for column in columns

@@ -46,8 +46,9 @@ def test_arrivals_are_as_the_applications_say_and_the_same_for_the_same_seed() -
 def test_a_text_is_a_row_of_tokens_and_its_mask() -> None:
     made = inputs_of(7, 3)
     assert {name: (array.shape, str(array.dtype)) for name, array in made.items()} == {
-        "tokens": ((1, 7), "int64"), "mask": ((1, 7), "float32")
-    }  # fmt: skip
+        "tokens": ((1, 7), "int64"),
+        "mask": ((1, 7), "float32"),
+    }
     assert made["mask"].all()
 
 
@@ -86,8 +87,10 @@ def test_every_text_ends_and_is_counted_from_the_time_it_was_due() -> None:
     assert (ended[5].batch_size, ended[9].batch_size) == (2, 0)
     assert ended[6].took_ns >= s(21)
     assert [(length, application) for length, application, _ in client.asked] == [
-        (13, "chat"), (5, "chat"), (9, "document")
-    ]  # fmt: skip
+        (13, "chat"),
+        (5, "chat"),
+        (9, "document"),
+    ]
     assert client.asked[0][2] <= 10_000 < client.asked[1][2] <= 20_000
 
 

@@ -180,9 +180,18 @@ def test_a_header_over_the_limit_is_not_decoded() -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [b"", b"\xc1", b"\x90\x90", msgpack.packb({}), msgpack.packb([["", "", [[99, 1]]]]), msgpack.packb([["", ""]]),
-     msgpack.packb([["", "", [[2, "one", 0]]]]), b"\xdd\xff\xff\xff\xff", b"\x91" * 5000],
-)  # fmt: skip
+    [
+        b"",
+        b"\xc1",
+        b"\x90\x90",
+        msgpack.packb({}),
+        msgpack.packb([["", "", [[99, 1]]]]),
+        msgpack.packb([["", ""]]),
+        msgpack.packb([["", "", [[2, "one", 0]]]]),
+        b"\xdd\xff\xff\xff\xff",
+        b"\x91" * 5000,
+    ],
+)
 def test_what_is_no_packet_is_invalid_input(header: bytes) -> None:
     with pytest.raises(InvalidInput, match="header"):
         wire.decode(header)
@@ -215,9 +224,20 @@ def _decode_or_refuse(header: bytes) -> None:
 
 def test_the_numbers_of_a_status_never_change() -> None:
     assert {status.name: int(status) for status in Status} == {
-        "OK": 0, "INVALID_INPUT": 1, "UNAUTHENTICATED": 2, "UNKNOWN_MODEL": 3, "TOO_LARGE": 4, "REFUSED": 5,
-        "LATE": 6, "LOST": 7, "CANCELLED": 8, "FAILED": 9, "TOO_LATE": 10, "MISSING_INPUT": 11, "PROTOCOL": 12,
-    }  # fmt: skip
+        "OK": 0,
+        "INVALID_INPUT": 1,
+        "UNAUTHENTICATED": 2,
+        "UNKNOWN_MODEL": 3,
+        "TOO_LARGE": 4,
+        "REFUSED": 5,
+        "LATE": 6,
+        "LOST": 7,
+        "CANCELLED": 8,
+        "FAILED": 9,
+        "TOO_LATE": 10,
+        "MISSING_INPUT": 11,
+        "PROTOCOL": 12,
+    }
 
 
 @pytest.mark.parametrize("status", [*range(1, 13), 99, -1])

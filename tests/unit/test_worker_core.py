@@ -63,8 +63,10 @@ def test_a_row_the_holder_lost_fails_alone_and_the_batch_shrinks_to_what_is_left
     assert (operation.batch_size, operation.rows) == (4, 3)
     ended = told(worker, ms(1), worker.lanes, ran(operation))
     assert answers_of(ended) == {
-        (SELECTOR, 200): [1.0], (SELECTOR, 201): Status.MISSING_INPUT, (SELECTOR, 202): [2.0, 3.0]
-    }  # fmt: skip
+        (SELECTOR, 200): [1.0],
+        (SELECTOR, 201): Status.MISSING_INPUT,
+        (SELECTOR, 202): [2.0, 3.0],
+    }
     assert [(row.id, row.status) for row in result(ended).rows] == [(1, Status.MISSING_INPUT)]
     assert result(ended).status == Status.OK
 
@@ -127,8 +129,9 @@ def test_a_model_error_reaches_every_submitter_with_its_text() -> None:
     assert (result(ended).status, result(ended).reason) == (Status.FAILED, "ValueError: no")
     told_to = {out.to: out.message.items[0] for out in ended if isinstance(out.message, Outputs)}
     assert {to: (item.id, item.rows, item.reason) for to, item in told_to.items()} == {
-        SELECTOR: (11, 0, "ValueError: no"), "selector/1#b": (12, 0, "ValueError: no")
-    }  # fmt: skip
+        SELECTOR: (11, 0, "ValueError: no"),
+        "selector/1#b": (12, 0, "ValueError: no"),
+    }
 
 
 def test_inputs_of_another_shape_fail_their_row() -> None:

@@ -21,9 +21,19 @@ app = typer.Typer(
 )
 
 for command in (
-    up.up, demo.demo, predict.predict, models.models, models.load, models.unload, models.status, profile.profile,
-    simulation.sim, simulation.replay, machine.doctor, machine.keys,
-):  # fmt: skip
+    up.up,
+    demo.demo,
+    predict.predict,
+    models.models,
+    models.load,
+    models.unload,
+    models.status,
+    profile.profile,
+    simulation.sim,
+    simulation.replay,
+    machine.doctor,
+    machine.keys,
+):
     app.command()(command)
 if find_spec("horologe_experiments"):  # only in a checkout: it is not part of the wheel
     app.command()(import_module("horologe_experiments.command").experiment)

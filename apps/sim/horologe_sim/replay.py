@@ -78,9 +78,12 @@ class ReplayReport(msgspec.Struct, frozen=True):
 
 
 def replay(
-    path: str | Path, core: str = "", until_s: float | None = None, tap: Tap | None = None,
+    path: str | Path,
+    core: str = "",
+    until_s: float | None = None,
+    tap: Tap | None = None,
     losses: Sequence[Loss] = (),
-) -> ReplayReport:  # fmt: skip
+) -> ReplayReport:
     """Replay the cores of a recording whose address begins with `core`, `until_s` seconds from their beginning.
 
     `tap` sees what the cores see, as it would have in the process that was recorded. `losses`: functions of the

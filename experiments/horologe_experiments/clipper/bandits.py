@@ -121,9 +121,10 @@ def _requests(place: Scene, seed: list[int]) -> tuple[Requests, NDArray[np.float
 def _rows(place: Scene, errors: Errors, solo: NDArray[np.float64]) -> list[dict[str, Any]]:
     best = _best_single(place, errors)
     phases = {
-        "before": slice(0, place.fails_at), "failing": slice(place.fails_at, place.recovers_at),
+        "before": slice(0, place.fails_at),
+        "failing": slice(place.fails_at, place.recovers_at),
         "after": slice(place.recovers_at, None),
-    }  # fmt: skip
+    }
     rows = []
     for name, wrong in errors.items():
         ends = wrong.mean(axis=1)

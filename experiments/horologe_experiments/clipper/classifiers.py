@@ -105,5 +105,8 @@ def _with_one(images: Images) -> Images:
 
 
 LEARNERS: dict[str, Callable[[Images, Labels], Classifier]] = {
-    "neighbour": neighbour, "centroid": centroid, "bayes": bayes, "softmax": softmax,
-}  # fmt: skip
+    "neighbour": neighbour,
+    "centroid": centroid,
+    "bayes": bayes,
+    "softmax": softmax,
+}

@@ -129,9 +129,13 @@ def _error(wrong: NDArray[np.bool_], inside: NDArray[np.bool_]) -> float:
 
 def _row(benchmark: Benchmark, kind: str, name: str, group: str, size: float, error: float) -> dict[str, Any]:
     return {
-        "benchmark": benchmark.name, "kind": kind, "name": name, "group": group, "size": round(float(size), 4),
+        "benchmark": benchmark.name,
+        "kind": kind,
+        "name": name,
+        "group": group,
+        "size": round(float(size), 4),
         "error": round(float(error), 4),
-    }  # fmt: skip
+    }
 
 
 def _bars(place: Scene, rows: list[dict[str, Any]]) -> list[Bar]:

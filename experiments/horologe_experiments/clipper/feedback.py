@@ -93,9 +93,7 @@ class Feedback:
         return drawn
 
 
-def _order(
-    place: Scene, store: str, folder: str, url: str, seed: int, cached: bool, tell: bool = False
-) -> Order:  # fmt: skip
+def _order(place: Scene, store: str, folder: str, url: str, seed: int, cached: bool, tell: bool = False) -> Order:
     settings = SelectorSettings(store=store, state=folder, redis=url, predictions=place.load.observations)
     core = max(os.sched_getaffinity(0))
     return Order(place.load, settings, seed, cached, place.outstanding, core, place.alone, tell)
@@ -106,8 +104,10 @@ def _child(order: Order) -> subprocess.Popen[bytes]:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     child = subprocess.Popen(
         [sys.executable, "-m", "horologe_experiments.clipper.feedback_process"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
     assert child.stdin
     child.stdin.write(msgspec.json.encode(order))
     child.stdin.close()
@@ -139,13 +139,20 @@ def _killed(place: Scene, seed: int) -> Kept:
 
 def _row(store: str, cached: bool, found: Found) -> dict[str, Any]:
     return {
-        "store": store, "cache": "yes" if cached else "no", "rate": round(found.observations / found.seconds),
-        "p50_ms": _quantile_ms(found.took_ns, 0.5), "p99_ms": _quantile_ms(found.took_ns, 0.99),
-        "max_ms": _quantile_ms(found.took_ns, 1.0), "cpu_us": round(found.cpu_s / found.observations * 1e6, 1),
-        "not_ok": found.not_ok, "a_group": round(found.changes / max(1, found.groups), 1),
-        "write_p50_ms": _quantile_ms(found.write_ns, 0.5), "write_p99_ms": _quantile_ms(found.write_ns, 0.99),
-        "predict_us": round(found.predict_ns / 1e3, 1), "resident_mb": found.bytes_resident >> 20,
-    }  # fmt: skip
+        "store": store,
+        "cache": "yes" if cached else "no",
+        "rate": round(found.observations / found.seconds),
+        "p50_ms": _quantile_ms(found.took_ns, 0.5),
+        "p99_ms": _quantile_ms(found.took_ns, 0.99),
+        "max_ms": _quantile_ms(found.took_ns, 1.0),
+        "cpu_us": round(found.cpu_s / found.observations * 1e6, 1),
+        "not_ok": found.not_ok,
+        "a_group": round(found.changes / max(1, found.groups), 1),
+        "write_p50_ms": _quantile_ms(found.write_ns, 0.5),
+        "write_p99_ms": _quantile_ms(found.write_ns, 0.99),
+        "predict_us": round(found.predict_ns / 1e3, 1),
+        "resident_mb": found.bytes_resident >> 20,
+    }
 
 
 def _quantile_ms(values_ns: list[int], q: float) -> float:

@@ -62,9 +62,10 @@ class Personal:
         best = wrong.reshape(place.requests, writers, -1).mean(axis=0).argmin(axis=1)
         at = np.arange(len(writer))
         errors = {
-            OBLIVIOUS: world.oblivious != requests.truth, REPORTED: wrong[at, world.dialects[writer]],
+            OBLIVIOUS: world.oblivious != requests.truth,
+            REPORTED: wrong[at, world.dialects[writer]],
             BEST: wrong[at, best[writer]],
-        }  # fmt: skip
+        }
         for number, policy in enumerate(place.policies):
             progress(number / len(place.policies), policy)
             errors[f"{policy}, a state for each writer"] = serve(requests, policy, seed, writer.tolist()).wrong
@@ -132,8 +133,12 @@ def _bars(place: Scene, curves: dict[str, NDArray[np.float64]]) -> list[Bar]:
     own, shared = learned[f"{policy}, a state for each writer"], learned[f"{policy}, one state"]
     since = f"after {LEARNED} feedbacks"
     return [
-        Bar("error of the reported dialect's model over that of all dialects",
-            round(learned[REPORTED] / learned[OBLIVIOUS], 4), 1, "at most"),
+        Bar(
+            "error of the reported dialect's model over that of all dialects",
+            round(learned[REPORTED] / learned[OBLIVIOUS], 4),
+            1,
+            "at most",
+        ),
         Bar(f"{since}: {policy} over the reported dialect's model", round(own / learned[REPORTED], 4), 1, "at most"),
         Bar(f"{since}: {policy}, a state for each writer over one state", round(own / shared, 4), 1, "at most"),
-    ]  # fmt: skip
+    ]

@@ -96,9 +96,13 @@ def _row(place: Scene, replicas: int, first: float, seed: int, runs: Runs) -> di
     counts, took_ms = batches.between(lean.begin_ns + place.warmup_ns, lean.begin_ns + place.duration_ns)
     throughput = float(counts.sum()) / ((place.duration_ns - place.warmup_ns) / 1e9)
     return {
-        "replicas": replicas, "throughput": round(throughput), "speedup": round(throughput / (first or throughput), 3),
-        "each": round(throughput / replicas), "rows": round(float(counts.mean()), 1),
+        "replicas": replicas,
+        "throughput": round(throughput),
+        "speedup": round(throughput / (first or throughput), 3),
+        "each": round(throughput / replicas),
+        "rows": round(float(counts.mean()), 1),
         "batch_p99_ms": round(float(np.quantile(took_ms, 0.99)), 2),
-        "request_p99_ms": ledger.lines[0].times.quantile_ms(0.99), "paper": PAPER_QPS.get(replicas),
+        "request_p99_ms": ledger.lines[0].times.quantile_ms(0.99),
+        "paper": PAPER_QPS.get(replicas),
         "paper_speedup": PAPER_SPEEDUP.get(replicas),
-    }  # fmt: skip
+    }

@@ -111,19 +111,31 @@ def _play(place: Scene, size: int, scheduler: str, slo_ns: int, seed: int) -> Si
     """One run to its end."""
     models = tuple(
         Entry(
-            f"model-{number}", place.exec_ms, accuracy=place.accuracy, alike=place.alike, workers=(number,),
+            f"model-{number}",
+            place.exec_ms,
+            accuracy=place.accuracy,
+            alike=place.alike,
+            workers=(number,),
             noise=place.straggler if number == size - 1 else None,
         )
         for number in range(size)
-    )  # fmt: skip
+    )
     application = Application(
         NAME, tuple(model.name for model in models), slo_ns / 1e6, default=place.default, cache=False
-    )  # fmt: skip
-    house = House(Scenario(
-        models, (Load("poisson", rate=place.rate, application=NAME),), seed=seed, duration_ns=place.duration_ns,
-        warmup_ns=place.warmup_ns, workers=size, noise=place.noise, applications=(application,),
-        controller=ControllerSettings(scheduler=scheduler),
-    ))  # fmt: skip
+    )
+    house = House(
+        Scenario(
+            models,
+            (Load("poisson", rate=place.rate, application=NAME),),
+            seed=seed,
+            duration_ns=place.duration_ns,
+            warmup_ns=place.warmup_ns,
+            workers=size,
+            noise=place.noise,
+            applications=(application,),
+            controller=ControllerSettings(scheduler=scheduler),
+        )
+    )
     house.run()
     house.world.check()
     line, report = house.tally.lines[NAME], house.report()
@@ -138,11 +150,18 @@ def _row(size: int, name: str, side: Side, blocking: Side) -> dict[str, Any]:
     one, all_there = side.made_of, blocking.made_of
     accuracy, most = one.accuracy or 0.0, all_there.accuracy or 0.0
     return {
-        "models": size, "side": name, "queries": side.sent, "unlike_once": side.sent - side.in_time + side.strays,
+        "models": size,
+        "side": name,
+        "queries": side.sent,
+        "unlike_once": side.sent - side.in_time + side.strays,
         **{key: round(took, 2) for key, took in zip(("mean_ms", "p99_ms", "p99.9_ms"), side.took_ms, strict=True)},
-        "missing": one.missing_mean, "missing_p99": one.missing_p99, "incomplete": one.incomplete,
-        "defaulted": one.defaulted, "accuracy": accuracy, "points_lost": round(100 * (most - accuracy), 2),
-    }  # fmt: skip
+        "missing": one.missing_mean,
+        "missing_p99": one.missing_p99,
+        "incomplete": one.incomplete,
+        "defaulted": one.defaulted,
+        "accuracy": accuracy,
+        "points_lost": round(100 * (most - accuracy), 2),
+    }
 
 
 def _bars(place: Scene, rows: list[dict[str, Any]]) -> list[Bar]:

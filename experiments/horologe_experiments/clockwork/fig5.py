@@ -50,7 +50,7 @@ class Fig5:
         runs = Runs(len(place.schedulers) * len(place.slos_ms), cost, progress)
         rows = [
             _row(place, scheduler, slo_ms, seed, runs) for scheduler in place.schedulers for slo_ms in place.slos_ms
-        ]  # fmt: skip
+        ]
         facts = {
             "late": "a request is answered at its SLO at the latest: with its outputs, or that it has timed out",
             "bound": "the largest b / exec(b) with exec(b) inside the SLO: a device that does nothing but such batches",
@@ -84,9 +84,7 @@ class Fig5:
 def _row(place: Scene, scheduler: str, slo_ms: float, seed: int, runs: Runs) -> dict[str, Any]:
     (variety,) = varieties([place.model])
     ledger = Ledger(["clients"], place.copies, place.duration_ns, place.warmup_ns)
-    loops = [
-        Loop(model, ms(slo_ms), 0, place.resend_ns) for _ in range(place.clients) for model in range(place.copies)
-    ]  # fmt: skip
+    loops = [Loop(model, ms(slo_ms), 0, place.resend_ns) for _ in range(place.clients) for model in range(place.copies)]
     controller = msgspec.structs.replace(place.cluster.controller, scheduler=scheduler)
     setting = msgspec.structs.replace(place.cluster, controller=controller)
     what, models = f"{scheduler}, {slo_ms:g} ms", variety.copies(place.copies)
@@ -95,12 +93,19 @@ def _row(place: Scene, scheduler: str, slo_ms: float, seed: int, runs: Runs) -> 
     goodput = line.ok / ((place.duration_ns - place.warmup_ns) / 1e9)
     bound = batch_limited_rate(variety, slo_ms)
     return {
-        "scheduler": scheduler, "slo_ms": slo_ms, "goodput": round(goodput, 1), "bound": round(bound, 1),
-        "of_bound": round(goodput / bound, 4), "paper": PAPER.get(slo_ms), "late": line.late,
-        "timed_out": line.timed_out, "refused": line.unserved,
-        "p50_ms": line.times.quantile_ms(0.5), "p99_ms": line.times.quantile_ms(0.99),
+        "scheduler": scheduler,
+        "slo_ms": slo_ms,
+        "goodput": round(goodput, 1),
+        "bound": round(bound, 1),
+        "of_bound": round(goodput / bound, 4),
+        "paper": PAPER.get(slo_ms),
+        "late": line.late,
+        "timed_out": line.timed_out,
+        "refused": line.unserved,
+        "p50_ms": line.times.quantile_ms(0.5),
+        "p99_ms": line.times.quantile_ms(0.99),
         "max_ms": round(line.times.max_ns / 1e6, 3),
-    }  # fmt: skip
+    }
 
 
 def _wanted(slo_ms: float) -> float:

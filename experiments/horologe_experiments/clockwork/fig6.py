@@ -110,14 +110,18 @@ def _row(place: Scene, ledger: Ledger, number: int) -> dict[str, Any]:
     seconds = place.minute_ns / 1e9
     return {
         "minute": number - place.minutes_before,
-        "major_offered": round(major.sent / seconds, 1), "major_goodput": round(major.ok / seconds, 1),
-        "minor_offered": round(minor.sent / seconds, 1), "minor_goodput": round(minor.ok / seconds, 1),
+        "major_offered": round(major.sent / seconds, 1),
+        "major_goodput": round(major.ok / seconds, 1),
+        "minor_offered": round(minor.sent / seconds, 1),
+        "minor_goodput": round(minor.ok / seconds, 1),
         "major_cold": round(major.cold / max(1, major.sent), 4),
         "minor_cold": round(minor.cold / max(1, minor.sent), 4),
-        "major_p50_ms": major.times.quantile_ms(0.5), "minor_p50_ms": minor.times.quantile_ms(0.5),
+        "major_p50_ms": major.times.quantile_ms(0.5),
+        "minor_p50_ms": minor.times.quantile_ms(0.5),
         "max_ms": round(max(major.times.max_ns, minor.times.max_ns) / 1e6, 3),
-        "exec_busy": round(panel.exec_ns / place.minute_ns, 4), "load_busy": round(panel.load_ns / place.minute_ns, 4),
-    }  # fmt: skip
+        "exec_busy": round(panel.exec_ns / place.minute_ns, 4),
+        "load_busy": round(panel.load_ns / place.minute_ns, 4),
+    }
 
 
 def _bars(rows: list[dict[str, Any]], place: Scene, loads: float) -> list[Bar]:

@@ -112,7 +112,7 @@ class Fig7:
 
 def _run(
     place: Scene, variety: Variety, runs: Runs, seed: int, count: int, rate: float, batch: Batch, what: str
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """One curve: a row per step of the SLO."""
     before = -(-place.warmup_ns // place.step_ns)
     duration_ns = (before + place.steps) * place.step_ns
@@ -122,24 +122,33 @@ def _run(
         return ms(place.base_ms * place.multiplier(step - before))
 
     ledger = Ledger(["sensitive", "best effort"], count + batch.models, place.step_ns, before * place.step_ns)
-    loops = [
-        Loop(count + model, BEST_EFFORT, 1) for _ in range(batch.concurrency) for model in range(batch.models)
-    ]  # fmt: skip
-    chunks = poisson([Stream(lambda step: rates, place.step_ns, slo_ns)], duration_ns, [seed, 3, count, int(rate)],
-                     min(place.step_ns, ms(1000)))  # fmt: skip
+    loops = [Loop(count + model, BEST_EFFORT, 1) for _ in range(batch.concurrency) for model in range(batch.models)]
+    chunks = poisson(
+        [Stream(lambda step: rates, place.step_ns, slo_ns)],
+        duration_ns,
+        [seed, 3, count, int(rate)],
+        min(place.step_ns, ms(1000)),
+    )
     models = variety.copies(count + batch.models)
     runs.play(what, place.cluster, models, ledger, seed, duration_ns, chunks, loops)
     rows = []
     for step, panel in enumerate(ledger.panels[before : before + place.steps]):
         sensitive, best_effort = panel.lines
-        rows.append({
-            "run": what, "multiplier": round(place.multiplier(step), DECIMALS),
-            "slo_ms": round(place.base_ms * place.multiplier(step), 2), "sent": sensitive.sent,
-            "satisfaction": round(sensitive.satisfaction, 5), "late": sensitive.late, "timed_out": sensitive.timed_out,
-            "p50_ms": sensitive.times.quantile_ms(0.5), "max_ms": round(sensitive.times.max_ns / 1e6, 3),
-            "best_effort_rate": round(best_effort.ok / (place.step_ns / 1e9), 1),
-            "exec_devices": round(panel.exec_ns / place.step_ns, 3),
-        })  # fmt: skip
+        rows.append(
+            {
+                "run": what,
+                "multiplier": round(place.multiplier(step), DECIMALS),
+                "slo_ms": round(place.base_ms * place.multiplier(step), 2),
+                "sent": sensitive.sent,
+                "satisfaction": round(sensitive.satisfaction, 5),
+                "late": sensitive.late,
+                "timed_out": sensitive.timed_out,
+                "p50_ms": sensitive.times.quantile_ms(0.5),
+                "max_ms": round(sensitive.times.max_ns / 1e6, 3),
+                "best_effort_rate": round(best_effort.ok / (place.step_ns / 1e9), 1),
+                "exec_devices": round(panel.exec_ns / place.step_ns, 3),
+            }
+        )
     return rows
 
 

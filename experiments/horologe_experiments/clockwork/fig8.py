@@ -17,10 +17,20 @@ if TYPE_CHECKING:
 
 COLD_SHARE = 0.03
 PAPER = {
-    "run": "paper", "devices": 6, "slo_ms": 100.0, "sent": 140_000_000, "offered": 4860.6, "goodput": 4860.5,
-    "satisfaction": 0.99997, "timed_out": 4511, "late": 0, "max_ms": 100.0, "cold_share": 0.037, "cold_rate": 178.0,
+    "run": "paper",
+    "devices": 6,
+    "slo_ms": 100.0,
+    "sent": 140_000_000,
+    "offered": 4860.6,
+    "goodput": 4860.5,
+    "satisfaction": 0.99997,
+    "timed_out": 4511,
+    "late": 0,
+    "max_ms": 100.0,
+    "cold_share": 0.037,
+    "cold_rate": 178.0,
     "cold_models_a_minute": 2190,
-}  # fmt: skip
+}
 """Six workers; section 6.1 says that each has two V100."""
 
 
@@ -54,10 +64,12 @@ class Fig8:
         minutes = findings.series["minutes"]
         at = [one["minute"] for one in minutes]
         lines = (
-            (("offered", "goodput"), "(a) r/s", 4860.6), (("p50_ms", "p99_ms", "max_ms"), "(b) latency (ms)", None),
-            (("rows_a_batch",), "(c) batch size", None), (("cold_models",), "(d) models with a cold start", 2190),
+            (("offered", "goodput"), "(a) r/s", 4860.6),
+            (("p50_ms", "p99_ms", "max_ms"), "(b) latency (ms)", None),
+            (("rows_a_batch",), "(c) batch size", None),
+            (("cold_models",), "(d) models with a cold start", 2190),
             (("cold_rate",), "(e) cold starts (r/s)", 178),
-        )  # fmt: skip
+        )
         for one, (fields, label, paper) in zip(axes, lines, strict=True):
             for field in fields:
                 one.plot(at, [row[field] for row in minutes], marker=".", label=field)

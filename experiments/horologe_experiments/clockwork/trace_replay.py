@@ -51,12 +51,17 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The runs, each with everything it depends on."""
         return [
             Run(
-                one.name, self.rate, one.slo_ns, one.wanted, self._mapping(one),
-                msgspec.structs.replace(self.cluster, devices=one.devices), self.warmup_ns,
+                one.name,
+                self.rate,
+                one.slo_ns,
+                one.wanted,
+                self._mapping(one),
+                msgspec.structs.replace(self.cluster, devices=one.devices),
+                self.warmup_ns,
                 min(self.duration_ns, one.duration_ns or self.duration_ns),
             )
             for one in self.runs
-        ]  # fmt: skip
+        ]
 
     def _mapping(self, one: Variant) -> Mapping:
         first_minute = self.mapping.first_minute if one.first_minute is None else one.first_minute
@@ -92,19 +97,30 @@ def row(run: Run, ledger: Ledger, laid: Replay) -> dict[str, Any]:
     seconds = run.duration_ns / 1e9
     panels = ledger.panels
     return {
-        "run": run.name, "devices": run.cluster.devices, "slo_ms": run.slo_ns / 1e6, "sent": line.sent,
-        "offered": round(line.sent / seconds, 1), "goodput": round(line.ok / seconds, 1),
-        "satisfaction": round(line.satisfaction, 7), "refused": line.unserved,
-        "timed_out": line.timed_out, "late": line.late,
-        "p50_ms": line.times.quantile_ms(0.5), "p99_ms": line.times.quantile_ms(0.99),
-        "p9999_ms": line.times.quantile_ms(0.9999), "max_ms": round(line.times.max_ns / 1e6, 3),
-        "cold_share": round(line.cold / max(1, line.sent), 4), "cold_rate": round(line.cold / seconds, 1),
+        "run": run.name,
+        "devices": run.cluster.devices,
+        "slo_ms": run.slo_ns / 1e6,
+        "sent": line.sent,
+        "offered": round(line.sent / seconds, 1),
+        "goodput": round(line.ok / seconds, 1),
+        "satisfaction": round(line.satisfaction, 7),
+        "refused": line.unserved,
+        "timed_out": line.timed_out,
+        "late": line.late,
+        "p50_ms": line.times.quantile_ms(0.5),
+        "p99_ms": line.times.quantile_ms(0.99),
+        "p9999_ms": line.times.quantile_ms(0.9999),
+        "max_ms": round(line.times.max_ns / 1e6, 3),
+        "cold_share": round(line.cold / max(1, line.sent), 4),
+        "cold_rate": round(line.cold / seconds, 1),
         "cold_models_a_minute": round(sum(sum(panel.cold_models) for panel in panels) / max(1, len(panels)), 1),
         "rows_a_batch": round(sum(panel.rows for panel in panels) / max(1, sum(panel.batches for panel in panels)), 3),
-        "loads_a_second": round(ledger.loads / seconds, 1), "too_late": ledger.too_late,
+        "loads_a_second": round(ledger.loads / seconds, 1),
+        "too_late": ledger.too_late,
         "best_batch_work": round(laid.offered_devices / run.cluster.devices, 4),
-        "exec_busy": round(_busy(ledger, run, "exec_ns"), 4), "load_busy": round(_busy(ledger, run, "load_ns"), 4),
-    }  # fmt: skip
+        "exec_busy": round(_busy(ledger, run, "exec_ns"), 4),
+        "load_busy": round(_busy(ledger, run, "load_ns"), 4),
+    }
 
 
 def panels(run: Run, ledger: Ledger) -> list[dict[str, Any]]:
@@ -121,12 +137,15 @@ def errors(ledger: Ledger) -> list[dict[str, Any]]:
     """Prediction and completion errors as in Fig. 9: p50, p99 and the largest, over- and underpredicted apart."""
     return [
         {
-            "error": f"{kind}, {sign}", "count": ledger.errors[kind, sign].total,
-            "p50_ms": ledger.errors[kind, sign].quantile_ms(0.5), "p99_ms": ledger.errors[kind, sign].quantile_ms(0.99),
+            "error": f"{kind}, {sign}",
+            "count": ledger.errors[kind, sign].total,
+            "p50_ms": ledger.errors[kind, sign].quantile_ms(0.5),
+            "p99_ms": ledger.errors[kind, sign].quantile_ms(0.99),
             "max_ms": round(ledger.errors[kind, sign].max_ns / 1e6, 3),
         }
-        for kind in ("infer", "load", "completion") for sign in SIGNS
-    ]  # fmt: skip
+        for kind in ("infer", "load", "completion")
+        for sign in SIGNS
+    ]
 
 
 def told(run: Run, laid: Replay) -> str:
@@ -149,8 +168,13 @@ def _busy(ledger: Ledger, run: Run, field: str) -> float:
 def _panel(minute: int, panel: Panel, seconds: float) -> dict[str, Any]:
     (line,) = panel.lines
     return {
-        "minute": minute, "offered": round(line.sent / seconds, 1), "goodput": round(line.ok / seconds, 1),
-        "p50_ms": line.times.quantile_ms(0.5), "p99_ms": line.times.quantile_ms(0.99),
-        "max_ms": round(line.times.max_ns / 1e6, 3), "rows_a_batch": round(panel.rows / max(1, panel.batches), 3),
-        "cold_models": sum(panel.cold_models), "cold_rate": round(line.cold / seconds, 1),
-    }  # fmt: skip
+        "minute": minute,
+        "offered": round(line.sent / seconds, 1),
+        "goodput": round(line.ok / seconds, 1),
+        "p50_ms": line.times.quantile_ms(0.5),
+        "p99_ms": line.times.quantile_ms(0.99),
+        "max_ms": round(line.times.max_ns / 1e6, 3),
+        "rows_a_batch": round(panel.rows / max(1, panel.batches), 3),
+        "cold_models": sum(panel.cold_models),
+        "cold_rate": round(line.cold / seconds, 1),
+    }

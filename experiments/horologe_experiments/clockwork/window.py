@@ -78,11 +78,14 @@ def _row(place: Scene, width_ms: float, seed: int, runs: Runs) -> dict[str, Any]
     runs.play(f"{width_ms:g} ms", setting, variety.copies(place.copies), ledger, seed, place.duration_ns, chunks)
     (line,), batches = ledger.lines, max(1, sum(ledger.batch_rows))
     return {
-        "width_ms": width_ms, "goodput": round(line.ok / ((place.duration_ns - place.warmup_ns) / 1e9), 1),
-        "satisfaction": round(line.satisfaction, 5), "too_late": ledger.too_late,
+        "width_ms": width_ms,
+        "goodput": round(line.ok / ((place.duration_ns - place.warmup_ns) / 1e9), 1),
+        "satisfaction": round(line.satisfaction, 5),
+        "too_late": ledger.too_late,
         "too_late_share": round(ledger.too_late / (batches + ledger.too_late), 5),
-        "timed_out_share": round(line.timed_out / max(1, line.sent), 6), "p99_ms": line.times.quantile_ms(0.99),
-    }  # fmt: skip
+        "timed_out_share": round(line.timed_out / max(1, line.sent), 6),
+        "p99_ms": line.times.quantile_ms(0.99),
+    }
 
 
 def _row_of_default(place: Scene, rows: list[dict[str, Any]]) -> dict[str, Any]:

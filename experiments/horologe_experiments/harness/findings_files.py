@@ -32,10 +32,17 @@ def write(findings: Findings, experiment: Experiment, folder: Path, plot: bool) 
 def document(findings: Findings) -> dict[str, Any]:
     """Everything that was found, as JSON can say it."""
     cost = {"cost": findings.cost.told()} if findings.cost else {}
-    return findings.as_json() | {
-        "title": findings.title, "seed": findings.seed, "quick": findings.quick, "facts": findings.facts,
-        "series": findings.series,
-    } | cost  # fmt: skip
+    return (
+        findings.as_json()
+        | {
+            "title": findings.title,
+            "seed": findings.seed,
+            "quick": findings.quick,
+            "facts": findings.facts,
+            "series": findings.series,
+        }
+        | cost
+    )
 
 
 def page(findings: Findings, plot: bool) -> str:

@@ -28,9 +28,17 @@ class Runs:
         self._progress = progress
 
     def play(
-        self, what: str, setting: Setting, models: Sequence[SimModel], ledger: Ledger, seed: int, duration_ns: int,
-        chunks: Iterable[Chunk] = (), loops: Sequence[Loop] = (), watch: Watch | None = None,
-    ) -> Lean:  # fmt: skip
+        self,
+        what: str,
+        setting: Setting,
+        models: Sequence[SimModel],
+        ledger: Ledger,
+        seed: int,
+        duration_ns: int,
+        chunks: Iterable[Chunk] = (),
+        loops: Sequence[Loop] = (),
+        watch: Watch | None = None,
+    ) -> Lean:
         """Run it to the end and check every law. `watch`: as for `Lean`."""
         lean = Lean(setting, models, ledger, seed, chunks, loops, clock=time.perf_counter_ns, watch=watch)
         begin = time.perf_counter()

@@ -88,9 +88,10 @@ class Batching:
         rows = [row for model in models.values() for row in _strategies(place, model, seed, runs)]
         delays = [row for name in place.delayed.models for row in _delays(place, models[name], seed, runs)]
         series = {
-            "Median time of a batch, ms (Fig. 3)": _profiles(list(models.values())), "Delayed batches (Fig. 5)": delays,
+            "Median time of a batch, ms (Fig. 3)": _profiles(list(models.values())),
+            "Delayed batches (Fig. 5)": delays,
             "profiles": {one.name: list(one.p50_ms.items()) for one in models.values()},
-        }  # fmt: skip
+        }
         bars = _bars(place, rows, delays)
         return Findings(self.name, self.title, seed, quick, _facts(place, models), rows, bars, series, cost)
 
@@ -122,24 +123,36 @@ def _strategies(place: Scene, model: Measured, seed: int, runs: Runs) -> list[di
     found = {}
     for name, settings in STRATEGIES.items():
         case = Case(
-            f"{model.name}, {name}", model, unit, largest, place.overload * best / unit,
-            place.warmup_ns, place.duration_ns, settings,
-        )  # fmt: skip
+            f"{model.name}, {name}",
+            model,
+            unit,
+            largest,
+            place.overload * best / unit,
+            place.warmup_ns,
+            place.duration_ns,
+            settings,
+        )
         if name == "none":
             case = case._replace(unit=1, largest=1, rate=alone, warmup_ns=ALONE_WARMUP_NS, duration_ns=ALONE_NS)
         found[name] = play(case, place.cluster, place.slo_ns, seed, runs)
     return [
         {
-            "model": model.name, "runtime": model.runtime, "batching": name, "largest": most,
-            "rows": round(one.batch_rows, 1), "throughput": round(one.rows_per_s),
+            "model": model.name,
+            "runtime": model.runtime,
+            "batching": name,
+            "largest": most,
+            "rows": round(one.batch_rows, 1),
+            "throughput": round(one.rows_per_s),
             "gain": round(one.rows_per_s / found["none"].rows_per_s, 2),
-            "of_fixed": round(one.rows_per_s / fixed, 4), "of_best": round(one.rows_per_s / best, 4),
-            "batch_p99_ms": round(one.batch_p99_ms, 2), "step_ms": round(model.took_ms(most + unit), 2),
+            "of_fixed": round(one.rows_per_s / fixed, 4),
+            "of_best": round(one.rows_per_s / best, 4),
+            "batch_p99_ms": round(one.batch_p99_ms, 2),
+            "step_ms": round(model.took_ms(most + unit), 2),
             "request_p99_ms": one.request_p99_ms,
             "paper": PAPER_QPS.get(model.name) if name == "aimd" else None,
         }
         for name, one in found.items()
-    ]  # fmt: skip
+    ]
 
 
 def _delays(place: Scene, model: Measured, seed: int, runs: Runs) -> list[dict[str, Any]]:
@@ -150,17 +163,32 @@ def _delays(place: Scene, model: Measured, seed: int, runs: Runs) -> list[dict[s
     rows, first = [], 0.0
     for delay_ms in delayed.delays_ms:
         case = Case(
-            f"{model.name}, delay {delay_ms:g} ms", model, 1, largest, rate, delayed.warmup_ns, delayed.duration_ns,
+            f"{model.name}, delay {delay_ms:g} ms",
+            model,
+            1,
+            largest,
+            rate,
+            delayed.warmup_ns,
+            delayed.duration_ns,
             {"clipper_delay_ns": round(delay_ms * 1e6)},
-        )  # fmt: skip
+        )
         one = play(case, place.cluster, place.slo_ns, seed, runs)
         efficiency = one.rows_per_s / one.busy
         first = first or efficiency
-        rows.append({
-            "model": model.name, "delay_ms": delay_ms, "offered": round(rate), "throughput": round(one.rows_per_s),
-            "rows": round(one.batch_rows, 2), "busy": round(one.busy, 4), "per_busy_second": round(efficiency),
-            "gain": round(efficiency / first, 2), "p50_ms": one.request_p50_ms, "p99_ms": one.request_p99_ms,
-        })  # fmt: skip
+        rows.append(
+            {
+                "model": model.name,
+                "delay_ms": delay_ms,
+                "offered": round(rate),
+                "throughput": round(one.rows_per_s),
+                "rows": round(one.batch_rows, 2),
+                "busy": round(one.busy, 4),
+                "per_busy_second": round(efficiency),
+                "gain": round(efficiency / first, 2),
+                "p50_ms": one.request_p50_ms,
+                "p99_ms": one.request_p99_ms,
+            }
+        )
     return rows
 
 

@@ -61,7 +61,10 @@ def play(case: Case, cluster: Setting, slo_ns: int, seed: int, runs: Runs) -> Pl
     requests, took_ms = batches.between(lean.begin_ns + case.warmup_ns, lean.begin_ns + case.duration_ns)
     seconds, times = (case.duration_ns - case.warmup_ns) / 1e9, ledger.lines[0].times
     return Played(
-        case.unit * float(requests.sum()) / seconds, case.unit * float(requests.mean()),
-        float(np.quantile(took_ms, 0.99)), times.quantile_ms(0.5), times.quantile_ms(0.99),
+        case.unit * float(requests.sum()) / seconds,
+        case.unit * float(requests.mean()),
+        float(np.quantile(took_ms, 0.99)),
+        times.quantile_ms(0.5),
+        times.quantile_ms(0.99),
         float(took_ms.sum()) / 1e3 / seconds,
-    )  # fmt: skip
+    )

@@ -39,10 +39,13 @@ if TYPE_CHECKING:
 START_P99_US = 500.0
 QUANTILES = {"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999}
 PAPER_P99_US = {
-    ("infer", "prediction", "over"): 250, ("infer", "prediction", "under"): 250,
-    ("load", "prediction", "over"): 338, ("load", "prediction", "under"): 240,
-    ("infer", "completion", "over"): 1000, ("infer", "completion", "under"): 1000,
-}  # fmt: skip
+    ("infer", "prediction", "over"): 250,
+    ("infer", "prediction", "under"): 250,
+    ("load", "prediction", "over"): 338,
+    ("load", "prediction", "under"): 240,
+    ("infer", "completion", "over"): 1000,
+    ("infer", "completion", "under"): 1000,
+}
 """Section 6.5; the completion error is given as about 1 ms."""
 MESSAGES = 100_000_000
 """In a segment of the recording: one holds a whole run, so no snapshot is taken in its middle."""
@@ -134,9 +137,12 @@ def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[Ended
         models, recordings = folder / "models", folder / "recordings"
         _lay_out(models, source)
         sets = (
-            f"worker.pages_bytes={source.pages * PAGE_BYTES >> 20}MiB", f"worker.cache={folder / 'cache'}",
-            f"recorder.directory={recordings}", f"recorder.messages={MESSAGES}", "recorder.roles=controller",
-        )  # fmt: skip
+            f"worker.pages_bytes={source.pages * PAGE_BYTES >> 20}MiB",
+            f"worker.cache={folder / 'cache'}",
+            f"recorder.directory={recordings}",
+            f"recorder.messages={MESSAGES}",
+            "recorder.roles=controller",
+        )
         with services(models, sets) as house:
             house.wait_ready(READY_S)
             begin_ns = time.monotonic_ns()
@@ -173,10 +179,15 @@ def _row(source: str, key: Key, values_us: Any) -> dict[str, Any]:
     action, error, side = key
     count = len(values_us)
     return {
-        "source": source, "action": action.upper(), "error": error, "side": side, "count": count,
+        "source": source,
+        "action": action.upper(),
+        "error": error,
+        "side": side,
+        "count": count,
         **{name: _quantile(values_us, q) if count * (1 - q) >= 1 else None for name, q in QUANTILES.items()},
-        "max_us": round(float(values_us[-1]), 1), "paper_p99_us": PAPER_P99_US.get(key),
-    }  # fmt: skip
+        "max_us": round(float(values_us[-1]), 1),
+        "paper_p99_us": PAPER_P99_US.get(key),
+    }
 
 
 def _tail(values_us: Any) -> list[tuple[float, float]]:

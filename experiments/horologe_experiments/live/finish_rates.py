@@ -30,10 +30,12 @@ def of_run(applications: Sequence[str], ended: Sequence[Ended]) -> dict[str, flo
         own = [one.status == OK for one in ended if one.text.application == at]
         rates[application] = sum(own) / max(1, len(own))
     return rates | {
-        "refused": refused / len(ended), "late": (len(ended) - len(good) - refused) / len(ended),
-        "p50_ms": took[len(took) // 2] / 1e6, "p99_ms": took[len(took) * 99 // 100] / 1e6,
+        "refused": refused / len(ended),
+        "late": (len(ended) - len(good) - refused) / len(ended),
+        "p50_ms": took[len(took) // 2] / 1e6,
+        "p99_ms": took[len(took) * 99 // 100] / 1e6,
         "batch": sum(one.batch_size for one in good) / max(1, len(good)),
-    }  # fmt: skip
+    }
 
 
 def windows(seconds: float, window_s: float, runs: Sequence[Sequence[Ended]]) -> list[tuple[float, float]]:

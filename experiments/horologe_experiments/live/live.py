@@ -156,10 +156,17 @@ def _simulated(ended: list[Ended], place: Scene, network: NetworkSettings, seed:
         for name, sent in zip(place.names, times, strict=True)
         if sent
     )
-    total = scenarios.run(Scenario(
-        place.models, loads, seed=seed, duration_ns=s(place.seconds + 1),
-        warmup_ns=s(place.warmup_s), network=network, controller=place.controller,
-    )).total  # fmt: skip
+    total = scenarios.run(
+        Scenario(
+            place.models,
+            loads,
+            seed=seed,
+            duration_ns=s(place.seconds + 1),
+            warmup_ns=s(place.warmup_s),
+            network=network,
+            controller=place.controller,
+        )
+    ).total
     return _side("sim", total.ok / (place.seconds - place.warmup_s), total.p50_ms, total.p99_ms)
 
 

@@ -123,9 +123,11 @@ async def _measure(
     samples: dict[tuple[int, str], list[Sample]] = {(size, way): [] for size in place.sizes for way in WAYS}
     async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
         for size in place.sizes:
-            await client.declare(Application(
-                _named(size), tuple(models[:size]), place.slo_ns / 1e6, "regression", policy="average", cache=False
-            ))  # fmt: skip
+            await client.declare(
+                Application(
+                    _named(size), tuple(models[:size]), place.slo_ns / 1e6, "regression", policy="average", cache=False
+                )
+            )
         with quiet_collector():
             for number in range(-place.warmup_rounds, place.rounds):
                 progress(max(0, number) / place.rounds, "rounds")
@@ -166,11 +168,14 @@ def _row(size: int, way: str, taken: list[Sample]) -> dict[str, Any]:
     predict_us, queue_us = (float(np.median([one[at] for one in taken])) / 1e3 for at in (1, 2))
     p50_us = float(np.median(took_us))
     return {
-        "models": size, "way": way, "p50_us": round(p50_us, 1),
+        "models": size,
+        "way": way,
+        "p50_us": round(p50_us, 1),
         "p99_us": round(float(np.quantile(took_us, 0.99, method="inverted_cdf")), 1),
-        "predict_us": round(predict_us, 1), "queue_us": round(queue_us, 1),
+        "predict_us": round(predict_us, 1),
+        "queue_us": round(queue_us, 1),
         "rest_us": round(p50_us - predict_us - queue_us, 1),
-    }  # fmt: skip
+    }
 
 
 def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:

@@ -25,18 +25,23 @@ BLIND = ("clipper", "nexus", "clockwork", "deferred", "edf")
 """Know nothing of distributions."""
 SEARCHED: dict[str, tuple[Knobs, ...]] = {
     "clipper": (
-        {"clipper_quantile_regression": True}, {"clipper_increase": 0.25}, {"clipper_increase": 4.0},
+        {"clipper_quantile_regression": True},
+        {"clipper_increase": 0.25},
+        {"clipper_increase": 4.0},
         {"clipper_backoff": 0.5},
     ),
     "nexus": (
-        {"nexus_slo_part": 0.35}, {"nexus_slo_part": 0.7}, {"nexus_slo_part": 1.0},
-        {"nexus_slo_part": 0.7, "nexus_deviations": 1.0}, {"nexus_slo_part": 1.0, "nexus_deviations": 1.0},
+        {"nexus_slo_part": 0.35},
+        {"nexus_slo_part": 0.7},
+        {"nexus_slo_part": 1.0},
+        {"nexus_slo_part": 0.7, "nexus_deviations": 1.0},
+        {"nexus_slo_part": 1.0, "nexus_deviations": 1.0},
     ),
     "clockwork": ({"lookahead_ns": 500_000}, {"in_flight": 1}),
     "deferred": ({"deferred_slo_part": 0.0}, {"deferred_slo_part": 0.25}, {"deferred_slo_part": 1.0}),
     "edf": ({"in_flight": 1},),
     "orloj": ({"orloj_order": "latest"}, {"orloj_b_per_ms": 1e-2}, {"orloj_b_per_ms": 1e-1}),
-}  # fmt: skip
+}
 """Beside the defaults: what is tried, on seeds of their own; the best is taken."""
 SEARCH_SEEDS = (101, 102)
 HISTORY_SEED = 977

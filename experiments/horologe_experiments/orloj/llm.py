@@ -48,10 +48,16 @@ def build(slo_x_p99: float, rate: float, requests: int, seed: int) -> Workload:
     arrival = trace.arrival_ns[part] - trace.arrival_ns[begin]
     solo = solo_ns(trace)
     return Workload(
-        f"llm-conv x{slo_x_p99:g}", np.rint(arrival * (s(requests / rate) / arrival[-1])).astype(np.int64), solo[part],
-        np.zeros(requests, np.int64), trace.context[part], round(slo_x_p99 * float(np.quantile(solo, P99))),
-        padded(c0_ns(trace)), (1.0,), (np.sort(solo),),
-    )  # fmt: skip
+        f"llm-conv x{slo_x_p99:g}",
+        np.rint(arrival * (s(requests / rate) / arrival[-1])).astype(np.int64),
+        solo[part],
+        np.zeros(requests, np.int64),
+        trace.context[part],
+        round(slo_x_p99 * float(np.quantile(solo, P99))),
+        padded(c0_ns(trace)),
+        (1.0,),
+        (np.sort(solo),),
+    )
 
 
 def solo_ns(trace: Trace) -> NDArray[np.int64]:

@@ -71,9 +71,10 @@ class OrlojSensitivity:
             for slo in sorted({row["slo_x_p99"] for row in findings.rows}):
                 for scheduler, style in (("orloj", "-"), ("horologe", "--")):
                     line = [
-                        row for row in findings.rows
+                        row
+                        for row in findings.rows
                         if (row["what"], row["slo_x_p99"], row["scheduler"]) == (what, slo, scheduler)
-                    ]  # fmt: skip
+                    ]
                     if line:
                         x, y = [row["value"] for row in line], [row["finish_rate"] for row in line]
                         one.plot(x, y, style, marker=".", label=f"{scheduler} x{slo:g}")
@@ -95,9 +96,12 @@ def _row(case: Case, what: str, slo: float, value: float, scheduler: str, place:
         for more in range(place.seeds)
     ]
     return {
-        "what": what, "slo_x_p99": slo, "value": value, "scheduler": scheduler,
+        "what": what,
+        "slo_x_p99": slo,
+        "value": value,
+        "scheduler": scheduler,
         "finish_rate": round(float(np.mean(finished)), 4),
-    }  # fmt: skip
+    }
 
 
 def _p99_ms(case: Case) -> float:

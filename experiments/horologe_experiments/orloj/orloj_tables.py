@@ -127,13 +127,22 @@ def _row(todo: tuple[int, Load, int, int]) -> tuple[dict[str, Any], int, float]:
     hidden = _hidden(workloads[: load.hidden_seeds]) if line.table else None
     margins = {lengths: margin(found, lengths) for lengths in (False, True)}
     row = {
-        "case": line.case, "table": line.table, "slo_x_p99": line.slo_x_p99, "load": load.share, "seeds": len(seeds),
+        "case": line.case,
+        "table": line.table,
+        "slo_x_p99": line.slo_x_p99,
+        "load": load.share,
+        "seeds": len(seeds),
         **{f"paper {one}": rate for one, rate in zip(SYSTEMS, line.paper, strict=True)},
         **{name: round(float(np.mean(rates)), 4) for name, rates in found.items()},
-        "margin": round(margins[False][0], 4), "against": margins[False][1],
-        "margin+": round(margins[True][0], 4), "against+": margins[True][1],
-        "best": round(best, 4), "bound": round(bound, 4), "gap": round(bound - best, 4), "hidden_bound": hidden,
-    }  # fmt: skip
+        "margin": round(margins[False][0], 4),
+        "against": margins[False][1],
+        "margin+": round(margins[True][0], 4),
+        "against+": margins[True][1],
+        "best": round(best, 4),
+        "bound": round(bound, 4),
+        "gap": round(bound - best, 4),
+        "hidden_bound": hidden,
+    }
     return row, requests * len(seeds) * len(found), time.perf_counter() - begin
 
 

@@ -122,7 +122,12 @@ def _model(workload: Workload, history: Workload) -> SimModel:
     batching = workload.batching
     profile = Profile({size: batching.batch_ns(size, mean_ns) for size in batching.sizes}, ms(1))
     spec = ModelSpec(
-        "model", "1", "emulated", (TensorSpec("x", "FP32", (-1, 1)),), (TensorSpec("y", "FP32", (-1, 1)),),
-        batching.sizes, weights_bytes=1,
-    )  # fmt: skip
+        "model",
+        "1",
+        "emulated",
+        (TensorSpec("x", "FP32", (-1, 1)),),
+        (TensorSpec("y", "FP32", (-1, 1)),),
+        batching.sizes,
+        weights_bytes=1,
+    )
     return SimModel(ModelReport(spec, profile), base_ns=_base_ns(workload) if batching.per[0] else 0)

@@ -83,10 +83,16 @@ def build_case(case: Case, slo_x_p99: float, rate: float, requests: int, seed: i
     p99_ns = ms(case.p99_ms) or c0_ns + length_ns * quantile(applications, P99)
     chosen, length = draw(applications, requests, np.random.default_rng([seed, LENGTHS]))
     return Workload(
-        f"{case.name} x{slo_x_p99:g}", arrivals(rate, requests, seed), c0_ns + length_ns * length, chosen, length,
-        round(slo_x_p99 * p99_ns), _static(case) if case.profile_ms else padded(c0_ns),
-        tuple(one.share for one in applications), tuple(c0_ns + length_ns * one.lengths for one in applications),
-    )  # fmt: skip
+        f"{case.name} x{slo_x_p99:g}",
+        arrivals(rate, requests, seed),
+        c0_ns + length_ns * length,
+        chosen,
+        length,
+        round(slo_x_p99 * p99_ns),
+        _static(case) if case.profile_ms else padded(c0_ns),
+        tuple(one.share for one in applications),
+        tuple(c0_ns + length_ns * one.lengths for one in applications),
+    )
 
 
 def arrivals(rate: float, requests: int, seed: int) -> NDArray[np.int64]:

@@ -97,10 +97,19 @@ class ProtocolMismatch(HorologeError):
 ERRORS: dict[Status, type[HorologeError]] = {
     error.status: error
     for error in (
-        InvalidInput, Unauthenticated, UnknownModel, TooLarge, Refused, Late, Lost, Cancelled, ModelFailed,
-        MissingInput, ProtocolMismatch,
+        InvalidInput,
+        Unauthenticated,
+        UnknownModel,
+        TooLarge,
+        Refused,
+        Late,
+        Lost,
+        Cancelled,
+        ModelFailed,
+        MissingInput,
+        ProtocolMismatch,
     )
-}  # fmt: skip
+}
 
 
 def error_for(status: int, reason: str, retry_after_ns: int = 0) -> HorologeError:

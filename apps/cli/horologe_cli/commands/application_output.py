@@ -63,9 +63,12 @@ def _row(standing: ModelStanding) -> list[str]:
 def answer_document(reply: Reply) -> dict[str, Any]:
     """For programs."""
     return {
-        **reply.outputs, "models": reply.models, "missing": reply.missing, "cached": reply.cached,
+        **reply.outputs,
+        "models": reply.models,
+        "missing": reply.missing,
+        "cached": reply.cached,
         "prediction_id": reply.prediction_id.hex(),
-    }  # fmt: skip
+    }
 
 
 def print_answer(reply: Reply) -> None:

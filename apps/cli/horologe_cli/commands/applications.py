@@ -51,9 +51,14 @@ def list_(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = F
     for state in states:
         one = state.application
         table.add_row(
-            one.name, str(state.revision), one.task, one.policy or "-", f"{one.slo_ms:g} ms", ", ".join(one.models),
+            one.name,
+            str(state.revision),
+            one.task,
+            one.policy or "-",
+            f"{one.slo_ms:g} ms",
+            ", ".join(one.models),
             ", ".join(one.shadows) or "-",
-        )  # fmt: skip
+        )
     console().print(table if states else "no applications")
 
 
@@ -106,11 +111,24 @@ def create(
     from horologe_common.status import InvalidInput
 
     try:
-        application = declaration(name, file, {
-            "models": model, "shadows": shadow, "slo_ms": slo_ms, "task": task, "output": output, "policy": policy,
-            "settings": settings_of(set_ or ()), "loss": loss, "default": default, "confidence": confidence,
-            "cache": cache, "contexts": contexts,
-        })  # fmt: skip
+        application = declaration(
+            name,
+            file,
+            {
+                "models": model,
+                "shadows": shadow,
+                "slo_ms": slo_ms,
+                "task": task,
+                "output": output,
+                "policy": policy,
+                "settings": settings_of(set_ or ()),
+                "loss": loss,
+                "default": default,
+                "confidence": confidence,
+                "cache": cache,
+                "contexts": contexts,
+            },
+        )
     except InvalidInput as error:
         fail(error.reason, Exit.USAGE)
     state, absent = asked(

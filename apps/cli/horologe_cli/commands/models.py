@@ -104,9 +104,15 @@ def _show(states: list[ModelState], json: bool) -> None:
     for state in states:
         spec = state.spec
         table.add_row(
-            spec.name, spec.version, state.state, spec.runtime, _signature(spec.inputs), _signature(spec.outputs),
-            " ".join(map(str, spec.batch_sizes)), f"{spec.slo_ns / 1e6:g} ms" if spec.slo_ns else "-",
-        )  # fmt: skip
+            spec.name,
+            spec.version,
+            state.state,
+            spec.runtime,
+            _signature(spec.inputs),
+            _signature(spec.outputs),
+            " ".join(map(str, spec.batch_sizes)),
+            f"{spec.slo_ns / 1e6:g} ms" if spec.slo_ns else "-",
+        )
         if state.reason:
             table.add_row("", "", state.reason)
     console().print(table if states else "no models")
@@ -123,10 +129,17 @@ def _state(state: ModelState) -> dict[str, Any]:
         for side in (spec.inputs, spec.outputs)
     ]
     return {
-        "name": spec.name, "version": spec.version, "state": state.state, "reason": state.reason,
-        "runtime": spec.runtime, "inputs": tensors[0], "outputs": tensors[1], "batch_sizes": list(spec.batch_sizes),
-        "slo_ms": spec.slo_ns / 1e6, "weights_bytes": spec.weights_bytes,
-    }  # fmt: skip
+        "name": spec.name,
+        "version": spec.version,
+        "state": state.state,
+        "reason": state.reason,
+        "runtime": spec.runtime,
+        "inputs": tensors[0],
+        "outputs": tensors[1],
+        "batch_sizes": list(spec.batch_sizes),
+        "slo_ms": spec.slo_ns / 1e6,
+        "weights_bytes": spec.weights_bytes,
+    }
 
 
 def _described(description: Description) -> dict[str, Any]:
@@ -144,9 +157,14 @@ def _print_status(description: Description) -> None:
     table = Table("worker", "share", "device", "pages free", "pending", "busy for", "resident", box=None)
     for share in description.shares:
         table.add_row(
-            share.worker, str(share.share), share.device, f"{share.pages_free}/{share.pages_total}",
-            str(share.actions_pending), f"{max(0, share.free_at_ns) / 1e6:.1f} ms", ", ".join(share.resident) or "-",
-        )  # fmt: skip
+            share.worker,
+            str(share.share),
+            share.device,
+            f"{share.pages_free}/{share.pages_total}",
+            str(share.actions_pending),
+            f"{max(0, share.free_at_ns) / 1e6:.1f} ms",
+            ", ".join(share.resident) or "-",
+        )
     out = console()
     out.print(f"scheduler {description.scheduler}, {description.requests_pending} requests pending")
     out.print(table if description.shares else "no worker is connected")

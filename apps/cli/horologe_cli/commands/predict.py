@@ -82,9 +82,14 @@ def read_input(source: str) -> Any:
 
 def _document(reply: Reply) -> dict[str, Any]:
     return {
-        "model": reply.model, "version": reply.version, "outputs": reply.outputs, "queue_ms": reply.queue_ns / 1e6,
-        "exec_ms": reply.exec_ns / 1e6, "batch_size": reply.batch_size, "cached": reply.cached,
-    }  # fmt: skip
+        "model": reply.model,
+        "version": reply.version,
+        "outputs": reply.outputs,
+        "queue_ms": reply.queue_ns / 1e6,
+        "exec_ms": reply.exec_ns / 1e6,
+        "batch_size": reply.batch_size,
+        "cached": reply.cached,
+    }
 
 
 def _print(reply: Reply) -> None:

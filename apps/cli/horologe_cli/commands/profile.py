@@ -113,9 +113,14 @@ def _print_measured(found: Profile) -> None:
     for row in found.rows:
         error = row.fitted_ns / row.took_ns - 1
         table.add_row(
-            f"b{row.cell.size}", str(row.cell.length or "-"), _ms(row.took_ns), _ms(row.least_ns), _ms(row.most_ns),
-            _ms(row.fitted_ns), f"{error:+.1%}",
-        )  # fmt: skip
+            f"b{row.cell.size}",
+            str(row.cell.length or "-"),
+            _ms(row.took_ns),
+            _ms(row.least_ns),
+            _ms(row.most_ns),
+            _ms(row.fitted_ns),
+            f"{error:+.1%}",
+        )
     console().print(table)
     if found.fit:
         fit, unit = found.fit, "row and unit of length" if found.rows[0].cell.length else "row"

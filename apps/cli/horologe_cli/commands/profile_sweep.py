@@ -42,30 +42,42 @@ class Profile(NamedTuple):
         """For --json; times in milliseconds."""
         expected = [
             {
-                "worker": share.worker.partition("#")[0], "share": share.share, "device": share.device,
-                "load_ms": share.load_ns / 1e6, "exec_ms": {size: ns / 1e6 for size, ns in share.exec_ns.items()},
+                "worker": share.worker.partition("#")[0],
+                "share": share.share,
+                "device": share.device,
+                "load_ms": share.load_ns / 1e6,
+                "exec_ms": {size: ns / 1e6 for size, ns in share.exec_ns.items()},
             }
             for share in self.shares
-        ]  # fmt: skip
+        ]
         measured = [
             {
-                "batch_size": row.cell.size, "length": row.cell.length, "runs": row.runs,
-                "median_ms": row.took_ns / 1e6, "least_ms": row.least_ns / 1e6, "most_ms": row.most_ns / 1e6,
+                "batch_size": row.cell.size,
+                "length": row.cell.length,
+                "runs": row.runs,
+                "median_ms": row.took_ns / 1e6,
+                "least_ms": row.least_ns / 1e6,
+                "most_ms": row.most_ns / 1e6,
                 "fitted_ms": row.fitted_ns / 1e6,
             }
             for row in self.rows
-        ]  # fmt: skip
-        failed = [
-            {"batch_size": cell.size, "length": cell.length, "reason": why} for cell, why in self.failed.items()
-        ]  # fmt: skip
+        ]
+        failed = [{"batch_size": cell.size, "length": cell.length, "reason": why} for cell, why in self.failed.items()]
         fit = self.fit and {
-            "c0_ms": self.fit.base_ns / 1e6, "c1_ms": self.fit.slope_ns / 1e6, "median_error": self.fit.median_error,
+            "c0_ms": self.fit.base_ns / 1e6,
+            "c1_ms": self.fit.slope_ns / 1e6,
+            "median_error": self.fit.median_error,
             "max_error": self.fit.max_error,
-        }  # fmt: skip
+        }
         return {
-            "model": self.spec.name, "version": self.spec.version, "runtime": self.spec.runtime, "expected": expected,
-            "measured": measured, "failed": failed, "fit": fit,
-        }  # fmt: skip
+            "model": self.spec.name,
+            "version": self.spec.version,
+            "runtime": self.spec.runtime,
+            "expected": expected,
+            "measured": measured,
+            "failed": failed,
+            "fit": fit,
+        }
 
 
 def measure(
@@ -89,9 +101,7 @@ def _run(client: Client, spec: ModelSpec, cell: Cell, number: int) -> int:
     slo_ms = PATIENCE_MS if spec.slo_ns else None
     for attempt in range(TRIES):
         inputs = some_inputs(spec, cell, 1 + number * TRIES + attempt)
-        reply = client.predict_full(
-            spec.name, inputs, version=spec.version, slo_ms=slo_ms, application=APPLICATION
-        )  # fmt: skip
+        reply = client.predict_full(spec.name, inputs, version=spec.version, slo_ms=slo_ms, application=APPLICATION)
         if reply.batch_size == cell.size and not reply.cached and reply.exec_ns:
             return int(reply.exec_ns)
     raise HorologeError(f"{TRIES} times it ran in a batch with others, or the cache answered")

@@ -53,7 +53,7 @@ def up(
 
     options = Options(
         models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler
-    )  # fmt: skip
+    )
     stop = Stop().listen()
     try:
         house = Embedded(options, log_line)
@@ -91,13 +91,17 @@ def facts(house: Embedded, description: Description, models: list[ModelState]) -
         ],
         "models": [
             {
-                "name": state.spec.name, "version": state.spec.version, "state": state.state, "reason": state.reason,
-                "runtime": state.spec.runtime, "batch_sizes": list(state.spec.batch_sizes),
+                "name": state.spec.name,
+                "version": state.spec.version,
+                "state": state.state,
+                "reason": state.reason,
+                "runtime": state.spec.runtime,
+                "batch_sizes": list(state.spec.batch_sizes),
                 "slo_ms": state.spec.slo_ns / 1e6,
             }
             for state in models
         ],
-    }  # fmt: skip
+    }
 
 
 def _print_table(found: dict[str, Any]) -> None:

@@ -153,9 +153,13 @@ def promises(found: Findings) -> list[Promise]:
     worst = min((one.share for one in found.accuracies), default=0.0)
     held = len(names) >= LEAST_MODELS and worst >= LEAST_ACCURACY
     said = [
-        Promise("accuracy, each model", f">= {LEAST_ACCURACY:.0%}, {LEAST_MODELS} models",
-                f"{worst:.1%}, {len(names)}", held),
-    ]  # fmt: skip
+        Promise(
+            "accuracy, each model",
+            f">= {LEAST_ACCURACY:.0%}, {LEAST_MODELS} models",
+            f"{worst:.1%}, {len(names)}",
+            held,
+        ),
+    ]
     for one in found.learnings:
         wanted = LEAST_LEARNED if one.policy == "exp3" else 0.0
         gain = one.after - one.before
@@ -177,8 +181,16 @@ def overload_promises(peak: Step, step: Step) -> list[Promise]:
     return [
         Promise(f"{at} goodput, of the peak", f">= {LEAST_GOODPUT:.0%}", f"{part:.1%}", part >= LEAST_GOODPUT),
         Promise(f"{at} late", f"<= {MOST_LATE:.1%}", f"{late:.2%} ({step.late})", late <= MOST_LATE),
-        Promise(f"{at} the rest refused by reason", "all", f"{step.refused:,} of {rest:,}",
-                unexplained == 0 and named >= step.refused),
-        Promise(f"{at} p99 of a refusal", f"<= {MOST_REFUSAL_MS:g} ms", f"{step.refusal_p99_ms:.1f} ms",
-                step.refusal_p99_ms <= MOST_REFUSAL_MS),
-    ]  # fmt: skip
+        Promise(
+            f"{at} the rest refused by reason",
+            "all",
+            f"{step.refused:,} of {rest:,}",
+            unexplained == 0 and named >= step.refused,
+        ),
+        Promise(
+            f"{at} p99 of a refusal",
+            f"<= {MOST_REFUSAL_MS:g} ms",
+            f"{step.refusal_p99_ms:.1f} ms",
+            step.refusal_p99_ms <= MOST_REFUSAL_MS,
+        ),
+    ]

@@ -74,10 +74,17 @@ def _steps(found: Findings, slo_ms: float) -> Table:
 
 def _add(table: Table, name: str, step: Step, style: str = "") -> None:
     table.add_row(
-        name, f"{step.rate:,.0f}", f"{step.sent:,}", f"{step.in_time:,}", f"{step.attained:.1%}", f"{step.refused:,}",
-        f"{step.late + step.other + step.unsent:,}", f"{step.p50_ms:.1f}", f"{step.p99_ms:.1f}",
+        name,
+        f"{step.rate:,.0f}",
+        f"{step.sent:,}",
+        f"{step.in_time:,}",
+        f"{step.attained:.1%}",
+        f"{step.refused:,}",
+        f"{step.late + step.other + step.unsent:,}",
+        f"{step.p50_ms:.1f}",
+        f"{step.p99_ms:.1f}",
         style=style,
-    )  # fmt: skip
+    )
 
 
 def _reasons(out: Console, step: Step) -> None:

@@ -114,9 +114,7 @@ class Supervisor:
 class Keeper:
     """One child, started again whenever it ends, until it is told to stop."""
 
-    def __init__(
-        self, spec: ChildSpec, on_line: Callable[[str, str], None], on_exit: Callable[[Exit], None]
-    ) -> None:  # fmt: skip
+    def __init__(self, spec: ChildSpec, on_line: Callable[[str, str], None], on_exit: Callable[[Exit], None]) -> None:
         self.spec = spec
         self.restarts = 0
         self._on_line = on_line
@@ -166,9 +164,16 @@ class Keeper:
     def _spawn(self) -> subprocess.Popen[str]:
         """In a process group of its own: ^C in the terminal is the supervisor's to hear, or nothing could drain."""
         return subprocess.Popen(
-            self.spec.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, **self.spec.env}, text=True, errors="replace", bufsize=1, process_group=0,
-        )  # fmt: skip
+            self.spec.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **self.spec.env},
+            text=True,
+            errors="replace",
+            bufsize=1,
+            process_group=0,
+        )
 
     def _forward(self, process: subprocess.Popen[str]) -> None:
         if process.stdout is None:

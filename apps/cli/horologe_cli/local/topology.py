@@ -79,10 +79,17 @@ def sections() -> dict[str, type[msgspec.Struct]]:
     from horologe_selector.settings import SelectorSettings
 
     return {
-        "links": LinkSettings, "frontend": FrontendSettings, "http": HttpSettings, "selector": SelectorSettings,
-        "controller": ControllerSettings, "worker": WorkerSettings, "profiler": ProfilerSettings,
-        "metrics": MetricsSettings, "log": LogSettings, "recorder": RecorderSettings,
-    }  # fmt: skip
+        "links": LinkSettings,
+        "frontend": FrontendSettings,
+        "http": HttpSettings,
+        "selector": SelectorSettings,
+        "controller": ControllerSettings,
+        "worker": WorkerSettings,
+        "profiler": ProfilerSettings,
+        "metrics": MetricsSettings,
+        "log": LogSettings,
+        "recorder": RecorderSettings,
+    }
 
 
 def flags_of(sets: Sequence[str]) -> dict[str, dict[str, str]]:

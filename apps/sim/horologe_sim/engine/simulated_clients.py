@@ -46,9 +46,15 @@ class Asker:
     """It is not a part of what is examined."""
 
     def __init__(
-        self, address: str, demand: Demand, specs: dict[str, ModelSpec], tally: Tally, patience_ns: int, begin_ns: int,
+        self,
+        address: str,
+        demand: Demand,
+        specs: dict[str, ModelSpec],
+        tally: Tally,
+        patience_ns: int,
+        begin_ns: int,
         loaded: Callable[[str], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.address = address
         self.out: list[Out] = []
         self.open: dict[int, Open] = {}
@@ -85,8 +91,10 @@ class Asker:
     def wakeup_ns(self) -> int | None:
         demand_ns = self._demand.next_ns()
         times = (
-            self._limits.next_ns(), self._cancels.next_ns(), None if demand_ns is None else demand_ns + self._begin_ns
-        )  # fmt: skip
+            self._limits.next_ns(),
+            self._cancels.next_ns(),
+            None if demand_ns is None else demand_ns + self._begin_ns,
+        )
         return min((at for at in times if at is not None), default=None)
 
     def check(self) -> None:
@@ -96,9 +104,7 @@ class Asker:
     def _ask(self, now_ns: int, ask: Ask) -> None:
         self._last_id += 1
         budget_ns = self._budget_ns(ask)
-        request = Open(
-            self._last_id, ask, now_ns, now_ns + budget_ns if budget_ns else 0, not self._loaded(ask.name)
-        )  # fmt: skip
+        request = Open(self._last_id, ask, now_ns, now_ns + budget_ns if budget_ns else 0, not self._loaded(ask.name))
         self.open[request.id] = request
         self._limits.arm(request.id, now_ns + (budget_ns or BEST_EFFORT_NS) + self._patience_ns)
         if ask.cancel_ns:
@@ -195,9 +201,20 @@ class Submitter(Asker):
         ask = request.ask
         end_ns = request.deadline_ns or request.sent_ns + BEST_EFFORT_NS
         spec = self._specs[ask.name]
-        self.out.append(Out(self._peer, Submit(
-            request.id, spec.key, max(1, end_ns - now_ns), ask.rows, self.address, request.id, not request.deadline_ns
-        )))  # fmt: skip
+        self.out.append(
+            Out(
+                self._peer,
+                Submit(
+                    request.id,
+                    spec.key,
+                    max(1, end_ns - now_ns),
+                    ask.rows,
+                    self.address,
+                    request.id,
+                    not request.deadline_ns,
+                ),
+            )
+        )
 
     def _ship(self, dispatch: Dispatch) -> None:
         items, missing = [], []

@@ -97,7 +97,7 @@ class Device:
         self._draws = Draws(noise, seed)
         self._own = {
             key: Draws(one.noise, [*seed, number]) for number, (key, one) in enumerate(models.items()) if one.noise
-        }  # fmt: skip
+        }
         self._runners: dict[tuple[int, str], Runner] = {}
 
     def inline_io(self, model: str) -> bool:
@@ -166,9 +166,7 @@ class Device:
                 self.meter.violations.append(f"{self.worker}: EXEC of {todo.model}, which is not loaded")
             self.meter.rows[todo.model, todo.rows] += 1
             self.meter.busy_ns[todo.share] += duration_ns
-        return Finished(
-            todo.action_id, todo.lane, status, now_ns, now_ns + duration_ns, duration_ns, reason=reason
-        )  # fmt: skip
+        return Finished(todo.action_id, todo.lane, status, now_ns, now_ns + duration_ns, duration_ns, reason=reason)
 
     def _done(self, runner: Runner, todo: Operation, begun: Finished) -> None:
         runner.busy = False
@@ -202,8 +200,10 @@ class Device:
         if model is None or profile is None or todo.lane in ("unload", "scan"):
             return SCAN_NS if todo.lane == "scan" else 0
         seed_ns = {
-            "load": profile.load_ns, "input": todo.rows * model.input_ns, "output": todo.rows * model.output_ns,
-        }.get(todo.lane)  # fmt: skip
+            "load": profile.load_ns,
+            "input": todo.rows * model.input_ns,
+            "output": todo.rows * model.output_ns,
+        }.get(todo.lane)
         if seed_ns is None:
             seed_ns = profile.exec_ns[todo.batch_size]
         draws = self._own.get(todo.model, self._draws) if todo.lane == "exec" else self._draws

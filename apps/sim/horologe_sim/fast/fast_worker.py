@@ -42,10 +42,16 @@ class LeanDevice:
     """
 
     def __init__(
-        self, address: str, models: Mapping[str, SimModel], pages: int, draws: Draws, delay_ns: int,
-        at: Callable[..., None], ended: Callable[[int, Ended], None],
+        self,
+        address: str,
+        models: Mapping[str, SimModel],
+        pages: int,
+        draws: Draws,
+        delay_ns: int,
+        at: Callable[..., None],
+        ended: Callable[[int, Ended], None],
         solo_ns: Mapping[int, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.address = address
         self.pages = PageCache(pages)
         self.loaded: dict[str, bool] = {}
@@ -113,10 +119,16 @@ class LeanDevice:
             return
         run.clock_ns = max(run.clock_ns, arrival_ns)
         self._actions[action.action_id] = action
-        run.lane.push(Operation(
-            action.action_id, action.share, lane, action.model,
-            earliest_ns=action.earliest_ns, latest_ns=action.latest_ns,
-        ))  # fmt: skip
+        run.lane.push(
+            Operation(
+                action.action_id,
+                action.share,
+                lane,
+                action.model,
+                earliest_ns=action.earliest_ns,
+                latest_ns=action.latest_ns,
+            )
+        )
         self.advance(arrival_ns, run)
 
     def _begin(self, now_ns: int, run: LaneRun, todo: Operation) -> None:

@@ -41,11 +41,17 @@ class Lean:
     """A run. `watch` is told of every action that has ended: the device, the message, the Result, the promised end."""
 
     def __init__(
-        self, setting: Setting, models: Sequence[SimModel], ledger: Ledger, seed: int,
-        chunks: Iterable[Chunk] = (), loops: Sequence[Loop] = (), *,
+        self,
+        setting: Setting,
+        models: Sequence[SimModel],
+        ledger: Ledger,
+        seed: int,
+        chunks: Iterable[Chunk] = (),
+        loops: Sequence[Loop] = (),
+        *,
         clock: Callable[[], int] | None = None,
         watch: Watch | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.setting = setting
         self.ledger = ledger
         self.controller = Controller("controller/0#00000001", setting.controller, HOST)
@@ -73,11 +79,17 @@ class Lean:
         self._loaded = dict.fromkeys(by_key, 0)
         self.devices = {
             f"worker/{number}#00000001": LeanDevice(
-                f"worker/{number}#00000001", by_key, setting.pages, Draws(setting.noise, [seed, 2, number]),
-                setting.worker_ns, self.at, self._ended, self._solo_ns,
+                f"worker/{number}#00000001",
+                by_key,
+                setting.pages,
+                Draws(setting.noise, [seed, 2, number]),
+                setting.worker_ns,
+                self.at,
+                self._ended,
+                self._solo_ns,
             )
             for number in range(setting.devices)
-        }  # fmt: skip
+        }
         self._join()
 
     def at(self, at_ns: int, call: Callable[[int, Any], None], argument: Any) -> None:

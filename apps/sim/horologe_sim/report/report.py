@@ -123,7 +123,7 @@ class Report(msgspec.Struct, frozen=True):
             counts = (one.loads, one.unloads, one.too_late)
             workers.append(
                 (name, f"{one.utilisation:.0%}", str(one.batches), f"{one.rows_mean:.2f}", *map(str, counts))
-            )  # fmt: skip
+            )
         applications = _table(self.applications)
         sizes = ", ".join(f"{count} of {rows}" for rows, count in self.batches.items())
         parts = (
@@ -164,10 +164,12 @@ def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join(cell.ljust(width) if at == 0 else cell.rjust(width)
-                  for at, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+        "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def rows(tally: Tally, groups: Mapping[str, str], seconds: float) -> tuple[Row, dict[str, Row]]:
@@ -190,9 +192,21 @@ def row(lines: list[Line], seconds: float) -> Row:
     p50, p99, p999 = _quantiles_ms([line.took_ns for line in lines], QUANTILES)
     (refusal,) = _quantiles_ms([line.refused_ns for line in lines], (0.99,))
     return Row(
-        sent, ok, refused, late, lost, cancelled, failed, sent - ended.total(), sum(line.cold for line in lines),
-        round(ok / seconds, 3) if seconds else 0.0, p50, p99, p999, refusal,
-    )  # fmt: skip
+        sent,
+        ok,
+        refused,
+        late,
+        lost,
+        cancelled,
+        failed,
+        sent - ended.total(),
+        sum(line.cold for line in lines),
+        round(ok / seconds, 3) if seconds else 0.0,
+        p50,
+        p99,
+        p999,
+        refusal,
+    )
 
 
 def application_row(judged: Judged) -> ApplicationRow:
@@ -215,11 +229,13 @@ def worker_row(meter: Meter, shares: int, seconds: float) -> WorkerRow:
     rows = sum(size * count for (_, size), count in meter.rows.items())
     return WorkerRow(
         round(sum(meter.busy_ns.values()) / 1e9 / (shares * seconds), 4) if seconds else 0.0,
-        batches, round(rows / batches, 3) if batches else 0.0,
-        meter.ended["load", "OK"], meter.ended["unload", "OK"],
+        batches,
+        round(rows / batches, 3) if batches else 0.0,
+        meter.ended["load", "OK"],
+        meter.ended["unload", "OK"],
         sum(count for (_, status), count in meter.ended.items() if status == "TOO_LATE"),
         tuple(meter.violations[:20]),
-    )  # fmt: skip
+    )
 
 
 def batch_sizes(meters: Iterable[Meter]) -> dict[int, int]:

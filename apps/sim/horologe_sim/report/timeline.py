@@ -74,24 +74,40 @@ class Timeline:
         _, lane = LANES[kind]
         number = self._workers.setdefault(worker, len(self._workers) + 1)
         args = {
-            "status": Status(result.status).name, "predicted_ms": (end_ns - start_ns) / 1e6,
-            "actual_ms": (result.end_ns - result.begin_ns) / 1e6, "late_ms": (result.end_ns - end_ns) / 1e6,
-        }  # fmt: skip
+            "status": Status(result.status).name,
+            "predicted_ms": (end_ns - start_ns) / 1e6,
+            "actual_ms": (result.end_ns - result.begin_ns) / 1e6,
+            "late_ms": (result.end_ns - end_ns) / 1e6,
+        }
         for tid, begin, end in ((lane + 1, start_ns, end_ns), (lane, result.begin_ns, result.end_ns)):
-            self._events.append({
-                "name": what, "cat": kind, "ph": "X", "pid": number, "tid": tid, "ts": (begin - self._begin_ns) / 1e3,
-                "dur": (end - begin) / 1e3, "args": args,
-            })  # fmt: skip
+            self._events.append(
+                {
+                    "name": what,
+                    "cat": kind,
+                    "ph": "X",
+                    "pid": number,
+                    "tid": tid,
+                    "ts": (begin - self._begin_ns) / 1e3,
+                    "dur": (end - begin) / 1e3,
+                    "args": args,
+                }
+            )
 
     def _names(self) -> list[dict[str, Any]]:
         """Metadata: what the numbers of processes and threads stand for."""
         lines = [
             (number, told)
-            for name, number in LANES.values() for number, told in ((number, name), (number + 1, f"{name} predicted"))
-        ]  # fmt: skip
+            for name, number in LANES.values()
+            for number, told in ((number, name), (number + 1, f"{name} predicted"))
+        ]
         return [
-            *({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": worker}}
-              for worker, pid in self._workers.items()),
-            *({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
-              for pid in self._workers.values() for tid, name in lines),
-        ]  # fmt: skip
+            *(
+                {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": worker}}
+                for worker, pid in self._workers.items()
+            ),
+            *(
+                {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+                for pid in self._workers.values()
+                for tid, name in lines
+            ),
+        ]

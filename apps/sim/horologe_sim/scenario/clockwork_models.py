@@ -49,11 +49,13 @@ def varieties(names: Iterable[str] = ()) -> list[Variety]:
     text = resources.files("horologe_sim").joinpath("data", "clockwork_models.csv").read_text()
     table = {
         row["model"]: Variety(
-            row["model"], float(row["weights_MB"]), float(row["transfer_ms"]),
+            row["model"],
+            float(row["weights_MB"]),
+            float(row["transfer_ms"]),
             {size: float(row[f"exec_b{size}_ms"]) for size in SIZES},
         )
         for row in csv.DictReader(text.splitlines())
-    }  # fmt: skip
+    }
     return [table[name] for name in names] if names else list(table.values())
 
 
@@ -64,6 +66,12 @@ def batch_limited_rate(variety: Variety, slo_ms: float) -> float:
 
 def _spec(name: str, variety: Variety) -> ModelSpec:
     return ModelSpec(
-        name, "1", "emulated", (TensorSpec("x", "FP32", (-1, 1)),), (TensorSpec("y", "FP32", (-1, 1)),),
-        tuple(variety.exec_ms), weights_bytes=round(variety.weights_mb * MIB), content_hash=name,
-    )  # fmt: skip
+        name,
+        "1",
+        "emulated",
+        (TensorSpec("x", "FP32", (-1, 1)),),
+        (TensorSpec("y", "FP32", (-1, 1)),),
+        tuple(variety.exec_ms),
+        weights_bytes=round(variety.weights_mb * MIB),
+        content_hash=name,
+    )

@@ -47,9 +47,16 @@ def scenario(words: Words) -> Scenario:
     loads, last_ns = _arrivals(words.trace) if words.trace else ((Load(rate=words.rate),), s(10))
     duration_ns = quantity("--duration", words.duration, DURATIONS) if words.duration else last_ns
     return Scenario(
-        entries, loads, name="command line", duration_ns=duration_ns, settle_ns=s(2), path="direct",
-        workers=words.devices, noise=NOISES[words.noise], worker=WorkerSettings(pages_bytes=words.pages * PAGE_BYTES),
-    )  # fmt: skip
+        entries,
+        loads,
+        name="command line",
+        duration_ns=duration_ns,
+        settle_ns=s(2),
+        path="direct",
+        workers=words.devices,
+        noise=NOISES[words.noise],
+        worker=WorkerSettings(pages_bytes=words.pages * PAGE_BYTES),
+    )
 
 
 def _entry(text: str, slo_ns: int) -> Entry:

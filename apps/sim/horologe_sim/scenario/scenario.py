@@ -120,9 +120,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """By key `name/version`; of all workers, or of one."""
         return {
             model.report.spec.key: model
-            for entry in self.models if worker is None or not entry.workers or worker in entry.workers
+            for entry in self.models
+            if worker is None or not entry.workers or worker in entry.workers
             for model in _copies(entry)
-        }  # fmt: skip
+        }
 
     def signatures(self) -> dict[str, ModelSpec]:
         """What requests of each model and application look like. Raises `InvalidInput` for what cannot be."""
@@ -169,9 +170,11 @@ def examples() -> list[str]:
 
 
 def run(
-    scenario: Scenario, seed: int | None = None, progress: Callable[[float], None] | None = None,
+    scenario: Scenario,
+    seed: int | None = None,
+    progress: Callable[[float], None] | None = None,
     timeline: Callable[[int], Tap] | None = None,
-) -> Report:  # fmt: skip
+) -> Report:
     """Play it. `progress` is told from time to time how far it is, from 0 to 1.
 
     `timeline` makes a tap on all cores, given when the load begins.
@@ -206,12 +209,30 @@ def read_units(where: str, value: Any, key: str = "") -> Any:
 
 
 PLAIN = {
-    "duration": "duration_ns", "warmup": "warmup_ns", "settle": "settle_ns", "patience": "patience_ns",
-    "slo": "slo_ns", "at": "at_ns", "restart": "restart_ns", "for": "for_ns", "from": "from_ns", "think": "think_ns",
-    "every": "every_ns", "burst": "burst_ns", "times": "times_ns", "clocks": "clocks_ns", "cancel_after": "cancel_ns",
-    "turn": "turn_ns", "delay": "delay_ns", "resend": "resend_ns",
-    "step": "step_ns", "minute": "minute_ns", "jitter": "jitter_ns", "notice": "notice_ns", "spike": "spike_ns",
-}  # fmt: skip
+    "duration": "duration_ns",
+    "warmup": "warmup_ns",
+    "settle": "settle_ns",
+    "patience": "patience_ns",
+    "slo": "slo_ns",
+    "at": "at_ns",
+    "restart": "restart_ns",
+    "for": "for_ns",
+    "from": "from_ns",
+    "think": "think_ns",
+    "every": "every_ns",
+    "burst": "burst_ns",
+    "times": "times_ns",
+    "clocks": "clocks_ns",
+    "cancel_after": "cancel_ns",
+    "turn": "turn_ns",
+    "delay": "delay_ns",
+    "resend": "resend_ns",
+    "step": "step_ns",
+    "minute": "minute_ns",
+    "jitter": "jitter_ns",
+    "notice": "notice_ns",
+    "spike": "spike_ns",
+}
 """What people write -> the field."""
 
 
@@ -230,10 +251,18 @@ def _copies(entry: Entry) -> list[SimModel]:
     skill = Skill(entry.accuracy, entry.alike) if entry.accuracy else None
     specs = [
         ModelSpec(
-            name, "1", "emulated", (TensorSpec("x", datatype, (-1, 1)),), (output,), sizes,
-            slo_ns=entry.slo_ns, weights_bytes=round(entry.weights_mb * MIB), content_hash=name, cache=entry.cache,
+            name,
+            "1",
+            "emulated",
+            (TensorSpec("x", datatype, (-1, 1)),),
+            (output,),
+            sizes,
+            slo_ns=entry.slo_ns,
+            weights_bytes=round(entry.weights_mb * MIB),
+            content_hash=name,
+            cache=entry.cache,
         )
         for name in names
-    ]  # fmt: skip
+    ]
     times = ms(entry.input_ms), ms(entry.output_ms)
     return [SimModel(ModelReport(spec, profile), *times, skill=skill, noise=entry.noise) for spec in specs]

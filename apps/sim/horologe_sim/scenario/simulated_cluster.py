@@ -55,9 +55,11 @@ class House:
         self.begin_ns = self.world.now_ns + scenario.settle_ns
         self.end_ns = self.begin_ns + scenario.duration_ns
         self.demand = Demand(
-            scenario.load, [model.report.spec.name for model in self.models.values()], scenario.seed,
+            scenario.load,
+            [model.report.spec.name for model in self.models.values()],
+            scenario.seed,
             scenario.duration_ns,
-        )  # fmt: skip
+        )
         self._add_services()
         for number in range(scenario.workers):
             name = f"worker/{number}"
@@ -98,11 +100,21 @@ class House:
             name: reports.worker_row(meter, scenario.worker.shares, busy_s) for name, meter in self.meters.items()
         }
         return reports.Report(
-            scenario.name, scenario.seed, scenario.controller.scheduler, scenario.path, seconds, total, models, workers,
-            reports.batch_sizes(self.meters.values()), self.world.packets, len(self.tally.strays),
-            len(self.tally.swapped), self.tally.overdue_ns / 1e6,
+            scenario.name,
+            scenario.seed,
+            scenario.controller.scheduler,
+            scenario.path,
+            seconds,
+            total,
+            models,
+            workers,
+            reports.batch_sizes(self.meters.values()),
+            self.world.packets,
+            len(self.tally.strays),
+            len(self.tally.swapped),
+            self.tally.overdue_ns / 1e6,
             {name: reports.application_row(judged) for name, judged in self.tally.judgements.items()},
-        )  # fmt: skip
+        )
 
     def loaded(self, name: str) -> bool:
         """Whether any device has the model, or all models of the application."""
@@ -117,8 +129,10 @@ class House:
 
     def _add_services(self) -> None:
         makers = {
-            "frontend": self._frontend, "selector": self._selector, "controller": self._controller,
-        }  # fmt: skip
+            "frontend": self._frontend,
+            "selector": self._selector,
+            "controller": self._controller,
+        }
         if self.scenario.path == "direct":
             makers = {"submitter": self._submitter, "controller": self._controller}
         if self.scenario.network.split:

@@ -84,9 +84,7 @@ class Demand:
 
     def __init__(self, loads: Sequence[Load], models: Sequence[str], seed: int, duration_ns: int) -> None:
         self._loads = [_Phase(load, models, [seed, 3, index], duration_ns) for index, load in enumerate(loads)]
-        streams = [
-            phase.asks(phase.times(), OPEN) for phase in self._loads if phase.load.kind != "closed"
-        ]  # fmt: skip
+        streams = [phase.asks(phase.times(), OPEN) for phase in self._loads if phase.load.kind != "closed"]
         self._open = heapq.merge(*streams)
         self._next = next(self._open, None)
         self._closed: list[Ask] = []

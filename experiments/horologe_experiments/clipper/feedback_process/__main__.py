@@ -92,10 +92,17 @@ def main() -> None:
     _run(half, meter, packets[first:], first)
     seconds, cpu_s = time.perf_counter() - begin, time.process_time() - cpu
     found = Found(
-        seconds, order.load.observations - first * order.load.list, meter.not_ok, sorted(meter.took_ns.values()),
-        cpu_s, len(half.store.groups), sum(count for count, _ in half.store.groups),
-        sorted(took_ns for _, took_ns in half.store.groups), _predict_ns(play), _resident(),
-    )  # fmt: skip
+        seconds,
+        order.load.observations - first * order.load.list,
+        meter.not_ok,
+        sorted(meter.took_ns.values()),
+        cpu_s,
+        len(half.store.groups),
+        sum(count for count, _ in half.store.groups),
+        sorted(took_ns for _, took_ns in half.store.groups),
+        _predict_ns(play),
+        _resident(),
+    )
     half.contexts.check()
     half.feedback.check()
     half.keeper.stop()

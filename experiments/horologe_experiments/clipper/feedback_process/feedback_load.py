@@ -95,9 +95,7 @@ class Play:
 
     def losses(self, number: int) -> dict[str, float]:
         place = self.input[number]
-        return {
-            model: float(self.label[at][place] != self.truth[place]) for at, model in enumerate(self.models)
-        }  # fmt: skip
+        return {model: float(self.label[at][place] != self.truth[place]) for at, model in enumerate(self.models)}
 
     def predict(self, places: Sequence[int]) -> Mapping[str, Sequence[float]]:
         """The stub models: perceptrons, by the list. What they say gives way to what was drawn."""

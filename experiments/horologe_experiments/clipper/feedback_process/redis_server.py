@@ -30,11 +30,22 @@ class Server:
         if self._wanted and not self.missing:
             self._process = subprocess.Popen(
                 [
-                    "redis-server", "--dir", str(self._folder), "--port", "0", "--unixsocket",
-                    str(self._folder / "redis.sock"), "--appendonly", "yes", "--appendfsync", "always", "--save", "",
+                    "redis-server",
+                    "--dir",
+                    str(self._folder),
+                    "--port",
+                    "0",
+                    "--unixsocket",
+                    str(self._folder / "redis.sock"),
+                    "--appendonly",
+                    "yes",
+                    "--appendfsync",
+                    "always",
+                    "--save",
+                    "",
                 ],
                 stdout=subprocess.DEVNULL,
-            )  # fmt: skip
+            )
             self._wait()
         return self
 

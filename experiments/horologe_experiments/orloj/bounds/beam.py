@@ -61,9 +61,12 @@ def search(
     requests, lines = len(problem.arrival), width * (BRANCHES + 1)
     stride = int(problem.fixed[0] + problem.per[0] * problem.solo.min())
     states = States(
-        np.zeros((lines, DIGEST + 1), np.int64), np.zeros(lines), batches(lines),
-        np.zeros((lines, requests), np.bool_), np.zeros(1, np.int64),
-    )  # fmt: skip
+        np.zeros((lines, DIGEST + 1), np.int64),
+        np.zeros(lines),
+        batches(lines),
+        np.zeros((lines, requests), np.bool_),
+        np.zeros(1, np.int64),
+    )
     states.table[0, LAST] = NONE
     states.promise[0] = guide.value[0] + guide.prices.sum()
     scratch = Scratch(np.zeros(requests, np.int64), np.zeros(LARGEST, np.int64), np.zeros(BRANCHES), batches(BRANCHES))
@@ -81,9 +84,15 @@ def search(
 
 @compiled
 def _run(
-    problem: Problem, guide: Guide, width: int, stride: int, marks: NDArray[np.int64], states: States,
-    kept: NDArray[np.int64], scratch: Scratch,
-) -> int:  # fmt: skip
+    problem: Problem,
+    guide: Guide,
+    width: int,
+    stride: int,
+    marks: NDArray[np.int64],
+    states: States,
+    kept: NDArray[np.int64],
+    scratch: Scratch,
+) -> int:
     """Until nothing can be added to any state; how many there are."""
     count, lines, until, oldest, earliest = 1, 0, 0, 0, 0
     while earliest < OVER:
@@ -105,9 +114,15 @@ def _run(
 
 @compiled
 def _advance(
-    problem: Problem, guide: Guide, marks: NDArray[np.int64], states: States, place: int, count: int, oldest: int,
+    problem: Problem,
+    guide: Guide,
+    marks: NDArray[np.int64],
+    states: States,
+    place: int,
+    count: int,
+    oldest: int,
     scratch: Scratch,
-) -> int:  # fmt: skip
+) -> int:
     """Put its children in the place of a state, the others behind the rest; how many states there are then."""
     first, now = oldest, states.table[place, TIME]
     while first < len(problem.arrival) and (states.served[place, first] or problem.deadline[first] <= now):

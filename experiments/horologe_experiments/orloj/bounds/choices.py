@@ -76,9 +76,14 @@ def choose(
 
 @inlined
 def _waiting(
-    problem: Problem, guide: Guide, served: NDArray[np.bool_], first: int, last: int, start: int,
+    problem: Problem,
+    guide: Guide,
+    served: NDArray[np.bool_],
+    first: int,
+    last: int,
+    start: int,
     waiting: NDArray[np.int64],
-) -> int:  # fmt: skip
+) -> int:
     """Requests that could be served from `start` on, the lowest price first; how many."""
     count = 0
     for request in range(first, last):
@@ -94,9 +99,18 @@ def _waiting(
 
 @inlined
 def _try(
-    problem: Problem, guide: Guide, served: NDArray[np.bool_], first: int, last: int, now: int, start: int, count: int,
-    found: int, soonest: int, scratch: Scratch,
-) -> tuple[int, int]:  # fmt: skip
+    problem: Problem,
+    guide: Guide,
+    served: NDArray[np.bool_],
+    first: int,
+    last: int,
+    now: int,
+    start: int,
+    count: int,
+    found: int,
+    soonest: int,
+    scratch: Scratch,
+) -> tuple[int, int]:
     """All sizes and longest requests of batches that start then; how many choices there are now, the first end."""
     for place in range(count):
         cap = scratch.waiting[place]
@@ -117,9 +131,18 @@ def _try(
 
 @inlined
 def _fill(
-    problem: Problem, guide: Guide, served: NDArray[np.bool_], first: int, last: int, now: int, end: int, longest: int,
-    size: int, count: int, scratch: Scratch,
-) -> tuple[int, float, bool]:  # fmt: skip
+    problem: Problem,
+    guide: Guide,
+    served: NDArray[np.bool_],
+    first: int,
+    last: int,
+    now: int,
+    end: int,
+    longest: int,
+    size: int,
+    count: int,
+    scratch: Scratch,
+) -> tuple[int, float, bool]:
     """The best members of a batch: how many, their worth, and whether one of them is as long as `longest`.
 
     First those that cannot be served after it, then by price.

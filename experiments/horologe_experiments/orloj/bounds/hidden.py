@@ -115,9 +115,15 @@ def _within(solos_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], per: int) -
 
 @compiled
 def _sweep(
-    problem: Problem, application: NDArray[np.int64], kinds: Kinds, prices: NDArray[np.float64], bucket_ns: int,
-    value: NDArray[np.float64], kind: NDArray[np.int64], members: NDArray[np.int64],
-) -> None:  # fmt: skip
+    problem: Problem,
+    application: NDArray[np.int64],
+    kinds: Kinds,
+    prices: NDArray[np.float64],
+    bucket_ns: int,
+    value: NDArray[np.float64],
+    kind: NDArray[np.int64],
+    members: NDArray[np.int64],
+) -> None:
     """Fill `value` (and what to do) from the last bucket to the first."""
     first = last = len(prices)
     chosen, worths, most = np.empty(2 * LARGEST, np.int64), np.empty(2 * LARGEST), np.zeros(LARGEST + 1)
@@ -143,9 +149,13 @@ def _sweep(
 
 @inlined
 def _most(
-    prices: NDArray[np.float64], first: int, last: int, chosen: NDArray[np.int64], worths: NDArray[np.float64],
+    prices: NDArray[np.float64],
+    first: int,
+    last: int,
+    chosen: NDArray[np.int64],
+    worths: NDArray[np.float64],
     most: NDArray[np.float64],
-) -> None:  # fmt: skip
+) -> None:
     """What so many of requests [first, last) can earn at most: those of the lowest prices, all in time."""
     count = 0
     for request in range(first, last):
@@ -156,10 +166,19 @@ def _most(
 
 @inlined
 def _best(
-    problem: Problem, application: NDArray[np.int64], kinds: Kinds, prices: NDArray[np.float64], bucket_ns: int,
-    value: NDArray[np.float64], bucket: int, place: int, first: int, last: int, chosen: NDArray[np.int64],
+    problem: Problem,
+    application: NDArray[np.int64],
+    kinds: Kinds,
+    prices: NDArray[np.float64],
+    bucket_ns: int,
+    value: NDArray[np.float64],
+    bucket: int,
+    place: int,
+    first: int,
+    last: int,
+    chosen: NDArray[np.int64],
     worths: NDArray[np.float64],
-) -> tuple[float, int]:  # fmt: skip
+) -> tuple[float, int]:
     """The best batch of a kind: its total, and how many members, which are in `chosen`."""
     wanted, within, own, others = kinds.application[place], kinds.within[place], 0, 0
     room, total, there = kinds.size[place] - kinds.own[place], 0.0, 0
@@ -184,9 +203,14 @@ def _best(
 
 @inlined
 def _insert(
-    chosen: NDArray[np.int64], worths: NDArray[np.float64], begin: int, count: int, most: int, request: int,
+    chosen: NDArray[np.int64],
+    worths: NDArray[np.float64],
+    begin: int,
+    count: int,
+    most: int,
+    request: int,
     worth: float,
-) -> int:  # fmt: skip
+) -> int:
     """Keep the `most` of highest worth, in order, from place `begin` on; how many there are."""
     at = begin + count
     if count == most:

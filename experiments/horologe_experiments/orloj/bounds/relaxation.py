@@ -73,9 +73,12 @@ def sweep(problem: Problem, reward: NDArray[np.float64], bucket_ns: int, plan: P
 @compiled
 def _room(lines: int) -> Options:
     return Options(
-        np.empty(lines, np.int64), np.empty(lines, np.int64), np.empty(lines, np.int64), np.empty(lines, np.int64),
+        np.empty(lines, np.int64),
+        np.empty(lines, np.int64),
+        np.empty(lines, np.int64),
+        np.empty(lines, np.int64),
         np.empty(lines),
-    )  # fmt: skip
+    )
 
 
 @compiled
@@ -115,13 +118,25 @@ def _list_options(problem: Problem, inside: NDArray[np.int64], count: int, last:
 
 @compiled
 def _decide(
-    problem: Problem, reward: NDArray[np.float64], bucket_ns: int, plan: Plan, bucket: int, until: int,
-    options: Options, found: int, inside: NDArray[np.int64],
-) -> None:  # fmt: skip
+    problem: Problem,
+    reward: NDArray[np.float64],
+    bucket_ns: int,
+    plan: Plan,
+    bucket: int,
+    until: int,
+    options: Options,
+    found: int,
+    inside: NDArray[np.int64],
+) -> None:
     """From `bucket` back to `until`, which have the same options: the best of them, or to wait for the next bucket."""
     deadline, solo, values, takes, firsts, worths = (
-        problem.deadline, problem.solo, plan.value, options.takes, options.first, options.worth
-    )  # fmt: skip
+        problem.deadline,
+        problem.solo,
+        plan.value,
+        options.takes,
+        options.first,
+        options.worth,
+    )
     for now in range(bucket, until - 1, -1):
         best, taken = values[now + 1], NONE
         for option in range(found):

@@ -67,9 +67,20 @@ def reply_of(answer: Answer, buffers: Sequence[Buffer], single: bool) -> Reply |
     if single and len(outputs) == 1:
         (value,) = outputs.values()
     reply = Reply(
-        outputs, value, answer.model, answer.version, answer.queue_ns, answer.exec_ns, answer.batch_size,
-        answer.cached, answer.confidence, answer.models, answer.missing, answer.defaulted, answer.prediction,
-    )  # fmt: skip
+        outputs,
+        value,
+        answer.model,
+        answer.version,
+        answer.queue_ns,
+        answer.exec_ns,
+        answer.batch_size,
+        answer.cached,
+        answer.confidence,
+        answer.models,
+        answer.missing,
+        answer.defaulted,
+        answer.prediction,
+    )
     if answer.status == Status.OK:
         return reply
     failure = error_for(answer.status, answer.reason, answer.retry_after_ns)

@@ -96,10 +96,15 @@ class Dealer:
         sock = self.socket = context.socket(zmq.DEALER)
         self.monitor = sock.get_monitor_socket(EVENTS)
         for option, value in (
-            (zmq.LINGER, 0), (zmq.IMMEDIATE, 1), (zmq.SNDHWM, HIGH_WATER), (zmq.RCVHWM, HIGH_WATER),
-            (zmq.RECONNECT_IVL, 20), (zmq.RECONNECT_IVL_MAX, 500),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS), (zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS),
-        ):  # fmt: skip
+            (zmq.LINGER, 0),
+            (zmq.IMMEDIATE, 1),
+            (zmq.SNDHWM, HIGH_WATER),
+            (zmq.RCVHWM, HIGH_WATER),
+            (zmq.RECONNECT_IVL, 20),
+            (zmq.RECONNECT_IVL_MAX, 500),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS),
+        ):
             sock.setsockopt(option, value)
         try:
             if self.keys:

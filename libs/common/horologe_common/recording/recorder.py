@@ -188,9 +188,15 @@ def write_segments(file: BinaryIO, segments: Sequence[Segment], reason: str) -> 
     )
     for segment in segments:
         entries = list(segment.entries)
-        _put(file, {
-            "core": segment.core, "start_ns": segment.start_ns, "snapshot": segment.snapshot, "entries": len(entries),
-        })  # fmt: skip
+        _put(
+            file,
+            {
+                "core": segment.core,
+                "start_ns": segment.start_ns,
+                "snapshot": segment.snapshot,
+                "entries": len(entries),
+            },
+        )
         for entry in entries:
             match entry:
                 case Handled():

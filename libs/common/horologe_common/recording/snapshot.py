@@ -29,27 +29,58 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Core
 
-PURE = frozenset({
-    *(f"horologe_common.{name}" for name in (
-        "applications", "clock", "distribution", "latency", "models", "recording.snapshot", "recording.tensor_summary",
-        "service.metrics", "status",
-    )),
-    *(f"horologe_{service}.settings" for service in ("frontend", "selector", "controller", "gpu_worker", "profiler")),
-    "horologe_selector.policy", "horologe_selector.store", "horologe_gpu_worker.execution.io_cache",
-})  # fmt: skip
+PURE = frozenset(
+    {
+        *(
+            f"horologe_common.{name}"
+            for name in (
+                "applications",
+                "clock",
+                "distribution",
+                "latency",
+                "models",
+                "recording.snapshot",
+                "recording.tensor_summary",
+                "service.metrics",
+                "status",
+            )
+        ),
+        *(
+            f"horologe_{service}.settings"
+            for service in ("frontend", "selector", "controller", "gpu_worker", "profiler")
+        ),
+        "horologe_selector.policy",
+        "horologe_selector.store",
+        "horologe_gpu_worker.execution.io_cache",
+    }
+)
 """Modules outside the cores that a core's state is made of."""
 PURE_PACKAGES = (
-    "horologe_common.core.", "horologe_common.wire.", "horologe_frontend.core.", "horologe_selector.core.",
-    "horologe_selector.policies.", "horologe_controller.core.", "horologe_controller.schedulers.",
-    "horologe_gpu_worker.core.", "horologe_profiler.core.",
-)  # fmt: skip
+    "horologe_common.core.",
+    "horologe_common.wire.",
+    "horologe_frontend.core.",
+    "horologe_selector.core.",
+    "horologe_selector.policies.",
+    "horologe_controller.core.",
+    "horologe_controller.schedulers.",
+    "horologe_gpu_worker.core.",
+    "horologe_profiler.core.",
+)
 """Packages that a core is made of. A class of another one in a core's state is an error when it is read, not when
 written."""
-ALLOWED = frozenset({
-    ("builtins", "set"), ("builtins", "frozenset"), ("builtins", "bytearray"), ("collections", "deque"),
-    ("collections", "Counter"), ("collections", "OrderedDict"), ("msgspec._core", "rebuild"),
-    ("horologe_common.recording.snapshot", "method"), ("random", "Random"),
-})  # fmt: skip
+ALLOWED = frozenset(
+    {
+        ("builtins", "set"),
+        ("builtins", "frozenset"),
+        ("builtins", "bytearray"),
+        ("collections", "deque"),
+        ("collections", "Counter"),
+        ("collections", "OrderedDict"),
+        ("msgspec._core", "rebuild"),
+        ("horologe_common.recording.snapshot", "method"),
+        ("random", "Random"),
+    }
+)
 KEEP_BYTES = 256
 """Byte strings up to this are keys and hashes, and are kept; longer ones are tensors."""
 BYTES_LIMIT = 1 << 33
@@ -145,9 +176,11 @@ def load_message(dumped: Any) -> Any:
 def method(owner: Any, name: str) -> Any:
     """A method of an object of ours, found again by name."""
     cls = type(owner)
-    if not _is_pure(cls.__module__) or name.startswith("__") or not isinstance(
-        getattr(cls, name, None), types.FunctionType
-    ):  # fmt: skip
+    if (
+        not _is_pure(cls.__module__)
+        or name.startswith("__")
+        or not isinstance(getattr(cls, name, None), types.FunctionType)
+    ):
         raise SnapshotError(f"snapshot: {cls.__qualname__}.{name} is no method of a core")
     return getattr(owner, name)
 

@@ -57,9 +57,11 @@ def configure(settings: LogSettings, service: str) -> None:
         event["service"] = service
         return event
 
-    renderer: Any = structlog.processors.JSONRenderer() if settings.json else structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty()
-    )  # fmt: skip
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if settings.json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
     formatter = structlog.stdlib.ProcessorFormatter(
         processors=[
             fields,

@@ -82,7 +82,7 @@ METRICS: dict[str, Metric] = {
     "horologe_application_model_loss_total": Metric("counter", "Loss of these predictions, each 0 to 1", PART),
     "horologe_messages_dropped_total": Metric("counter", "Messages without a route (receiver has left or restarted)"),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
-}  # fmt: skip
+}
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 

@@ -63,14 +63,65 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "HEADER_LIMIT", "PEER_HEADER_LIMIT", "PROTOCOL", "Acknowledged", "Admit", "Answer", "AnyMessage",
-    "ApplicationInfo", "ApplicationState", "Applications", "Cancel", "Declare", "Describe", "Description",
-    "Directory", "Dispatch", "Distributions", "Drain", "Durations", "Feedback", "Hello", "Infer", "Letter", "Load",
-    "Message", "ModelInfo", "ModelReport", "ModelStanding", "ModelState", "Models", "Observation", "Outcome",
-    "Outputs", "Ping", "Pong", "Predict", "Query", "Register", "Rejected", "Release", "Result", "Rollback", "Row",
-    "RowStatus", "Sample", "Scan", "Share", "ShareState", "Ship", "Shipped", "Submit", "Tensor", "Unload", "Welcome",
-    "Withdraw", "decode", "encode", "tensors",
-]  # fmt: skip
+    "HEADER_LIMIT",
+    "PEER_HEADER_LIMIT",
+    "PROTOCOL",
+    "Acknowledged",
+    "Admit",
+    "Answer",
+    "AnyMessage",
+    "ApplicationInfo",
+    "ApplicationState",
+    "Applications",
+    "Cancel",
+    "Declare",
+    "Describe",
+    "Description",
+    "Directory",
+    "Dispatch",
+    "Distributions",
+    "Drain",
+    "Durations",
+    "Feedback",
+    "Hello",
+    "Infer",
+    "Letter",
+    "Load",
+    "Message",
+    "ModelInfo",
+    "ModelReport",
+    "ModelStanding",
+    "ModelState",
+    "Models",
+    "Observation",
+    "Outcome",
+    "Outputs",
+    "Ping",
+    "Pong",
+    "Predict",
+    "Query",
+    "Register",
+    "Rejected",
+    "Release",
+    "Result",
+    "Rollback",
+    "Row",
+    "RowStatus",
+    "Sample",
+    "Scan",
+    "Share",
+    "ShareState",
+    "Ship",
+    "Shipped",
+    "Submit",
+    "Tensor",
+    "Unload",
+    "Welcome",
+    "Withdraw",
+    "decode",
+    "encode",
+    "tensors",
+]
 
 PROTOCOL = 1
 HEADER_LIMIT = 64 << 10
@@ -78,13 +129,44 @@ HEADER_LIMIT = 64 << 10
 PEER_HEADER_LIMIT = 16 << 20
 
 AnyMessage: TypeAlias = (
-    Predict | Answer | Cancel | ModelInfo | Models | Admit | Describe | Description
-    | Hello | Welcome | Directory | Rejected
-    | Query | Release | Submit | Outcome | Dispatch | Ship | Outputs
-    | Infer | Load | Unload | Result | Ping | Pong | Register | Scan | Drain
-    | Sample | Distributions
-    | Applications | ApplicationInfo | Declare | Withdraw | Rollback | Feedback | Acknowledged
-)  # fmt: skip
+    Predict
+    | Answer
+    | Cancel
+    | ModelInfo
+    | Models
+    | Admit
+    | Describe
+    | Description
+    | Hello
+    | Welcome
+    | Directory
+    | Rejected
+    | Query
+    | Release
+    | Submit
+    | Outcome
+    | Dispatch
+    | Ship
+    | Outputs
+    | Infer
+    | Load
+    | Unload
+    | Result
+    | Ping
+    | Pong
+    | Register
+    | Scan
+    | Drain
+    | Sample
+    | Distributions
+    | Applications
+    | ApplicationInfo
+    | Declare
+    | Withdraw
+    | Rollback
+    | Feedback
+    | Acknowledged
+)
 
 
 class Letter(Message, frozen=True):

@@ -112,10 +112,22 @@ class Actions:
             rows.append(Row(holder, request.input_id, submitter, request.submit_id, request.rows))
             by_holder.setdefault(request.holder, []).append(request.input_id)
         offset_ns = self._cluster.workers[share.worker].offset_ns()
-        outs = [Out(share.worker, Infer(
-            action.id, share.number, batch.model, batch.batch_size, tuple(rows), tuple(parties),
-            now_ns + offset_ns, batch.latest_ns + offset_ns, batch.expected_ns,
-        ))]  # fmt: skip
+        outs = [
+            Out(
+                share.worker,
+                Infer(
+                    action.id,
+                    share.number,
+                    batch.model,
+                    batch.batch_size,
+                    tuple(rows),
+                    tuple(parties),
+                    now_ns + offset_ns,
+                    batch.latest_ns + offset_ns,
+                    batch.expected_ns,
+                ),
+            )
+        ]
         for holder_address, input_ids in by_holder.items():
             outs.append(Out(holder_address, Dispatch(action.id, share.worker, tuple(input_ids))))
         return outs
@@ -137,17 +149,35 @@ class Actions:
         return Out(share.worker, Unload(self._last_id, share.number, model))
 
     def _act(
-        self, now_ns: int, kind: Kind, share: Share, model: str, size: int, requests: list[Request], start_ns: int,
-        expected_ns: int, action_id: int = 0,
-    ) -> Action:  # fmt: skip
+        self,
+        now_ns: int,
+        kind: Kind,
+        share: Share,
+        model: str,
+        size: int,
+        requests: list[Request],
+        start_ns: int,
+        expected_ns: int,
+        action_id: int = 0,
+    ) -> Action:
         if not action_id:
             action_id = self._last_id = self._last_id + 1
         end_ns = start_ns + expected_ns
         estimate = share.estimates.get(model)
         action = Action(
-            action_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns,
+            action_id,
+            kind,
+            share,
+            model,
+            size,
+            requests,
+            now_ns,
+            start_ns,
+            end_ns,
+            expected_ns,
+            end_ns,
             estimate.typical(now_ns, size) if estimate else expected_ns,
-        )  # fmt: skip
+        )
         self._pending[action.id] = action
         _lane(action).add(action)
         return action

@@ -23,7 +23,7 @@ from horologe_common.wire import (
     Register,
     Result,
     Submit,
-)  # fmt: skip
+)
 from horologe_controller.core.actions import Actions
 from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.load_backoff import Pauses

@@ -131,8 +131,9 @@ def _with_any(parts: Sequence[Part]) -> list[Part]:
     for application, length in lesser:
         if (application, length) not in known:
             like = [
-                part.solo for part in parts
+                part.solo
+                for part in parts
                 if (not application or part.application == application) and (not length or part.length == length)
-            ]  # fmt: skip
+            ]
             known[application, length] = Part(application, length, mixture(like))
     return list(known.values())

@@ -23,10 +23,23 @@ UNANSWERED = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Statu
 def addressed(answer: Answer, client_id: int) -> Answer:
     """The answer under the id that the client gave its request."""
     return Answer(
-        client_id, answer.status, answer.outputs, answer.reason, answer.retry_after_ns, answer.model, answer.version,
-        answer.queue_ns, answer.exec_ns, answer.batch_size, answer.cached, answer.confidence, answer.models,
-        answer.missing, answer.defaulted, answer.prediction,
-    )  # fmt: skip
+        client_id,
+        answer.status,
+        answer.outputs,
+        answer.reason,
+        answer.retry_after_ns,
+        answer.model,
+        answer.version,
+        answer.queue_ns,
+        answer.exec_ns,
+        answer.batch_size,
+        answer.cached,
+        answer.confidence,
+        answer.models,
+        answer.missing,
+        answer.defaulted,
+        answer.prediction,
+    )
 
 
 def default_of(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:

@@ -144,12 +144,18 @@ def _merged(application: Application, specs: Sequence[ModelSpec]) -> ModelSpec:
             )
         inputs = fitting
     return ModelSpec(
-        application.name, "", RUNTIME, inputs,
+        application.name,
+        "",
+        RUNTIME,
+        inputs,
         first.outputs if application.task == "any" else output_specs(application),
-        (min(spec.max_batch for spec in specs),), first.batched, ms(application.slo_ms), cache=True,
+        (min(spec.max_batch for spec in specs),),
+        first.batched,
+        ms(application.slo_ms),
+        cache=True,
         padded=all(spec.padded for spec in specs),
         max_length=min((spec.max_length for spec in specs if spec.max_length), default=0),
-    )  # fmt: skip
+    )
 
 
 def _common(ours: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple[TensorSpec, ...] | None:

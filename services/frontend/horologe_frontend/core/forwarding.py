@@ -44,9 +44,14 @@ class Questions:
     """Each has exactly one answer. `controller`: its address, empty while it is away."""
 
     def __init__(
-        self, catalogue: Catalogue, declared: Declared, selectors: Selectors, counts: Counts, feedbacks: Feedbacks,
+        self,
+        catalogue: Catalogue,
+        declared: Declared,
+        selectors: Selectors,
+        counts: Counts,
+        feedbacks: Feedbacks,
         settings: FrontendSettings,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.controller = ""
         self._catalogue = catalogue
         self._declared = declared
@@ -55,14 +60,22 @@ class Questions:
         self._feedbacks = feedbacks
         self._relay = Relay(settings.ask_ns, settings.max_pending)
         self._from_clients: dict[type, Answerer] = {
-            ModelInfo: self._model_info, Admit: self._ask_controller, Describe: self._ask_controller,
-            Declare: self._declare, Withdraw: self._ask_selector, Rollback: self._ask_selector,
-            ApplicationInfo: self._ask_selector, Feedback: self._feedback,
-        }  # fmt: skip
+            ModelInfo: self._model_info,
+            Admit: self._ask_controller,
+            Describe: self._ask_controller,
+            Declare: self._declare,
+            Withdraw: self._ask_selector,
+            Rollback: self._ask_selector,
+            ApplicationInfo: self._ask_selector,
+            Feedback: self._feedback,
+        }
         self._from_peers: dict[type, Answerer] = {
-            Models: self._models, Applications: self._applications, Description: self._told,
-            Acknowledged: self._acknowledged, Ping: self._ping,
-        }  # fmt: skip
+            Models: self._models,
+            Applications: self._applications,
+            Description: self._told,
+            Acknowledged: self._acknowledged,
+            Ping: self._ping,
+        }
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
         """What follows from a message; `trusted`: of a peer, not a client."""

@@ -63,12 +63,17 @@ class Frontend:
         self._workers: dict[str, bool] = {}
         self.draining = False
         self._from_clients: dict[type, Handler] = {
-            Predict: self._predict, Cancel: self._cancelled, Gone: self._gone,
-        }  # fmt: skip
+            Predict: self._predict,
+            Cancel: self._cancelled,
+            Gone: self._gone,
+        }
         self._from_peers: dict[type, Handler] = {
-            Answer: self._answered, Applications: self._announced, Dispatch: self._ship, Release: self._release,
+            Answer: self._answered,
+            Applications: self._announced,
+            Dispatch: self._ship,
+            Release: self._release,
             Joined: self._joined,
-        }  # fmt: skip
+        }
 
     def drain(self) -> None:
         """Refuse what comes from now on."""

@@ -83,9 +83,17 @@ class Admission:
         digest = self.digest(message.inputs, buffers) if spec.cache or spec.runtime == RUNTIME else b""
         key = self._hold(message.inputs, buffers)
         query = Query(
-            key, "" if application else spec.key, budget_ns, rows, digest, best_effort, alike, length,
-            message.application, message.context,
-        )  # fmt: skip
+            key,
+            "" if application else spec.key,
+            budget_ns,
+            rows,
+            digest,
+            best_effort,
+            alike,
+            length,
+            message.application,
+            message.context,
+        )
         deadline_ns = now_ns + budget_ns
         if application is None or application.default is None:
             give_up_ns = deadline_ns + self.settings.grace_ns
@@ -93,12 +101,17 @@ class Admission:
             give_up_ns = deadline_ns - min(self._lag.lead_ns(now_ns), budget_ns // 4)
         return Request(
             key, client, message.id, spec, now_ns, deadline_ns, query, message.outputs, give_up_ns, application
-        )  # fmt: skip
+        )
 
     def stage(
-        self, spec: ModelSpec, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer], digest: bytes, budget_ns: int,
+        self,
+        spec: ModelSpec,
+        inputs: tuple[Tensor, ...],
+        buffers: Sequence[Buffer],
+        digest: bytes,
+        budget_ns: int,
         context: str,
-    ) -> Query:  # fmt: skip
+    ) -> Query:
         """A best-effort query of an application, that nobody waits for; its inputs are staged.
 
         Raises what is wrong with it, or `Refused`.

@@ -72,8 +72,10 @@ def read_application(name: str, body: bytes) -> Application:
 def application_json(state: ApplicationState) -> dict[str, Any]:
     """`standings` only where it has any."""
     document: dict[str, Any] = {
-        "application": _fields(state.application), "revision": state.revision, "contexts": state.contexts,
-    }  # fmt: skip
+        "application": _fields(state.application),
+        "revision": state.revision,
+        "contexts": state.contexts,
+    }
     if state.standings:
         document["standings"] = [_fields(standing) for standing in state.standings]
     return document
@@ -97,9 +99,11 @@ def prediction_json(application: str, answer: Answer, buffers: Sequence[Buffer])
 def about(answer: Answer) -> dict[str, Any]:
     """What an application says beside its outputs."""
     return {
-        "models": answer.models, "missing": answer.missing, "cached": answer.cached,
+        "models": answer.models,
+        "missing": answer.missing,
+        "cached": answer.cached,
         "prediction_id": answer.prediction.hex(),
-    }  # fmt: skip
+    }
 
 
 def read_feedback(body: bytes, signature: Callable[[], ModelSpec]) -> tuple[tuple[Observation, ...], list[Buffer]]:

@@ -31,9 +31,14 @@ def answers(action: Action, status: int, outputs: Sequence[tuple[Tensor, Buffer]
     for submitter, (items, spans) in by_submitter.items():
         parts = _cut(outputs, spans, action.rows, action.spec.batched) if spans else []
         message = Outputs(
-            action.infer.action_id, tuple(items), tuple(tensor for tensor, _ in parts), action.infer.model,
-            action.batch_size, begin_ns, end_ns,
-        )  # fmt: skip
+            action.infer.action_id,
+            tuple(items),
+            tuple(tensor for tensor, _ in parts),
+            action.infer.model,
+            action.batch_size,
+            begin_ns,
+            end_ns,
+        )
         outs.append(Out(submitter, message, [buffer for _, buffer in parts]))
     return outs
 

@@ -25,9 +25,21 @@ class Action:
     """One Infer. `waiting` rows have neither inputs nor a failure yet; each row ends with one of the two."""
 
     __slots__ = (
-        "_where", "batch_size", "cancelled", "controller", "cut", "failed", "infer", "inputs", "lane", "ready_ns",
-        "rows", "spec", "timing", "waiting",
-    )  # fmt: skip
+        "_where",
+        "batch_size",
+        "cancelled",
+        "controller",
+        "cut",
+        "failed",
+        "infer",
+        "inputs",
+        "lane",
+        "ready_ns",
+        "rows",
+        "spec",
+        "timing",
+        "waiting",
+    )
 
     def __init__(self, infer: Infer, spec: ModelSpec, controller: str) -> None:
         self.infer = infer
@@ -105,11 +117,19 @@ class Action:
         columns = [[inputs[at] for _, inputs in rows] for at in range(len(spec.inputs))]
         shapes = _different(columns) if spec.padded else []
         return Operation(
-            infer.action_id, infer.share, lane, infer.model, self.batch_size, self.rows,
-            infer.earliest_ns, infer.latest_ns, infer.expected_ns,
+            infer.action_id,
+            infer.share,
+            lane,
+            infer.model,
+            self.batch_size,
+            self.rows,
+            infer.earliest_ns,
+            infer.latest_ns,
+            infer.expected_ns,
             [_joined(column, self.rows, spec.batched, bool(shapes)) for column in columns],
-            runtime=spec.runtime, shapes=shapes,
-        )  # fmt: skip
+            runtime=spec.runtime,
+            shapes=shapes,
+        )
 
     def _alike(self, rows: list[tuple[int, RowInputs]]) -> list[tuple[int, RowInputs]]:
         """Rows that can share a batch with the first: equal in variable dimensions. The others can be planned again."""

@@ -181,9 +181,17 @@ class Infers:
         infer, action.lane = action.infer, lane
         earliest_ns, latest_ns = (infer.earliest_ns, infer.latest_ns) if lane == "exec" else (0, NEVER_NS)
         operation = Operation(
-            infer.action_id, infer.share, lane, infer.model, action.batch_size, action.rows, earliest_ns, latest_ns,
-            infer.expected_ns, staged=finished.staged,
-        )  # fmt: skip
+            infer.action_id,
+            infer.share,
+            lane,
+            infer.model,
+            action.batch_size,
+            action.rows,
+            earliest_ns,
+            latest_ns,
+            infer.expected_ns,
+            staged=finished.staged,
+        )
         self.out.append(Out(self.lanes, operation))
 
     def _end(
@@ -202,9 +210,7 @@ class Infers:
             self.early.ended(action_id)
             self._deadlines.cancel(action_id)
         begin_ns, end_ns, device_ns = action.timing if action.timing[1] else (now_ns, now_ns, 0)
-        result = Result(
-            action_id, int(status), begin_ns, end_ns, device_ns, action.ready_ns, action.not_ok(), reason
-        )  # fmt: skip
+        result = Result(action_id, int(status), begin_ns, end_ns, device_ns, action.ready_ns, action.not_ok(), reason)
         self.out.append(Out(action.controller, result))
         if status in (Status.OK, Status.FAILED):
             self.out.extend(answers(action, status, outputs, reason))

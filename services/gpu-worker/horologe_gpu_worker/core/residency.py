@@ -62,9 +62,14 @@ class Residency:
             self._loading[load.model] = [(sender, load.action_id)]
             self._model_of[load.action_id] = load.model
             operation = Operation(
-                load.action_id, self.share, "load", load.model,
-                earliest_ns=load.earliest_ns, latest_ns=load.latest_ns, expected_ns=load.expected_ns,
-            )  # fmt: skip
+                load.action_id,
+                self.share,
+                "load",
+                load.model,
+                earliest_ns=load.earliest_ns,
+                latest_ns=load.latest_ns,
+                expected_ns=load.expected_ns,
+            )
             self.out.append(Out(self.lanes, operation))
 
     def unload(self, now_ns: int, sender: str, unload: Unload) -> None:
@@ -86,9 +91,13 @@ class Residency:
             self.pages.free(model)
         for sender, action_id in self._loading.pop(model, ()):
             result = Result(
-                action_id, int(finished.status), finished.begin_ns, finished.end_ns, finished.device_ns,
+                action_id,
+                int(finished.status),
+                finished.begin_ns,
+                finished.end_ns,
+                finished.device_ns,
                 reason=finished.reason,
-            )  # fmt: skip
+            )
             self.out.append(Out(sender, result))
         askers = self._unload_next.pop(model, ())
         if askers and model in self.pages:

@@ -55,10 +55,18 @@ class Worker:
         self._scans: dict[int, str] = {}
         self._scan_number = 0
         self._handlers: dict[type, Handler] = {
-            Infer: self._infer, Ship: self._ship, Finished: self._finished, Load: self._load, Unload: self._unload,
-            Cancel: self._cancel, Ping: self._ping, Scan: self._scan, Drain: self._drain, Joined: self._joined,
+            Infer: self._infer,
+            Ship: self._ship,
+            Finished: self._finished,
+            Load: self._load,
+            Unload: self._unload,
+            Cancel: self._cancel,
+            Ping: self._ping,
+            Scan: self._scan,
+            Drain: self._drain,
+            Joined: self._joined,
             Gone: self._gone,
-        }  # fmt: skip
+        }
 
     def drain(self) -> None:
         """Finish what is in flight, take nothing new, and tell controllers so: what they still send is refused."""

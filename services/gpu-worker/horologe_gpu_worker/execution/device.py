@@ -74,9 +74,13 @@ class Device:
         self._loaded: dict[str, _Loaded] = {}
         self._space = Workspace()
         self._do: dict[str, Callable[[Operation], Finished]] = {
-            "load": self._load, "unload": self._unload, "input": self._input, "exec": self._exec,
-            "output": self._output, "scan": self._scan,
-        }  # fmt: skip
+            "load": self._load,
+            "unload": self._unload,
+            "input": self._input,
+            "exec": self._exec,
+            "output": self._output,
+            "scan": self._scan,
+        }
 
     def run(self, operation: Operation) -> Finished:
         """Carry the operation out. What goes wrong is a Finished with status FAILED and the reason."""
@@ -169,9 +173,17 @@ def _not_loaded(operation: Operation) -> Finished:
 
 
 def _finished(
-    operation: Operation, begin_ns: int, end_ns: int = 0, *, status: Status = Status.OK, outputs: Sequence[Any] = (),
-    reason: str = "", staged: Any = None, models: Sequence[ModelReport] = (), device_ns: int = 0,
-) -> Finished:  # fmt: skip
+    operation: Operation,
+    begin_ns: int,
+    end_ns: int = 0,
+    *,
+    status: Status = Status.OK,
+    outputs: Sequence[Any] = (),
+    reason: str = "",
+    staged: Any = None,
+    models: Sequence[ModelReport] = (),
+    device_ns: int = 0,
+) -> Finished:
     """`device_ns`: as the device itself timed it; 0: it is the time between begin and end."""
     end_ns = end_ns or monotonic_ns()
     return Finished(

@@ -46,9 +46,14 @@ class LaneThread:
     """
 
     def __init__(
-        self, name: str, run: Callable[[Operation], Finished], post: Callable[[Finished], None], spin_ns: int,
-        priority: Priority, core: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        run: Callable[[Operation], Finished],
+        post: Callable[[Finished], None],
+        spin_ns: int,
+        priority: Priority,
+        core: int | None = None,
+    ) -> None:
         self.name = name
         self._run = run
         self._post = post

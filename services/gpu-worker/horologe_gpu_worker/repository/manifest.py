@@ -111,9 +111,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _check(path: Path, manifest: Manifest) -> None:
     for key, number, least in (
-        ("threads", manifest.threads, 1), ("profile_length", manifest.profile_length, 1),
+        ("threads", manifest.threads, 1),
+        ("profile_length", manifest.profile_length, 1),
         ("max_length", manifest.max_length, 0),
-    ):  # fmt: skip
+    ):
         if number < least:
             raise InvalidModel(f"{path}: {key}: got {number}, wanted at least {least}")
     for key, text in (("slo", manifest.slo), ("cache_ttl", manifest.cache_ttl), ("timeout", manifest.timeout)):

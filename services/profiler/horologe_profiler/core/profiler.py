@@ -53,9 +53,14 @@ class Profiler:
         self._controller = ""
         self._last_id = 0
         self._handlers: dict[type, Handler] = {
-            Sample: self._sample, Dispatch: self._ship, Outputs: self._outputs, Outcome: self._outcome,
-            Models: self._announced, Joined: self._joined, Gone: self._gone,
-        }  # fmt: skip
+            Sample: self._sample,
+            Dispatch: self._ship,
+            Outputs: self._outputs,
+            Outcome: self._outcome,
+            Models: self._announced,
+            Joined: self._joined,
+            Gone: self._gone,
+        }
 
     def restore(self, now_ns: int, kept: Kept, away_ns: int) -> None:
         """What an earlier incarnation had learned `away_ns` ago."""
@@ -149,10 +154,24 @@ class Profiler:
         if task.size == 1:
             part.due_ns = now_ns + self.settings.steady_ns
         self._runs.begin(now_ns, task)
-        self.out.append(Out(self._controller, Submit(
-            task.id, task.key.model, self.settings.budget_ns, task.size, self.address, task.id, True, 0, task.length,
-            task.key.application, True,
-        )))  # fmt: skip
+        self.out.append(
+            Out(
+                self._controller,
+                Submit(
+                    task.id,
+                    task.key.model,
+                    self.settings.budget_ns,
+                    task.size,
+                    self.address,
+                    task.id,
+                    True,
+                    0,
+                    task.length,
+                    task.key.application,
+                    True,
+                ),
+            )
+        )
 
     def _repeat(self, task: Task) -> bool:
         """Stage the batch instead of its row; False without room."""

@@ -66,9 +66,13 @@ class Selector:
     """What its models predict decides: recorded as outlines (outlines.py)."""
 
     def __init__(
-        self, address: str, settings: SelectorSettings, chance: Chance, losses: Mapping[str, Loss] | None = None,
+        self,
+        address: str,
+        settings: SelectorSettings,
+        chance: Chance,
+        losses: Mapping[str, Loss] | None = None,
         shared: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.address = address
         self.settings = settings
         self.out: list[Out] = []
@@ -76,9 +80,7 @@ class Selector:
         self.stats = Stats()
         self.catalogue = Catalogue()
         self.flights = Flights(Cache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._landed)
-        self.registry = Registry(
-            losses or {}, self.catalogue, self._post, self.store, shared, settings.applications
-        )  # fmt: skip
+        self.registry = Registry(losses or {}, self.catalogue, self._post, self.store, shared, settings.applications)
         self.contexts = Contexts(settings, address, shared)
         self.standings = Standings(self.registry, self.contexts, settings.context_read_ns, self._post)
         self.feedback = Feedbacks(settings, self.registry.running, self.contexts, self.flights.cache)
@@ -89,12 +91,23 @@ class Selector:
         self._stirred = True
         self._wakeup_ns = 0
         self._handlers: dict[type, Handler] = {
-            Query: self._query, Outputs: self.flights.outputs, Outcome: self.flights.outcome, Cancel: self._cancelled,
-            Models: self._announced, Joined: self._joined, Gone: self._gone, Pong: self.ways.told,
-            Declare: self.registry.declare, Withdraw: self.registry.withdraw, Rollback: self.registry.rollback,
-            ApplicationInfo: self.standings.ask, Feedback: self.feedback.take_in, Found: self._kept,
-            Written: self._kept, Listed: self.registry.listed,
-        }  # fmt: skip
+            Query: self._query,
+            Outputs: self.flights.outputs,
+            Outcome: self.flights.outcome,
+            Cancel: self._cancelled,
+            Models: self._announced,
+            Joined: self._joined,
+            Gone: self._gone,
+            Pong: self.ways.told,
+            Declare: self.registry.declare,
+            Withdraw: self.registry.withdraw,
+            Rollback: self.registry.rollback,
+            ApplicationInfo: self.standings.ask,
+            Feedback: self.feedback.take_in,
+            Found: self._kept,
+            Written: self._kept,
+            Listed: self.registry.listed,
+        }
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """One message from a frontend, a worker, the controller, the keeper or the loop."""
@@ -110,10 +123,14 @@ class Selector:
         self._stirred = False
         self._tick(now_ns)
         times = (
-            self.ensembles.deadlines.next_ns(), self.contexts.wakeup_ns(), self.feedback.wakeup_ns(),
-            self.registry.next_ns(), self.ways.next_ns() if self.registry.running else None,
-            self.standings.next_ns(), 0 if self.ensembles.finished else None,
-        )  # fmt: skip
+            self.ensembles.deadlines.next_ns(),
+            self.contexts.wakeup_ns(),
+            self.feedback.wakeup_ns(),
+            self.registry.next_ns(),
+            self.ways.next_ns() if self.registry.running else None,
+            self.standings.next_ns(),
+            0 if self.ensembles.finished else None,
+        )
         self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
 
     def _tick(self, now_ns: int) -> None:

@@ -42,8 +42,11 @@ OF_FAMILY = "WHERE key >= ? || char(10) AND key < ? || char(11)"
 
 PRAGMAS = (
     "page_size=1024",  # a record is 100 to 200 bytes, and a commit writes whole pages
-    "locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "cache_size=-16000",
-)  # fmt: skip
+    "locking_mode=EXCLUSIVE",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "cache_size=-16000",
+)
 
 log = logger("selector")
 

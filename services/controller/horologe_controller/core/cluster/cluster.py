@@ -73,12 +73,18 @@ class Cluster:
         """The shares that can be planned for, as an operator sees them, and how long a model is expected to take."""
         return tuple(
             ShareState(
-                share.worker, share.number, share.device, share.pages_total, share.pages_free, tuple(share.resident),
-                len(share.exec.pending) + len(share.load.pending), share.exec.free_at(now_ns) - now_ns,
+                share.worker,
+                share.number,
+                share.device,
+                share.pages_total,
+                share.pages_free,
+                tuple(share.resident),
+                len(share.exec.pending) + len(share.load.pending),
+                share.exec.free_at(now_ns) - now_ns,
                 *share.expected(now_ns, model),
             )
             for share in self.shares()
-        )  # fmt: skip
+        )
 
     def register(self, worker: Worker, message: Register) -> None:
         """Take a worker's own account of its pages and models; what it does not serve any more is withdrawn."""

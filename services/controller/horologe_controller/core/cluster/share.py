@@ -74,9 +74,15 @@ class Share:
     """
 
     def __init__(
-        self, worker: str, number: int, index: int, device: str, pages_total: int, holders: Holders,
+        self,
+        worker: str,
+        number: int,
+        index: int,
+        device: str,
+        pages_total: int,
+        holders: Holders,
         outstanding: Outstanding,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.worker = worker
         self.number = number
         self.index = index

@@ -35,9 +35,14 @@ class Requests:
     """Law: every Submit taken is answered once, by an Outcome or a worker's Outputs, unless it is cancelled."""
 
     def __init__(
-        self, settings: ControllerSettings, cluster: Cluster, scheduler: Scheduler, repository: Repository, stats: Stats,
+        self,
+        settings: ControllerSettings,
+        cluster: Cluster,
+        scheduler: Scheduler,
+        repository: Repository,
+        stats: Stats,
         post: Callable[[Out], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.book = Book()
         self._settings = settings
         self._cluster = cluster

@@ -30,9 +30,22 @@ class Book:
     def enter(self, sender: str, submit: Submit, spec: ModelSpec, arrival_ns: int, deadline_ns: int) -> Request:
         self._last_id += 1
         request = Request(
-            self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
-            arrival_ns, deadline_ns, submit.best_effort, submit.alike, submit.length, submit.application, submit.solo,
-        )  # fmt: skip
+            self._last_id,
+            sender,
+            submit.id,
+            spec,
+            submit.model,
+            submit.rows,
+            submit.holder,
+            submit.input_id,
+            arrival_ns,
+            deadline_ns,
+            submit.best_effort,
+            submit.alike,
+            submit.length,
+            submit.application,
+            submit.solo,
+        )
         if submit.solo:
             request.alike = -request.id  # nothing is like it: no batch has others in it
         self._open[request.id] = self._by_submit[sender, submit.id] = request

@@ -70,9 +70,7 @@ def best(
         return None
     places, size = candidates[chosen]
     high, low = np.interp((PROMISE, 1 - PROMISE), outlook.cdf[chosen], known.grid_ns)
-    return Prospect(
-        tuple(places.tolist()), size, int(known.base_ns + size * high), int(known.base_ns + size * low)
-    )  # fmt: skip
+    return Prospect(tuple(places.tolist()), size, int(known.base_ns + size * high), int(known.base_ns + size * low))
 
 
 def _candidates(left_ns: Floats, kind: Places, sizes: Sequence[int], known: ModelDurations) -> list[tuple[Places, int]]:

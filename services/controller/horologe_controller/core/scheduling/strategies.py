@@ -122,9 +122,7 @@ class Ranking:
         assert all(entries[entry] == (queue, rank) for queue, (entry, rank) in self._known.items() if entry)
 
 
-def oldest(
-    now_ns: int, start_ns: int, share: Share, queue: ModelQueue, until_ns: int = NEVER_NS
-) -> Strategy | None:  # fmt: skip
+def oldest(now_ns: int, start_ns: int, share: Share, queue: ModelQueue, until_ns: int = NEVER_NS) -> Strategy | None:
     """Best effort: the longest waiting request first, in a batch that ends by `until_ns`."""
     if not queue:
         return None

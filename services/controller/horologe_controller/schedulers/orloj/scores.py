@@ -50,9 +50,9 @@ class Scores:
         points, widths = (edges[:-1, None] + half * (1 + nodes)).ravel(), (half * weights).ravel()
         inside, any_inside = np.array([row.cdf(points) for row in (*rows, any_row)]), any_row.cdf(points)
         below, any_below = np.array([row.cdf(edges) for row in rows]), any_row.cdf(edges)
-        mean_ns = np.array([
-            base_ns + size * (edges[-1] - inside @ (widths * any_inside ** (size - 1))) for size in self.sizes
-        ])  # fmt: skip
+        mean_ns = np.array(
+            [base_ns + size * (edges[-1] - inside @ (widths * any_inside ** (size - 1))) for size in self.sizes]
+        )
         self.expected_ns: Floats = np.maximum.accumulate(mean_ns[:, :-1])
         """(sizes, groups): what a batch with one of the group takes on average; in a larger one never less."""
         self._cells = [

@@ -34,11 +34,20 @@ QUIET = 3
 """ONNX Runtime's log severity "error": its warnings go to stderr past every log setting."""
 
 ELEMENTS = {
-    "tensor(bool)": "BOOL", "tensor(string)": "BYTES",
-    "tensor(uint8)": "UINT8", "tensor(uint16)": "UINT16", "tensor(uint32)": "UINT32", "tensor(uint64)": "UINT64",
-    "tensor(int8)": "INT8", "tensor(int16)": "INT16", "tensor(int32)": "INT32", "tensor(int64)": "INT64",
-    "tensor(float16)": "FP16", "tensor(float)": "FP32", "tensor(double)": "FP64",
-}  # fmt: skip
+    "tensor(bool)": "BOOL",
+    "tensor(string)": "BYTES",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+}
 """ONNX Runtime's type names -> Open Inference Protocol datatypes."""
 
 

@@ -41,8 +41,10 @@ class CudaSlot:
     def __init__(self, gpu: CudaEngine, layout: Parts) -> None:
         begin = gpu.arena.allocate(layout.size)
         if begin is None:
-            raise ModelFailed(f"io: got a batch of {layout.size} bytes, wanted one that fits what is free of "
-                              f"{gpu.arena.size} (worker.io_cache_bytes)")  # fmt: skip
+            raise ModelFailed(
+                f"io: got a batch of {layout.size} bytes, wanted one that fits what is free of "
+                f"{gpu.arena.size} (worker.io_cache_bytes)"
+            )
         weakref.finalize(self, gpu.arena.free, begin)
         middle, end = begin + layout.middle, begin + layout.size
         self.layout = layout

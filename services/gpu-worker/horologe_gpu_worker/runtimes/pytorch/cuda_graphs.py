@@ -48,9 +48,9 @@ class Parts(NamedTuple):
     size: int
 
 
-def parts(inputs: Sequence[tuple[str, Any, tuple[int, ...]]], outputs: Sequence[tuple[str, Any, tuple[int, ...]]]) -> (
-    Parts
-):  # fmt: skip
+def parts(
+    inputs: Sequence[tuple[str, Any, tuple[int, ...]]], outputs: Sequence[tuple[str, Any, tuple[int, ...]]]
+) -> Parts:
     """Tensors (name, dtype, shape) one after another, each where `Workspace.take` would put it."""
     at = 0
     sides: list[tuple[Part, ...]] = []

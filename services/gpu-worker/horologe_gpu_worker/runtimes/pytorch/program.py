@@ -23,10 +23,18 @@ if TYPE_CHECKING:
 
 DATATYPES = {
     torch.bool: "BOOL",
-    torch.uint8: "UINT8", torch.uint16: "UINT16", torch.uint32: "UINT32", torch.uint64: "UINT64",
-    torch.int8: "INT8", torch.int16: "INT16", torch.int32: "INT32", torch.int64: "INT64",
-    torch.float16: "FP16", torch.float32: "FP32", torch.float64: "FP64",
-}  # fmt: skip
+    torch.uint8: "UINT8",
+    torch.uint16: "UINT16",
+    torch.uint32: "UINT32",
+    torch.uint64: "UINT64",
+    torch.int8: "INT8",
+    torch.int16: "INT16",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+    torch.float16: "FP16",
+    torch.float32: "FP32",
+    torch.float64: "FP64",
+}
 """PyTorch's dtypes -> Open Inference Protocol datatypes."""
 WEIGHTS = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
 STATE = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION}

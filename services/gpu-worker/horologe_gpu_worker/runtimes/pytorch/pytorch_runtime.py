@@ -93,9 +93,10 @@ class PytorchRuntime:
         signature = tuple(
             _named(path, kind, ends, given)
             for kind, ends, given in (
-                ("inputs", program.inputs, manifest.inputs), ("outputs", program.outputs, manifest.outputs),
+                ("inputs", program.inputs, manifest.inputs),
+                ("outputs", program.outputs, manifest.outputs),
             )
-        )  # fmt: skip
+        )
         spec = build_spec(folder, manifest, "pytorch", (signature[0], signature[1]), program.layout.size)
         low, high = program.rows
         if spec.batched and (spec.batch_sizes[0] < low or (high is not None and spec.max_batch > high)):

@@ -104,9 +104,15 @@ class Running:
         weights = self.policy.weights(state)
         standings = tuple(
             ModelStanding(
-                model, weights.get(model, 0.0), model in self.application.shadows, tally.answered, tally.missing,
-                tally.agreed, tally.observations, tally.loss,
+                model,
+                weights.get(model, 0.0),
+                model in self.application.shadows,
+                tally.answered,
+                tally.missing,
+                tally.agreed,
+                tally.observations,
+                tally.loss,
             )
             for model, tally in self.tallies.items()
-        )  # fmt: skip
+        )
         return ApplicationState(self.application, self.revision, standings, contexts)

@@ -56,19 +56,38 @@ def _guesses(ensemble: Ensemble, there: Sequence[str], missing: Sequence[str], s
 
 
 def _answer(
-    now_ns: int, ensemble: Ensemble, outputs: Any, there: tuple[str, ...], missing: tuple[str, ...], confidence: float,
+    now_ns: int,
+    ensemble: Ensemble,
+    outputs: Any,
+    there: tuple[str, ...],
+    missing: tuple[str, ...],
+    confidence: float,
     flag: bool,
-) -> Answer:  # fmt: skip
+) -> Answer:
     landings = [ensemble.landings[model] for model in there]
     one = landings[0] if len(landings) == 1 else None
     cached = bool(landings) and all(landing.cached for landing in landings)
     exec_ns = max((landing.exec_ns for landing in landings), default=0)
     queue_ns = 0 if cached else max(0, now_ns - ensemble.arrival_ns - exec_ns)
     return Answer(
-        ensemble.query.id, OK, outputs, "", 0, ensemble.running.application.name, "", queue_ns, exec_ns,
-        one.batch_size if one else 0, cached, confidence, there, missing, flag, ensemble.prediction,
+        ensemble.query.id,
+        OK,
+        outputs,
+        "",
+        0,
+        ensemble.running.application.name,
+        "",
+        queue_ns,
+        exec_ns,
+        one.batch_size if one else 0,
+        cached,
+        confidence,
+        there,
+        missing,
+        flag,
+        ensemble.prediction,
         bool(ensemble.open),
-    )  # fmt: skip
+    )
 
 
 def _failure(ensemble: Ensemble) -> Answer:

@@ -52,9 +52,14 @@ class Registry:
     """`running` by name. A change takes effect when the store has it; `changed` says that frontends are to be told."""
 
     def __init__(
-        self, losses: Mapping[str, Loss], catalogue: Catalogue, post: Callable[[Out], None], store: str, shared: bool,
+        self,
+        losses: Mapping[str, Loss],
+        catalogue: Catalogue,
+        post: Callable[[Out], None],
+        store: str,
+        shared: bool,
         limit: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.running: dict[str, Running] = {}
         self.changed = False
         self.known = False

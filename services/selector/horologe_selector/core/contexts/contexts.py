@@ -95,9 +95,15 @@ class Contexts:
         return ready
 
     def observe(
-        self, now_ns: int, running: Running, context: str, selection: Selection, losses: Mapping[str, float],
-        token: Any, name: bytes = b"",
-    ) -> None:  # fmt: skip
+        self,
+        now_ns: int,
+        running: Running,
+        context: str,
+        selection: Selection,
+        losses: Mapping[str, float],
+        token: Any,
+        name: bytes = b"",
+    ) -> None:
         """Learn from losses of models of `selection`. The token comes back in `saved` when that is durable.
 
         What has a `name` (`name_of`) counts once, if it comes again while it is among the context's latest.

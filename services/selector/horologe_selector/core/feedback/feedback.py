@@ -69,9 +69,13 @@ class Feedbacks:
         return wanted
 
     def remember(
-        self, prediction: bytes, running: Running, selection: Selection, cache_keys: Mapping[str, bytes],
+        self,
+        prediction: bytes,
+        running: Running,
+        selection: Selection,
+        cache_keys: Mapping[str, bytes],
         context: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """An answer was given under this name. `cache_keys`: of all models asked, shadows too, answered in time or
         not; they end in the name or in its input hash."""
         self.answers.put(prediction, running.application.name, context, selection, cache_keys)
@@ -191,9 +195,15 @@ class Feedbacks:
         return values
 
     def _learn(
-        self, now_ns: int, item: Item, running: Running, context: str, selection: Selection | None,
-        seen: Observation, values: Mapping[str, tuple[float, ...]],
-    ) -> None:  # fmt: skip
+        self,
+        now_ns: int,
+        item: Item,
+        running: Running,
+        context: str,
+        selection: Selection | None,
+        seen: Observation,
+        values: Mapping[str, tuple[float, ...]],
+    ) -> None:
         """Tell the policy the losses of the models selected; count those of all."""
         try:
             losses = running.losses(seen.truths, values)

@@ -81,10 +81,23 @@ class Flights:
         if not self.controller:
             return
         leader, query = flight.leader, flight.leader.query
-        self._post(Out(self.controller, Submit(
-            flight.submit, flight.key, leader.deadline_ns - now_ns, query.rows, leader.frontend, query.id,
-            leader.best_effort, query.alike, query.length, query.application,
-        )))  # fmt: skip
+        self._post(
+            Out(
+                self.controller,
+                Submit(
+                    flight.submit,
+                    flight.key,
+                    leader.deadline_ns - now_ns,
+                    query.rows,
+                    leader.frontend,
+                    query.id,
+                    leader.best_effort,
+                    query.alike,
+                    query.length,
+                    query.application,
+                ),
+            )
+        )
 
     def joined(self, now_ns: int, controller: str) -> None:
         """A controller, perhaps a new incarnation: it has to be told of everything."""

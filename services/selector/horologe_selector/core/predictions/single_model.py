@@ -47,10 +47,25 @@ class PlainQueries:
         query = waiter.query
         name, _, version = query.model.partition("/")
         queue_ns = max(0, now_ns - waiter.arrival_ns - landing.exec_ns) if landing.status == OK and waiter.flight else 0
-        self._post(Out(waiter.frontend, Answer(
-            query.id, landing.status, landing.outputs, landing.reason, landing.retry_after_ns, name, version, queue_ns,
-            landing.exec_ns, landing.batch_size, landing.cached,
-        ), landing.buffers))  # fmt: skip
+        self._post(
+            Out(
+                waiter.frontend,
+                Answer(
+                    query.id,
+                    landing.status,
+                    landing.outputs,
+                    landing.reason,
+                    landing.retry_after_ns,
+                    name,
+                    version,
+                    queue_ns,
+                    landing.exec_ns,
+                    landing.batch_size,
+                    landing.cached,
+                ),
+                landing.buffers,
+            )
+        )
 
     def abandon(self, now_ns: int, frontend: str, query_id: int) -> None:
         """The frontend does not wait any more."""

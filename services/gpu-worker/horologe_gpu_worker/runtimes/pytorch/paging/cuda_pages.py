@@ -47,8 +47,10 @@ class CudaBacking:
         self._context.enter()
         driver(
             "cuMemGetAllocationGranularity",
-            ctypes.byref(granularity), ctypes.byref(self._properties), GRANULARITY_MINIMUM,
-        )  # fmt: skip
+            ctypes.byref(granularity),
+            ctypes.byref(self._properties),
+            GRANULARITY_MINIMUM,
+        )
         if page_bytes % granularity.value:
             raise OSError(f"pages: got {page_bytes} bytes, wanted a multiple of {granularity.value} on cuda:{device}")
 
