@@ -7,7 +7,7 @@ from typing import Any
 from builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import s
-from horologe_common.core.protocol import Joined
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -39,7 +39,7 @@ def a_frontend(*applications: Application, specs: Any = SPECS, **settings: Any) 
     """Connected to everything; two models and these applications known."""
     frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
     for address in (SELECTOR, CONTROLLER, WORKER):
-        frontend.handle(0, address, Joined(address), ())
+        frontend.handle(0, address, PeerConnected(address), ())
     frontend.handle(0, CONTROLLER, Models(0, tuple(map(a_state, specs))), ())
     announce(frontend, *(applications or (SAFE, BARE)))
     return frontend

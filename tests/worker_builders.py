@@ -8,7 +8,7 @@ import numpy as np
 
 from builders import a_report, a_spec
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Joined, Out
+from horologe_common.core.protocol import Out, PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Outputs, Result, Row, Ship, Shipped
 from horologe_common.wire.frames import header_of
@@ -37,7 +37,7 @@ def a_worker(inline: bool = True, specs: Sequence[ModelSpec] = (), **settings: A
 
 
 def joined(worker: Worker, controller: str = CONTROLLER) -> list[Out]:
-    return told(worker, 0, controller, Joined(controller))
+    return told(worker, 0, controller, PeerConnected(controller))
 
 
 def told(worker: Worker, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer] = ()) -> list[Out]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from builders import sent
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.wire import (
     ApplicationInfo,
@@ -179,7 +179,7 @@ def test_a_cancelled_query_frees_everything() -> None:
 def test_a_frontend_that_goes_takes_its_queries_with_it() -> None:
     desk = Asked(models=("a", "b"))
     desk.ask()
-    desk.tell(FRONTEND, Gone(FRONTEND))
+    desk.tell(FRONTEND, PeerDisconnected(FRONTEND))
     assert not desk.selector.ensembles
     desk.selector.check()
 

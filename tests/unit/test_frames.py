@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from horologe_common.models import DTYPES
 from horologe_common.status import HorologeError, InvalidInput, TooLarge
-from horologe_common.wire import Answer, Cancel, Letter, Ping, Predict, Ship, Shipped, Tensor
+from horologe_common.wire import Answer, Cancel, Envelope, Ping, Predict, Ship, Shipped, Tensor
 from horologe_common.wire.frames import GLUE_BELOW, array_of, concat_rows, header_of, pack, unpack
 
 LIMIT = 1 << 16
@@ -34,7 +34,7 @@ def a_packet(*messages: list[np.ndarray[Any, Any]]) -> list[bytes]:
         tensors = [header_of(f"t{at}", array) for at, array in enumerate(inputs)]
         predicts.append(Predict(number, "m", "", 0, tuple(header for header, _ in tensors)))
         buffers += [payload for _, payload in tensors]
-    return [bytes(frame) for frame in pack([Letter("to", "sender", list(predicts))], buffers)]
+    return [bytes(frame) for frame in pack([Envelope("to", "sender", list(predicts))], buffers)]
 
 
 @given(st.lists(st.lists(arrays | strings, max_size=3), max_size=3))
@@ -68,7 +68,7 @@ def test_every_kind_of_message_with_tensors_gets_its_own() -> None:
         Ship(2, "h", (Shipped(1, (header,)), Shipped(2, (header,)))),
         Cancel((1,)),
     ]
-    arrived = unpack(pack([Letter("", "", messages)], [payload] * 3), LIMIT)
+    arrived = unpack(pack([Envelope("", "", messages)], [payload] * 3), LIMIT)
     assert [len(buffers) for *_, buffers in arrived] == [0, 1, 2, 0]
 
 

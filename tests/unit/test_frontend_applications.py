@@ -27,7 +27,7 @@ from frontend_builders import (
 )
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.models import TensorSpec
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -194,7 +194,7 @@ def test_nothing_lingers_for_ever(end: str) -> None:
         assert frontend.wakeup_ns() == NOW + ms(40) + s(1)
         frontend.tick(NOW + ms(40) + s(1))
     else:
-        frontend.handle(NOW + ms(6), SELECTOR, Gone(SELECTOR), ())
+        frontend.handle(NOW + ms(6), SELECTOR, PeerDisconnected(SELECTOR), ())
     assert len(frontend.staging) == 0
     frontend.check()
 
@@ -225,7 +225,7 @@ def test_metrics_are_of_declared_applications_only() -> None:
 
 def test_a_profiler_sees_the_models_that_were_asked() -> None:
     frontend = a_frontend(sample_burst=1)
-    frontend.handle(NOW, "profiler/0#1", Joined("profiler/0#1"), ())
+    frontend.handle(NOW, "profiler/0#1", PeerConnected("profiler/0#1"), ())
     for at_ns in (NOW, NOW + ms(1)):
         query = ask(frontend, now_ns=at_ns)
         assert query is not None
@@ -266,8 +266,8 @@ def test_every_request_and_every_feedback_has_one_end_and_nothing_is_left(steps:
             case "release":
                 frontend.handle(now_ns, SELECTOR, Release(tuple(queries[-2:])), ())
             case "gone":
-                frontend.handle(now_ns, SELECTOR, Gone(SELECTOR), ())
-                frontend.handle(now_ns, SELECTOR, Joined(SELECTOR), ())
+                frontend.handle(now_ns, SELECTOR, PeerDisconnected(SELECTOR), ())
+                frontend.handle(now_ns, SELECTOR, PeerConnected(SELECTOR), ())
                 announce(frontend, SAFE, BARE)
             case "wait":
                 now_ns += s(12)

@@ -9,7 +9,7 @@ from builders import a_tensor, sent, some_bytes
 from frontend_builders import CLIENT, NOW, SELECTOR, a_frontend, ask, defaulted, the_answer
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Predict, Query, Release
 from horologe_frontend.core.default_lead import Lag
@@ -20,10 +20,10 @@ from horologe_frontend.core.frontend import Frontend
 def test_a_selector_that_does_not_answer_means_the_default_in_time(selector: str) -> None:
     frontend = a_frontend()
     if selector == "never there":
-        frontend.handle(NOW, SELECTOR, Gone(SELECTOR), ())
+        frontend.handle(NOW, SELECTOR, PeerDisconnected(SELECTOR), ())
     query = ask(frontend, rows=2)
     if selector == "gone":
-        frontend.handle(NOW + ms(1), SELECTOR, Gone(SELECTOR), ())
+        frontend.handle(NOW + ms(1), SELECTOR, PeerDisconnected(SELECTOR), ())
     wakeup_ns = frontend.wakeup_ns()
     assert wakeup_ns == NOW + ms(38)
     frontend.tick(wakeup_ns)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.models import ModelSpec
 from horologe_common.recording.snapshot import light, restore, snapshot
 from horologe_common.status import Status
@@ -37,7 +37,7 @@ def a_profiler(*specs: ModelSpec, **settings: Any) -> Profiler:
     """Connected, one model known."""
     profiler = Profiler("profiler/0#1", ProfilerSettings(**({"busy_share": 0.5, "busy_burst_ns": 0} | settings)))
     for address in (FRONTEND, CONTROLLER, WORKER):
-        profiler.handle(0, address, Joined(address), ())
+        profiler.handle(0, address, PeerConnected(address), ())
     announce(profiler, *(specs or (a_spec(batch_sizes=(1,)),)))
     return profiler
 
@@ -128,8 +128,8 @@ def test_a_new_controller_is_told_all_at_once() -> None:
     now_ns = learned(profiler, ms(2))
     profiler.tick(now_ns + s(3))
     sent(profiler, Distributions)
-    profiler.handle(now_ns, CONTROLLER, Gone(CONTROLLER), ())
-    profiler.handle(now_ns, "controller/0#2", Joined("controller/0#2"), ())
+    profiler.handle(now_ns, CONTROLLER, PeerDisconnected(CONTROLLER), ())
+    profiler.handle(now_ns, "controller/0#2", PeerConnected("controller/0#2"), ())
     profiler.tick(now_ns)
     (message,) = sent(profiler, Distributions, "controller/0#2")
     assert sum(message.parts[0].counts) == 20
@@ -232,7 +232,7 @@ def test_without_a_controller_nothing_is_run_and_nothing_grows() -> None:
     profiler = a_profiler()
     sample(profiler)
     assert len(sent(profiler, Submit)) == 1
-    profiler.handle(1, CONTROLLER, Gone(CONTROLLER), ())
+    profiler.handle(1, CONTROLLER, PeerDisconnected(CONTROLLER), ())
     profiler.tick(1)
     profiler.check()
     assert profiler.pending() == 0
@@ -241,7 +241,7 @@ def test_without_a_controller_nothing_is_run_and_nothing_grows() -> None:
     assert sent(profiler, Submit) == []
     assert profiler.wakeup_ns() is None
     assert profiler.staging.held_bytes == 16 * 16
-    profiler.handle(3, "controller/0#2", Joined("controller/0#2"), ())
+    profiler.handle(3, "controller/0#2", PeerConnected("controller/0#2"), ())
     profiler.tick(3)
     assert len(sent(profiler, Submit, "controller/0#2")) == 1
 
@@ -377,8 +377,8 @@ def test_whatever_comes_in_whatever_order_everything_has_one_end(data: st.DataOb
             case "refused" if open_:
                 profiler.handle(now_ns, CONTROLLER, Outcome(open_.pop().id, int(Status.REFUSED)), ())
             case "controller":
-                profiler.handle(now_ns, CONTROLLER, Gone(CONTROLLER), ())
-                profiler.handle(now_ns, CONTROLLER, Joined(CONTROLLER), ())
+                profiler.handle(now_ns, CONTROLLER, PeerDisconnected(CONTROLLER), ())
+                profiler.handle(now_ns, CONTROLLER, PeerConnected(CONTROLLER), ())
             case "models":
                 announce(profiler, *data.draw(st.sampled_from([(), (a_spec(batch_sizes=(1, 2, 4)),)])))
         profiler.tick(now_ns)

@@ -13,7 +13,7 @@ import pytest
 
 from builders import a_report
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Joined, Out
+from horologe_common.core.protocol import Out, PeerConnected
 from horologe_common.models import PAGE_BYTES
 from horologe_common.recording import snapshot as snapshot_module
 from horologe_common.recording.recorder import (
@@ -173,7 +173,7 @@ def test_messages_survive_the_file_without_their_tensors(tmp_path: Path) -> None
     finished = Finished(1, "exec", 0, 5, 6, outputs=[(tensor, b"\1" * 16)], staged=object())
     told: list[Handled | Ticked] = [
         Handled(1, "a", Predict(1, "m", "", 5, (tensor,)), (16,)),
-        Handled(2, "b", Joined("worker/0#1", "host")),
+        Handled(2, "b", PeerConnected("worker/0#1", "host")),
         Handled(3, "c", light(finished)),
         Ticked(4, (("d", Ping(3), ()),)),
     ]
@@ -204,7 +204,7 @@ def test_every_core_can_be_restored(core: Any) -> None:
 def test_a_controller_that_is_restored_plans_what_the_first_one_does(scheduler: str) -> None:
     controller = Controller("controller/0#1", ControllerSettings(scheduler=scheduler), "host")
     for address in ("selector/0#1", "worker/0#1"):
-        controller.handle(0, address, Joined(address, "host"), ())
+        controller.handle(0, address, PeerConnected(address, "host"), ())
     controller.handle(0, "worker/0#1", Register((Share(0, "cpu", 64, ("sum/1",)),), (a_report(),)), ())
     controller.tick(0)
     controller.out.clear()
@@ -260,7 +260,7 @@ class Evil:
         Evil(os.system, "true"),
         Evil(eval, "1"),
         Evil(getattr, Out, "__new__"),
-        Evil(Joined.__class__, "x", (), {}),
+        Evil(PeerConnected.__class__, "x", (), {}),
         Evil(io.open, "/dev/null"),
         Evil(keys.service_keys, None),
         Evil(snapshot_module.method, Ping(1), "__reduce__"),

@@ -164,7 +164,7 @@ def test_an_older_peer_may_leave_out_what_has_a_default(message: wire.AnyMessage
 
 
 def test_another_msgpack_reads_a_packet() -> None:
-    letters = [wire.Letter("selector/0#a", "frontend/0#b", [wire.Ping(5), wire.Cancel((1,))])]
+    letters = [wire.Envelope("selector/0#a", "frontend/0#b", [wire.Ping(5), wire.Cancel((1,))])]
     assert msgpack.unpackb(wire.encode(letters)) == [["selector/0#a", "frontend/0#b", [[54, 5], [3, [1]]]]]
 
 

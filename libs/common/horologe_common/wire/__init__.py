@@ -82,10 +82,10 @@ __all__ = [
     "Distributions",
     "Drain",
     "Durations",
+    "Envelope",
     "Feedback",
     "Hello",
     "Infer",
-    "Letter",
     "Load",
     "Message",
     "ModelInfo",
@@ -169,7 +169,7 @@ AnyMessage: TypeAlias = (
 )
 
 
-class Letter(Message, frozen=True):
+class Envelope(Message, frozen=True):
     """Messages of one turn from one core to another."""
 
     to: str
@@ -178,14 +178,14 @@ class Letter(Message, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[Letter])
+_decoder = msgspec.msgpack.Decoder(list[Envelope])
 
 
-def encode(letters: list[Letter]) -> bytes:
+def encode(letters: list[Envelope]) -> bytes:
     return _encoder.encode(letters)
 
 
-def decode(header: bytes | memoryview, limit: int = PEER_HEADER_LIMIT) -> list[Letter]:
+def decode(header: bytes | memoryview, limit: int = PEER_HEADER_LIMIT) -> list[Envelope]:
     """Letters of a packet. Raises `TooLarge` over `limit` bytes and `InvalidInput` for anything not of this form."""
     if len(header) > limit:
         raise TooLarge(f"header: got {len(header)} bytes, at most {limit}")

@@ -15,7 +15,7 @@ import numpy as np
 
 from horologe_common.models import DATATYPES, DTYPES, count, nbytes
 from horologe_common.status import InvalidInput
-from horologe_common.wire import AnyMessage, Letter, Tensor, decode, encode, tensors
+from horologe_common.wire import AnyMessage, Envelope, Tensor, decode, encode, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GLUE_BELOW = 32 << 10
 
 
-def pack(letters: list[Letter], buffers: Sequence[Buffer]) -> list[Buffer]:
+def pack(letters: list[Envelope], buffers: Sequence[Buffer]) -> list[Buffer]:
     """Frames of one packet; `buffers` are all its tensors' bytes, in order."""
     header = encode(letters)
     if not buffers:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Gone, Joined, Out, role
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import Staging
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
@@ -65,14 +65,14 @@ class Frontend:
         self._from_clients: dict[type, Handler] = {
             Predict: self._predict,
             Cancel: self._cancelled,
-            Gone: self._gone,
+            PeerDisconnected: self._gone,
         }
         self._from_peers: dict[type, Handler] = {
             Answer: self._answered,
             Applications: self._announced,
             Dispatch: self._ship,
             Release: self._release,
-            Joined: self._joined,
+            PeerConnected: self._joined,
         }
 
     def drain(self) -> None:
@@ -224,7 +224,7 @@ class Frontend:
             if request.selector not in self._selectors:
                 self._query(now_ns, request)
 
-    def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+    def _joined(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         address = message.address
         match role(address):
             case "selector":
@@ -237,7 +237,7 @@ class Frontend:
             case "profiler":
                 self._sampling.profiler = address
 
-    def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
+    def _gone(self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]) -> None:
         address = message.address
         match role(address):
             case "selector":

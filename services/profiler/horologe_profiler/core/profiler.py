@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.core.protocol import Gone, Joined, Out, role
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import Staging
 from horologe_common.service.metrics import Stats
 from horologe_common.status import Status
@@ -58,8 +58,8 @@ class Profiler:
             Outputs: self._outputs,
             Outcome: self._outcome,
             Models: self._announced,
-            Joined: self._joined,
-            Gone: self._gone,
+            PeerConnected: self._joined,
+            PeerDisconnected: self._gone,
         }
 
     def restore(self, now_ns: int, kept: Kept, away_ns: int) -> None:
@@ -257,14 +257,14 @@ class Profiler:
         for task in self._waiting.drop(self._specs):
             self.staging.release(task.id)
 
-    def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+    def _joined(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         """A controller, which knows nothing yet."""
         if role(message.address) == "controller":
             self._lost_controller()
             self._controller = message.address
             self._news.again(self.memory.models())
 
-    def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
+    def _gone(self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]) -> None:
         if message.address == self._controller:
             self._lost_controller()
 
