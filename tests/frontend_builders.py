@@ -20,7 +20,7 @@ from horologe_common.wire import (
     Predict,
     Query,
 )
-from horologe_common.wire.frames import array_of
+from horologe_common.wire.frames import decode_array
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.settings import FrontendSettings
 
@@ -72,7 +72,7 @@ def defaulted(frontend: Frontend) -> Any:
     assert out.message.defaulted
     assert (out.message.confidence, out.message.models) == (0.0, ())
     pairs = zip(out.message.outputs, out.buffers, strict=True)
-    return {tensor.name: array_of(tensor, buffer).tolist() for tensor, buffer in pairs}
+    return {tensor.name: decode_array(tensor, buffer).tolist() for tensor, buffer in pairs}
 
 
 def item(*truths: float, prediction: bytes | None = None, **fields: Any) -> Observation:

@@ -171,7 +171,7 @@ def test_inputs_linger_until_the_selector_releases_them() -> None:
     frontend = a_frontend()
     query = ask(frontend)
     assert query is not None
-    frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, lingers=True), ())
+    frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, inputs_retained=True), ())
     frontend.check()
     frontend.handle(NOW + ms(6), CONTROLLER, Dispatch(1, WORKER, (query.id,)), ())
     assert sent(frontend, Ship, WORKER)[0].items
@@ -187,7 +187,7 @@ def test_nothing_lingers_for_ever(end: str) -> None:
     frontend = a_frontend()
     query = ask(frontend)
     assert query is not None
-    frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, lingers=True), ())
+    frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, inputs_retained=True), ())
     if end == "time":
         frontend.tick(NOW + ms(500))
         frontend.tick(NOW + s(1))
@@ -259,7 +259,7 @@ def test_every_request_and_every_feedback_has_one_end_and_nothing_is_left(steps:
                 given_ += 1
             case "answer" | "linger":
                 for key in queries[-2:]:
-                    frontend.handle(now_ns, SELECTOR, Answer(key, 0, lingers=step == "linger"), ())
+                    frontend.handle(now_ns, SELECTOR, Answer(key, 0, inputs_retained=step == "linger"), ())
             case "acknowledge":
                 for key in told[-2:]:
                     frontend.handle(now_ns, SELECTOR, Acknowledged(key, (0,)), ())

@@ -40,7 +40,7 @@ def test_the_default_is_better_than_a_refusal(status: Status) -> None:
     frontend = a_frontend()
     query = ask(frontend)
     assert query is not None
-    frontend.handle(NOW + ms(1), SELECTOR, Answer(query.id, int(status), reason="no worker", lingers=True), ())
+    frontend.handle(NOW + ms(1), SELECTOR, Answer(query.id, int(status), reason="no worker", inputs_retained=True), ())
     assert defaulted(frontend)["prediction"] == [7]
     assert query.id in frontend.staging
     frontend.check()
@@ -58,7 +58,7 @@ def test_an_answer_after_the_default_is_dropped() -> None:
     assert query is not None
     frontend.tick(NOW + ms(39))
     assert the_answer(frontend).defaulted
-    frontend.handle(NOW + ms(39), SELECTOR, Answer(query.id, 0, lingers=True), ())
+    frontend.handle(NOW + ms(39), SELECTOR, Answer(query.id, 0, inputs_retained=True), ())
     assert not sent(frontend, Answer)
     assert query.id in frontend.staging
     frontend.handle(NOW + ms(39), SELECTOR, Release((query.id,)), ())

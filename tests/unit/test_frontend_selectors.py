@@ -14,7 +14,7 @@ from frontend_builders import BARE, CLIENT, NOW, SAFE, SELECTOR, a_frontend, ack
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance
-from horologe_common.prediction_id import mark
+from horologe_common.prediction_id import selector_mark
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -79,7 +79,7 @@ def test_a_selector_that_was_left_for_another_does_not_release_what_that_one_nee
     (again,) = sent(frontend, Query, OTHER)
     frontend.handle(NOW, SELECTOR, Release((again.id,)), ())
     assert again.id in frontend.staging
-    frontend.handle(NOW, OTHER, Answer(again.id, 0, lingers=True), ())
+    frontend.handle(NOW, OTHER, Answer(again.id, 0, inputs_retained=True), ())
     frontend.handle(NOW, SELECTOR, Release((again.id,)), ())
     assert again.id in frontend.staging
     frontend.handle(NOW, OTHER, Release((again.id,)), ())
@@ -224,7 +224,7 @@ def test_what_is_withdrawn_is_gone_when_both_have_heard_of_it() -> None:
 
 def test_feedback_goes_to_the_one_that_has_predicted_and_else_where_its_context_is() -> None:
     frontend = two()
-    named = {mark(who) + b"n" * 8 + bytes(32): who for who in (SELECTOR, OTHER)}
+    named = {selector_mark(who) + b"n" * 8 + bytes(32): who for who in (SELECTOR, OTHER)}
     unknown = [item(1, context=f"user-{number}", prediction=b"?" * 44) for number in range(10)]
     frontend.handle(NOW, CLIENT, Feedback(9, "bare", (*[item(1, prediction=name) for name in named], *unknown)), ())
     passed = {out.to: out.message for out in frontend.out if isinstance(out.message, Feedback)}
@@ -283,7 +283,7 @@ def test_everything_has_one_end_whoever_comes_and_goes(steps: list[tuple[str, in
             case "answer" | "acknowledge":
                 for to, message in open_[-3:]:
                     if to in there and isinstance(message, Query):
-                        frontend.handle(now_ns, to, Answer(message.id, 0, lingers=step == "acknowledge"), ())
+                        frontend.handle(now_ns, to, Answer(message.id, 0, inputs_retained=step == "acknowledge"), ())
                     elif to in there:
                         frontend.handle(now_ns, to, Acknowledged(message.id, (0,) * len(message.items)), ())
             case "gone" if there:

@@ -12,7 +12,7 @@ from builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.models import ModelSpec
-from horologe_common.recording.snapshot import light, restore, snapshot
+from horologe_common.recording.snapshot import restore, snapshot, strip_tensors
 from horologe_common.status import Status
 from horologe_common.wire import (
     Cancel,
@@ -105,7 +105,7 @@ def test_what_was_learned_is_told_the_controller_and_kept() -> None:
     sent(profiler, Distributions)
     profiler.tick(now_ns + s(3))
     (message,) = sent(profiler, Distributions, CONTROLLER)
-    (part,) = message.parts
+    (part,) = message.histograms
     assert (message.model, part.application, part.length) == ("sum/1", "chat", 0)
     assert (part.edges_ns, part.counts) == ((ms(2), ms(2) + 1), (6,))
     kept = sent(profiler, Kept, profiler.store)
@@ -132,7 +132,7 @@ def test_a_new_controller_is_told_all_at_once() -> None:
     profiler.handle(now_ns, "controller/0#2", PeerConnected("controller/0#2"), ())
     profiler.tick(now_ns)
     (message,) = sent(profiler, Distributions, "controller/0#2")
-    assert sum(message.parts[0].counts) == 20
+    assert sum(message.histograms[0].counts) == 20
 
 
 def test_it_takes_no_more_than_its_share_of_a_device() -> None:
@@ -299,7 +299,7 @@ def test_another_content_under_the_same_name_is_learned_anew() -> None:
     now_ns = learned(profiler, ms(2))
     announce(profiler, a_spec(batch_sizes=(1,), content_hash="another"))
     profiler.tick(now_ns + s(5))
-    assert sent(profiler, Distributions)[-1].parts == ()
+    assert sent(profiler, Distributions)[-1].histograms == ()
     run(profiler, now_ns + s(6), ms(9))
 
 
@@ -357,7 +357,7 @@ def test_its_state_can_be_recorded() -> None:
     for one in (profiler, again):
         one.out.clear()
         one.tick(s(100))
-    assert light(again.out[-1].message) == light(profiler.out[-1].message)
+    assert strip_tensors(again.out[-1].message) == strip_tensors(profiler.out[-1].message)
 
 
 @given(st.data())

@@ -30,10 +30,10 @@ from horologe_common.recording.snapshot import (
     SnapshotError,
     Zeros,
     dump_message,
-    light,
     load_message,
     restore,
     snapshot,
+    strip_tensors,
 )
 from horologe_common.transport import keys
 from horologe_common.wire import Infer, Ping, Pong, Predict, Register, Share, Submit, Tensor
@@ -174,15 +174,15 @@ def test_messages_survive_the_file_without_their_tensors(tmp_path: Path) -> None
     told: list[Handled | Ticked] = [
         Handled(1, "a", Predict(1, "m", "", 5, (tensor,)), (16,)),
         Handled(2, "b", PeerConnected("worker/0#1", "host")),
-        Handled(3, "c", light(finished)),
+        Handled(3, "c", strip_tensors(finished)),
         Ticked(4, (("d", Ping(3), ()),)),
     ]
     file = tmp_path / "x.rec"
     with file.open("wb") as opened:
         write_segments(opened, [Segment("a/0#1", 0, b"", told)], "test")
     assert next(iter(read_segments(file))).entries == told
-    assert light(finished).outputs == ((tensor, Zeros(16)),)
-    assert light(finished).staged is None
+    assert strip_tensors(finished).outputs == ((tensor, Zeros(16)),)
+    assert strip_tensors(finished).staged is None
 
 
 def cores() -> list[Any]:
@@ -229,7 +229,7 @@ def test_records_of_a_store_are_kept_whole() -> None:
     record, change = Record("contexts/digits\nann", 3, b"\1" * 1000), Change("contexts/digits\nann", 3, b"\2" * 1000)
     assert restore(snapshot([record, b"\3" * 1000])) == [record, bytes(1000)]  # type: ignore[arg-type]
     for message in (Written((change, change), [4, record]), Found((record.key, "other"), [record, None])):
-        told = load_message(dump_message(light(message)))
+        told = load_message(dump_message(strip_tensors(message)))
         assert [list(getattr(told, name)) for name in told.__struct_fields__ if name != "reason"] == [
             list(getattr(message, name)) for name in message.__struct_fields__ if name != "reason"
         ]

@@ -21,7 +21,7 @@ from horologe_common.wire.application_messages import (
     ApplicationState,
     Declare,
     Feedback,
-    ModelStanding,
+    ModelStatistics,
     Observation,
     Rollback,
     Withdraw,
@@ -54,7 +54,7 @@ from horologe_common.wire.controller_worker import (
 )
 from horologe_common.wire.frontend_selector import Query, Release
 from horologe_common.wire.handshake import Directory, Hello, Rejected, Welcome
-from horologe_common.wire.holder_profiler import Distributions, Durations, Sample
+from horologe_common.wire.holder_profiler import Distributions, DurationHistogram, Sample
 from horologe_common.wire.holder_worker import Dispatch, Outputs, RowStatus, Ship, Shipped
 from horologe_common.wire.message import Message, Tensor
 from horologe_common.wire.selector_controller import Outcome, Submit
@@ -81,7 +81,7 @@ __all__ = [
     "Dispatch",
     "Distributions",
     "Drain",
-    "Durations",
+    "DurationHistogram",
     "Envelope",
     "Feedback",
     "Hello",
@@ -90,8 +90,8 @@ __all__ = [
     "Message",
     "ModelInfo",
     "ModelReport",
-    "ModelStanding",
     "ModelState",
+    "ModelStatistics",
     "Models",
     "Observation",
     "Outcome",

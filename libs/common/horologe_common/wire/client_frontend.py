@@ -29,7 +29,7 @@ class Predict(Message, frozen=True, tag=1):
 class Answer(Message, frozen=True, tag=2):
     """The one answer to a Predict (to a client) or a Query (to a frontend).
 
-    From `confidence` on: of applications only. `prediction`: what feedback names it by. `lingers`, to a frontend: the
+    From `confidence` on: of applications only. `prediction`: what feedback names it by. `inputs_retained`, to a frontend: the
     staged inputs are still needed, a Release will tell.
     """
 
@@ -52,7 +52,7 @@ class Answer(Message, frozen=True, tag=2):
     defaulted: bool = False
     """Whether any row is the declared default."""
     prediction: bytes = b""
-    lingers: bool = False
+    inputs_retained: bool = False
 
 
 class Cancel(Message, frozen=True, tag=3):

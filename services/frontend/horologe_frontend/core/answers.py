@@ -54,7 +54,7 @@ def default_of(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
 def or_default(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
     """The answer, or the default where that is better."""
     if answer.status in UNANSWERED and (default := default_of(request)):
-        return msgspec.structs.replace(default[0], lingers=answer.lingers), default[1]
+        return msgspec.structs.replace(default[0], inputs_retained=answer.inputs_retained), default[1]
     return answer, buffers
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
-from horologe_common.core.staging import Staging
+from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
 from horologe_frontend.core.answers import addressed, default_of, only, or_default, silent
@@ -49,7 +49,7 @@ class Frontend:
         self.out: list[Out] = []
         self.catalogue = Catalogue()
         self.declared = Declared(self.catalogue)
-        self.staging = Staging(address, settings.staging_bytes)
+        self.staging = StagedInputs(address, settings.staging_bytes)
         self._counts = Counts(self.catalogue, self.declared)
         self.stats, self.statistics = self._counts.stats, self._counts.statistics
         self._selectors = selectors = Selectors(self.declared)
@@ -157,7 +157,7 @@ class Frontend:
         if request is None or request.selector != selector:
             return
         self._finish(now_ns, request, *or_default(request, message, buffers))
-        if message.lingers:
+        if message.inputs_retained:
             self._linger(request)
         else:
             self.staging.release(request.id)
@@ -210,7 +210,7 @@ class Frontend:
         for input_id in dispatch.input_ids:
             if request := self._book.get(input_id):
                 request.worker = dispatch.worker
-        self.out.append(self.staging.ship(dispatch))
+        self.out.append(self.staging.answer_dispatch(dispatch))
 
     def _announced(self, now_ns: int, selector: str, message: Applications, buffers: Sequence[Buffer]) -> None:
         """By this selector; or an answer of it."""

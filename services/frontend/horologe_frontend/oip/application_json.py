@@ -70,14 +70,14 @@ def read_application(name: str, body: bytes) -> Application:
 
 
 def application_json(state: ApplicationState) -> dict[str, Any]:
-    """`standings` only where it has any."""
+    """`statistics` only where it has any."""
     document: dict[str, Any] = {
         "application": _fields(state.application),
         "revision": state.revision,
         "contexts": state.contexts,
     }
-    if state.standings:
-        document["standings"] = [_fields(standing) for standing in state.standings]
+    if state.statistics:
+        document["statistics"] = [_fields(statistics) for statistics in state.statistics]
     return document
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
-from horologe_common.applications import undeclared
+from horologe_common.applications import undeclared_application
 from horologe_common.status import Status, error_for
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Rollback, Withdraw
 from horologe_frontend.http.exchange import json_response
@@ -89,7 +89,7 @@ def _one(name: str, states: Sequence[ApplicationState]) -> Response:
     for state in states:
         if state.application.name == name:
             return json_response(application_json(state))
-    raise undeclared(name)
+    raise undeclared_application(name)
 
 
 def _response(application: Application, inference: Inference, answer: Answer, buffers: Sequence[Buffer]) -> Response:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
-from horologe_common.core.staging import Staging
+from horologe_common.core.staging import StagedInputs
 from horologe_common.service.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Models, Outcome, Outputs, Sample, Submit
@@ -43,7 +43,7 @@ class Profiler:
         self.store = "store/" + address.partition("/")[2]
         self.settings = settings
         self.out: list[Out] = []
-        self.staging = Staging(address, settings.staging_bytes)
+        self.staging = StagedInputs(address, settings.staging_bytes)
         self.memory = Memory(settings)
         self.stats = Stats()
         self._specs: dict[str, ModelSpec] = {}
@@ -218,7 +218,7 @@ class Profiler:
             self._ended(task, Status(outcome.status).name)
 
     def _ship(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
-        self.out.append(self.staging.ship(dispatch))
+        self.out.append(self.staging.answer_dispatch(dispatch))
 
     def _ended(self, task: Task, status: str) -> None:
         """The one end of a run."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.applications import undeclared
+from horologe_common.applications import undeclared_application
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.service.metrics import Stats
@@ -62,7 +62,7 @@ class Selector:
     `shared`: whether other selectors write to the same state store; `store` is the address of its keeper.
     """
 
-    outlined = True
+    records_predictions = True
     """What its models predict decides: recorded as outlines (outlines.py)."""
 
     def __init__(
@@ -169,7 +169,7 @@ class Selector:
             self.contexts.forget(name, erase)
             self.standings.forget(name)
         if forgotten:
-            self.stats.forget(STANDING, *[name for name, _ in forgotten])
+            self.stats.remove_values(STANDING, *[name for name, _ in forgotten])
         announcement = Applications(0, self.registry.states())
         self.out += [Out(frontend, announcement) for frontend in self._frontends]
 
@@ -206,7 +206,7 @@ class Selector:
             self._stirred = True
             self.ensembles.ask(now_ns, frontend, query, running)
         else:
-            error = undeclared(query.application)
+            error = undeclared_application(query.application)
             self.out.append(Out(frontend, Answer(query.id, int(error.status), reason=error.reason)))
 
     def _landed(self, now_ns: int, waiter: Waiter, landing: Landing) -> None:

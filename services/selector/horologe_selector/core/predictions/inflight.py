@@ -92,7 +92,7 @@ class Flights:
                     leader.frontend,
                     query.id,
                     leader.best_effort,
-                    query.alike,
+                    query.shape_key,
                     query.length,
                     query.application,
                 ),
