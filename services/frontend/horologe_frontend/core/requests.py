@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.application_outputs import answer_tensors
 from horologe_common.applications import NAME_LIMIT, Application
 from horologe_common.clock import NEVER_NS, ms
-from horologe_common.core.protocol import Deadlines
+from horologe_common.core.timers import Timers
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor
@@ -157,7 +157,7 @@ class Book:
     """Law: every request has one timer, and its client one id for it."""
 
     def __init__(self) -> None:
-        self._deadlines = Deadlines()
+        self._deadlines = Timers()
         self._requests: dict[int, Request] = {}
         self._by_client: dict[str, dict[int, int]] = {}
 
@@ -197,7 +197,7 @@ class Book:
 
     def due(self, now_ns: int) -> list[Request]:
         """Whose time has come; each must be removed now."""
-        return [self._requests[key] for key in self._deadlines.due(now_ns)]
+        return [self._requests[key] for key in self._deadlines.pop_expired(now_ns)]
 
     def next_ns(self) -> int | None:
         return self._deadlines.next_ns()
