@@ -29,8 +29,8 @@ class Predict(Message, frozen=True, tag=1):
 class Answer(Message, frozen=True, tag=2):
     """The one answer to a Predict (to a client) or a Query (to a frontend).
 
-    From `confidence` on: of applications only. `prediction`: what feedback names it by. `inputs_retained`, to a frontend: the
-    staged inputs are still needed, a Release will tell.
+    `confidence` and the fields after it are set for applications only. `prediction` identifies the answer in feedback.
+    `inputs_retained` asks a frontend to keep the staged inputs until a Release.
     """
 
     id: int
