@@ -102,7 +102,7 @@ def _write(findings: Findings, one: Experiment, out: Path | None, plot: bool, qu
     try:
         written = write(findings, one, out or Path.cwd(), plot)
     except ImportError:
-        fail("--plot: needs matplotlib: pip install 'horologe[plot]'", Exit.USAGE)
+        fail("--plot: needs matplotlib: pip install matplotlib", Exit.USAGE)
     if not quiet:
         notes().print("\n".join(map(str, written)), markup=False)
 

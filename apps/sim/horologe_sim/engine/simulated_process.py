@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from horologe_common.core.protocol import Buffer, Core, Gone, Joined, role
+from horologe_common.core.protocol import Buffer, Core, PeerConnected, PeerDisconnected, role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horologe_common.core.event_queue import Events
+    from horologe_common.core.event_queue import EventQueue
     from horologe_common.core.hosting import Tap
 
 ROUNDS_A_TURN = 64
@@ -31,7 +31,7 @@ class Stuck(AssertionError):
 class Around(Protocol):
     """What a process needs of its world."""
 
-    events: Events
+    events: EventQueue
     tap: Tap | None
 
     def due(self, process: Process) -> None:
@@ -98,7 +98,7 @@ class Process:
 
     def at(self, at_ns: int, call: Callable[..., None], *args: Any) -> int:
         """Have `call` happen at `at_ns` of its own clock, if this incarnation lives to see it."""
-        return self.world.events.at(at_ns - self.clock_ns, self._call, self.incarnation, call, args)
+        return self.world.events.schedule(at_ns - self.clock_ns, self._call, self.incarnation, call, args)
 
     def begin(self) -> None:
         """A new incarnation."""
@@ -108,7 +108,7 @@ class Process:
         for core in self.cores.values():
             for other in self.cores:
                 if other != core.address:
-                    self.post(other, core.address, Joined(other, self.host))
+                    self.post(other, core.address, PeerConnected(other, self.host))
         self.world.due(self)
 
     def end(self) -> None:
@@ -127,14 +127,14 @@ class Process:
             self.routes[address] = peer
             if not known and not peer.public:
                 for core in self.cores:
-                    self.post(address, core, Joined(address, peer.host))
+                    self.post(address, core, PeerConnected(address, peer.host))
 
     def lost(self, addresses: Sequence[str]) -> None:
         """The cores of a peer that has died."""
         for address in addresses:
             if self.routes.pop(address, None):
                 for core in self.cores:
-                    self.post(address, core, Gone(address))
+                    self.post(address, core, PeerDisconnected(address))
 
     def receive(self, arrivals: Sequence[Arrival]) -> None:
         """A packet has come."""
