@@ -9,7 +9,7 @@ import msgspec
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.network import NetworkSettings
-from horologe_sim.scenario.scenario import ModelEntry, Fault, Scenario
+from horologe_sim.scenario.scenario import Fault, ModelEntry, Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from horologe_sim.scenario.workload import LoadPhase
 
@@ -69,7 +69,9 @@ def played(scenario: Scenario) -> SimulatedCluster:
 
 def assert_one_answer_each(house: SimulatedCluster) -> None:
     """Every request has ended; none was answered with another's outputs; no device did what it could not."""
-    assert house.tally.sent_total == house.tally.ended_total, f"{house.tally.sent_total - house.tally.ended_total} unanswered"
+    assert house.tally.sent_total == house.tally.ended_total, (
+        f"{house.tally.sent_total - house.tally.ended_total} unanswered"
+    )
     assert not house.client.open
     assert house.tally.swapped == []
     for meter in house.meters.values():

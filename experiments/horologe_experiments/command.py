@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import ExitCode, Json, console, fail_with, fail, stderr_console, print_json
+from horologe_cli.output import ExitCode, Json, console, fail, fail_with, print_json, stderr_console
 
 if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Experiment, Findings

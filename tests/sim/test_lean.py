@@ -70,7 +70,9 @@ def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> Non
     controller = ControllerSettings(admission=False, margin_ns=us(300))
     lean = played(Setting(noise=NOISES["none"], controller=controller), 2, chunks, duration_ns=s(seconds))
     times = [(at + us(100), model) for chunk in chunks for at, model in zip(*chunk[:2], strict=True)]
-    entry = ModelEntry("m", RESNET.exec_ms, count=2, load_ms=RESNET.load_ms, weights_mb=RESNET.weights_mb, slo_ns=ms(slo_ms))
+    entry = ModelEntry(
+        "m", RESNET.exec_ms, count=2, load_ms=RESNET.load_ms, weights_mb=RESNET.weights_mb, slo_ns=ms(slo_ms)
+    )
     report = scenarios.run_scenario(
         Scenario(
             (entry,),

@@ -15,7 +15,7 @@ from horologe_sim.engine.simulated_process import Process, Stuck
 from horologe_sim.engine.world import World
 from horologe_sim.scenario import scenario as scenarios
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from horologe_sim.scenario.workload import Workload, LoadPhase
+from horologe_sim.scenario.workload import LoadPhase, Workload
 from sim_builders import (
     a_scenario,
     an_entry,

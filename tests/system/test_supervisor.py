@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horologe_cli.local.supervisor import AT_ONCE, LONGEST_DELAY_S, STEADY_S, Backoff, ChildSpec, ChildExit, Supervisor
+from horologe_cli.local.supervisor import AT_ONCE, LONGEST_DELAY_S, STEADY_S, Backoff, ChildExit, ChildSpec, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -73,7 +73,7 @@ def test_a_setting_without_a_docstring_is_an_error(
         """Something."""
         silent: int = 2
 
-    monkeypatch.setattr(generate, "sections", lambda: {"bare": Bare})
+    monkeypatch.setattr(generate, "settings_sections", lambda: {"bare": Bare})
     assert generate.main(["--check"]) == 1
     assert "bare.silent" in capsys.readouterr().err
 

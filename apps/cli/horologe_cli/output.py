@@ -96,9 +96,9 @@ def fail_with(error: Exception, endpoint: str) -> NoReturn:
 
 def call_server(endpoint: str, keys: str, question: Callable[[Client], Any]) -> Any:
     """What the server answers; ends the command if that is an error."""
-    with open_client(endpoint, keys) as asking:
+    with open_client(endpoint, keys) as client:
         try:
-            return question(asking)
+            return question(client)
         except Exception as error:
             fail_with(error, endpoint)
 

@@ -167,7 +167,9 @@ class _SegmentReplay:
             return
         said = [_comparable_fields(to, message, told if self.outlined else ()) for to, message, told in entry.outs]
         says = [
-            _comparable_fields(out.to, light(out.message), seen(self.core, out.message, out.buffers) if self.outlined else ())
+            _comparable_fields(
+                out.to, light(out.message), seen(self.core, out.message, out.buffers) if self.outlined else ()
+            )
             for out in outs
         ]
         if said != says:

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_cli.local.local_services import READY_S, model_names, describe_machine, default_repository, local_services, write_emulated
+from horologe_cli.local.local_services import (
+    READY_S,
+    default_repository,
+    describe_machine,
+    local_services,
+    model_names,
+    write_emulated,
+)
 from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import SettingsError

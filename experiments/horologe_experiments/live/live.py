@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_cli.local.local_services import READY_S, model_names, local_services, changed_settings, write_emulated
+from horologe_cli.local.local_services import READY_S, changed_settings, local_services, model_names, write_emulated
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.harness.experiment import Bar, Findings, scene

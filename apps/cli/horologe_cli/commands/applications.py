@@ -1,4 +1,4 @@
-"""`horologe application ...`: applications over models, made, shown and deleted; and used (asking.py)."""
+"""`horologe application ...`: applications over models, made, shown and deleted; and used (client.py)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from horologe_cli.output import (
     Keys,
     call_server,
     console,
-    print_result,
     fail,
-    stderr_console,
     print_json,
+    print_result,
+    stderr_console,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def list_(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = F
       horologe application list
       horologe application list --json | jq '.[].application.name'
     """
-    states: list[ApplicationState] = call_server(endpoint, keys, lambda asking: asking.applications())
+    states: list[ApplicationState] = call_server(endpoint, keys, lambda client: client.applications())
     if json:
         print_json([_document(state) for state in states])
         return
@@ -73,7 +73,7 @@ def show(
       horologe application show digits
       horologe application show digits --context user-1 --json
     """
-    _show(call_server(endpoint, keys, lambda asking: asking.application(name, context)), json)
+    _show(call_server(endpoint, keys, lambda client: client.application(name, context)), json)
 
 
 @app.command()
@@ -107,7 +107,7 @@ def create(
         --set weights.digits-cnn/1=95 --set weights.digits-cnn/2=5
       horologe application create --file digits.toml
     """
-    from horologe_cli.commands.declaration import missing_models, read_application, parse_policy_settings
+    from horologe_cli.commands.declaration import missing_models, parse_policy_settings, read_application
     from horologe_common.status import InvalidInput
 
     try:
@@ -132,11 +132,13 @@ def create(
     except InvalidInput as error:
         fail(error.reason, ExitCode.USAGE)
     state, absent = call_server(
-        endpoint, keys, lambda asking: (asking.declare(application), missing_models(asking.models(), application))
+        endpoint, keys, lambda client: (client.declare(application), missing_models(client.models(), application))
     )
     _show(state, json)
     if absent:
-        stderr_console().print(f"not served now, and missing until they are: {', '.join(absent)}", markup=False, soft_wrap=True)
+        stderr_console().print(
+            f"not served now, and missing until they are: {', '.join(absent)}", markup=False, soft_wrap=True
+        )
 
 
 @app.command()
@@ -147,7 +149,7 @@ def delete(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", j
     Example:
       horologe application delete digits
     """
-    call_server(endpoint, keys, lambda asking: asking.withdraw(name))
+    call_server(endpoint, keys, lambda client: client.withdraw(name))
     print_result({"deleted": name}, f"deleted {name}", json)
 
 
@@ -159,7 +161,7 @@ def rollback(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "",
     Example:
       horologe application rollback digits
     """
-    _show(call_server(endpoint, keys, lambda asking: asking.rollback(name)), json)
+    _show(call_server(endpoint, keys, lambda client: client.rollback(name)), json)
 
 
 for command in (predict, feedback):

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, ExitCode, Json, Keys, call_server, print_result, fail, print_json
+from horologe_cli.output import (
+    DEFAULT_ENDPOINT,
+    Endpoint,
+    ExitCode,
+    Json,
+    Keys,
+    call_server,
+    fail,
+    print_json,
+    print_result,
+)
 
 Name = Annotated[str, typer.Argument(help="Name of the application.", metavar="NAME")]
 Context = Annotated[
@@ -36,7 +46,7 @@ def predict(
     from horologe_cli.commands.predict import read_input
 
     inputs = read_input(source)
-    reply = call_server(endpoint, keys, lambda asking: asking.ask(name, inputs, context=context, slo_ms=slo_ms))
+    reply = call_server(endpoint, keys, lambda client: client.ask(name, inputs, context=context, slo_ms=slo_ms))
     if json:
         print_json(answer_document(reply))
     else:
@@ -78,5 +88,7 @@ def feedback(
     except (InvalidInput, ValueError) as error:
         fail(f"feedback: {error}", ExitCode.USAGE)
     inputs = [read_input(source)] if source else None
-    call_server(endpoint, keys, lambda asking: asking.feedback(name, ids or None, truths, context=context, inputs=inputs))
+    call_server(
+        endpoint, keys, lambda client: client.feedback(name, ids or None, truths, context=context, inputs=inputs)
+    )
     print_result({"learned": len(truths)}, f"{name} has learned from {len(truths)}", json)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import ExitCode, Json, console, fail, stderr_console, print_json
+from horologe_cli.output import ExitCode, Json, console, fail, print_json, stderr_console
 
 if TYPE_CHECKING:
-    from horologe_cli.demo.demo_run import DemoResult, DemoOptions
+    from horologe_cli.demo.demo_run import DemoOptions, DemoResult
     from horologe_cli.local.local_system import LocalSystem
 
 READY_S = 120.0
@@ -69,7 +69,7 @@ def demo(
     except ImportError as error:
         fail(f"{error}; the demo needs `pip install horologe[demo]`", ExitCode.USAGE)
     _report(found, slo_ms, time.monotonic() - started, json)
-    if not found.met:
+    if not found.passed:
         _keep_log(lines)
         raise SystemExit(int(ExitCode.FAILED))
 
@@ -115,13 +115,13 @@ def _report(found: DemoResult, slo_ms: float, seconds: float, json: bool) -> Non
     if json:
         import msgspec
 
-        print_json({**msgspec.to_builtins(found), "held": found.met, "seconds": round(seconds, 1)})
+        print_json({**msgspec.to_builtins(found), "passed": found.passed, "seconds": round(seconds, 1)})
         return
     from horologe_cli.demo.demo_tables import show
 
     out = console()
     show(out, found, slo_ms)
-    verdict = "[green]everything promised held" if found.met else "[red]a promise was broken"
+    verdict = "[green]everything promised held" if found.passed else "[red]a promise was broken"
     out.print(f"{verdict}[/], in {seconds:.0f} s")
 
 

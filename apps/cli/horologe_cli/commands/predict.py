@@ -15,10 +15,10 @@ from horologe_cli.output import (
     ExitCode,
     Json,
     Keys,
-    open_client,
     console,
-    fail_with,
     fail,
+    fail_with,
+    open_client,
     print_json,
 )
 
@@ -49,9 +49,9 @@ def predict(
       python make_input.py | horologe predict digits-linear --json
     """
     inputs = read_input(source)
-    with open_client(endpoint, keys) as asking:
+    with open_client(endpoint, keys) as client:
         try:
-            reply = asking.predict_full(model, inputs, slo_ms=slo_ms, version=version)
+            reply = client.predict_full(model, inputs, slo_ms=slo_ms, version=version)
         except Exception as error:
             fail_with(error, endpoint)
     if json:

@@ -12,12 +12,12 @@ from horologe_cli.output import (
     ExitCode,
     Json,
     Keys,
-    open_client,
     console,
-    fail_with,
     fail,
-    stderr_console,
+    fail_with,
+    open_client,
     print_json,
+    stderr_console,
 )
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def profile(
       horologe profile digits-cnn --runs 0 --json
     """
     wanted = _lengths(lengths)
-    with open_client(endpoint, keys) as asking:
+    with open_client(endpoint, keys) as client:
         try:
-            found = [_measure(asking, spec, wanted, runs) for spec in _specs(asking, model)]
+            found = [_measure(client, spec, wanted, runs) for spec in _specs(client, model)]
         except Exception as error:
             fail_with(error, endpoint)
     if json:
@@ -69,22 +69,22 @@ def _lengths(text: str) -> list[int]:
     return lengths
 
 
-def _specs(asking: Client, model: str) -> list[ModelSpec]:
-    states = asking.models(model or None)
+def _specs(client: Client, model: str) -> list[ModelSpec]:
+    states = client.models(model or None)
     ready = [state.spec for state in states if state.state == "READY"]
     if model and not ready:
         fail(f"model {model}: {f'{states[-1].state}: {states[-1].reason}' if states else 'not served'}")
     return ready
 
 
-def _measure(asking: Client, spec: ModelSpec, lengths: list[int], runs: int) -> ModelTimes:
+def _measure(client: Client, spec: ModelSpec, lengths: list[int], runs: int) -> ModelTimes:
     from rich.progress import Progress
 
     from horologe_cli.commands.profile_sweep import measure_model
 
     with Progress(console=stderr_console(), transient=True) as progress:
         task = progress.add_task(spec.key, total=1.0)
-        return measure_model(asking, spec, lengths, runs, lambda share: progress.update(task, completed=share))
+        return measure_model(client, spec, lengths, runs, lambda share: progress.update(task, completed=share))
 
 
 def _print(found: ModelTimes) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horologe_cli.output import ExitCode, Json, console, fail_with, fail, stderr_console, print_json
+from horologe_cli.output import ExitCode, Json, console, fail, fail_with, print_json, stderr_console
 
 if TYPE_CHECKING:
     from horologe_sim.report.report import Report
@@ -125,7 +125,9 @@ def _play(scene: Scenario, trace_out: Path | None, quiet: bool) -> Report:
 
     with Progress(console=stderr_console(), transient=True, disable=quiet) as progress:
         task = progress.add_task(scene.name, total=1.0)
-        report = run_scenario(scene, None, lambda done: progress.update(task, completed=done), tap if trace_out else None)
+        report = run_scenario(
+            scene, None, lambda done: progress.update(task, completed=done), tap if trace_out else None
+        )
     if trace_out:
         written = taps[0].write(trace_out)
         more = f", {taps[0].left_out} more left out" if taps[0].left_out else ""

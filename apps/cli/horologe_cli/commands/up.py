@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import ExitCode, console, fail, stderr_console, print_json
+from horologe_cli.output import ExitCode, console, fail, print_json, stderr_console
 
 if TYPE_CHECKING:
     from horologe_cli.local.local_system import LocalSystem

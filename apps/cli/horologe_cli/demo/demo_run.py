@@ -54,7 +54,7 @@ class Criterion(msgspec.Struct):
     name: str
     wanted: str
     got: str
-    held: bool
+    met: bool
 
 
 class DemoResult(msgspec.Struct):
@@ -68,11 +68,11 @@ class DemoResult(msgspec.Struct):
     """At the capacity found, offered again for longer."""
     overload: Step | None = None
     """At twice that."""
-    check_criteria: list[Criterion] = []
+    criteria: list[Criterion] = []
 
     @property
-    def met(self) -> bool:
-        return bool(self.check_criteria) and all(promise.held for promise in self.check_criteria)
+    def passed(self) -> bool:
+        return bool(self.criteria) and all(criterion.met for criterion in self.criteria)
 
 
 class DemoRun:
@@ -93,7 +93,7 @@ class DemoRun:
         if found.accuracies:
             found.model = max(found.accuracies, key=lambda one: one.exec_ms).model
             await self._measure_capacity(OpenLoop(client, found.model, images, self._wishes.slo_ms, self._wishes.seed))
-        found.check_criteria = criteria(found)
+        found.criteria = check_criteria(found)
         return found
 
     async def _measure_accuracy(
@@ -143,11 +143,11 @@ class DemoRun:
             self._on_progress(f"twice the capacity: {OVERLOAD * peak.rate:,.0f} requests/s", 0.85 + 0.08 * attempt)
             step = await load.run(OVERLOAD * peak.rate, OVERLOAD_LONGER * self._wishes.step_s)
             self.result.overload = step
-            if all(promise.held for promise in overload_criteria(peak, step)):
+            if all(criterion.met for criterion in overload_criteria(peak, step)):
                 return
 
 
-def criteria(found: DemoResult) -> list[Criterion]:
+def check_criteria(found: DemoResult) -> list[Criterion]:
     """What the demo promised, and whether it held."""
     names = {one.model for one in found.accuracies}
     worst = min((one.share for one in found.accuracies), default=0.0)
@@ -163,7 +163,9 @@ def criteria(found: DemoResult) -> list[Criterion]:
     for one in found.feedback_effects:
         wanted = LEAST_LEARNED if one.policy == "exp3" else 0.0
         gain = one.after - one.before
-        said.append(Criterion(f"{one.policy}: learned from feedback", f">= {wanted:.0%}", f"{gain:.1%}", gain >= wanted))
+        said.append(
+            Criterion(f"{one.policy}: learned from feedback", f">= {wanted:.0%}", f"{gain:.1%}", gain >= wanted)
+        )
     if found.peak is None or found.overload is None:
         return [*said, Criterion("a capacity under the SLO", "some", "none found", False)]
     carried = Criterion("at 1x: answered in time", ">= 99%", f"{found.peak.attained:.2%}", True)

@@ -95,8 +95,10 @@ def _reasons(out: Console, step: Step) -> None:
 
 def _promises(found: DemoResult) -> Table:
     table = _table("Promised", "", "wanted", "got", "")
-    for promise in found.check_criteria:
-        table.add_row(promise.name, promise.wanted, promise.got, "[green]held" if promise.held else "[red]broken")
+    for criterion in found.criteria:
+        table.add_row(
+            criterion.name, criterion.wanted, criterion.got, "[green]held" if criterion.met else "[red]broken"
+        )
     return table
 
 

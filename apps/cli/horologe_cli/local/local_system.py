@@ -62,7 +62,9 @@ class LocalSystem:
         self.supervisor.abort()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def wait_ready(self, timeout_s: float, stop: StopSignal | None = None) -> tuple[Description, list[ModelState]] | None:
+    def wait_ready(
+        self, timeout_s: float, stop: StopSignal | None = None
+    ) -> tuple[Description, list[ModelState]] | None:
         """Until every worker is there and no model is being loaded: the state of the cluster and the models.
 
         None if `stop` was set. Raises `NotReady` when a process ended by itself, or after `timeout_s`.

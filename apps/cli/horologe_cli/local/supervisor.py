@@ -114,7 +114,9 @@ class Supervisor:
 class ChildKeeper:
     """One child, started again whenever it ends, until it is told to stop."""
 
-    def __init__(self, spec: ChildSpec, on_line: Callable[[str, str], None], on_exit: Callable[[ChildExit], None]) -> None:
+    def __init__(
+        self, spec: ChildSpec, on_line: Callable[[str, str], None], on_exit: Callable[[ChildExit], None]
+    ) -> None:
         self.spec = spec
         self.restarts = 0
         self._on_line = on_line

@@ -104,7 +104,9 @@ class Asker:
     def _ask(self, now_ns: int, ask: PlannedRequest) -> None:
         self._last_id += 1
         budget_ns = self._budget_ns(ask)
-        request = OpenRequest(self._last_id, ask, now_ns, now_ns + budget_ns if budget_ns else 0, not self._loaded(ask.name))
+        request = OpenRequest(
+            self._last_id, ask, now_ns, now_ns + budget_ns if budget_ns else 0, not self._loaded(ask.name)
+        )
         self.open[request.id] = request
         self._limits.arm(request.id, now_ns + (budget_ns or BEST_EFFORT_NS) + self._patience_ns)
         if ask.cancel_ns:

@@ -172,7 +172,9 @@ def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def summarize_by_model(tally: Tally, groups: Mapping[str, str], seconds: float) -> tuple[RequestSummary, dict[str, RequestSummary]]:
+def summarize_by_model(
+    tally: Tally, groups: Mapping[str, str], seconds: float
+) -> tuple[RequestSummary, dict[str, RequestSummary]]:
     """All requests together, and by group; `groups`: model name -> group."""
     by_group: dict[str, list[RequestCounts]] = {}
     for model, line in sorted(tally.counts.items()):

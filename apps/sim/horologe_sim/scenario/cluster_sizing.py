@@ -37,7 +37,9 @@ class ClusterSize(msgspec.Struct, frozen=True):
     probes: tuple[SizingRun, ...]
 
 
-def find_cluster_size(scenario: Scenario, target: float, progress: Callable[[float, str], None] | None = None) -> ClusterSize:
+def find_cluster_size(
+    scenario: Scenario, target: float, progress: Callable[[float, str], None] | None = None
+) -> ClusterSize:
     """The fewest devices with which at least `target` (a share) of the requests is answered in time.
 
     Raises `HorologeError` where not even `MOST_DEVICES` do: more devices do not help what one alone is too slow for.
@@ -61,7 +63,9 @@ def find_cluster_size(scenario: Scenario, target: float, progress: Callable[[flo
     while least < most:
         middle = (least + most) // 2
         least, most = (least, middle) if reached(middle) else (middle + 1, most)
-    return ClusterSize(target, most, reports[most], tuple(_sizing_run(devices, reports[devices]) for devices in sorted(reports)))
+    return ClusterSize(
+        target, most, reports[most], tuple(_sizing_run(devices, reports[devices]) for devices in sorted(reports))
+    )
 
 
 def _sizing_run(devices: int, report: Report) -> SizingRun:

@@ -66,7 +66,9 @@ def _entry(text: str, slo_ns: int) -> ModelEntry:
         raise SettingsError(f"--model: got {text!r}, wanted NAME or NAME*COPIES with one of {', '.join(known)}")
     found = known[name]
     count = int(copies) if star else 1
-    return ModelEntry(name, found.exec_ms, count=count, load_ms=found.load_ms, weights_mb=found.weights_mb, slo_ns=slo_ns)
+    return ModelEntry(
+        name, found.exec_ms, count=count, load_ms=found.load_ms, weights_mb=found.weights_mb, slo_ns=slo_ns
+    )
 
 
 def _arrivals(path: Path) -> tuple[tuple[LoadPhase, ...], int]:

@@ -194,7 +194,9 @@ def read_units(where: str, value: Any, key: str = "") -> Any:
     Keys may be written without `_ns` and `_bytes`. Raises `SettingsError`.
     """
     if isinstance(value, dict):
-        return {_field_name(name): read_units(f"{where}: {name}", one, _field_name(name)) for name, one in value.items()}
+        return {
+            _field_name(name): read_units(f"{where}: {name}", one, _field_name(name)) for name, one in value.items()
+        }
     if isinstance(value, list):
         return [read_units(where, one, key) for one in value]
     if isinstance(value, str) and key.endswith("_ns"):

@@ -50,7 +50,7 @@ class SimulatedCluster:
         self.devices: dict[str, Device] = {}
         self.store = Memory()
         """The selector's, which outlives it."""
-        self.kept: tuple[int, Kept] | None = None
+        self.profiler_state: tuple[int, Kept] | None = None
         """What the profiler keeps on disk, and since when."""
         self.begin_ns = self.world.now_ns + scenario.settle_ns
         self.end_ns = self.begin_ns + scenario.duration_ns
@@ -66,8 +66,8 @@ class SimulatedCluster:
             self.meters[name] = Meter()
             self._add(name, self._worker(number))
         for one in scenario.applications:
-            profiler_state = msgspec.msgpack.encode(registry.Kept(1, [one]))
-            self.store.write([Change(f"{registry.FAMILY}\n{one.name}", 0, profiler_state)])
+            record = msgspec.msgpack.encode(registry.Kept(1, [one]))
+            self.store.write([Change(f"{registry.FAMILY}\n{one.name}", 0, record)])
         for fault in scenario.faults:
             self.world.events.at(self.begin_ns + fault.at_ns, self._fault, fault)
 
@@ -169,12 +169,12 @@ class SimulatedCluster:
         """Its disk is the house's, and outlives it."""
         assert self.scenario.profiler
         core = Profiler(process.address("profiler"), self.scenario.profiler)
-        if self.kept is not None:
-            saved_ns, kept = self.kept
+        if self.profiler_state is not None:
+            saved_ns, kept = self.profiler_state
             core.restore(process.now_ns, kept, self.world.now_ns - saved_ns)
 
         def keep(kept: Kept, buffers: Sequence[Buffer]) -> None:
-            self.kept = self.world.now_ns, kept
+            self.profiler_state = self.world.now_ns, kept
 
         process.attach(core.store, keep)
         return core
