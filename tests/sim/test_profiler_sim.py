@@ -114,7 +114,7 @@ class Strikes(Published):
     def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         if any(isinstance(out.message, Submit) and out.message.solo for out in outs):
             self.count += 1
-            self.house.world.events.at(now_ns + 1, self._strike)
+            self.house.world.events.schedule(now_ns + 1, self._strike)
 
     def _strike(self) -> None:
         world = self.house.world
@@ -122,7 +122,7 @@ class Strikes(Published):
             world.stall("profiler", ms(400))
         else:
             world.kill("profiler")
-            world.events.at(world.now_ns + ms(50), world.start, "profiler")
+            world.events.schedule(world.now_ns + ms(50), world.start, "profiler")
 
 
 @pytest.mark.parametrize("kind", ["kill", "stall"])

@@ -117,7 +117,7 @@ def test_a_client_that_leaves_is_forgotten() -> None:
 
 def played_without_client(scenario: scenarios.Scenario) -> SimulatedCluster:
     house = SimulatedCluster(scenario)
-    house.world.events.at(house.begin_ns + ms(300), house.world.kill, "client")
+    house.world.events.schedule(house.begin_ns + ms(300), house.world.kill, "client")
     for name in house.world.processes:
         house.world.start(name)
     house.world.run(house.begin_ns + s(1))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import s
-from horologe_common.core.protocol import Deadlines, Gone, Joined, Out, role
+from horologe_common.core.protocol import Gone, Joined, Out, role
+from horologe_common.core.timers import Timers
 from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
@@ -66,8 +67,8 @@ class Asker:
         self._loaded = loaded
         self._peer = ""
         self._unsent: list[OpenRequest] = []
-        self._limits = Deadlines()
-        self._cancels = Deadlines()
+        self._limits = Timers()
+        self._cancels = Timers()
         self._last_id = 0
 
     def tick(self, now_ns: int) -> None:
@@ -79,12 +80,12 @@ class Asker:
             for request in unsent:
                 if request.id in self.open and now_ns <= (request.deadline_ns or now_ns):
                     self._send(now_ns, request)
-        for request_id in self._cancels.due(now_ns):
+        for request_id in self._cancels.pop_expired(now_ns):
             if cancelled := self.open.get(request_id):
                 if self._peer:
                     self.out.append(Out(self._peer, Cancel((request_id,))))
                 self._end(now_ns, cancelled, Status.CANCELLED)
-        for request_id in self._limits.due(now_ns):
+        for request_id in self._limits.pop_expired(now_ns):
             if lost := self.open.get(request_id):
                 self._end(now_ns, lost, Status.LOST)
 

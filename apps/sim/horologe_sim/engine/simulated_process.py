@@ -9,7 +9,7 @@ from horologe_common.core.protocol import Buffer, Core, Gone, Joined, role
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horologe_common.core.event_queue import Events
+    from horologe_common.core.event_queue import EventQueue
     from horologe_common.core.hosting import Tap
 
 ROUNDS_A_TURN = 64
@@ -31,7 +31,7 @@ class Stuck(AssertionError):
 class Around(Protocol):
     """What a process needs of its world."""
 
-    events: Events
+    events: EventQueue
     tap: Tap | None
 
     def due(self, process: Process) -> None:
@@ -98,7 +98,7 @@ class Process:
 
     def at(self, at_ns: int, call: Callable[..., None], *args: Any) -> int:
         """Have `call` happen at `at_ns` of its own clock, if this incarnation lives to see it."""
-        return self.world.events.at(at_ns - self.clock_ns, self._call, self.incarnation, call, args)
+        return self.world.events.schedule(at_ns - self.clock_ns, self._call, self.incarnation, call, args)
 
     def begin(self) -> None:
         """A new incarnation."""

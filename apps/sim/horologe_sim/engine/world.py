@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-from horologe_common.core.event_queue import Events
+from horologe_common.core.event_queue import EventQueue
 from horologe_common.core.protocol import role
 from horologe_common.wire import PEER_HEADER_LIMIT, Letter
 from horologe_common.wire.frames import pack, unpack
@@ -32,7 +32,7 @@ class World:
     def __init__(self, network: Network, *, wire: bool = False, start_ns: int = START_NS) -> None:
         self.network = network
         self.wire = wire
-        self.events = Events(start_ns)
+        self.events = EventQueue(start_ns)
         self.tap: Tap | None = None
         self.processes: dict[str, Process] = {}
         self.packets = 0
@@ -76,13 +76,13 @@ class World:
         for peer in self.processes.values():
             if peer.alive and any(address in peer.routes for address in addresses):
                 at_ns = self.network.arrival_ns(self.now_ns, name, peer.name) + self.network.settings.notice_ns
-                self.events.at(at_ns, self._lost, peer, peer.incarnation, addresses)
+                self.events.schedule(at_ns, self._lost, peer, peer.incarnation, addresses)
 
     def stall(self, name: str, for_ns: int) -> None:
         """Its cores get no turn for a while; what comes in waits."""
         process = self.processes[name]
         process.stalled = True
-        self.events.at(self.now_ns + for_ns, process.resume)
+        self.events.schedule(self.now_ns + for_ns, process.resume)
 
     def cut(self, name: str, for_ns: int) -> None:
         """Its connections to other services break, and what is under way on them is lost; `for_ns` later it connects
@@ -97,7 +97,7 @@ class World:
                 cuts = self._cuts[link] = self._cuts.get(link, 0) + 1
                 self._apart[link] = True
                 process.lost(tuple(peer.cores))
-                self.events.at(self.now_ns + for_ns, self._connect, process, peer, process.incarnation, cuts)
+                self.events.schedule(self.now_ns + for_ns, self._connect, process, peer, process.incarnation, cuts)
 
     def run(self, until_ns: int) -> None:
         """Let everything up to this time of the world's clock happen."""
@@ -139,7 +139,7 @@ class World:
 
     def _carry(self, source: Process, target: Process, call: Callable[..., None], *args: object) -> None:
         at_ns = self.network.arrival_ns(self.now_ns, source.name, target.name)
-        self.events.at(at_ns, self._arrive, source.name, source.incarnation, call, args)
+        self.events.schedule(at_ns, self._arrive, source.name, source.incarnation, call, args)
 
     def _arrive(self, name: str, incarnation: int, call: Callable[..., None], args: tuple[object, ...]) -> None:
         if (name, incarnation) not in self._voided:
@@ -185,7 +185,7 @@ class World:
                 if process.free_ns > now_ns:
                     if not process.waiting:
                         process.waiting = True
-                        self.events.at(process.free_ns, self.due, process)
+                        self.events.schedule(process.free_ns, self.due, process)
                 else:
                     process.waiting, process.free_ns = False, now_ns + turn_ns
                     process.turn()

@@ -69,7 +69,7 @@ class SimulatedCluster:
             record = msgspec.msgpack.encode(registry.Kept(1, [one]))
             self.store.write([Change(f"{registry.FAMILY}\n{one.name}", 0, record)])
         for fault in scenario.faults:
-            self.world.events.at(self.begin_ns + fault.at_ns, self._fault, fault)
+            self.world.events.schedule(self.begin_ns + fault.at_ns, self._fault, fault)
 
     @property
     def client(self) -> Asker:
@@ -219,7 +219,7 @@ class SimulatedCluster:
             return
         self.world.kill(fault.process, void=fault.void)
         if fault.restart_ns:
-            self.world.events.at(self.world.now_ns + fault.restart_ns, self.world.start, fault.process)
+            self.world.events.schedule(self.world.now_ns + fault.restart_ns, self.world.start, fault.process)
 
 
 def _alone(make: Callable[[Process], Core]) -> Callable[[Process], Sequence[Core]]:

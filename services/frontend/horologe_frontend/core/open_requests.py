@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.core.protocol import Deadlines
+from horologe_common.core.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ class Book:
     """Law: every request has one timer, and its client one id for it."""
 
     def __init__(self) -> None:
-        self._deadlines = Deadlines()
+        self._deadlines = Timers()
         self._requests: dict[int, Request] = {}
         self._by_client: dict[str, dict[int, int]] = {}
 
@@ -56,7 +56,7 @@ class Book:
 
     def due(self, now_ns: int) -> list[Request]:
         """Whose time has come; each must be removed now."""
-        return [self._requests[key] for key in self._deadlines.due(now_ns)]
+        return [self._requests[key] for key in self._deadlines.pop_expired(now_ns)]
 
     def next_ns(self) -> int | None:
         return self._deadlines.next_ns()

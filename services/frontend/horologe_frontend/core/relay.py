@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from horologe_common.core.protocol import Deadlines, Out
+from horologe_common.core.protocol import Out
+from horologe_common.core.timers import Timers
 from horologe_common.status import Status
 from horologe_common.wire import (
     Admit,
@@ -45,7 +46,7 @@ class Relay:
     def __init__(self, limit_ns: int, limit: int) -> None:
         self.limit_ns = limit_ns
         self.limit = limit
-        self.deadlines = Deadlines()
+        self.deadlines = Timers()
         self._open: dict[int, Relayed] = {}
         self._last_id = 0
 
@@ -68,7 +69,7 @@ class Relay:
 
     def expired(self, now_ns: int) -> Iterator[Out]:
         """Answers to what was not answered in time."""
-        for key in self.deadlines.due(now_ns):
+        for key in self.deadlines.pop_expired(now_ns):
             relayed = self._open.pop(key)
             yield Out(relayed.client, _unanswered(relayed.client_id, relayed.message, "did not answer"))
 
