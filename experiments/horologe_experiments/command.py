@@ -102,7 +102,7 @@ def _write(findings: Findings, one: Experiment, out: Path | None, plot: bool, qu
     try:
         written = write(findings, one, out or Path.cwd(), plot)
     except ImportError:
-        fail("--plot: needs matplotlib: pip install 'horologe[plot]'", ExitCode.USAGE)
+        fail("--plot: needs matplotlib: pip install matplotlib", ExitCode.USAGE)
     if not quiet:
         stderr_console().print("\n".join(map(str, written)), markup=False)
 

@@ -15,7 +15,8 @@ from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Tensor, Withdraw
 from horologe_frontend.auth import Keys
-from horologe_frontend.http.exchange import Request, Response
+from horologe_frontend.http.request_reader import Request
+from horologe_frontend.http.responses import Response
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.handler import Oip

@@ -179,6 +179,6 @@ def _show(state: ApplicationState, json: bool) -> None:
 
 def _document(state: ApplicationState) -> dict[str, Any]:
     """The same as over HTTP."""
-    from horologe_frontend.oip.application_json import application_json
+    from horologe_frontend.oip.applications_http import application_json
 
     return application_json(state)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
-    from horologe_frontend.core.declared_applications import Declared
+    from horologe_frontend.core.applications import Declared
     from horologe_frontend.core.requests import Admission
     from horologe_frontend.core.retained_inputs import Lingering
     from horologe_frontend.core.selector_routing import Selectors

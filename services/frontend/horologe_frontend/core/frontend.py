@@ -16,18 +16,16 @@ from horologe_common.core.protocol import Gone, Joined, Out, role
 from horologe_common.core.staging import Staging
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
-from horologe_frontend.core.answers import addressed, default_of, only, or_default, silent
+from horologe_frontend.core.applications import Declared
 from horologe_frontend.core.catalogue import Catalogue
-from horologe_frontend.core.declared_applications import Declared
 from horologe_frontend.core.default_lead import Lag
 from horologe_frontend.core.feedback import Feedbacks
 from horologe_frontend.core.forwarding import Questions
-from horologe_frontend.core.open_requests import Book
-from horologe_frontend.core.request_counts import Counts
-from horologe_frontend.core.requests import Admission, Request
+from horologe_frontend.core.requests import Admission, Book, Request, addressed, default_of, only, or_default, silent
 from horologe_frontend.core.retained_inputs import Lingering
 from horologe_frontend.core.sampling import Sampling
 from horologe_frontend.core.selector_routing import Selectors
+from horologe_frontend.core.stats import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.wire import Query
-    from horologe_frontend.core.declared_applications import Declared
+    from horologe_frontend.core.applications import Declared
 
 
 class Selectors:
