@@ -222,7 +222,7 @@ def _wire_default(one: Field) -> str:
 def _packets() -> str:
     """The packet format, from the docstrings of the modules that make it, and one packet byte by byte."""
     predict = wire.Predict(7, "adder", "", 50_000_000, (wire.Tensor("x", "FP32", (1, 2), 8),))
-    header = wire.encode([wire.Letter("", "", [predict])])
+    header = wire.encode([wire.Envelope("", "", [predict])])
     return PACKETS.format(
         wire="\n".join(inspect.cleandoc(wire.__doc__ or "").splitlines()[2:]),
         frames="\n".join(inspect.cleandoc(frames.__doc__ or "").splitlines()[2:]),

@@ -17,8 +17,8 @@ from horologe_common.wire import (
     Cancel,
     Describe,
     Description,
+    Envelope,
     Hello,
-    Letter,
     ModelInfo,
     Models,
     ModelState,
@@ -116,7 +116,7 @@ class FakeFrontend:
         try:
             arrivals = unpack(frames, 64 << 10)
         except HorologeError as error:
-            sock.send_multipart([identity, *pack([Letter("", "", [Rejected(error.status, error.reason)])], ())])
+            sock.send_multipart([identity, *pack([Envelope("", "", [Rejected(error.status, error.reason)])], ())])
             return
         for _, _, message, buffers in arrivals:
             self.seen.append(message)
@@ -128,7 +128,7 @@ class FakeFrontend:
                     messages.append(reply)
                     payloads.extend(tensors)
         if messages:
-            sock.send_multipart([identity, *pack([Letter("", "", messages)], payloads)])
+            sock.send_multipart([identity, *pack([Envelope("", "", messages)], payloads)])
 
     def _usual(self, message: Any, buffers: Sequence[Any]) -> Replies:
         match message:

@@ -15,8 +15,8 @@ from horologe_common.status import (
 from horologe_common.wire import (
     PROTOCOL,
     Answer,
+    Envelope,
     Hello,
-    Letter,
     Models,
     ModelState,
     Welcome,
@@ -67,7 +67,7 @@ class Talk:
         return arrived
 
     def get(self, *messages: Any, buffers: Any = ()) -> None:
-        self.session.receive(self.now_ns, pack([Letter("", "", list(messages))], buffers))
+        self.session.receive(self.now_ns, pack([Envelope("", "", list(messages))], buffers))
 
     def welcomed(self) -> Talk:
         self.session.connected(self.now_ns)

@@ -174,7 +174,7 @@ def test_rows_count_towards_the_batch(name: str) -> None:
         desk.ask(spec, 200, rows)
     for batch in desk.plan().start:
         rows = sum(request.rows for request in batch.requests)
-        assert batch.batch_size == spec.compiled(rows)
+        assert batch.batch_size == spec.compiled_batch_size(rows)
 
 
 @everyone
@@ -412,7 +412,7 @@ def test_a_refusal_comes_no_later_than_when_batch_one_cannot_finish(name: str) -
             arrival_ns, submit = witness.submits[out.message.id]
             report = specs[submit.model]
             assert report.profile is not None
-            shortest_ns = report.profile.exec_ns[report.spec.compiled(submit.rows)]
+            shortest_ns = report.profile.exec_ns[report.spec.compiled_batch_size(submit.rows)]
             latest_ns = arrival_ns + submit.budget_ns - shortest_ns
             assert now_ns <= max(arrival_ns, latest_ns) + slack_ns
             assert out.message.reason

@@ -63,7 +63,7 @@ def played(scheduler: str, rate: float, slo_ms: float, seed: int = 1, static: fl
     controller = ControllerSettings(scheduler=scheduler, admission=False, margin_ns=us(100))
     setting = Setting(noise=NOISES["none"], settle_ns=ms(500), controller=controller)
     lean = Lean(setting, [TEXT, *RESNET.copies(3)], Ledger(["text", "static"], 4, s(1)), seed, [chunk])
-    parts = [Part(one, 0, Distribution.of(solos(one, rng, 500))) for one in ROW_MS]
+    parts = [Part(one, 0, Distribution.from_samples(solos(one, rng, 500))) for one in ROW_MS]
     lean.controller.cluster.durations[SPEC.key] = ModelDurations(BASE_NS, parts)
     lean.run(s(seconds))
     lean.check()

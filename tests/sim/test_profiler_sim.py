@@ -59,7 +59,7 @@ def play(scenario: Scenario) -> tuple[SimulatedCluster, list[tuple[int, Distribu
 def test_it_learns_from_nothing_what_the_devices_take(split: bool) -> None:
     house, told = play(with_profiler(split=split, noise=Noise(sigma=0.02), wire=True))
     message = told[-1][1]
-    (part,) = message.parts
+    (part,) = message.histograms
     assert message.model == "m/1"
     assert ms(1.8) < part.edges_ns[0] < part.edges_ns[-1] < ms(2.2)
     assert sum(part.counts) >= 20
@@ -86,8 +86,8 @@ def test_after_a_step_change_what_is_published_is_new() -> None:
         profiler={"steady_ns": ms(200)},
     )
     house, told = play(scenario)
-    before = [one for at_ns, one in told if at_ns < house.begin_ns + s(3)][-1].parts[0]
-    after = told[-1][1].parts[0]
+    before = [one for at_ns, one in told if at_ns < house.begin_ns + s(3)][-1].histograms[0]
+    after = told[-1][1].histograms[0]
     assert (before.edges_ns[0], before.edges_ns[-1]) == (ms(2), ms(2) + 1)
     assert (after.edges_ns[0], after.edges_ns[-1]) == (ms(6), ms(6) + 1)
 
@@ -97,7 +97,7 @@ def test_killed_and_back_it_knows_what_it_knew_and_serving_went_on(split: bool) 
     house, told = play(with_profiler(split=split, faults=(kill("profiler", 2000, 500),)))
     total = house.report().total
     assert total.ok == total.sent
-    known = [(at_ns - house.begin_ns, sum(one.parts[0].counts)) for at_ns, one in told if one.parts]
+    known = [(at_ns - house.begin_ns, sum(one.histograms[0].counts)) for at_ns, one in told if one.histograms]
     before = [count for at_ns, count in known if at_ns < ms(2000)][-1]
     back = next(count for at_ns, count in known if at_ns > ms(2500))
     assert back >= before - 3
@@ -142,10 +142,10 @@ def test_a_profiler_that_dies_or_hangs_with_a_run_under_way_holds_no_device(kind
 def test_it_outlives_everybody_else(victim: str) -> None:
     """A controller that comes back is told everything at once."""
     house, told = play(with_profiler(split=True, workers=2, faults=(kill(victim, 2000, 300),)))
-    assert sum(told[-1][1].parts[0].counts) >= 20
+    assert sum(told[-1][1].histograms[0].counts) >= 20
     if victim == "controller":
         first = next(one for at_ns, one in told if at_ns > house.begin_ns + ms(2300))
-        assert sum(first.parts[0].counts) >= 15
+        assert sum(first.histograms[0].counts) >= 15
     assert_at_rest(house)
 
 

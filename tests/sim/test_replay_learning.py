@@ -13,7 +13,12 @@ from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
 from horologe_common.recording.recorder import Handled, Recorder, RecorderSettings, read_segments
 from horologe_common.recording.snapshot import restore, snapshot
-from horologe_common.recording.tensor_summary import fill, filled, outline, outlines
+from horologe_common.recording.tensor_summary import (
+    expand_summaries,
+    expand_summary,
+    summarize_tensor,
+    summarize_tensors,
+)
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Answer, Feedback, Observation, Outputs, Tensor
 from horologe_selector.core.predictions.cache import Cache
@@ -150,13 +155,13 @@ def scores(*rows: Sequence[float], datatype: str = "<f4") -> tuple[Tensor, bytes
 )
 def test_an_outline_is_as_little_as_says_the_same(tensor: tuple[Tensor, bytes], wanted: Any) -> None:
     header, buffer = tensor
-    found = outline(header, buffer)
+    found = summarize_tensor(header, buffer)
     assert found == wanted
-    again = filled(header, found)
+    again = expand_summary(header, found)
     assert len(again) == len(buffer)
-    assert outline(header, again) == found
+    assert summarize_tensor(header, again) == found
     message = Outputs(1, (), (header,))
-    assert fill(message, outlines(message, [buffer])) == [again]
+    assert expand_summaries(message, summarize_tensors(message, [buffer])) == [again]
 
 
 def test_a_cache_in_a_snapshot_says_what_it_said() -> None:

@@ -64,9 +64,9 @@ def test_an_ensemble_answers_and_learns(client: Client, digits: tuple[Any, Any])
         assert (set(reply.models), reply.missing, reply.defaulted) == (set(THREE), (), False)
         client.feedback("ensemble", reply, truth)
     state = client.application("ensemble")
-    assert {one.model for one in state.standings} == set(THREE)
-    assert all(one.observations == 40 for one in state.standings)
-    assert sum(one.weight for one in state.standings) == pytest.approx(1)
+    assert {one.model for one in state.statistics} == set(THREE)
+    assert all(one.observations == 40 for one in state.statistics)
+    assert sum(one.weight for one in state.statistics) == pytest.approx(1)
 
 
 def test_rows_and_lists_of_feedback(client: Client, digits: tuple[Any, Any]) -> None:
@@ -74,7 +74,7 @@ def test_rows_and_lists_of_feedback(client: Client, digits: tuple[Any, Any]) -> 
     declare(client, "rows", "digits-linear")
     replies = [client.ask("rows", images[at : at + 2]) for at in range(0, 200, 2)]
     client.feedback("rows", replies, [truths[at : at + 2] for at in range(0, 200, 2)])
-    (standing,) = client.application("rows").standings
+    (standing,) = client.application("rows").statistics
     assert standing.observations in (100, 200)
 
 
@@ -82,7 +82,7 @@ def test_feedback_by_the_inputs(client: Client, digits: tuple[Any, Any]) -> None
     images, truths = digits
     declare(client, "inputs", "digits-linear")
     client.feedback("inputs", None, truths[0], inputs=images[:1])
-    assert client.application("inputs").standings[0].observations == 1
+    assert client.application("inputs").statistics[0].observations == 1
 
 
 def test_an_ab_test_keeps_each_user_with_a_model(client: Client, digits: tuple[Any, Any]) -> None:
@@ -103,10 +103,10 @@ def test_a_shadow_is_asked_and_never_answered_from(client: Client, digits: tuple
         assert client.ask("shadowed", image.reshape(1, 64)).models == ("digits-linear",)
 
     def answered() -> int:
-        return {one.model: one for one in client.application("shadowed").standings}["digits-cnn"].answered
+        return {one.model: one for one in client.application("shadowed").statistics}["digits-cnn"].answered
 
     until(lambda: answered() == 20)
-    shadow = {one.model: one for one in client.application("shadowed").standings}["digits-cnn"]
+    shadow = {one.model: one for one in client.application("shadowed").statistics}["digits-cnn"]
     assert shadow.shadow
     assert 0 < shadow.agreed <= 20
 
@@ -158,7 +158,7 @@ def test_by_http_and_by_command(up: Up, digits: tuple[Any, Any]) -> None:
     assert json.loads(up.http("POST", f"{url}/feedback", json.dumps(named).encode())[1])["statuses"] == ["OK"]
     shown = up.ask("application", "show", "web", "--context", "u1")
     assert shown == json.loads(up.get(f"{url}?context=u1")[1])
-    assert all(one["observations"] == 1 for one in shown["standings"])
+    assert all(one["observations"] == 1 for one in shown["statistics"])
     as_model = json.dumps({"inputs": [image]}).encode()
     assert up.http("POST", f"{up.ready['http']}/v2/models/web/infer", as_model)[0] == 200
     assert up.http("DELETE", url)[0] == 200
@@ -172,7 +172,7 @@ def test_a_selector_killed_at_any_time_costs_neither_an_answer_nor_what_was_ackn
     pid = up.ready["processes"]["selector"]
     for at in range(10):
         client.feedback("lasting", client.ask("lasting", images[at : at + 1]), truths[at])
-    before = {one.model: one.weight for one in client.application("lasting").standings}
+    before = {one.model: one.weight for one in client.application("lasting").statistics}
     os.kill(pid, signal.SIGSTOP)
     held = client.ask("lasting", images[:1], slo_ms=400)
     assert (held.defaulted, held.prediction.tolist(), held.models) == (True, [7], ())
@@ -188,6 +188,6 @@ def test_a_selector_killed_at_any_time_costs_neither_an_answer_nor_what_was_ackn
     until(back)
 
     def weights() -> dict[str, float]:
-        return {one.model: one.weight for one in client.application("lasting").standings}
+        return {one.model: one.weight for one in client.application("lasting").statistics}
 
     until(lambda: weights() == pytest.approx(before))

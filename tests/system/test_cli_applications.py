@@ -26,8 +26,8 @@ from horologe_common.wire import (
     Feedback,
     ModelInfo,
     Models,
-    ModelStanding,
     ModelState,
+    ModelStatistics,
     Predict,
     Rollback,
     Withdraw,
@@ -71,7 +71,7 @@ class Kept:
         return None
 
     def _told(self, number: int, name: str) -> Applications:
-        standings = (ModelStanding("echo", 0.75, False, 4, 1, 3, 2, 0.5),) if name else ()
+        standings = (ModelStatistics("echo", 0.75, False, 4, 1, 3, 2, 0.5),) if name else ()
         states = [
             ApplicationState(one, 7, standings, 2) for one in self.applications.values() if name in ("", one.name)
         ]
@@ -164,7 +164,7 @@ def test_an_application_from_a_file(shell: Shell, tmp_path: Path) -> None:
 def test_lists_and_shows(shell: Shell) -> None:
     assert [one["application"]["name"] for one in shell.json("list")] == ["digits"]
     shown = shell.json("show", "digits", "--context", "user-1")
-    assert shown["standings"][0]["weight"] == 0.75
+    assert shown["statistics"][0]["weight"] == 0.75
     assert shell.frontend.named(ApplicationInfo)[-1].context == "user-1"
     text = shell.run("show", "digits")
     assert all(word in text for word in ("echo, other/2", "eta 0.5", "default 7", "0.750", "75.0%", "0.250"))

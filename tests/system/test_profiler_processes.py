@@ -134,12 +134,12 @@ def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> N
             return house.metric("horologe_profiler_runs_total") >= 20
 
         until(learned)
-        until(lambda: any(sum(part.counts) >= 10 for one in house.told() for part in one.parts))
+        until(lambda: any(sum(part.counts) >= 10 for one in house.told() for part in one.histograms))
         told = house.told()
         newest = told[-1]
         assert newest.model == "pretend/1"
-        assert [(part.application, part.length) for part in newest.parts] == [("chat", 0)]
-        assert ms(1) <= newest.parts[0].edges_ns[0] < ms(20)
+        assert [(part.application, part.length) for part in newest.histograms] == [("chat", 0)]
+        assert ms(1) <= newest.histograms[0].edges_ns[0] < ms(20)
         until(lambda: list((house.folder / "state").glob("*.msgpack")))
 
         first = house.pid("horologe_profiler")
@@ -150,7 +150,7 @@ def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> N
         until(lambda: house.metric("horologe_profiler_published_total") >= 1)
         again = house.told()
         assert len(again) > len(told)
-        assert sum(again[-1].parts[0].counts) >= sum(newest.parts[0].counts)
+        assert sum(again[-1].histograms[0].counts) >= sum(newest.histograms[0].counts)
 
         def learns_on() -> bool:
             ask(client, 10, "search")
@@ -171,11 +171,11 @@ def test_lengths_are_told_apart(house: House) -> None:
         until(learned)
 
         def told() -> list[Distributions]:
-            return [one for one in house.told() if one.model == "sleepy/1" and len(one.parts) == 3]
+            return [one for one in house.told() if one.model == "sleepy/1" and len(one.histograms) == 3]
 
         until(told)
     newest = told()[-1]
-    whole, short, long = newest.parts
+    whole, short, long = newest.histograms
     assert [whole.length, short.length, long.length] == [0, bound_of(20), bound_of(100)]
     assert short.edges_ns[0] < long.edges_ns[0]
     assert newest.row_ns_per_length > 0

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.recording.recorder import Handled, Segment, Ticked, read_segments, seen
-from horologe_common.recording.snapshot import heavy, light, restore
-from horologe_common.recording.tensor_summary import fill
+from horologe_common.recording.snapshot import fill_tensors, restore, strip_tensors
+from horologe_common.recording.tensor_summary import expand_summaries
 from horologe_selector.core.applications.losses import LOSSES
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.hosting import Tap
     from horologe_common.core.protocol import Buffer, Core, Out
-    from horologe_common.recording.tensor_summary import Outline
+    from horologe_common.recording.tensor_summary import TensorSummary
     from horologe_selector.core.applications.losses import Loss
 
 TENSOR_FIELDS = ("inputs", "outputs", "input_hash", "staged")
@@ -115,7 +115,7 @@ class _SegmentReplay:
         own = {loss.__name__: loss for loss in losses}
         functions = {"digest": lambda header, buffers: b"", "inline_io": _inline_io(segment), **LOSSES, **own}
         self.core: Core = restore(segment.snapshot, functions)
-        self.outlined = getattr(self.core, "outlined", False)
+        self.records_predictions = getattr(self.core, "records_predictions", False)
 
     def play(self, until_ns: int | None) -> None:
         report = self.report
@@ -140,14 +140,14 @@ class _SegmentReplay:
 
     def _handle(self, entry: Handled) -> None:
         buffers = self._buffers(entry)
-        message = heavy(entry.message)
+        message = fill_tensors(entry.message)
         if self.tap:
             self.tap.handled(entry.now_ns, self.core, entry.sender, message, buffers)
         self.core.handle(entry.now_ns, entry.sender, message, buffers)
 
     def _buffers(self, entry: Handled) -> Sequence[Buffer]:
-        if self.outlined:
-            return fill(entry.message, entry.outlines)
+        if self.records_predictions:
+            return expand_summaries(entry.message, entry.outlines)
         return [bytes(size) for size in entry.outlines if isinstance(size, int)]
 
     def _tick(self, entry: Ticked) -> None:
@@ -165,10 +165,12 @@ class _SegmentReplay:
         """Note the first difference."""
         if self.report.difference:
             return
-        said = [_comparable_fields(to, message, told if self.outlined else ()) for to, message, told in entry.outs]
+        said = [_comparable_fields(to, message, told if self.records_predictions else ()) for to, message, told in entry.outs]
         says = [
             _comparable_fields(
-                out.to, light(out.message), seen(self.core, out.message, out.buffers) if self.outlined else ()
+                out.to,
+                strip_tensors(out.message),
+                seen(self.core, out.message, out.buffers) if self.records_predictions else (),
             )
             for out in outs
         ]
@@ -181,7 +183,7 @@ class _SegmentReplay:
             )
 
 
-def _comparable_fields(to: str, message: Any, outlines: tuple[Outline, ...]) -> tuple[Any, ...]:
+def _comparable_fields(to: str, message: Any, outlines: tuple[TensorSummary, ...]) -> tuple[Any, ...]:
     fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in TENSOR_FIELDS}
     return to, type(message).__name__, fields, *outlines
 

@@ -49,7 +49,7 @@ async def measure_feedback(
             replies = await _ask(client, images)
             await client.feedback(NAME, replies, digits.tolist())
         after = _right(await _ask(client, images), digits)
-        standings = (await client.application(NAME)).standings
+        standings = (await client.application(NAME)).statistics
     finally:
         await client.withdraw(NAME)
     weights = {standing.model: standing.weight for standing in standings}

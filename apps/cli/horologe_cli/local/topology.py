@@ -14,7 +14,7 @@ import msgspec
 
 from horologe_cli.local.ports import check_free, free_port, split_address
 from horologe_cli.local.supervisor import ChildSpec
-from horologe_common.service.settings import SettingsError, load
+from horologe_common.service.settings import SettingsError, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -210,7 +210,7 @@ def _read_settings(config: str, env: Mapping[str, str], flags: Mapping[str, Mapp
         if section not in known:
             raise SettingsError(f"setting {section}: no such section; known are {', '.join(known)}")
     file = config or env.get("HOROLOGE_CONFIG")
-    read: dict[str, Any] = {name: load(kind, name, file, env, flags.get(name)) for name, kind in known.items()}
+    read: dict[str, Any] = {name: load_settings(kind, name, file, env, flags.get(name)) for name, kind in known.items()}
     from horologe_controller.schedulers import SCHEDULERS
 
     if (scheduler := read["controller"].scheduler) not in SCHEDULERS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import s
-from horologe_common.core.protocol import Gone, Joined, Out, role
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.timers import Timers
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -159,9 +159,9 @@ class Client(Asker):
                 elif request is not None and message.status == Status.OK:
                     rows = message.outputs[0].shape[0] if message.outputs else 0
                     self._inspect(request, message.outputs, buffers, rows)
-            case Joined() if role(message.address) == "frontend":
+            case PeerConnected() if role(message.address) == "frontend":
                 self._peer = message.address
-            case Gone() if message.address == self._peer:
+            case PeerDisconnected() if message.address == self._peer:
                 self._peer = ""
 
     def _send(self, now_ns: int, request: OpenRequest) -> None:
@@ -194,10 +194,10 @@ class Submitter(Asker):
                 self._answered(now_ns, message.id, message.status)
             case Dispatch():
                 self._ship(message)
-            case Joined() if role(message.address) == "controller":
+            case PeerConnected() if role(message.address) == "controller":
                 self._peer = message.address
                 self._unsent = list(self.open.values())
-            case Gone() if message.address == self._peer:
+            case PeerDisconnected() if message.address == self._peer:
                 self._peer = ""
 
     def _send(self, now_ns: int, request: OpenRequest) -> None:

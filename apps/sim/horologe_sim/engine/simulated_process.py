@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from horologe_common.core.protocol import Buffer, Core, Gone, Joined, role
+from horologe_common.core.protocol import Buffer, Core, PeerConnected, PeerDisconnected, role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,7 +108,7 @@ class Process:
         for core in self.cores.values():
             for other in self.cores:
                 if other != core.address:
-                    self.post(other, core.address, Joined(other, self.host))
+                    self.post(other, core.address, PeerConnected(other, self.host))
         self.world.due(self)
 
     def end(self) -> None:
@@ -127,14 +127,14 @@ class Process:
             self.routes[address] = peer
             if not known and not peer.public:
                 for core in self.cores:
-                    self.post(address, core, Joined(address, peer.host))
+                    self.post(address, core, PeerConnected(address, peer.host))
 
     def lost(self, addresses: Sequence[str]) -> None:
         """The cores of a peer that has died."""
         for address in addresses:
             if self.routes.pop(address, None):
                 for core in self.cores:
-                    self.post(address, core, Gone(address))
+                    self.post(address, core, PeerDisconnected(address))
 
     def receive(self, arrivals: Sequence[Arrival]) -> None:
         """A packet has come."""

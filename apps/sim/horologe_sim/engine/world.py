@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import s
 from horologe_common.core.event_queue import EventQueue
 from horologe_common.core.protocol import role
-from horologe_common.wire import PEER_HEADER_LIMIT, Letter
+from horologe_common.wire import PEER_HEADER_LIMIT, Envelope
 from horologe_common.wire.frames import pack, unpack
 from horologe_sim.engine.simulated_process import Arrival, Letters, Process
 
@@ -210,7 +210,7 @@ def _by_hand(letters: Letters) -> list[Arrival]:
 def _over_the_wire(letters: Letters) -> list[Arrival]:
     """What the receiver makes of the bytes."""
     frames = pack(
-        [Letter(to, sender, [message for message, _ in messages]) for (to, sender), messages in letters.items()],
+        [Envelope(to, sender, [message for message, _ in messages]) for (to, sender), messages in letters.items()],
         [buffer for messages in letters.values() for _, buffers in messages for buffer in buffers],
     )
     return list(unpack([memoryview(frame) for frame in frames], PEER_HEADER_LIMIT))

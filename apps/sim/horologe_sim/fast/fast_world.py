@@ -10,7 +10,7 @@ import heapq
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import NEVER_NS, s, us
-from horologe_common.core.protocol import Joined
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.controller import Controller
@@ -164,9 +164,9 @@ class Lean:
         self._told = True
 
     def _join(self) -> None:
-        self._tell(CLIENT, Joined(CLIENT, HOST))
+        self._tell(CLIENT, PeerConnected(CLIENT, HOST))
         for address in self.devices:
-            self._tell(address, Joined(address, HOST))
+            self._tell(address, PeerConnected(address, HOST))
             self._tell(address, Register((Share(0, "emulated", self.setting.pages),), self._reports))
 
     # requests

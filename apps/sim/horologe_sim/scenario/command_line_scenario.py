@@ -9,7 +9,7 @@ import msgspec
 
 from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
-from horologe_common.service.settings import DURATIONS, SettingsError, quantity
+from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.scenario.clockwork_models import PAGES, catalogue_models
@@ -38,14 +38,14 @@ class ScenarioOptions(msgspec.Struct, frozen=True):
 
 def build_scenario(words: ScenarioOptions) -> Scenario:
     """The scenario meant. Raises `SettingsError` naming what cannot be."""
-    slo_ns = quantity("--slo", words.slo, DURATIONS)
+    slo_ns = parse_quantity("--slo", words.slo, DURATIONS)
     entries = tuple(_entry(text, slo_ns) for text in words.models)
     if words.noise not in NOISES:
         raise SettingsError(f"--noise: got {words.noise!r}, wanted one of {', '.join(NOISES)}")
     if (words.rate > 0) == (words.trace is not None):
         raise SettingsError("--rate, --trace: got both or neither, wanted one of them")
     loads, last_ns = _arrivals(words.trace) if words.trace else ((LoadPhase(rate=words.rate),), s(10))
-    duration_ns = quantity("--duration", words.duration, DURATIONS) if words.duration else last_ns
+    duration_ns = parse_quantity("--duration", words.duration, DURATIONS) if words.duration else last_ns
     return Scenario(
         entries,
         loads,

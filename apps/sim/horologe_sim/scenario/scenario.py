@@ -15,7 +15,7 @@ import msgspec
 from horologe_common.applications import Application, check_application
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec, Profile, TensorSpec
-from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, quantity
+from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, parse_quantity
 from horologe_common.status import HorologeError, InvalidInput
 from horologe_common.wire import ModelReport
 from horologe_controller.settings import ControllerSettings
@@ -200,9 +200,9 @@ def read_units(where: str, value: Any, key: str = "") -> Any:
     if isinstance(value, list):
         return [read_units(where, one, key) for one in value]
     if isinstance(value, str) and key.endswith("_ns"):
-        return quantity(where, value, DURATIONS)
+        return parse_quantity(where, value, DURATIONS)
     if isinstance(value, str) and key.endswith("_bytes"):
-        return quantity(where, value, SIZES)
+        return parse_quantity(where, value, SIZES)
     if isinstance(value, str) and key == "noise":
         if value not in NOISES:
             raise SettingsError(f"{where}: got {value!r}, wanted one of {', '.join(NOISES)}, or a table")

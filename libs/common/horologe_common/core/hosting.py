@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from horologe_common.clock import NEVER_NS, monotonic_ns
 from horologe_common.service.log import logger
-from horologe_common.wire import Letter
+from horologe_common.wire import Envelope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -147,9 +147,9 @@ class Cores:
     def _send(self) -> None:
         """One packet to each peer that has letters."""
         letters, self._letters = self._letters, {}
-        packets: dict[Route, tuple[list[Letter], list[Buffer]]] = {}
+        packets: dict[Route, tuple[list[Envelope], list[Buffer]]] = {}
         for (to, sender), (route, messages, buffers) in letters.items():
-            letter = Letter(to, sender, messages)
+            letter = Envelope(to, sender, messages)
             if packet := packets.get(route):
                 packet[0].append(letter)
                 packet[1].extend(buffers)

@@ -14,7 +14,7 @@ from horologe_common.recording.recorder import RecorderSettings, install
 from horologe_common.service import metrics
 from horologe_common.service.log import LogSettings, configure, logger
 from horologe_common.service.metrics import MetricsSettings, Stats
-from horologe_common.service.settings import SettingsError, load
+from horologe_common.service.settings import SettingsError, load_settings
 from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
@@ -58,7 +58,7 @@ class Service:
     def settings(self, kind: type[S], section: str) -> S:
         """Ends the process with a clear line when a setting cannot be read."""
         try:
-            return load(kind, section, self._file, os.environ, self._flags.get(section))
+            return load_settings(kind, section, self._file, os.environ, self._flags.get(section))
         except SettingsError as error:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
 

@@ -19,7 +19,7 @@ import zmq
 
 from horologe_common.clock import NEVER_NS, monotonic_ns
 from horologe_common.core.hosting import Cores
-from horologe_common.core.protocol import Joined
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.service.log import logger
 
 if TYPE_CHECKING:
@@ -106,7 +106,9 @@ class Reactor:
         for core in self.cores:
             for other in self.cores:
                 if other is not core:
-                    self._posted.append((core.address, other.address, Joined(other.address, self.links.host), ()))
+                    self._posted.append(
+                        (core.address, other.address, PeerConnected(other.address, self.links.host), ())
+                    )
         tasks = [asyncio.ensure_future(begin()) for begin in self.start]
         for task in tasks:
             task.add_done_callback(self._ended)

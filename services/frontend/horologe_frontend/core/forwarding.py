@@ -163,7 +163,7 @@ class Questions:
         """The selector's announcement, or its answer to a question."""
         if message.id:
             return self._relay.told(message)
-        if selector in self._selectors:  # what one that has gone said last may come after its Gone
+        if selector in self._selectors:  # what one that has gone said last may come after its PeerDisconnected
             self._counts.withdrawn(self._declared.replace(selector, message.applications))
         return ()
 

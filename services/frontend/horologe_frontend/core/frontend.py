@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Gone, Joined, Out, role
-from horologe_common.core.staging import Staging
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
+from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
 from horologe_frontend.core.applications import Declared
@@ -47,7 +47,7 @@ class Frontend:
         self.out: list[Out] = []
         self.catalogue = Catalogue()
         self.declared = Declared(self.catalogue)
-        self.staging = Staging(address, settings.staging_bytes)
+        self.staging = StagedInputs(address, settings.staging_bytes)
         self._counts = Counts(self.catalogue, self.declared)
         self.stats, self.statistics = self._counts.stats, self._counts.statistics
         self._selectors = selectors = Selectors(self.declared)
@@ -63,14 +63,14 @@ class Frontend:
         self._from_clients: dict[type, Handler] = {
             Predict: self._predict,
             Cancel: self._cancelled,
-            Gone: self._gone,
+            PeerDisconnected: self._gone,
         }
         self._from_peers: dict[type, Handler] = {
             Answer: self._answered,
             Applications: self._announced,
             Dispatch: self._ship,
             Release: self._release,
-            Joined: self._joined,
+            PeerConnected: self._joined,
         }
 
     def drain(self) -> None:
@@ -155,7 +155,7 @@ class Frontend:
         if request is None or request.selector != selector:
             return
         self._finish(now_ns, request, *or_default(request, message, buffers))
-        if message.lingers:
+        if message.inputs_retained:
             self._linger(request)
         else:
             self.staging.release(request.id)
@@ -208,7 +208,7 @@ class Frontend:
         for input_id in dispatch.input_ids:
             if request := self._book.get(input_id):
                 request.worker = dispatch.worker
-        self.out.append(self.staging.ship(dispatch))
+        self.out.append(self.staging.answer_dispatch(dispatch))
 
     def _announced(self, now_ns: int, selector: str, message: Applications, buffers: Sequence[Buffer]) -> None:
         """By this selector; or an answer of it."""
@@ -222,7 +222,7 @@ class Frontend:
             if request.selector not in self._selectors:
                 self._query(now_ns, request)
 
-    def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+    def _joined(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         address = message.address
         match role(address):
             case "selector":
@@ -235,7 +235,7 @@ class Frontend:
             case "profiler":
                 self._sampling.profiler = address
 
-    def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
+    def _gone(self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]) -> None:
         address = message.address
         match role(address):
             case "selector":

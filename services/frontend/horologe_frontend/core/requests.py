@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_common.core.staging import Staging
+    from horologe_common.core.staging import StagedInputs
     from horologe_frontend.core.applications import Declared
     from horologe_frontend.core.catalogue import Catalogue
     from horologe_frontend.core.default_lead import Lag
@@ -56,7 +56,7 @@ class Admission:
         settings: FrontendSettings,
         catalogue: Catalogue,
         declared: Declared,
-        staging: Staging,
+        staging: StagedInputs,
         lag: Lag,
         digest: Callable[[bytes, Sequence[Buffer]], bytes],
     ) -> None:
@@ -81,7 +81,7 @@ class Admission:
         budget_ns = min(max(0, message.budget_ns), NEVER_NS >> 1) or spec.slo_ns
         best_effort = budget_ns == 0
         budget_ns = budget_ns or self.settings.best_effort_ns
-        rows, alike, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
+        rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
         digest = self.digest(message.inputs, buffers) if spec.cache or spec.runtime == RUNTIME else b""
         key = self._hold(message.inputs, buffers)
         query = Query(
@@ -91,7 +91,7 @@ class Admission:
             rows,
             digest,
             best_effort,
-            alike,
+            shape_key,
             length,
             message.application,
             message.context,
@@ -118,9 +118,9 @@ class Admission:
 
         Raises what is wrong with it, or `Refused`.
         """
-        rows, alike, length = self.catalogue.check_inputs(spec, inputs)
+        rows, shape_key, length = self.catalogue.check_inputs(spec, inputs)
         key = self._hold(inputs, buffers)
-        return Query(key, "", budget_ns, rows, digest, True, alike, length, spec.name, context)
+        return Query(key, "", budget_ns, rows, digest, True, shape_key, length, spec.name, context)
 
     def check_size(self, buffers: Sequence[Buffer]) -> None:
         """Raise `TooLarge` over what one message may bring."""
@@ -245,7 +245,7 @@ def default_of(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
 def or_default(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
     """The answer, or the default where that is better."""
     if answer.status in UNANSWERED and (default := default_of(request)):
-        return msgspec.structs.replace(default[0], lingers=answer.lingers), default[1]
+        return msgspec.structs.replace(default[0], inputs_retained=answer.inputs_retained), default[1]
     return answer, buffers
 
 

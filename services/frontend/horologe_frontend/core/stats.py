@@ -180,4 +180,4 @@ class Counts:
     def withdrawn(self, applications: Iterable[str]) -> None:
         """Forget what was counted of these: whoever declares new names for ever would fill the memory."""
         if names := tuple(applications):
-            self.stats.forget(PREFIX, *names)
+            self.stats.remove_values(PREFIX, *names)

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from horologe_common.applications import BYTES_LIMIT, Application, check_application, undeclared
+from horologe_common.applications import BYTES_LIMIT, Application, check_application, undeclared_application
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Withdraw
 from horologe_frontend.core.feedback import ITEMS_LIMIT, TRUTHS_LIMIT
@@ -87,7 +87,7 @@ def _one(name: str, states: Sequence[ApplicationState]) -> Response:
     for state in states:
         if state.application.name == name:
             return json_response(application_json(state))
-    raise undeclared(name)
+    raise undeclared_application(name)
 
 
 def _response(application: Application, inference: Inference, answer: Answer, buffers: Sequence[Buffer]) -> Response:
@@ -150,14 +150,14 @@ def read_application(name: str, body: bytes) -> Application:
 
 
 def application_json(state: ApplicationState) -> dict[str, Any]:
-    """`standings` only where it has any."""
+    """`statistics` only where it has any."""
     document: dict[str, Any] = {
         "application": _fields(state.application),
         "revision": state.revision,
         "contexts": state.contexts,
     }
-    if state.standings:
-        document["standings"] = [_fields(standing) for standing in state.standings]
+    if state.statistics:
+        document["statistics"] = [_fields(statistics) for statistics in state.statistics]
     return document
 
 

@@ -15,7 +15,7 @@ from msgspec import Meta, Raw
 from horologe_common.models import DTYPES
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_common.wire import Tensor
-from horologe_common.wire.frames import array_of
+from horologe_common.wire.frames import decode_array
 from horologe_frontend.oip.binary_encoding import MAX_STRINGS, join_strings
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def values_of(tensor: Tensor, buffer: Buffer) -> list[Any]:
     """
     if tensor.datatype == "FP16":
         raise InvalidInput(f"output {tensor.name!r}: FP16 has no JSON form: ask for it with binary_data")
-    values: list[Any] = array_of(tensor, buffer).reshape(-1).tolist()
+    values: list[Any] = decode_array(tensor, buffer).reshape(-1).tolist()
     if tensor.datatype != "BYTES":
         return values
     try:
@@ -222,7 +222,7 @@ def classify(tensor: Tensor, buffer: Buffer, classes: int) -> tuple[Tensor, Buff
     """The classification extension: per row the highest values as BYTES `value:index`, highest first."""
     if tensor.datatype in ("BYTES", "BOOL") or not tensor.shape:
         raise InvalidInput(f"output {tensor.name!r}: classification: got {tensor.datatype}, wanted rows of numbers")
-    array = array_of(tensor, buffer)
+    array = decode_array(tensor, buffer)
     rows = array.reshape(array.shape[0], -1) if array.ndim > 1 else array.reshape(1, -1)
     count = min(classes, rows.shape[1])
     order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
