@@ -165,9 +165,9 @@ class _SegmentReplay:
         """Note the first difference."""
         if self.report.difference:
             return
-        said = [_comparable_fields(to, message, told if self.records_predictions else ()) for to, message, told in entry.outs]
+        said = [_comparable(to, message, told if self.records_predictions else ()) for to, message, told in entry.outs]
         says = [
-            _comparable_fields(
+            _comparable(
                 out.to,
                 strip_tensors(out.message),
                 seen(self.core, out.message, out.buffers) if self.records_predictions else (),
@@ -183,7 +183,7 @@ class _SegmentReplay:
             )
 
 
-def _comparable_fields(to: str, message: Any, outlines: tuple[TensorSummary, ...]) -> tuple[Any, ...]:
+def _comparable(to: str, message: Any, outlines: tuple[TensorSummary, ...]) -> tuple[Any, ...]:
     fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in TENSOR_FIELDS}
     return to, type(message).__name__, fields, *outlines
 
