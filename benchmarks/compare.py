@@ -109,7 +109,16 @@ def main() -> None:
     for row in bare:
         print(f"chain, {row.clients} clients: {row.requests_s:.0f}/s, p50 {row.p50_ms} ms, p99 {row.p99_ms} ms")
     path = options.json or ROOT / f"benchmarks/results/compare-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    report.save_json(path, {"machine": report.describe_machine(), "chain": bare, "runs": [{**msgspec.to_builtins(result), "summary": report.run_document(result.summary)} for result in results]})
+    report.save_json(
+        path,
+        {
+            "machine": report.describe_machine(),
+            "chain": bare,
+            "runs": [
+                {**msgspec.to_builtins(result), "summary": report.run_document(result.summary)} for result in results
+            ],
+        },
+    )
     print(f"written to {path}")
 
 

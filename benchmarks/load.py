@@ -87,7 +87,13 @@ def main() -> None:
         for reason, count in run.reasons.items():
             print(f"{name}: {count} x {reason}")
     if options.json:
-        report.save_json(options.json, {"machine": report.describe_machine(), "runs": {name: report.run_document(run) for name, run in results.items()}})
+        report.save_json(
+            options.json,
+            {
+                "machine": report.describe_machine(),
+                "runs": {name: report.run_document(run) for name, run in results.items()},
+            },
+        )
 
 
 if __name__ == "__main__":

@@ -233,7 +233,10 @@ def main() -> int:
     print(report.markdown(("run", *report.RUN_COLUMNS), [[name, *report.run_row(run)] for name, run in log.rows]))
     if options.json:
         results = [{**msgspec.to_builtins(bar), "holds": bar.holds} for bar in bars]
-        report.save_json(options.json, {"machine": machine, "bars": results, "runs": [(name, report.run_document(run)) for name, run in log.rows]})
+        report.save_json(
+            options.json,
+            {"machine": machine, "bars": results, "runs": [(name, report.run_document(run)) for name, run in log.rows]},
+        )
     return 0 if all(bar.holds for bar in bars) else 1
 
 

@@ -60,7 +60,7 @@ def join_chunks(data: bytes) -> bytes | None:
 
 
 class Connection(asyncio.Protocol):
-    """A connection with one request at a time. Calls `on_idle` and `on_answer` after a response, `on_lost` at the end."""
+    """A connection with one request at a time. Calls `on_idle` and `on_answer` after each response."""
 
     def __init__(
         self, on_idle: Callable[[Connection], None], on_lost: Callable[[Connection], None], on_answer: OnAnswer

@@ -21,7 +21,7 @@ CACHE = Path(os.environ.get("HOROLOGE_PEERS", ROOT / ".cache/peers"))
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """A server to compare with. pip installs `packages`; `text` and `tensors` are dialects for JSON and large tensors."""
+    """A server to compare with. pip installs `packages`. `text` and `tensors`: dialects for JSON and large tensors."""
 
     name: str
     packages: tuple[str, ...]

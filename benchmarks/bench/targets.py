@@ -10,6 +10,8 @@ from horologe_common.status import HorologeError
 from horologe_load.targets import ModelInput, OnAnswer, SdkTarget, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bench.workload import Inputs, Scenario
 
 
@@ -35,6 +37,8 @@ class SdkScenarioTarget:
         self._inputs = inputs
         self._client: AsyncClient
         self._target: SdkTarget
+        self.send: Callable[[int, int], None]
+        """See `Target`. Set by `start`."""
 
     async def start(self, clients: int, on_answer: OnAnswer) -> None:
         """Connect, and wait for one answer: the handshake and the model's signature are not measured."""
@@ -50,10 +54,6 @@ class SdkScenarioTarget:
         await self._target.start(clients, on_answer)
         with contextlib.suppress(HorologeError):
             await self._client.predict(scenario.model, array(-1))
-
-    def send(self, index: int, due_ns: int) -> None:
-        """Send request `index`. `start` replaces this method by the one of `SdkTarget`."""
-        raise RuntimeError("send: called before start")
 
     def decode(self, answer: object) -> object:
         """Return the output that the scenario names."""

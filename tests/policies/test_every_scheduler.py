@@ -19,8 +19,8 @@ from horologe_controller.core.requests.request import Request
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.noise import Noise
-from horologe_sim.scenario.simulated_cluster import House
-from horologe_sim.scenario.workload import Load as Phase
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
+from horologe_sim.scenario.workload import LoadPhase as Phase
 from sim_builders import a_scenario, an_entry, assert_at_rest, assert_mirror, played, poisson
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def test_the_same_questions_get_the_same_answers(name: str) -> None:
 class Witness:
     """Watches controller and workers of a world (as a recorder would), and keeps what they say in order."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: SimulatedCluster) -> None:
         self.house = house
         self.actions: dict[int, tuple[int, Infer | Load]] = {}
         self.results: list[tuple[int, Result]] = []
@@ -304,8 +304,8 @@ class Witness:
     def faulted(self, now_ns: int, core: Core) -> None: ...
 
 
-def watched(scenario: Scenario) -> tuple[House, Witness]:
-    house = House(scenario)
+def watched(scenario: Scenario) -> tuple[SimulatedCluster, Witness]:
+    house = SimulatedCluster(scenario)
     witness = Witness(house)
     house.run()
     house.world.check()

@@ -17,7 +17,7 @@ from horologe_controller.schedulers import SCHEDULERS
 from horologe_gpu_worker.core.lanes import Finished
 from horologe_sim.engine.noise import Noise
 from horologe_sim.scenario.scenario import Fault
-from horologe_sim.scenario.simulated_cluster import House
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import (
     a_scenario,
     an_entry,
@@ -149,7 +149,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_of_every_action(scenario: Scenario) -> None:
-    house = House(scenario)
+    house = SimulatedCluster(scenario)
     house.world.tap = Inspector()
     house.run()
     house.world.check()
@@ -159,7 +159,7 @@ def test_of_every_action(scenario: Scenario) -> None:
 
 
 def test_the_inspector_sees_something() -> None:
-    house = House(a_scenario(path="direct"))
+    house = SimulatedCluster(a_scenario(path="direct"))
     house.world.tap = inspector = Inspector()
     house.run()
     assert inspector.begun > 100
@@ -176,7 +176,7 @@ def test_a_device_that_becomes_slower_is_estimated_anew_within_a_few_actions(sch
         path="direct",
         faults=(Fault(s(1), "worker/0", "slow", factor=3.0),),
     )
-    house = House(scenario)
+    house = SimulatedCluster(scenario)
     house.run()
     total = house.report().total
     assert total.sent > 500

@@ -13,7 +13,7 @@ from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.settings import ProfilerSettings
 from horologe_sim.engine.noise import Noise
 from horologe_sim.scenario.scenario import Fault
-from horologe_sim.scenario.simulated_cluster import House
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, kill, played, poisson
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def with_profiler(*entries: Any, **fields: Any) -> Scenario:
     return a_scenario(*(entries or (an_entry(exec_ms=EXEC_MS),)), **({"duration_ns": s(4)} | fields))
 
 
-def play(scenario: Scenario) -> tuple[House, list[tuple[int, Distributions]]]:
-    house, tap = House(scenario), Published()
+def play(scenario: Scenario) -> tuple[SimulatedCluster, list[tuple[int, Distributions]]]:
+    house, tap = SimulatedCluster(scenario), Published()
     house.world.tap = tap
     house.run()
     house.world.check()
@@ -107,7 +107,7 @@ def test_killed_and_back_it_knows_what_it_knew_and_serving_went_on(split: bool) 
 class Strikes(Published):
     """A tap that has the profiler die or hang just after it has submitted a row, and back later."""
 
-    def __init__(self, house: House, kind: str) -> None:
+    def __init__(self, house: SimulatedCluster, kind: str) -> None:
         super().__init__()
         self.house, self.kind, self.count = house, kind, 0
 
@@ -128,7 +128,7 @@ class Strikes(Published):
 @pytest.mark.parametrize("kind", ["kill", "stall"])
 def test_a_profiler_that_dies_or_hangs_with_a_run_under_way_holds_no_device(kind: str) -> None:
     """Its input never comes: the device waits for it no longer than a moment."""
-    house = House(with_profiler(load=[poisson(50, slo_ns=ms(600))]))
+    house = SimulatedCluster(with_profiler(load=[poisson(50, slo_ns=ms(600))]))
     house.world.tap = strikes = Strikes(house, kind)
     house.run()
     house.world.check()

@@ -28,7 +28,7 @@ from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import Found, Written
 from horologe_sim.engine.simulated_clients import Client
 from horologe_sim.engine.traceable_inputs import ROWS_A_REQUEST, truth
-from horologe_sim.replay import replay
+from horologe_sim.replay import replay_recording
 from horologe_sim.scenario import simulated_cluster as houses
 from sim_builders import a_scenario, an_entry, kill, poisson
 
@@ -74,7 +74,7 @@ def recorded(folder: Path, messages: int, split: bool = False, **selector: Any) 
         for policy in ("exp3", "exp4")
         for cache in (False, True)
     )
-    house = houses.House(
+    house = houses.SimulatedCluster(
         a_scenario(
             *models,
             workers=3,
@@ -102,7 +102,7 @@ def test_what_was_learned_and_read_again_after_a_restart_is_replayed(
 ) -> None:
     path = recorded(tmp_path, messages, split)
     assert taught.count(int(Status.OK)) > 60
-    report = replay(path, "selector")
+    report = replay_recording(path, "selector")
     assert report.identical, report.table()
     assert [core.faults for core in report.cores.values()] == [0, 0]
     for core in report.cores.values():
@@ -132,7 +132,7 @@ def test_a_policy_that_learns_something_else_is_found_out(
         return observe(self, state, selection, {model: 1 - loss for model, loss in losses.items()})
 
     monkeypatch.setattr(Exp4, "observe", late)
-    assert not replay(path, "selector").identical
+    assert not replay_recording(path, "selector").identical
 
 
 def scores(*rows: Sequence[float], datatype: str = "<f4") -> tuple[Tensor, bytes]:

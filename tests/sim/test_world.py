@@ -14,8 +14,8 @@ from horologe_sim.engine.noise import Noise
 from horologe_sim.engine.simulated_process import Process, Stuck
 from horologe_sim.engine.world import World
 from horologe_sim.scenario import scenario as scenarios
-from horologe_sim.scenario.simulated_cluster import House
-from horologe_sim.scenario.workload import Demand, Load
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
+from horologe_sim.scenario.workload import LoadPhase, Workload
 from sim_builders import (
     a_scenario,
     an_entry,
@@ -35,9 +35,9 @@ PATHS = ("whole", "direct")
 @pytest.mark.parametrize("split", [False, True])
 def test_the_same_seed_gives_the_same_bytes(path: str, split: bool) -> None:
     scenario = a_scenario(noise=Noise(0.1, 0.01, ms(20)), workers=2, seed=7, split=split, path=path)
-    again = scenarios.run(scenario).to_json()
-    assert scenarios.run(scenario).to_json() == again
-    assert scenarios.run(scenario, seed=8).to_json() != again
+    again = scenarios.run_scenario(scenario).to_json()
+    assert scenarios.run_scenario(scenario).to_json() == again
+    assert scenarios.run_scenario(scenario, seed=8).to_json() != again
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -115,8 +115,8 @@ def test_a_client_that_leaves_is_forgotten() -> None:
         assert house.world.core(address).pending() == 0  # type: ignore[attr-defined]
 
 
-def played_without_client(scenario: scenarios.Scenario) -> House:
-    house = House(scenario)
+def played_without_client(scenario: scenarios.Scenario) -> SimulatedCluster:
+    house = SimulatedCluster(scenario)
     house.world.events.schedule(house.begin_ns + ms(300), house.world.kill, "client")
     for name in house.world.processes:
         house.world.start(name)
@@ -170,7 +170,7 @@ def test_transfers_have_lanes_of_their_own() -> None:
 
 
 def test_a_closed_loop_asks_again_when_it_has_its_answer() -> None:
-    house = played(a_scenario(load=[Load("closed", clients=3, think_ns=ms(5))]))
+    house = played(a_scenario(load=[LoadPhase("closed", clients=3, think_ns=ms(5))]))
     total = house.report().total
     assert total.ok == total.sent
     assert 3 * 2 / 0.012 < total.sent < 3 * 2 / 0.005
@@ -249,11 +249,11 @@ def test_messages_to_an_old_incarnation_are_dropped() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", scenarios.examples())
+@pytest.mark.parametrize("name", scenarios.example_names())
 def test_every_example_can_be_read_and_played(name: str) -> None:
-    scenario = msgspec.structs.replace(scenarios.load(name), duration_ns=s(1), warmup_ns=0)
+    scenario = msgspec.structs.replace(scenarios.read_scenario(name), duration_ns=s(1), warmup_ns=0)
     fractions: list[float] = []
-    report = scenarios.run(scenario, progress=fractions.append)
+    report = scenarios.run_scenario(scenario, progress=fractions.append)
     assert report.total.sent == report.total.sent - report.total.unanswered > 0
     assert fractions[-1] == 1.0
     assert report.swapped == 0
@@ -262,14 +262,14 @@ def test_every_example_can_be_read_and_played(name: str) -> None:
 
 def test_a_demand_for_an_unknown_model_names_it() -> None:
     with pytest.raises(InvalidInput, match=r"load\.models: got 'nope'"):
-        Demand([poisson(1, models=("nope",))], ["a"], 0, s(1))
+        Workload([poisson(1, models=("nope",))], ["a"], 0, s(1))
 
 
 def test_a_trace_is_followed_to_the_nanosecond() -> None:
-    demand = Demand([Load("trace", times_ns=(5, 3, 3), from_ns=10)], ["a"], 0, s(1))
+    demand = Workload([LoadPhase("trace", times_ns=(5, 3, 3), from_ns=10)], ["a"], 0, s(1))
     times = []
     while (at_ns := demand.next_ns()) is not None:
-        times += [ask.at_ns for ask in demand.take(at_ns)]
+        times += [ask.at_ns for ask in demand.pop_due(at_ns)]
     assert times == [13, 13, 15]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_frontend import ECHO, FakeFrontend
-from horologe_cli.commands.declaration import declaration, rows_of, settings_of
+from horologe_cli.commands.declaration import parse_policy_settings, parse_truth, read_application
 from horologe_common.application_outputs import answer_tensors, output_specs
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec
@@ -218,11 +218,14 @@ def test_files_that_are_none(tmp_path: Path, text: str, word: str) -> None:
     file = tmp_path / "app.json"
     file.write_text(text)
     with pytest.raises(InvalidInput, match=word):
-        declaration("x", str(file), {})
+        read_application("x", str(file), {})
 
 
 def test_settings_and_truths() -> None:
-    assert settings_of(["eta=0.1", "weights.a/1=2", "weights.b.c=3"]) == {"eta": 0.1, "weights": {"a/1": 2, "b.c": 3}}
+    assert parse_policy_settings(["eta=0.1", "weights.a/1=2", "weights.b.c=3"]) == {
+        "eta": 0.1,
+        "weights": {"a/1": 2, "b.c": 3},
+    }
     with pytest.raises(InvalidInput, match="number already"):
-        settings_of(["eta=1", "eta.m=2"])
-    assert rows_of("3,4.5") == [3.0, 4.5]
+        parse_policy_settings(["eta=1", "eta.m=2"])
+    assert parse_truth("3,4.5") == [3.0, 4.5]

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from horologe import AsyncClient
-from horologe_cli.local.local_system import Embedded
+from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.ports import free_port
-from horologe_cli.local.topology import Options
+from horologe_cli.local.topology import SystemOptions
 from horologe_common.status import HorologeError
 from model_folders import an_emulated_model
 from proxy import Proxy
@@ -41,7 +41,7 @@ class House:
         endpoint = f"ipc://{folder}/clients"
         sets = (f"worker.cache={folder}/cache", f"frontend.grace_ns={GRACE_MS}ms")
         self.lines: list[str] = []
-        self.options = Options(
+        self.options = SystemOptions(
             models=str(folder / "models"),
             workers=2,
             split=split,
@@ -50,7 +50,7 @@ class House:
             metrics="off",
             sets=sets,
         )
-        self.embedded = Embedded(self.options, lambda name, line: self.lines.append(f"{name}: {line}"))
+        self.embedded = LocalSystem(self.options, lambda name, line: self.lines.append(f"{name}: {line}"))
         self.endpoint = endpoint
 
     def kill(self, module: str, number: signal.Signals = signal.SIGKILL) -> None:

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from horologe import Client
-from horologe_cli.commands.profile_sweep import measure
-from horologe_cli.local.local_system import Embedded
-from horologe_cli.local.topology import Options
+from horologe_cli.commands.profile_sweep import measure_model
+from horologe_cli.local.local_system import LocalSystem
+from horologe_cli.local.topology import SystemOptions
 from horologe_common.clock import ms
 from horologe_common.recording.recorder import Handled, read_segments
 from horologe_common.wire import Distributions
@@ -61,10 +61,10 @@ class House:
             f"recorder.directory={folder}/records",
             "recorder.roles=controller",
         )
-        options = Options(
+        options = SystemOptions(
             str(folder / "models"), 1, split, "127.0.0.1:0", (self.endpoint,), "127.0.0.1:0", sets=sets, profiler=True
         )
-        self.embedded = Embedded(options, lambda name, line: self.lines.append(f"{name}: {line}"))
+        self.embedded = LocalSystem(options, lambda name, line: self.lines.append(f"{name}: {line}"))
 
     def pid(self, module: str) -> int:
         """Of the process that runs `module`; 0 while there is none."""
@@ -75,7 +75,7 @@ class House:
 
     def metric(self, name: str) -> float:
         """Of the profiler, all labels together; 0 while it cannot be asked."""
-        host = self.embedded.arrangement.metrics["profiler"].removeprefix("http://").partition("/")[0]
+        host = self.embedded.topology.metrics["profiler"].removeprefix("http://").partition("/")[0]
         connection = HTTPConnection(host, timeout=5)
         try:
             connection.request("GET", "/metrics")
@@ -184,7 +184,7 @@ def test_lengths_are_told_apart(house: House) -> None:
 def test_a_running_system_is_swept(house: House) -> None:
     with Client(house.endpoint) as client:
         (state,) = client.models("pretend")
-        found = measure(client, state.spec, (), 3, lambda share: None)
+        found = measure_model(client, state.spec, (), 3, lambda share: None)
     assert [row.cell for row in found.rows] == [Cell(1, 0), Cell(2, 0)]
     assert all(row.runs == 3 and row.took_ns >= ms(1) for row in found.rows)
     assert found.failed == {}

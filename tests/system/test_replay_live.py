@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from horologe import Application, Client, HorologeError
 from horologe_cli.demo.digits import held_out
-from horologe_sim.replay import replay
+from horologe_sim.replay import replay_recording
 from up_house import Up
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def test_a_selector_that_learns_does_again_what_it_did(tmp_path: Path) -> None:
         os.kill(selector, signal.SIGKILL)
         in_the_end(lambda: teach(client, 30))
     up.stop(signal.SIGTERM)
-    reports = [replay(path, "selector") for path in sorted((tmp_path / "recordings").glob("selector*.rec"))]
+    reports = [replay_recording(path, "selector") for path in sorted((tmp_path / "recordings").glob("selector*.rec"))]
     assert len(reports) == 2
     for report in reports:
         assert report.identical, report.table()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from horologe_common.recording.tensor_summary import TensorSummary
     from horologe_selector.core.applications.losses import Loss
 
-OF_TENSORS = ("inputs", "outputs", "input_hash", "staged")
+TENSOR_FIELDS = ("inputs", "outputs", "input_hash", "staged")
 """Fields that follow from the bytes of tensors."""
 
 
@@ -77,7 +77,7 @@ class ReplayReport(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-def replay(
+def replay_recording(
     path: str | Path,
     core: str = "",
     until_s: float | None = None,
@@ -98,11 +98,11 @@ def replay(
         report = found.setdefault(segment.core, CoreReplay(segment.core))
         start_ns = begin_ns.setdefault(segment.core, segment.start_ns)
         until_ns = None if until_s is None else start_ns + round(until_s * 1e9)
-        _Run(segment, report, start_ns, tap, losses).play(until_ns)
+        _SegmentReplay(segment, report, start_ns, tap, losses).play(until_ns)
     return ReplayReport(str(path), found)
 
 
-class _Run:
+class _SegmentReplay:
     """One segment."""
 
     def __init__(
@@ -165,9 +165,9 @@ class _Run:
         """Note the first difference."""
         if self.report.difference:
             return
-        said = [_essence(to, message, told if self.records_predictions else ()) for to, message, told in entry.outs]
+        said = [_comparable(to, message, told if self.records_predictions else ()) for to, message, told in entry.outs]
         says = [
-            _essence(
+            _comparable(
                 out.to,
                 strip_tensors(out.message),
                 seen(self.core, out.message, out.buffers) if self.records_predictions else (),
@@ -183,8 +183,8 @@ class _Run:
             )
 
 
-def _essence(to: str, message: Any, outlines: tuple[TensorSummary, ...]) -> tuple[Any, ...]:
-    fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in OF_TENSORS}
+def _comparable(to: str, message: Any, outlines: tuple[TensorSummary, ...]) -> tuple[Any, ...]:
+    fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in TENSOR_FIELDS}
     return to, type(message).__name__, fields, *outlines
 
 

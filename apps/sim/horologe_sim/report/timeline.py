@@ -39,7 +39,7 @@ class Timeline:
         if isinstance(message, Result) and isinstance(core, Controller):
             planned = self._planned.pop(message.action_id, None)
             if planned is not None:
-                self._ended(instance(sender), planned, message)
+                self._add_events(instance(sender), planned, message)
 
     def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Actions on their way: the mirror knows when each is predicted to run."""
@@ -66,7 +66,7 @@ class Timeline:
         path.write_text(json.dumps({"traceEvents": [*self._names(), *self._events], "displayTimeUnit": "ms"}))
         return len(self._events) // 2
 
-    def _ended(self, worker: str, planned: tuple[str, str, int, int], result: Result) -> None:
+    def _add_events(self, worker: str, planned: tuple[str, str, int, int], result: Result) -> None:
         if len(self._events) >= 2 * self._limit:
             self.left_out += 1
             return
