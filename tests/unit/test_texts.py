@@ -80,15 +80,15 @@ def test_every_text_ends_and_is_counted_from_the_time_it_was_due() -> None:
     texts = [Text(-s(21), 0, 6), Text(-s(10), 0, 13), Text(0, 0, 5), Text(1, 1, 9)]
     client = Fake()
     traffic = TextTraffic(client, "m", ["chat", "document"], s(20))  # type: ignore[arg-type]
-    ended = {one.text.length: one for one in asyncio.run(traffic.run(texts))}
-    assert {length: one.outcome for length, one in ended.items()} == {
+    results = {one.text.length: one for one in asyncio.run(traffic.run(texts))}
+    assert {length: one.outcome for length, one in results.items()} == {
         5: Outcome.OK,
         9: Outcome.REFUSED,
         13: Outcome.LATE,
         6: Outcome.UNSENT,
     }
-    assert (ended[5].batch_size, ended[9].batch_size) == (2, 0)
-    assert ended[6].took_ns >= s(21)
+    assert (results[5].batch_size, results[9].batch_size) == (2, 0)
+    assert results[6].took_ns >= s(21)
     assert [(length, application) for length, application, _ in client.asked] == [
         (13, "chat"),
         (5, "chat"),
@@ -103,8 +103,8 @@ def test_rates_are_shares_of_all_of_each_application_and_of_each_window() -> Non
     rates = of_run(["chat", "document", "none"], ended)
     assert [rates[name] for name in ("finished", "chat", "document", "none")] == [0.5, 0.5, 0.5, 0]
     assert [rates[name] for name in ("refused", "late", "p50_ms", "batch")] == [0.25, 0.25, 10, 2]
-    assert windows(4, 2, [ended, ended[:1]]) == [(0, 0.6667), (2, 0.5)]
-    assert of_run(["chat"], [ended[1]])["p99_ms"] == 0
+    assert windows(4, 2, [ended, results[:1]]) == [(0, 0.6667), (2, 0.5)]
+    assert of_run(["chat"], [results[1]])["p99_ms"] == 0
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ TOKENS = 4096
 
 
 class TextSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An application that sends texts. Their lengths are log-normal around `median`, clipped to [least, most] tokens."""
+    """An application that sends texts. Lengths are log-normal around `median`, clipped to [least, most] tokens."""
 
     name: str
     share: float
@@ -50,7 +50,7 @@ class Text(NamedTuple):
 
 
 class TextResult(NamedTuple):
-    """The result of a text. `took_ns` counts from its arrival time. `outcome` is OK only for an answer within the SLO."""
+    """The result of a text. `took_ns` counts from its arrival time. `outcome` is OK only within the SLO."""
 
     text: Text
     took_ns: int
@@ -92,7 +92,7 @@ async def measure_alone_ms(client: AsyncClient, model: str, lengths: Sequence[in
 
 
 def share_one_at_a_time(texts: Sequence[Text], took_ns: Sequence[float], slo_ns: int) -> float:
-    """Return the share that finishes on a device that runs texts alone, in order, and skips those that would be late."""
+    """Return the share that finishes if a device runs texts alone, in order, and skips those that would be late."""
     free_ns, finished = 0.0, 0
     for text, own_ns in zip(texts, took_ns, strict=True):
         end_ns = max(free_ns, text.at_ns) + own_ns

@@ -41,4 +41,4 @@ def bursts(rate: float, burst_rate: float, every_s: float, burst_s: float, secon
 def popularity(count: int, skew: float) -> NDArray[np.float64]:
     """Return the shares of `count` models: the n-th gets a share in proportion to n ** -skew (Zipf)."""
     weights: NDArray[np.float64] = np.arange(1, count + 1, dtype=float) ** -skew
-    return weights / weights.sum()
+    return np.asarray(weights / weights.sum())

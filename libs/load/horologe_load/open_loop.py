@@ -56,7 +56,7 @@ async def open_loop(
     await target.start(clients, on_answer)
     timer = Timer(send_due)
     start_ns = time.monotonic_ns() + HEAD_START_NS
-    timer.set(start_ns + arrivals[0])
+    timer.set(start_ns + max(0, arrivals[0]))
     seconds = arrivals[-1] / 1e9
     try:
         await wait_for(all_answered, seconds + drain_s)
