@@ -209,11 +209,11 @@ def by_the_reactor(
     for address, deliver in attached.items():
         reactor.attach(address, deliver)
 
-    def deliver(arrivals: Sequence[Arrival]) -> None:
+    def receive(arrivals: Sequence[Arrival]) -> None:
         links.inbox.extend(arrivals)
         reactor._turn()
 
-    edge.post, edge.deliver = reactor.post, deliver
+    edge.post, edge.deliver = reactor.post, receive
     reactor.host.introduce_cores("host")
     reactor._schedule()
     for at_ns, arrivals in script:
