@@ -19,8 +19,8 @@ from horologe_cli.local.topology import Options
 from horologe_common.clock import ms
 from horologe_common.recording.recorder import Handled, read_segments
 from horologe_common.wire import Distributions
-from horologe_profiler.core.measurements import bound_of
-from horologe_profiler.core.sweep import Cell
+from horologe_profiler.core.measurements import length_bound
+from horologe_profiler.core.sweep import SweepCell
 from model_folders import a_folder, an_emulated_model
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class House:
         sets = (
             f"worker.cache={folder}/cache",
             f"profiler.state={folder}/state",
-            "profiler.publish_ns=200ms",
+            "profiler.publish_interval_ns=200ms",
             "profiler.busy_share=0.5",
             "frontend.sample_ns=20ms",
             f"recorder.directory={folder}/records",
@@ -176,7 +176,7 @@ def test_lengths_are_told_apart(house: House) -> None:
         until(told)
     newest = told()[-1]
     whole, short, long = newest.parts
-    assert [whole.length, short.length, long.length] == [0, bound_of(20), bound_of(100)]
+    assert [whole.length, short.length, long.length] == [0, length_bound(20), length_bound(100)]
     assert short.edges_ns[0] < long.edges_ns[0]
     assert newest.row_ns_per_length > 0
 
@@ -185,7 +185,7 @@ def test_a_running_system_is_swept(house: House) -> None:
     with Client(house.endpoint) as client:
         (state,) = client.models("pretend")
         found = measure(client, state.spec, (), 3, lambda share: None)
-    assert [row.cell for row in found.rows] == [Cell(1, 0), Cell(2, 0)]
+    assert [row.cell for row in found.rows] == [SweepCell(1, 0), SweepCell(2, 0)]
     assert all(row.runs == 3 and row.took_ns >= ms(1) for row in found.rows)
     assert found.failed == {}
     (share,) = found.shares

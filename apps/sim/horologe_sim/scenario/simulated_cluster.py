@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer, Core
-    from horologe_profiler.core.measurements import Kept
+    from horologe_profiler.core.measurements import ProfilerState
     from horologe_sim.engine.simulated_process import Process
     from horologe_sim.report.report import Report
     from horologe_sim.scenario.scenario import Fault, Scenario
@@ -50,7 +50,7 @@ class House:
         self.devices: dict[str, Device] = {}
         self.store = Memory()
         """The selector's, which outlives it."""
-        self.kept: tuple[int, Kept] | None = None
+        self.kept: tuple[int, ProfilerState] | None = None
         """What the profiler keeps on disk, and since when."""
         self.begin_ns = self.world.now_ns + scenario.settle_ns
         self.end_ns = self.begin_ns + scenario.duration_ns
@@ -173,7 +173,7 @@ class House:
             saved_ns, kept = self.kept
             core.restore(process.now_ns, kept, self.world.now_ns - saved_ns)
 
-        def keep(kept: Kept, buffers: Sequence[Buffer]) -> None:
+        def keep(kept: ProfilerState, buffers: Sequence[Buffer]) -> None:
             self.kept = self.world.now_ns, kept
 
         process.attach(core.store, keep)
