@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.models import DTYPES, check_tensor, check_variable
+from horologe_common.models import DTYPES, check_tensor, check_variable_dimensions
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import RowStatus, Tensor
 from horologe_gpu_worker.core.lanes import Operation
@@ -109,14 +109,14 @@ class InferAction:
         The batch is padded to the smallest compiled size that holds the rows.
         """
         rows = [(index, inputs) for index, inputs in enumerate(self.inputs) if inputs is not None]
-        if len(rows) > 1 and self.spec.variable and not self.spec.padded:
+        if len(rows) > 1 and self.spec.variable_dimensions and not self.spec.padded:
             rows = self._select_same_shape(rows)
         if not rows:
             return None
         infer, spec, self.lane = self.infer, self.spec, lane
         self.rows = sum(infer.rows[index].rows for index, _ in rows)
         if spec.batched and len(rows) < len(infer.rows):
-            self.batch_size = spec.compiled(self.rows)
+            self.batch_size = spec.compiled_batch_size(self.rows)
         columns = [[inputs[column] for _, inputs in rows] for column in range(len(spec.inputs))]
         shapes = _differing_shapes(columns) if spec.padded else []
         return Operation(
@@ -183,8 +183,8 @@ def _order_inputs(spec: ModelSpec, rows: int, headers: Sequence[Tensor], buffers
             check_tensor(want, got.datatype, got.shape)
         if spec.batched and (not got.shape or got.shape[0] != rows):
             raise InvalidInput(f"input {want.name!r}: shape: got {list(got.shape)}, wanted {rows} rows")
-    if spec.variable:
-        check_variable(spec, {tensor.name: tensor.shape for tensor, _ in inputs})
+    if spec.variable_dimensions:
+        check_variable_dimensions(spec, {tensor.name: tensor.shape for tensor, _ in inputs})
     return inputs
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
-from horologe_common.core.protocol import Deadlines, Out
+from horologe_common.core.protocol import Out
+from horologe_common.core.timers import Timers
 from horologe_common.service.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Result, Ship
@@ -41,7 +42,7 @@ class InferLifecycle:
         these actions need no timer.
         """
         self._startable: list[InferAction] = []
-        self._deadlines = Deadlines()
+        self._timers = Timers()
 
     def __len__(self) -> int:
         return len(self._actions)
@@ -59,7 +60,7 @@ class InferLifecycle:
         action_id = infer.action_id
         self._actions[action_id] = action = InferAction(infer, spec, sender)
         if action_id in self.early:
-            self._deadlines.cancel(action_id)
+            self._timers.cancel(action_id)
             for ship, buffers in self.early.pop_inputs(action_id):
                 self._store_inputs(now_ns, action, ship, buffers)
         if now_ns > infer.latest_ns:
@@ -75,11 +76,11 @@ class InferLifecycle:
         action = self._actions.get(ship.action_id)
         if action is None:
             if ship.action_id not in self.early:
-                self._deadlines.arm(ship.action_id, now_ns + self.settings.early_ns)
+                self._timers.arm(ship.action_id, now_ns + self.settings.early_ns)
             for dropped in self.early.hold_inputs(ship, buffers):
-                self._deadlines.cancel(dropped)
+                self._timers.cancel(dropped)
             if ship.action_id not in self.early:
-                self._deadlines.cancel(ship.action_id)
+                self._timers.cancel(ship.action_id)
         elif not action.lane and action.awaited:
             self._store_inputs(now_ns, action, ship, buffers)
             if not action.awaited or action.start_partial:
@@ -101,15 +102,15 @@ class InferLifecycle:
         for action in self._newly_accepted:
             if action.awaited and action.infer.action_id in self._actions:
                 margin_ns = 0 if action.start_partial else self.settings.join_margin_ns
-                self._deadlines.arm(action.infer.action_id, action.infer.latest_ns - margin_ns)
+                self._timers.arm(action.infer.action_id, action.infer.latest_ns - margin_ns)
         self._newly_accepted.clear()
-        for action_id in self._deadlines.due(now_ns):
+        for action_id in self._timers.pop_expired(now_ns):
             if (late := self._actions.get(action_id)) is None:
                 self.early.drop_inputs(action_id)
                 continue
             if now_ns < late.infer.latest_ns:
                 late.start_partial = True
-                self._deadlines.arm(action_id, late.infer.latest_ns)
+                self._timers.arm(action_id, late.infer.latest_ns)
             else:
                 late.fail_awaited_rows()
             self._startable.append(late)
@@ -120,7 +121,7 @@ class InferLifecycle:
 
     def wakeup_ns(self) -> int | None:
         """Return the time at which the next window closes or early inputs expire."""
-        return self._deadlines.next_ns()
+        return self._timers.next_ns()
 
     def advance_action(self, now_ns: int, finished: Finished) -> None:
         """Hand an action whose operation has finished to its next lane, or finish it."""
@@ -152,7 +153,7 @@ class InferLifecycle:
         """Raise AssertionError if an invariant is broken."""
         self.io.check()
         self.early.check()
-        self._deadlines.check()
+        self._timers.check()
         assert self._actions or not self.io.held_bytes
 
     def _store_inputs(self, now_ns: int, action: InferAction, ship: Ship, buffers: Sequence[Buffer]) -> None:
@@ -174,7 +175,7 @@ class InferLifecycle:
         if action.awaited and action.awaited + len(action.failed) == len(action.infer.rows):
             return
         action.fail_awaited_rows()
-        self._deadlines.cancel(action.infer.action_id)
+        self._timers.cancel(action.infer.action_id)
         operation = action.build_operation("exec" if self.inline_io(action.infer.model) else "input")
         if operation is None:
             status, reason = next(iter(action.failed.values()))
@@ -217,7 +218,7 @@ class InferLifecycle:
         self.io.release(action_id)
         if action.awaited or action.failed:
             self.early.mark_finished(action_id)
-            self._deadlines.cancel(action_id)
+            self._timers.cancel(action_id)
         begin_ns, end_ns, device_ns = action.timing if action.timing[1] else (now_ns, now_ns, 0)
         result = Result(
             action_id, int(status), begin_ns, end_ns, device_ns, action.ready_ns, action.failed_rows(), reason

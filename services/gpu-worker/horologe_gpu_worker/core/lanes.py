@@ -5,12 +5,12 @@ A `Lane` is driven by a thread in the worker process and by the event heap in th
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from horologe_common.clock import NEVER_NS
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
@@ -91,26 +91,29 @@ class Lane:
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Operation]] = []
-        self._queued: dict[int, int] = {}  # action id -> arrival
+        self._order: IndexedHeap[int, tuple[int, int]] = IndexedHeap()
+        """Action ids by (earliest_ns, arrival)."""
+        self._operations: dict[int, Operation] = {}
         self._arrivals = 0
 
     def __len__(self) -> int:
-        return len(self._queued)
+        return len(self._operations)
 
     def push(self, operation: Operation) -> None:
         """Queue an operation. An action has at most one operation in a lane."""
         self._arrivals += 1
-        self._queued[operation.action_id] = self._arrivals
-        heapq.heappush(self._heap, (operation.earliest_ns, self._arrivals, operation))
+        self._operations[operation.action_id] = operation
+        self._order.push(operation.action_id, (operation.earliest_ns, self._arrivals))
 
     def pop_expired(self, now_ns: int) -> Operation | None:
         """Remove and return an operation whose window closed before its turn; it must not run.
 
         Call until None, before `pop_startable`.
         """
-        head = self._head()
-        return self._pop() if head is not None and head.latest_ns < now_ns else None
+        first = self._order.peek()
+        if first is None or self._operations[first[1]].latest_ns >= now_ns:
+            return None
+        return self._pop_first()
 
     def pop_startable(self, now_ns: int) -> Operation | int | None:
         """Remove and return the operation to begin at `now_ns`.
@@ -118,38 +121,25 @@ class Lane:
         If none can begin, return the time in ns until the first can, or None if the lane is empty. The returned
         operation is inside its window: while the first operation's window has closed, the time is 0.
         """
-        head = self._head()
-        if head is None:
+        first = self._order.peek()
+        if first is None:
             return None
-        if head.latest_ns < now_ns:
+        if self._operations[first[1]].latest_ns < now_ns:
             return 0
-        return self._pop() if head.earliest_ns <= now_ns else head.earliest_ns - now_ns
+        earliest_ns = first[0][0]
+        return self._pop_first() if earliest_ns <= now_ns else earliest_ns - now_ns
 
     def remove_operation(self, action_id: int) -> Operation | None:
         """Remove and return the queued operation of this action; None if it is not queued."""
-        arrival = self._queued.pop(action_id, None)
-        if arrival is None:
-            return None
-        removed = next(operation for _, number, operation in self._heap if number == arrival)
-        if len(self._heap) > 2 * len(self._queued) + 16:
-            self._heap = [entry for entry in self._heap if self._queued.get(entry[2].action_id) == entry[1]]
-            heapq.heapify(self._heap)
-        return removed
+        self._order.remove(action_id)
+        return self._operations.pop(action_id, None)
 
     def check(self) -> None:
-        live = {number for _, number, operation in self._heap if self._queued.get(operation.action_id) == number}
-        assert live == set(self._queued.values())
+        self._order.check()
+        assert set(self._order) == set(self._operations)
 
-    def _head(self) -> Operation | None:
-        heap = self._heap
-        while heap and self._queued.get(heap[0][2].action_id) != heap[0][1]:
-            heapq.heappop(heap)
-        return heap[0][2] if heap else None
-
-    def _pop(self) -> Operation:
-        operation = heapq.heappop(self._heap)[2]
-        del self._queued[operation.action_id]
-        return operation
+    def _pop_first(self) -> Operation:
+        return self._operations.pop(self._order.pop()[1])
 
 
 class LaneMetrics:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.core.protocol import Gone, Joined, Out, instance, role
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, instance, role
 from horologe_common.models import PAGE_BYTES
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Drain, Infer, Load, Ping, Pong, Register, Result, Scan, Ship, Unload
@@ -63,8 +63,8 @@ class Worker:
             Ping: self._on_ping,
             Scan: self._on_scan,
             Drain: self._on_drain,
-            Joined: self._on_peer_connected,
-            Gone: self._on_peer_disconnected,
+            PeerConnected: self._on_peer_connected,
+            PeerDisconnected: self._on_peer_disconnected,
         }
 
     def drain(self) -> None:
@@ -115,15 +115,17 @@ class Worker:
                 self.out.append(out)
         outs.clear()
 
-    def _on_peer_connected(self, now_ns: int, sender: str, joined: Joined, buffers: Sequence[Buffer]) -> None:
-        if role(joined.address) == "controller":
-            self.controllers[joined.address] = None
+    def _on_peer_connected(self, now_ns: int, sender: str, peer: PeerConnected, buffers: Sequence[Buffer]) -> None:
+        if role(peer.address) == "controller":
+            self.controllers[peer.address] = None
             self.infers.early.clear_finished()
-            self._register(joined.address)
+            self._register(peer.address)
 
-    def _on_peer_disconnected(self, now_ns: int, sender: str, gone: Gone, buffers: Sequence[Buffer]) -> None:
+    def _on_peer_disconnected(
+        self, now_ns: int, sender: str, peer: PeerDisconnected, buffers: Sequence[Buffer]
+    ) -> None:
         """Remove a lost controller. Its actions still finish as planned."""
-        self.controllers.pop(gone.address, None)
+        self.controllers.pop(peer.address, None)
 
     def _register(self, controller: str) -> None:
         running = (*self.infers.pending_ids, *(action_id for share in self.shares for action_id in share.pending_ids))

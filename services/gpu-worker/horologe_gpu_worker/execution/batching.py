@@ -10,7 +10,7 @@ import numpy as np
 from horologe_common.models import DTYPES
 from horologe_common.status import ModelFailed
 from horologe_common.wire import Tensor
-from horologe_common.wire.frames import array_of, concat_rows, header_of
+from horologe_common.wire.frames import concat_rows, decode_array, encode_array
 from horologe_gpu_worker.execution.workspace import Workspace, aligned_size
 from horologe_gpu_worker.repository.model_signature import shape_for
 
@@ -55,7 +55,7 @@ def assemble_inputs(
 
 def _array(tensor: Tensor, parts: Sequence[Buffer], pad: int, space: Workspace, copy_all: bool) -> NDArray[Any]:
     if tensor.datatype == "BYTES":
-        strings = array_of(tensor, concat_rows(parts))
+        strings = decode_array(tensor, concat_rows(parts))
         return np.concatenate([strings, np.repeat(strings[-1:], pad, axis=0)]) if pad else strings
     dtype = DTYPES[tensor.datatype]
     if not pad and len(parts) == 1 and not copy_all:
@@ -88,7 +88,7 @@ def _padded_array(
     row = 0
     for part, part_shape in zip(parts, shapes, strict=True):
         region = (slice(row, row + part_shape[0]), *map(slice, part_shape[1:]))
-        array[region] = array_of(Tensor(tensor.name, tensor.datatype, part_shape, len(part)), part)
+        array[region] = decode_array(Tensor(tensor.name, tensor.datatype, part_shape, len(part)), part)
         row += part_shape[0]
     array[row:] = array[row - 1 : row]
     return array
@@ -123,4 +123,4 @@ def output_tensors(
 def _output_tensor(name: str, datatype: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
     if array.size and array.flags.c_contiguous and DTYPES.get(datatype) == array.dtype:
         return Tensor(name, datatype, array.shape, array.nbytes), array.data.cast("B")
-    return header_of(name, array)
+    return encode_array(name, array)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Deadlines
+from horologe_common.core.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ class ActiveRuns:
         self._tasks: dict[int, ProfilingTask] = {}
         self.running_models: dict[str, bool] = {}
         """Models that have a run in flight."""
-        self._timeouts = Deadlines()
+        self._timeouts = Timers()
         self._budget_spent_ns = 0
         """The device time of past runs is paid for at this time, at the rate `busy_share`."""
         self._paused_ns = 0
@@ -76,7 +76,7 @@ class ActiveRuns:
 
     def overdue_tasks(self, now_ns: int) -> list[ProfilingTask]:
         """Return the tasks whose answer is overdue. The caller must finish them."""
-        return [self._tasks[task_id] for task_id in self._timeouts.due(now_ns)]
+        return [self._tasks[task_id] for task_id in self._timeouts.pop_expired(now_ns)]
 
     def next_overdue_ns(self) -> int | None:
         return self._timeouts.next_ns()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.core.protocol import Gone, Joined, Out, role
-from horologe_common.core.staging import Staging
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
+from horologe_common.core.staging import StagedInputs
 from horologe_common.service.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Models, Outcome, Outputs, Sample, Submit
@@ -41,7 +41,7 @@ class Profiler:
         self.store = "store/" + address.partition("/")[2]
         self.settings = settings
         self.out: list[Out] = []
-        self.staging = Staging(address, settings.staging_bytes)
+        self.staging = StagedInputs(address, settings.staging_bytes)
         self.measurements = Measurements(settings)
         self.stats = Stats()
         self._specs: dict[str, ModelSpec] = {}
@@ -56,8 +56,8 @@ class Profiler:
             Outputs: self._on_outputs,
             Outcome: self._on_outcome,
             Models: self._on_models,
-            Joined: self._on_peer_connected,
-            Gone: self._on_peer_disconnected,
+            PeerConnected: self._on_peer_connected,
+            PeerDisconnected: self._on_peer_disconnected,
         }
 
     def restore(self, now_ns: int, state: ProfilerState, away_ns: int) -> None:
@@ -174,10 +174,12 @@ class Profiler:
     def _stage_batch(self, task: ProfilingTask) -> bool:
         """Stage the batch in place of its row. Return False if the staging memory is full."""
         inputs = self.staging.inputs_of(task.id)
-        return inputs is not None and self.staging.hold(task.id, *repeat_row(*inputs, task.size))
+        if inputs is None:
+            return False
+        return self.staging.hold(task.id, *repeat_row(inputs[0], inputs[1], task.size))
 
     def _on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
-        """A run has ended. `end_ns` less `begin_ns` is its EXEC and nothing else's: a solo action has no other rows."""
+        """Record the execution time of a run: `end_ns` - `begin_ns`, because a solo action has no other rows."""
         for item in message.items:
             if (task := self._runs.get(item.id)) is None:
                 continue
@@ -216,7 +218,7 @@ class Profiler:
             self._finish_run(task, Status(outcome.status).name)
 
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
-        self.out.append(self.staging.ship(dispatch))
+        self.out.append(self.staging.answer_dispatch(dispatch))
 
     def _finish_run(self, task: ProfilingTask, status: str) -> None:
         """Finish a run: release its inputs and count its status. Each run is finished exactly once."""
@@ -251,15 +253,17 @@ class Profiler:
         for task in self._queue.drop_other_models(self._specs):
             self.staging.release(task.id)
 
-    def _on_peer_connected(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+    def _on_peer_connected(self, now_ns: int, sender: str, peer: PeerConnected, buffers: Sequence[Buffer]) -> None:
         """Publish all measurements to a controller that connects."""
-        if role(message.address) == "controller":
+        if role(peer.address) == "controller":
             self._drop_controller()
-            self._controller = message.address
+            self._controller = peer.address
             self._publications.publish_soon(self.measurements.model_keys())
 
-    def _on_peer_disconnected(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
-        if message.address == self._controller:
+    def _on_peer_disconnected(
+        self, now_ns: int, sender: str, peer: PeerDisconnected, buffers: Sequence[Buffer]
+    ) -> None:
+        if peer.address == self._controller:
             self._drop_controller()
 
     def _drop_controller(self) -> None:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from statistics import pvariance
 from typing import TYPE_CHECKING
 
-from horologe_common.wire import Distributions, Durations
+from horologe_common.wire import Distributions, DurationHistogram
 from horologe_profiler.core.batch_fit import fit
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def build_distributions(measurements: Measurements, model: str) -> tuple[Distrib
         applications.setdefault(key.application, []).append((key.length, window))
     has_lengths = any(length for windows in applications.values() for length, _ in windows)
     ratios = _borrowed_ratios(measurements, model, fitted) if has_lengths and fitted else []
-    durations: list[Durations] = []
+    durations: list[DurationHistogram] = []
     for application, windows in applications.items():
         ranges = [
             (length, window.recent_samples, _window_times(length, window, fitted, ratios)) for length, window in windows
@@ -106,7 +106,7 @@ def _window_times(length: int, window: TimeWindow, fitted: Fit | None, ratios: S
     return [round(ratio * (fitted.base_ns + fitted.slope_ns * length)) for ratio in ratios]
 
 
-def _durations(application: str, ranges: Sequence[tuple[int, int, list[int]]]) -> Iterable[Durations]:
+def _durations(application: str, ranges: Sequence[tuple[int, int, list[int]]]) -> Iterable[DurationHistogram]:
     """Yield the histograms of an application. A range is (upper bound of lengths, samples, times in ns)."""
     weighted = [(max(1, samples) / len(times), took_ns) for _, samples, times in ranges for took_ns in times]
     if len(weighted) >= PUBLISH_FROM:
@@ -116,7 +116,7 @@ def _durations(application: str, ranges: Sequence[tuple[int, int, list[int]]]) -
             yield build_histogram(application, length, [(1.0, took_ns) for took_ns in times])
 
 
-def build_histogram(application: str, length: int, times: Sequence[tuple[float, int]]) -> Durations:
+def build_histogram(application: str, length: int, times: Sequence[tuple[float, int]]) -> DurationHistogram:
     """Build a histogram from (weight, ns) pairs.
 
     The bins have equal ratios from the shortest to the longest time. The counts add up to about `len(times)`.
@@ -131,4 +131,4 @@ def build_histogram(application: str, length: int, times: Sequence[tuple[float, 
         sums[bisect_right(edges, max(took_ns, shortest)) - 1] += weight
     scale = len(times) / sum(weight for weight, _ in times)
     counts = tuple(max(1, round(total * scale)) if total else 0 for total in sums)
-    return Durations(application, length, tuple(edges), counts)
+    return DurationHistogram(application, length, tuple(edges), counts)

@@ -76,7 +76,7 @@ class BoundModel:
 
 
 def bindable(spec: ModelSpec) -> bool:
-    """Return True if buffers can be allocated in advance: all sizes but the rows are fixed, and there are no strings."""
+    """Return True if buffers can be allocated in advance: only the number of rows varies, and there are no strings."""
     tensors = (*spec.inputs, *spec.outputs)
     fixed = all(-1 not in tensor.shape[1 if spec.batched else 0 :] for tensor in tensors)
     return fixed and all(tensor.datatype != "BYTES" for tensor in tensors)

@@ -10,8 +10,9 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Deadlines, Out
-from horologe_common.prediction_id import NONCE_BYTES, mark
+from horologe_common.core.protocol import Out
+from horologe_common.core.timers import Timers
+from horologe_common.prediction_id import NONCE_BYTES, selector_mark
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.core.applications.combine import answer_of
@@ -51,11 +52,11 @@ class Ensembles:
         ways: WayBack,
         post: Callable[[Out], None],
     ) -> None:
-        self.deadlines = Deadlines()
+        self.deadlines = Timers()
         self.finished: list[Ensemble] = []
         """Answered, or predicted again for feedback, since the core last looked."""
         self._key = int(chance.random() * (1 << 53)).to_bytes(8, "big") + address.encode()[-48:]
-        self._mark = mark(address)
+        self._mark = selector_mark(address)
         self._chance = chance
         self._flights = flights
         self._contexts = contexts
@@ -193,7 +194,7 @@ class Ensembles:
 
     def tick(self, now_ns: int) -> None:
         """Combine what is there where the time has come; give up on those that came later still."""
-        for number in self.deadlines.due(now_ns):
+        for number in self.deadlines.pop_expired(now_ns):
             ensemble = self._ensembles[number]
             if ensemble.answered:
                 self._withdraw(now_ns, ensemble)
