@@ -63,4 +63,4 @@ def test_a_selector_that_learns_does_again_what_it_did(tmp_path: Path) -> None:
         ((_, core),) = report.cores.items()
         assert core.faults == 0
         assert core.handled["Feedback"] >= 40
-        assert core.handled["Found"] > 0
+        assert core.handled["RecordsRead"] > 0
