@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import uvloop
 
 from fake_port import FakePort
-from horologe_frontend.http.listener import HttpServer
+from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import Oip
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class House:
-    """`with House(server="uvicorn", ...) as house:` serves a FakePort at `house.url` until the end of the block."""
+    """`with House(max_requests=2) as house:` serves a FakePort at `house.url` until the end of the block."""
 
     def __init__(self, keys: Keys | None = None, **settings: Any) -> None:
         self.settings = HttpSettings(port=0, **settings)

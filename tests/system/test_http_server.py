@@ -1,4 +1,4 @@
-"""The HTTP front over real sockets: one suite for every server behind which the handler may run."""
+"""The HTTP server over real sockets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horologe_frontend.auth import Keys
-from horologe_frontend.http.listener import SERVERS
 from http_house import House, read_response
 
 if TYPE_CHECKING:
@@ -29,14 +28,9 @@ def request(model: str = "echo", body: bytes = GOOD, extra: str = "", version: s
     return head.encode() + body
 
 
-@pytest.fixture(params=list(SERVERS))
-def server(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
-def house(server: str) -> Iterator[House]:
-    with House(server=server) as house:
+def house() -> Iterator[House]:
+    with House() as house:
         yield house
 
 
@@ -192,8 +186,8 @@ client.close()
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_body_over_the_limit_is_refused_unread(server: str) -> None:
-    with House(server=server, body_limit_bytes=100_000) as house:
+def test_body_over_the_limit_is_refused_unread() -> None:
+    with House(body_limit_bytes=100_000) as house:
         with house.connect() as sock:
             sock.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000000\r\n\r\n")
             status, _, body = read_response(sock)
@@ -208,8 +202,8 @@ def test_body_over_the_limit_is_refused_unread(server: str) -> None:
         good(house)
 
 
-def test_bodies_held_are_bounded(server: str) -> None:
-    with House(server=server, held_limit_bytes=1000) as house:
+def test_bodies_held_are_bounded() -> None:
+    with House(held_limit_bytes=1000) as house:
         assert httpx.post(f"{house.server.url}/v2/models/echo/infer", content=bytes(1001)).status_code == 503
         good(house)
 
@@ -263,8 +257,8 @@ def test_what_is_not_http(house: House, junk: bytes) -> None:
     good(house)
 
 
-def test_slow_clients_are_given_up(server: str) -> None:
-    with House(server=server, header_timeout_ns=150 * MS, body_timeout_ns=150 * MS, idle_timeout_ns=1000 * MS) as house:
+def test_slow_clients_are_given_up() -> None:
+    with House(header_timeout_ns=150 * MS, body_timeout_ns=150 * MS, idle_timeout_ns=1000 * MS) as house:
         for start in (b"GET /v2 HT", request()[:-5], b"POST /v2 HTTP/1.1\r\nHost: x\r\nX: y\r\n"):
             with house.connect() as sock:
                 sock.sendall(start)
@@ -280,9 +274,9 @@ def test_slow_clients_are_given_up(server: str) -> None:
         good(house)
 
 
-def test_client_that_does_not_read_is_dropped(server: str) -> None:
+def test_client_that_does_not_read_is_dropped() -> None:
     body = json.dumps({"inputs": [{"name": "in", "shape": [400_000], "datatype": "UINT8", "data": [7] * 400_000}]})
-    with House(server=server, write_timeout_ns=200 * MS) as house, house.connect() as sock:
+    with House(write_timeout_ns=200 * MS) as house, house.connect() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with pytest.raises(ConnectionError):
             flood(sock, request("huge", body.encode()), times=200)
@@ -298,8 +292,8 @@ def test_client_that_leaves_cancels_its_request(house: House) -> None:
     good(house)
 
 
-def test_requests_in_flight_are_bounded(server: str) -> None:
-    with House(server=server, max_requests=2) as house:
+def test_requests_in_flight_are_bounded() -> None:
+    with House(max_requests=2) as house:
         socks = [house.connect() for _ in range(2)]
         for sock in socks:
             sock.sendall(request("slow"))
@@ -314,8 +308,8 @@ def test_requests_in_flight_are_bounded(server: str) -> None:
         good(house)
 
 
-def test_connections_are_bounded(server: str) -> None:
-    with House(server=server, max_connections=2) as house:
+def test_connections_are_bounded() -> None:
+    with House(max_connections=2) as house:
         socks = [house.connect() for _ in range(2)]
         for sock in socks:
             sock.sendall(request())
@@ -356,8 +350,8 @@ def test_stop_finishes_what_is_in_flight(house: House) -> None:
         stopping.join()
 
 
-def test_stop_cancels_what_takes_too_long(server: str) -> None:
-    with House(server=server, drain_ns=300 * MS) as house, house.connect() as sock:
+def test_stop_cancels_what_takes_too_long() -> None:
+    with House(drain_ns=300 * MS) as house, house.connect() as sock:
         sock.sendall(request("slow"))
         house.wait(lambda: len(house.port.asked) == 1)
         house.stop()
@@ -365,9 +359,9 @@ def test_stop_cancels_what_takes_too_long(server: str) -> None:
         assert closed(sock)
 
 
-def test_keys(server: str, tmp_path: Path) -> None:
+def test_keys(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("secret\n")
-    with House(Keys.read(str(tmp_path / "keys")), server=server) as house:
+    with House(Keys.read(str(tmp_path / "keys"))) as house:
         url = house.server.url
         assert httpx.get(f"{url}/v2/health/ready").status_code == 200
         for method, path in (("GET", "/v2"), ("POST", "/v2/models/echo/infer"), ("GET", "/nope")):
@@ -410,9 +404,9 @@ fragments = st.sampled_from(
 )
 
 
-@pytest.fixture(scope="module", params=list(SERVERS))
-def shared(request: pytest.FixtureRequest) -> Iterator[House]:
-    with House(server=request.param, header_timeout_ns=50 * MS, body_timeout_ns=50 * MS) as house:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[House]:
+    with House(header_timeout_ns=50 * MS, body_timeout_ns=50 * MS) as house:
         yield house
 
 

@@ -230,7 +230,7 @@ def test_the_same_sent_over_and_over_while_it_waits_is_refused_and_forgotten() -
         assert statuses.count(REFUSED) >= 5
     known = desk.feedback.predictions.get(prediction)
     assert known is not None
-    assert len(known.pending_item.others) <= 64
+    assert len(known.pending_item.duplicates) <= 64
     desk.settle()
     assert desk.losses() == [0.0]
 

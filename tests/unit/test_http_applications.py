@@ -15,7 +15,8 @@ from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Tensor, Withdraw
 from horologe_frontend.auth import Keys
-from horologe_frontend.http.exchange import Request, Response
+from horologe_frontend.http.request_reader import Request
+from horologe_frontend.http.responses import Response
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.handler import Oip
@@ -70,7 +71,7 @@ def test_a_name_that_is_no_text_is_unknown(name: str) -> None:
 def test_all_applications_are_listed() -> None:
     listed = content(ask("GET", "/v1/applications"))["applications"]
     assert [one["application"]["name"] for one in listed] == ["digits", "texts", "echo"]
-    assert "standings" not in listed[0]
+    assert "statistics" not in listed[0]
 
 
 def test_one_application_has_standings_in_a_context() -> None:
@@ -78,7 +79,7 @@ def test_one_application_has_standings_in_a_context() -> None:
     shown = content(ask("GET", f"{DIGITS}?context=user%201", port=port))
     assert port.questions == [ApplicationInfo(0, "digits", "user 1")]
     assert (shown["revision"], shown["contexts"]) == (2, 3)
-    assert shown["standings"] == [
+    assert shown["statistics"] == [
         {
             "model": "echo",
             "weight": 1.0,

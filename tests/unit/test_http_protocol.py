@@ -10,8 +10,8 @@ import pytest
 
 from fake_port import FakePort
 from horologe_frontend.http.connection import Connection
-from horologe_frontend.http.limits import Gate
-from horologe_frontend.http.server import HttpToolsServer
+from horologe_frontend.http.request_reader import Gate
+from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import Oip
 
@@ -25,8 +25,8 @@ REQUEST = b"POST /v2/models/%s/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s"
 def run(scenario: Callable[[Gate, Connection], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         settings = HttpSettings()
-        gate = Gate(settings, Oip(FakePort(), settings))
-        server = HttpToolsServer(gate)
+        server = HttpServer(settings, Oip(FakePort(), settings))
+        gate = server.gate
         server.loop = asyncio.get_running_loop()
         connection = Connection(server)
         ways = ("write", "writelines", "close", "abort", "pause_reading", "resume_reading")

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_port import FakePort
-from horologe_frontend.http.exchange import Request, Response
+from horologe_frontend.http.request_reader import Request
+from horologe_frontend.http.responses import Response
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip import json_encoding
 from horologe_frontend.oip.handler import Oip

@@ -12,7 +12,8 @@ import pytest
 from fake_port import FakePort
 from horologe_common.service.settings import SettingsError
 from horologe_frontend.auth import Keys
-from horologe_frontend.http.exchange import Request, Response
+from horologe_frontend.http.request_reader import Request
+from horologe_frontend.http.responses import Response
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import Oip
 

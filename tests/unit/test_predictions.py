@@ -9,7 +9,7 @@ import pytest
 
 from horologe_common.applications import Application
 from horologe_common.status import InvalidInput
-from horologe_common.wire.frames import array_of, header_of
+from horologe_common.wire.frames import decode_array, encode_array
 from horologe_selector.core.predictions.tensor_values import build_tensors, extract_values
 from horologe_selector.policy import CombinedPrediction
 
@@ -21,7 +21,7 @@ REGRESSION = Application("prices", ("trees",), task="regression")
 
 
 def values(application: Application, **outputs: NDArray[Any]) -> tuple[float, ...]:
-    tensors, buffers = zip(*(header_of(name, array) for name, array in outputs.items()), strict=True)
+    tensors, buffers = zip(*(encode_array(name, array) for name, array in outputs.items()), strict=True)
     return extract_values(application, tensors, buffers)
 
 
@@ -81,7 +81,7 @@ def answered(
 ) -> dict[str, NDArray[Any]]:
     tensors, buffers = build_tensors(application, guesses, defaulted)
     assert [tensor.nbytes for tensor in tensors] == list(map(len, buffers))
-    return {tensor.name: array_of(tensor, buffer) for tensor, buffer in zip(tensors, buffers, strict=True)}
+    return {tensor.name: decode_array(tensor, buffer) for tensor, buffer in zip(tensors, buffers, strict=True)}
 
 
 @pytest.mark.parametrize(("application", "dtype"), [(CLASSES, np.int64), (REGRESSION, np.float64)])

@@ -23,8 +23,8 @@ from horologe_common.wire import (
     Predict,
     Tensor,
 )
+from horologe_frontend.core.applications import Declared
 from horologe_frontend.core.catalogue import Catalogue
-from horologe_frontend.core.declared_applications import Declared
 from horologe_frontend.core.stats import Statistics
 from horologe_frontend.gateway import ReactorPort
 

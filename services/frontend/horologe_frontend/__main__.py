@@ -3,7 +3,7 @@
 from horologe_common.service.service import Service
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
-from horologe_frontend.http.endpoint import http_door
+from horologe_frontend.http.server import http_endpoint
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.settings import FrontendSettings
 
@@ -13,8 +13,8 @@ def main() -> None:
     settings = service.settings(FrontendSettings, "frontend")
     links = service.links(settings.name, settings.clients)
     core = Frontend(links.address("frontend", settings.name), settings, digest)
-    door = http_door(core, service.settings(HttpSettings, "http"))
-    service.run([core], links, client_core=core.address, start=[door])
+    endpoint = http_endpoint(core, service.settings(HttpSettings, "http"))
+    service.run([core], links, client_core=core.address, start=[endpoint])
 
 
 if __name__ == "__main__":

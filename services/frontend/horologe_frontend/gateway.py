@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelState
+    from horologe_frontend.core.applications import Declared
     from horologe_frontend.core.catalogue import Catalogue
-    from horologe_frontend.core.declared_applications import Declared
     from horologe_frontend.core.stats import ModelStats, Statistics
 
 

@@ -16,7 +16,7 @@ from horologe_cli.doctor.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PACKAGES = ("horologe", "pyzmq", "msgspec", "numpy", "uvloop", "structlog", "prometheus_client", "uvicorn", "httptools")
+PACKAGES = ("horologe", "pyzmq", "msgspec", "numpy", "uvloop", "structlog", "prometheus_client", "httptools")
 
 
 def packages() -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from horologe_controller.core.controller import Controller
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
-from horologe_frontend.http.endpoint import http_door
+from horologe_frontend.http.server import http_endpoint
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.settings import FrontendSettings
 from horologe_selector.bootstrap import HostedSelector
@@ -25,9 +25,9 @@ def main() -> None:
         raise SystemExit(f"horologe-edge: {error.reason}") from error
     controller_settings = service.settings(ControllerSettings, "controller")
     controller = Controller(links.address("controller", controller_settings.name), controller_settings, links.host)
-    door = http_door(frontend, service.settings(HttpSettings, "http"))
+    endpoint = http_endpoint(frontend, service.settings(HttpSettings, "http"))
     cores: list[Core] = [frontend, selector.core, controller]
-    service.run(cores, links, client_core=frontend.address, start=[door], prepare=selector.attach)
+    service.run(cores, links, client_core=frontend.address, start=[endpoint], prepare=selector.attach)
     selector.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe.core.call import BEST_EFFORT_NS, Call
-from horologe_common.core.protocol import Deadlines
+from horologe_common.core.timers import Timers
 from horologe_common.status import HorologeError, Lost, Refused
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Book:
         self.max_bytes = max_bytes
         self.held_bytes = 0
         self._calls: dict[int, Call] = {}
-        self._deadlines = Deadlines()
+        self._deadlines = Timers()
         self.get = self._calls.get
         self.next_ns = self._deadlines.next_ns
 
@@ -71,7 +71,7 @@ class Book:
 
     def expire(self, now_ns: int) -> None:
         """End those whose deadline and grace have passed."""
-        for call_id in self._deadlines.due(now_ns):
+        for call_id in self._deadlines.pop_expired(now_ns):
             call = self._calls[call_id]
             why = "no answer came" if call.sent else "the frontend could not be reached"
             self.end(call, Lost(f"{why} within {(now_ns - call.begun_ns) / 1e6:.0f} ms"))

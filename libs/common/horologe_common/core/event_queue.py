@@ -1,72 +1,62 @@
-"""The virtual clock: things that will happen, earliest first, in the order they were asked for where times are equal.
-
-Pure. The world (apps/sim) and the tuner's estimator count time with it; nobody waits.
-"""
+"""Events in virtual time. Pure: the simulator (apps/sim) counts time with it, and nothing waits."""
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, Any
+
+from horologe_common.core.indexed_heap import IndexedHeap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Event = tuple["Callable[..., None]", tuple[Any, ...]]
-SWEEP_ABOVE = 64
 
+class EventQueue:
+    """Calls by time; calls at equal times happen in the order in which they were scheduled.
 
-class Events:
-    """A heap of calls by time. `now_ns` is the time of the last instant taken, and never goes back."""
+    `now_ns` is the virtual time: that of the last instant processed. It never goes back.
+    """
 
     def __init__(self, now_ns: int = 0) -> None:
         self.now_ns = now_ns
-        self._heap: list[tuple[int, int]] = []
-        self._events: dict[int, Event] = {}
-        self._last = 0
+        self._times: IndexedHeap[int, int] = IndexedHeap()
+        self._calls: dict[int, tuple[Callable[..., None], tuple[Any, ...]]] = {}
+        self._last_id = 0
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self._calls)
 
-    def at(self, at_ns: int, call: Callable[..., None], *args: Any) -> int:
-        """Have `call(*args)` happen at `at_ns`, or now if that has passed. Returns a number for `cancel`."""
-        self._last = number = self._last + 1
-        self._events[number] = (call, args)
-        heapq.heappush(self._heap, (max(at_ns, self.now_ns), number))
-        return number
+    def schedule(self, at_ns: int, call: Callable[..., None], *args: Any) -> int:
+        """Schedule `call(*args)` at `at_ns`, or at `now_ns` if that is later. Return the event's id for `cancel`."""
+        self._last_id = event_id = self._last_id + 1
+        self._calls[event_id] = (call, args)
+        self._times.push(event_id, max(at_ns, self.now_ns))
+        return event_id
 
-    def cancel(self, number: int) -> None:
-        """It will not happen. Nothing if it has."""
-        self._events.pop(number, None)
-        if len(self._heap) > SWEEP_ABOVE and len(self._heap) > 2 * len(self._events):
-            self._heap = [entry for entry in self._heap if entry[1] in self._events]
-            heapq.heapify(self._heap)
+    def cancel(self, event_id: int) -> None:
+        """Cancel an event; do nothing if it has happened."""
+        if self._calls.pop(event_id, None):
+            self._times.remove(event_id)
 
     def next_ns(self) -> int | None:
-        """When the next one happens; None: nothing will."""
-        heap = self._heap
-        while heap and heap[0][1] not in self._events:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        """Return the time of the next event, or None if there is none."""
+        return self._times.smallest_priority()
 
     def step(self) -> bool:
-        """Go on to the next instant and make everything asked for at it happen; False if there is none.
+        """Advance `now_ns` to the next event and run every event of that instant. Return False if there is none.
 
-        What these calls ask for at the same instant happens in the next step, without the clock going on.
+        An event that these schedule at the same instant runs in the next step, at the same `now_ns`.
         """
-        at_ns = self.next_ns()
+        at_ns = self._times.smallest_priority()
         if at_ns is None:
             return False
         self.now_ns = at_ns
-        heap, due = self._heap, []
-        while heap and heap[0][0] == at_ns:
-            due.append(heapq.heappop(heap)[1])
-        for number in due:
-            if event := self._events.pop(number, None):  # one of this instant may cancel another
+        for event_id in self._times.pop_up_to(at_ns):
+            if event := self._calls.pop(event_id, None):  # an event may cancel another of the same instant
                 event[0](*event[1])
         return True
 
     def check(self) -> None:
-        """Every event is in the heap once, and none lies in the past."""
-        numbers = [number for _, number in self._heap if number in self._events]
-        assert sorted(numbers) == sorted(self._events)
-        assert all(at_ns >= self.now_ns for at_ns, number in self._heap if number in self._events)
+        """Assert that every event has one time, and none is in the past."""
+        self._times.check()
+        assert set(self._times) == set(self._calls)
+        assert all((self._times.priority(event_id) or 0) >= self.now_ns for event_id in self._calls)

@@ -6,7 +6,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import ms
-from horologe_common.models import check_tensor, check_variable, length_of, natural
+from horologe_common.models import check_tensor, check_variable_dimensions, input_length, natural_sort_key
 from horologe_common.status import HorologeError, InvalidInput, Refused, UnknownModel
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Catalogue:
         """Take over an announcement, which is always complete."""
         self.ready = True
         self._by_name, self._found, self._verdicts = {}, {}, {}
-        for state in sorted(models, key=lambda state: natural(state.spec.version)):
+        for state in sorted(models, key=lambda state: natural_sort_key(state.spec.version)):
             self._by_name.setdefault(state.spec.name, []).append(state)
 
     def states(self, name: str = "") -> tuple[ModelState, ...]:
@@ -83,7 +83,7 @@ class Catalogue:
     def check_inputs(
         self, spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...] = ()
     ) -> tuple[int, int, int]:
-        """(number of rows, `alike`, `length`). Raises `InvalidInput` unless inputs and outputs fit the signature.
+        """(number of rows, `shape_key`, `length`). Raises `InvalidInput` unless inputs and outputs fit the signature.
 
         Most requests of a model look like the one before: that verdict is remembered.
         """
@@ -96,11 +96,11 @@ class Catalogue:
 
 def _verdict(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> tuple[int, int, int]:
     rows = _check(spec, inputs, outputs)
-    if not spec.variable:
+    if not spec.variable_dimensions:
         return rows, 0, 0
     shapes = {tensor.name: tensor.shape for tensor in inputs}
-    check_variable(spec, shapes)
-    return rows, shape_key(spec, inputs), length_of(spec, shapes)
+    check_variable_dimensions(spec, shapes)
+    return rows, shape_key(spec, inputs), input_length(spec, shapes)
 
 
 def _check(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> int:

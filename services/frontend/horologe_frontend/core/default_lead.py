@@ -6,7 +6,7 @@ A default leaves that much before its deadline: a loop that stalls for longer th
 from __future__ import annotations
 
 from horologe_common.clock import ms, s
-from horologe_common.latency import Rolling
+from horologe_common.latency import RollingQuantile
 
 EVERY_NS = ms(50)
 WINDOW = 400
@@ -19,7 +19,7 @@ class Lag:
 
     def __init__(self, least_ns: int) -> None:
         self._least_ns = least_ns
-        self._delays = Rolling(WINDOW, s(60), 0.99)
+        self._delays = RollingQuantile(WINDOW, s(60), 0.99)
         self._at_ns: int | None = None
         self._asked = False
 
@@ -28,7 +28,7 @@ class Lag:
         self._asked = True
         if self._at_ns is None:
             self._at_ns = now_ns + EVERY_NS
-        return max(self._least_ns, self._delays.high(now_ns) or 0)
+        return max(self._least_ns, self._delays.high_quantile(now_ns) or 0)
 
     def tick(self, now_ns: int) -> None:
         """Measure, if it is time."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Deadlines, Out
+from horologe_common.core.protocol import Out
+from horologe_common.core.timers import Timers
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Acknowledged, Feedback, Observation
 from horologe_frontend.core.requests import check_texts
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
-    from horologe_frontend.core.declared_applications import Declared
+    from horologe_frontend.core.applications import Declared
     from horologe_frontend.core.requests import Admission
     from horologe_frontend.core.retained_inputs import Lingering
     from horologe_frontend.core.selector_routing import Selectors
@@ -62,7 +63,7 @@ class Feedbacks:
         admission: Admission,
         lingering: Lingering,
     ) -> None:
-        self.deadlines = Deadlines()
+        self.deadlines = Timers()
         self._settings = settings
         self._declared = declared
         self._selectors = selectors
@@ -114,7 +115,7 @@ class Feedbacks:
             yield from self._settle(message.id, message.statuses, message.reason, message.retry_after_ns)
 
     def expired(self, now_ns: int) -> Iterator[Out]:
-        for key in self.deadlines.due(now_ns):
+        for key in self.deadlines.pop_expired(now_ns):
             yield from self._lost(key, "the selector did not acknowledge it in time")
 
     def gone(self, selector: str) -> Iterator[Out]:

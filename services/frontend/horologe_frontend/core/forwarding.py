@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from horologe_common.core.protocol import Out
-from horologe_common.status import HorologeError, InvalidInput
+from horologe_common.core.timers import Timers
+from horologe_common.status import HorologeError, InvalidInput, Status
 from horologe_common.wire import (
     Acknowledged,
     Admit,
@@ -22,19 +25,17 @@ from horologe_common.wire import (
     Rollback,
     Withdraw,
 )
-from horologe_frontend.core.relay import Relay
 from horologe_frontend.core.requests import check_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_frontend.core.applications import Declared
     from horologe_frontend.core.catalogue import Catalogue
-    from horologe_frontend.core.declared_applications import Declared
     from horologe_frontend.core.feedback import Feedbacks
-    from horologe_frontend.core.relay import Told
-    from horologe_frontend.core.request_counts import Counts
     from horologe_frontend.core.selector_routing import Selectors
+    from horologe_frontend.core.stats import Counts
     from horologe_frontend.settings import FrontendSettings
 
     Answerer = Callable[[int, str, Any, Sequence[Buffer]], Iterable[Out]]
@@ -162,7 +163,7 @@ class Questions:
         """The selector's announcement, or its answer to a question."""
         if message.id:
             return self._relay.told(message)
-        if selector in self._selectors:  # what one that has gone said last may come after its Gone
+        if selector in self._selectors:  # what one that has gone said last may come after its PeerDisconnected
             self._counts.withdrawn(self._declared.replace(selector, message.applications))
         return ()
 
@@ -172,3 +173,70 @@ class Questions:
     def _ping(self, now_ns: int, sender: str, message: Ping, buffers: Sequence[Buffer]) -> Iterable[Out]:
         """The selector measures how long its answers take to come here."""
         yield Out(sender, Pong(message.sent_ns, now_ns))
+
+
+Question: TypeAlias = Admit | Describe | Declare | Withdraw | Rollback | ApplicationInfo
+Told: TypeAlias = Models | Description | Applications
+
+
+class Relayed(msgspec.Struct, frozen=True):
+    """Who asked whom, under which id, and what."""
+
+    client: str
+    client_id: int
+    message: Question
+    to: str
+
+
+class Relay:
+    """Open questions by an id of ours. Each is answered once: by whom it was put to, or when its time is up.
+
+    At most `limit` are open, each for `limit_ns` at most.
+    """
+
+    def __init__(self, limit_ns: int, limit: int) -> None:
+        self.limit_ns = limit_ns
+        self.limit = limit
+        self.deadlines = Timers()
+        self._open: dict[int, Relayed] = {}
+        self._last_id = 0
+
+    def ask(self, now_ns: int, client: str, message: Question, to: str) -> Out:
+        """Pass a question on; where there is nobody to answer it, that is the answer, at once."""
+        if not to:
+            return Out(client, _unanswered(message.id, message, "is away"))
+        if len(self._open) >= self.limit:
+            return Out(client, _unanswered(message.id, message, f"has {self.limit} questions open already"))
+        self._last_id += 1
+        self._open[self._last_id] = Relayed(client, message.id, message, to)
+        self.deadlines.arm(self._last_id, now_ns + self.limit_ns)
+        return Out(to, msgspec.structs.replace(message, id=self._last_id))
+
+    def told(self, message: Told) -> Iterator[Out]:
+        """The answer, for whoever asked."""
+        if relayed := self._open.pop(message.id, None):
+            self.deadlines.cancel(message.id)
+            yield Out(relayed.client, msgspec.structs.replace(message, id=relayed.client_id))
+
+    def expired(self, now_ns: int) -> Iterator[Out]:
+        """Answers to what was not answered in time."""
+        for key in self.deadlines.pop_expired(now_ns):
+            relayed = self._open.pop(key)
+            yield Out(relayed.client, _unanswered(relayed.client_id, relayed.message, "did not answer"))
+
+    def gone(self, address: str) -> Iterator[Out]:
+        """Answers to what this one will not answer any more."""
+        for key in [key for key, relayed in self._open.items() if relayed.to == address]:
+            self.deadlines.cancel(key)
+            relayed = self._open.pop(key)
+            yield Out(relayed.client, _unanswered(relayed.client_id, relayed.message, "went away"))
+
+
+def _unanswered(client_id: int, message: Question, what: str) -> Told:
+    match message:
+        case Admit():
+            return Models(client_id, (), int(Status.LOST), f"the controller {what}")
+        case Describe():
+            return Description(client_id, (), "", 0)
+        case _:
+            return Applications(client_id, (), int(Status.LOST), f"the selector {what}")

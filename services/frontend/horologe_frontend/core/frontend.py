@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Gone, Joined, Out, role
-from horologe_common.core.staging import Staging
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
+from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
-from horologe_frontend.core.answers import addressed, default_of, only, or_default, silent
+from horologe_frontend.core.applications import Declared
 from horologe_frontend.core.catalogue import Catalogue
-from horologe_frontend.core.declared_applications import Declared
 from horologe_frontend.core.default_lead import Lag
 from horologe_frontend.core.feedback import Feedbacks
 from horologe_frontend.core.forwarding import Questions
-from horologe_frontend.core.open_requests import Book
-from horologe_frontend.core.request_counts import Counts
-from horologe_frontend.core.requests import Admission, Request
+from horologe_frontend.core.requests import Admission, Book, Request, addressed, default_of, only, or_default, silent
 from horologe_frontend.core.retained_inputs import Lingering
 from horologe_frontend.core.sampling import Sampling
 from horologe_frontend.core.selector_routing import Selectors
+from horologe_frontend.core.stats import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +47,7 @@ class Frontend:
         self.out: list[Out] = []
         self.catalogue = Catalogue()
         self.declared = Declared(self.catalogue)
-        self.staging = Staging(address, settings.staging_bytes)
+        self.staging = StagedInputs(address, settings.staging_bytes)
         self._counts = Counts(self.catalogue, self.declared)
         self.stats, self.statistics = self._counts.stats, self._counts.statistics
         self._selectors = selectors = Selectors(self.declared)
@@ -65,14 +63,14 @@ class Frontend:
         self._from_clients: dict[type, Handler] = {
             Predict: self._predict,
             Cancel: self._cancelled,
-            Gone: self._gone,
+            PeerDisconnected: self._gone,
         }
         self._from_peers: dict[type, Handler] = {
             Answer: self._answered,
             Applications: self._announced,
             Dispatch: self._ship,
             Release: self._release,
-            Joined: self._joined,
+            PeerConnected: self._joined,
         }
 
     def drain(self) -> None:
@@ -157,7 +155,7 @@ class Frontend:
         if request is None or request.selector != selector:
             return
         self._finish(now_ns, request, *or_default(request, message, buffers))
-        if message.lingers:
+        if message.inputs_retained:
             self._linger(request)
         else:
             self.staging.release(request.id)
@@ -210,7 +208,7 @@ class Frontend:
         for input_id in dispatch.input_ids:
             if request := self._book.get(input_id):
                 request.worker = dispatch.worker
-        self.out.append(self.staging.ship(dispatch))
+        self.out.append(self.staging.answer_dispatch(dispatch))
 
     def _announced(self, now_ns: int, selector: str, message: Applications, buffers: Sequence[Buffer]) -> None:
         """By this selector; or an answer of it."""
@@ -224,7 +222,7 @@ class Frontend:
             if request.selector not in self._selectors:
                 self._query(now_ns, request)
 
-    def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+    def _joined(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         address = message.address
         match role(address):
             case "selector":
@@ -237,7 +235,7 @@ class Frontend:
             case "profiler":
                 self._sampling.profiler = address
 
-    def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
+    def _gone(self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]) -> None:
         address = message.address
         match role(address):
             case "selector":

@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.application_outputs import answer_tensors
 from horologe_common.applications import NAME_LIMIT, Application
 from horologe_common.clock import NEVER_NS, ms
+from horologe_common.core.timers import Timers
 from horologe_common.models import ModelSpec
-from horologe_common.status import InvalidInput, Refused, TooLarge
-from horologe_common.wire import Predict, Query, Tensor
-from horologe_frontend.core.declared_applications import RUNTIME
+from horologe_common.status import InvalidInput, Refused, Status, TooLarge
+from horologe_common.wire import Answer, Predict, Query, Tensor
+from horologe_frontend.core.applications import RUNTIME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_common.core.staging import Staging
+    from horologe_common.core.staging import StagedInputs
+    from horologe_frontend.core.applications import Declared
     from horologe_frontend.core.catalogue import Catalogue
-    from horologe_frontend.core.declared_applications import Declared
     from horologe_frontend.core.default_lead import Lag
     from horologe_frontend.settings import FrontendSettings
 
@@ -54,7 +56,7 @@ class Admission:
         settings: FrontendSettings,
         catalogue: Catalogue,
         declared: Declared,
-        staging: Staging,
+        staging: StagedInputs,
         lag: Lag,
         digest: Callable[[bytes, Sequence[Buffer]], bytes],
     ) -> None:
@@ -79,7 +81,7 @@ class Admission:
         budget_ns = min(max(0, message.budget_ns), NEVER_NS >> 1) or spec.slo_ns
         best_effort = budget_ns == 0
         budget_ns = budget_ns or self.settings.best_effort_ns
-        rows, alike, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
+        rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
         digest = self.digest(message.inputs, buffers) if spec.cache or spec.runtime == RUNTIME else b""
         key = self._hold(message.inputs, buffers)
         query = Query(
@@ -89,7 +91,7 @@ class Admission:
             rows,
             digest,
             best_effort,
-            alike,
+            shape_key,
             length,
             message.application,
             message.context,
@@ -116,9 +118,9 @@ class Admission:
 
         Raises what is wrong with it, or `Refused`.
         """
-        rows, alike, length = self.catalogue.check_inputs(spec, inputs)
+        rows, shape_key, length = self.catalogue.check_inputs(spec, inputs)
         key = self._hold(inputs, buffers)
-        return Query(key, "", budget_ns, rows, digest, True, alike, length, spec.name, context)
+        return Query(key, "", budget_ns, rows, digest, True, shape_key, length, spec.name, context)
 
     def check_size(self, buffers: Sequence[Buffer]) -> None:
         """Raise `TooLarge` over what one message may bring."""
@@ -149,3 +151,114 @@ def check_texts(**texts: str) -> None:
             raise InvalidInput(f"{field}: got {len(text)} characters, at most {NAME_LIMIT}")
         if "\0" in text:
             raise InvalidInput(f"{field}: got {text!r}, wanted no NUL in it")
+
+
+class Book:
+    """Law: every request has one timer, and its client one id for it."""
+
+    def __init__(self) -> None:
+        self._deadlines = Timers()
+        self._requests: dict[int, Request] = {}
+        self._by_client: dict[str, dict[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests.values())
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._requests
+
+    def add(self, request: Request) -> None:
+        """Open it; its timer is at `give_up_ns`."""
+        self._requests[request.id] = request
+        self._by_client.setdefault(request.client, {})[request.client_id] = request.id
+        self._deadlines.arm(request.id, request.give_up_ns)
+
+    def get(self, key: int) -> Request | None:
+        return self._requests.get(key)
+
+    def of(self, client: str, client_id: int) -> Request | None:
+        """What this client calls so."""
+        return self._requests.get(self._by_client.get(client, {}).get(client_id, 0))
+
+    def ids_of(self, client: str) -> tuple[int, ...]:
+        """What this client calls its open requests."""
+        return tuple(self._by_client.get(client, ()))
+
+    def remove(self, request: Request) -> None:
+        del self._requests[request.id]
+        open_ids = self._by_client[request.client]
+        del open_ids[request.client_id]
+        if not open_ids:
+            del self._by_client[request.client]
+        self._deadlines.cancel(request.id)
+
+    def due(self, now_ns: int) -> list[Request]:
+        """Whose time has come; each must be removed now."""
+        return [self._requests[key] for key in self._deadlines.pop_expired(now_ns)]
+
+    def next_ns(self) -> int | None:
+        return self._deadlines.next_ns()
+
+    def check(self) -> None:
+        self._deadlines.check()
+        assert len(self._requests) == len(self._deadlines) == sum(map(len, self._by_client.values()))
+
+
+UNANSWERED = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
+"""Where an application has a default, that is better."""
+
+
+def addressed(answer: Answer, client_id: int) -> Answer:
+    """The answer under the id that the client gave its request."""
+    return Answer(
+        client_id,
+        answer.status,
+        answer.outputs,
+        answer.reason,
+        answer.retry_after_ns,
+        answer.model,
+        answer.version,
+        answer.queue_ns,
+        answer.exec_ns,
+        answer.batch_size,
+        answer.cached,
+        answer.confidence,
+        answer.models,
+        answer.missing,
+        answer.defaulted,
+        answer.prediction,
+    )
+
+
+def default_of(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
+    """What its application has declared to be answered where nothing better is known; None if nothing is."""
+    application, rows = request.application, request.query.rows
+    if application is None or application.default is None:
+        return None
+    outputs, buffers = answer_tensors(application, [application.default] * rows, [0.0] * rows, [True] * rows)
+    return Answer(request.id, int(Status.OK), outputs, defaulted=True), buffers
+
+
+def or_default(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
+    """The answer, or the default where that is better."""
+    if answer.status in UNANSWERED and (default := default_of(request)):
+        return msgspec.structs.replace(default[0], inputs_retained=answer.inputs_retained), default[1]
+    return answer, buffers
+
+
+def silent(request: Request, working: bool) -> Answer:
+    """Nobody has answered. `working`: a worker has its inputs, and is there."""
+    if working:
+        return Answer(request.id, int(Status.LATE), (), "not finished by the deadline")
+    return Answer(request.id, int(Status.LOST), (), "nothing heard of it by the deadline")
+
+
+def only(answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]) -> tuple[Answer, Sequence[Buffer]]:
+    """The answer with the outputs asked for, in the order asked."""
+    at = {tensor.name: index for index, tensor in enumerate(answer.outputs)}
+    order = [at[name] for name in wanted if name in at]
+    outputs = tuple(answer.outputs[index] for index in order)
+    return msgspec.structs.replace(answer, outputs=outputs), [buffers[index] for index in order]

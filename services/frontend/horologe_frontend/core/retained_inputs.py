@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.core.protocol import Deadlines
+from horologe_common.core.timers import Timers
 
 if TYPE_CHECKING:
-    from horologe_common.core.staging import Staging
+    from horologe_common.core.staging import StagedInputs
 
 
 class Lingering:
@@ -16,8 +16,8 @@ class Lingering:
     Law: whatever lingers has one timer.
     """
 
-    def __init__(self, staging: Staging) -> None:
-        self.deadlines = Deadlines()
+    def __init__(self, staging: StagedInputs) -> None:
+        self.deadlines = Timers()
         self._staging = staging
         self._selectors: dict[int, str] = {}
 
@@ -46,7 +46,7 @@ class Lingering:
 
     def tick(self, now_ns: int) -> None:
         """Free what nobody has released in time."""
-        for input_id in self.deadlines.due(now_ns):
+        for input_id in self.deadlines.pop_expired(now_ns):
             del self._selectors[input_id]
             self._staging.release(input_id)
 

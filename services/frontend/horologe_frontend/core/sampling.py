@@ -10,7 +10,7 @@ from horologe_common.status import Status
 from horologe_common.wire import Sample
 
 if TYPE_CHECKING:
-    from horologe_common.core.staging import Staging
+    from horologe_common.core.staging import StagedInputs
     from horologe_common.wire import Answer
     from horologe_frontend.core.catalogue import Catalogue
     from horologe_frontend.core.requests import Request
@@ -25,7 +25,7 @@ KINDS_MAX = 1024
 class Sampling:
     """Rates by model and application, and one of bytes for all. `profiler` is its address, empty without one."""
 
-    def __init__(self, settings: FrontendSettings, staging: Staging, catalogue: Catalogue) -> None:
+    def __init__(self, settings: FrontendSettings, staging: StagedInputs, catalogue: Catalogue) -> None:
         self.profiler = ""
         self._catalogue = catalogue
         self._settings = settings

@@ -11,13 +11,13 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from horologe_common.core.protocol import instance
-from horologe_common.prediction_id import MARK_BYTES, mark
+from horologe_common.prediction_id import MARK_BYTES, selector_mark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.wire import Query
-    from horologe_frontend.core.declared_applications import Declared
+    from horologe_frontend.core.applications import Declared
 
 
 class Selectors:
@@ -38,12 +38,12 @@ class Selectors:
     def joined(self, address: str) -> None:
         if address not in self._live:
             self._live.append(address)
-        self._marks[mark(address)] = address
+        self._marks[selector_mark(address)] = address
 
     def gone(self, address: str) -> None:
         if address in self._live:
             self._live.remove(address)
-            del self._marks[mark(address)]
+            del self._marks[selector_mark(address)]
         self._declared.gone(address)
 
     def for_query(self, query: Query) -> str:

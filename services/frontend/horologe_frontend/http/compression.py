@@ -6,7 +6,7 @@ import asyncio
 import zlib
 
 from horologe_common.status import InvalidInput, TooLarge
-from horologe_frontend.http.exchange import HttpError
+from horologe_frontend.http.responses import HttpError
 
 INLINE_BYTES = 256 << 10
 """Up to this size work is done on the loop (about a millisecond); more goes to a thread, where zlib drops the GIL."""

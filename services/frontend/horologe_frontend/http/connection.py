@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import httptools
 
 from horologe_common.clock import NEVER_NS, monotonic_ns, s
-from horologe_frontend.http.exchange import failure
-from horologe_frontend.http.queued_exchange import Exchange
 from horologe_frontend.http.request_reader import Incoming, Stop
-from horologe_frontend.http.responses import CONTINUE, head_of
+from horologe_frontend.http.responses import CONTINUE, failure, head_of
 
 if TYPE_CHECKING:
-    from horologe_frontend.http.exchange import Request, Response
-    from horologe_frontend.http.server import HttpToolsServer
+    from horologe_frontend.http.request_reader import Request
+    from horologe_frontend.http.responses import Response
+    from horologe_frontend.http.server import HttpServer
 
 MAX_PIPELINED = 64
 LINGER_NS = s(2)
@@ -31,7 +30,7 @@ WRITE_TOGETHER = 64 << 10
 class Connection(asyncio.Protocol):
     """One client connection."""
 
-    def __init__(self, server: HttpToolsServer) -> None:
+    def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._gate = server.gate
         self._settings = server.gate.settings
@@ -247,3 +246,16 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+class Exchange(NamedTuple):
+    """A request whose turn will come, or the response that it gets without a turn."""
+
+    request: Request | None
+    response: Response | None
+    keep_alive: bool
+    connection: bytes
+    body_wanted: bool
+    held: int = 0
+    read: bool = True
+    """Whether all of the request has been read."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from horologe_frontend.http.exchange import Response
+import msgspec
+
+from horologe_common.status import HorologeError, Status
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
@@ -40,3 +41,69 @@ def head_of(response: Response, date: bytes, connection: bytes) -> bytes:
         parts.append(b"connection: %s\r\n" % connection)
     parts.append(b"\r\n")
     return b"".join(parts)
+
+
+JSON = b"application/json"
+BINARY = b"application/octet-stream"
+
+HTTP_STATUS: dict[Status, int] = {
+    Status.OK: 200,
+    Status.INVALID_INPUT: 400,
+    Status.UNAUTHENTICATED: 401,
+    Status.UNKNOWN_MODEL: 404,
+    Status.MISSING_INPUT: 410,
+    Status.TOO_LARGE: 413,
+    Status.REFUSED: 503,
+    Status.LOST: 503,
+    Status.CANCELLED: 503,
+    Status.LATE: 504,
+    Status.FAILED: 500,
+}
+"""Every other status is a 500."""
+
+
+class Response(NamedTuple):
+    """The server adds Content-Length, Date and Connection, and leaves the body away for HEAD."""
+
+    status: int
+    body: bytes = b""
+    content_type: bytes = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class HttpError(Exception):
+    """An HTTP status without a counterpart in `Status`: wrong verb, unknown path, unsupported extension."""
+
+    def __init__(self, status: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.headers = headers
+
+
+def json_response(content: object, status: int = 200) -> Response:
+    return Response(status, msgspec.json.encode(content))
+
+
+def failure(status: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Response:
+    """`{"error": reason}`."""
+    return Response(status, msgspec.json.encode({"error": reason}), JSON, headers)
+
+
+def error_response(error: HorologeError | HttpError) -> Response:
+    """The response an exception stands for. UNAUTHENTICATED says nothing but that."""
+    if isinstance(error, HttpError):
+        return failure(error.status, error.reason, error.headers)
+    status = HTTP_STATUS.get(error.status, 500)
+    if status == 401:
+        return failure(401, "unauthenticated", ((b"www-authenticate", b"Bearer"),))
+    return failure(status, str(error), _retry_after(error) if status == 503 else ())
+
+
+def _retry_after(error: HorologeError) -> tuple[tuple[bytes, bytes], ...]:
+    """Retry-After counts whole seconds, so the milliseconds travel beside it where they are known."""
+    seconds = max(1, -(-error.retry_after_ns // 1_000_000_000))
+    headers = ((b"retry-after", b"%d" % seconds),)
+    if error.retry_after_ns > 0:
+        return (*headers, (b"retry-after-ms", b"%d" % -(-error.retry_after_ns // 1_000_000)))
+    return headers

@@ -1,83 +1,150 @@
-"""The server around `http_protocol`: listening, time-outs, drain."""
+"""The HTTP server: a listening socket, its connections and their timeouts, and a shutdown that drains."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns
+from horologe_common.service.log import logger
+from horologe_common.service.settings import SettingsError
+from horologe_frontend.auth import Keys
+from horologe_frontend.gateway import ReactorPort
 from horologe_frontend.http.connection import Connection
+from horologe_frontend.http.request_reader import Gate
 from horologe_frontend.http.responses import Date
+from horologe_frontend.oip.handler import Oip
 
 if TYPE_CHECKING:
-    import socket
+    from collections.abc import Callable, Coroutine
 
-    from horologe_frontend.http.limits import Gate
+    from horologe_common.transport.reactor import Reactor
+    from horologe_frontend.core.frontend import Frontend
+    from horologe_frontend.http.request_reader import Handler
+    from horologe_frontend.http.settings import HttpSettings
 
 BACKLOG = 2048
-CLOSING_S = 1.0
-"""At the end of a drain: for answers already given to reach their clients."""
+FLUSH_S = 1.0
+"""At the end of a drain, connections get this many seconds to send their last responses."""
+
+log = logger("http")
 
 
-class HttpToolsServer:
-    """Serves connections of a listening socket until it is closed."""
+class HttpServer:
+    """Call `start()` on the running loop, then `stop()` once."""
 
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
+    def __init__(self, settings: HttpSettings, handler: Handler) -> None:
+        self.gate = Gate(settings, handler)
         self.date = Date()
         self.closing = False
+        self.loop: asyncio.AbstractEventLoop
+        self._settings = settings
+        self._handler = handler
+        self._listener: socket.socket | None = None
+        self._port = 0
         self._connections: dict[Connection, None] = {}
         self._empty = asyncio.Event()
         self._empty.set()
         self._server: asyncio.Server | None = None
-        self._sweep: asyncio.Task[None] | None = None
+        self._timeouts: asyncio.Task[None] | None = None
 
-    async def open(self, listener: socket.socket) -> None:
+    async def start(self) -> None:
+        """Listen. Raises `SettingsError` if the address is not available."""
+        host, port = self._settings.host, self._settings.port
         self.loop = asyncio.get_running_loop()
-        self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
-        self._sweep = self.loop.create_task(self._watch())
+        try:
+            self._listener = await _listen(host, port)
+        except OSError as error:
+            raise SettingsError(f"settings http.host, http.port: {host}:{port}: {error}") from error
+        self._port = self._listener.getsockname()[1]
+        self._server = await self.loop.create_server(lambda: Connection(self), sock=self._listener, backlog=BACKLOG)
+        self._timeouts = self.loop.create_task(self._expire_connections())
+
+    @property
+    def url(self) -> str:
+        """Base URL, with the real port where the setting is 0."""
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        return f"http://{host}:{self._port}"
 
     def join(self, connection: Connection) -> bool:
-        """False when there are too many: the connection is kept all the same until it has had its answer."""
+        """Register a connection. Return False if there are too many: it is answered 503 and closed."""
         self._connections[connection] = None
         self._empty.clear()
-        return len(self._connections) <= self.gate.settings.max_connections
+        return len(self._connections) <= self._settings.max_connections
 
     def part(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
         if not self._connections:
             self._empty.set()
 
-    async def close(self, drain_ns: int) -> None:
-        """Listen no more, finish what is in flight within `drain_ns`, cancel the rest."""
-        self.closing = True
+    async def stop(self) -> None:
+        """Report not ready, stop listening, finish requests in flight within `http.drain_ns`, cancel the others."""
+        self._handler.draining = self.closing = True
+        if self._listener is None:
+            return
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
             connection.drain()
-        await self.gate.idle(drain_ns)
+        await self.gate.idle(self._settings.drain_ns)
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSING_S):
+            async with asyncio.timeout(FLUSH_S):
                 await self._empty.wait()
         for connection in list(self._connections):
             connection.abort()
-        if self._sweep is not None:
-            self._sweep.cancel()
+        if self._timeouts is not None:
+            self._timeouts.cancel()
             with suppress(asyncio.CancelledError):
-                await self._sweep
+                await self._timeouts
         await asyncio.sleep(0)
+        self._listener.close()
 
-    async def _watch(self) -> None:
-        """One look at all connections now and then is cheaper than a timer for every request."""
-        settings = self.gate.settings
+    async def _expire_connections(self) -> None:
+        """Scan all connections a few times per timeout: cheaper than one timer for each request."""
+        settings = self._settings
         shortest_ns = min(
             settings.header_timeout_ns, settings.body_timeout_ns, settings.write_timeout_ns, settings.idle_timeout_ns
         )
-        pause = min(1.0, max(0.02, shortest_ns / 4e9))
+        pause_s = min(1.0, max(0.02, shortest_ns / 4e9))
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause_s)
             now_ns = monotonic_ns()
             for connection in list(self._connections):
                 if connection.expires_ns <= now_ns:
                     connection.expire()
+
+
+def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor], Coroutine[Any, Any, None]]:
+    """Return a coroutine function for `Service.run`: serve HTTP until cancelled, then drain."""
+
+    async def serve(reactor: Reactor) -> None:
+        port = ReactorPort(reactor, core.address.replace("frontend/", "http/"), core)
+        port.open()
+        server = HttpServer(settings, Oip(port, settings, Keys.read(settings.keys_file), version("horologe")))
+        await server.start()
+        log.info("http", url=server.url)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await server.stop()
+
+    return serve
+
+
+async def _listen(host: str, port: int) -> socket.socket:
+    addresses = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, address = addresses[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener

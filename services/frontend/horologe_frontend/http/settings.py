@@ -14,8 +14,6 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Address to listen on."""
     port: int = 8000
     """Port to listen on; 0: a free one."""
-    server: str = "httptools"
-    """`httptools`: our own protocol, the faster one; `uvicorn`: the same handler behind uvicorn."""
     keys_file: str = ""
     """Bearer keys, one per line, plain or as `sha256:<hex>`; empty: no key is asked for."""
     body_limit_bytes: int = 64 << 20

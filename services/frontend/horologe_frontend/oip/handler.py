@@ -18,7 +18,7 @@ from horologe_common.wire import ModelState
 from horologe_frontend.auth import Keys
 from horologe_frontend.core.stats import stats_json
 from horologe_frontend.http.compression import accepted, deflate, inflate
-from horologe_frontend.http.exchange import HttpError, Response, error_response, failure, json_response
+from horologe_frontend.http.responses import HttpError, Response, error_response, failure, json_response
 from horologe_frontend.oip.applications_http import ApplicationDoor
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.inference import read_request, write_answer
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_frontend.gateway import Port
-    from horologe_frontend.http.exchange import Request
+    from horologe_frontend.http.request_reader import Request
     from horologe_frontend.http.settings import HttpSettings
 
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
-from horologe_common.core.protocol import Deadlines, Out
+from horologe_common.core.protocol import Out
+from horologe_common.core.timers import Timers
 from horologe_common.service.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Result, Ship
@@ -40,7 +41,7 @@ class Infers:
         self._accepted: list[Action] = []
         """In this drain, with inputs missing: mostly the drain brings these too, and no timer is needed."""
         self._ready: list[Action] = []
-        self._deadlines = Deadlines()
+        self._deadlines = Timers()
 
     def __len__(self) -> int:
         return len(self._actions)
@@ -102,7 +103,7 @@ class Infers:
                 at_ns = new.infer.latest_ns - (0 if new.cut else self.settings.join_margin_ns)
                 self._deadlines.arm(new.infer.action_id, at_ns)
         self._accepted.clear()
-        for action_id in self._deadlines.due(now_ns):
+        for action_id in self._deadlines.pop_expired(now_ns):
             if (action := self._actions.get(action_id)) is None:
                 self.early.drop(action_id)
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Deadlines
+from horologe_common.core.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Runs:
         self._tasks: dict[int, Task] = {}
         self.models: dict[str, bool] = {}
         """Those that are being run."""
-        self._give_up = Deadlines()
+        self._give_up = Timers()
         self._paid_ns = 0
         """Until then the share of a device is used up by what ran."""
         self._paused_ns = 0
@@ -69,7 +69,7 @@ class Runs:
 
     def overdue(self, now_ns: int) -> list[Task]:
         """Those nothing is expected of any more. They are still to be ended."""
-        return [self._tasks[task_id] for task_id in self._give_up.due(now_ns)]
+        return [self._tasks[task_id] for task_id in self._give_up.pop_expired(now_ns)]
 
     def next_overdue_ns(self) -> int | None:
         return self._give_up.next_ns()

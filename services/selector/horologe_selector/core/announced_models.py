@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.models import natural
+from horologe_common.models import natural_sort_key
 from horologe_common.status import InvalidInput
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class AnnouncedModels:
         self.versions = {state.spec.key: state.spec for state in models}
         ready = [state.spec for state in models if state.state == "READY"]
         self._ready = {spec.key: spec for spec in ready}
-        self._newest = {spec.name: spec for spec in sorted(ready, key=lambda spec: natural(spec.version))}
+        self._newest = {spec.name: spec for spec in sorted(ready, key=lambda spec: natural_sort_key(spec.version))}
 
     def find_ready(self, model: str) -> ModelSpec | None:
         """Return the ready model `name/version`, or the newest ready version of `name`; None if there is none."""

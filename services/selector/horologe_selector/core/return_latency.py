@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Out
-from horologe_common.latency import Rolling
+from horologe_common.latency import RollingQuantile
 from horologe_common.wire import Ping, Pong
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ class ReturnLatency:
     """Measured return latencies by frontend. Frontends are pinged while applications are active."""
 
     def __init__(self) -> None:
-        self._round_trips: dict[str, Rolling] = {}
+        self._round_trips: dict[str, RollingQuantile] = {}
         self._next_ns = 0
 
     def add_frontend(self, frontend: str) -> None:
-        self._round_trips[frontend] = Rolling(WINDOW, s(60), 0.99)
+        self._round_trips[frontend] = RollingQuantile(WINDOW, s(60), 0.99)
 
     def remove_frontend(self, frontend: str) -> None:
         self._round_trips.pop(frontend, None)
@@ -40,7 +40,7 @@ class ReturnLatency:
 
     def p99_ns(self, now_ns: int, frontend: str) -> int:
         round_trips = self._round_trips.get(frontend)
-        p99_ns = None if round_trips is None else round_trips.high(now_ns)
+        p99_ns = None if round_trips is None else round_trips.high_quantile(now_ns)
         return DEFAULT_NS if p99_ns is None else p99_ns
 
     def pings(self, now_ns: int) -> Iterator[Out]:

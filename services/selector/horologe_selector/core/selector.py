@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.applications import undeclared
+from horologe_common.applications import undeclared_application
 from horologe_common.clock import NEVER_NS
-from horologe_common.core.protocol import Gone, Joined, Out, role
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.service.metrics import Stats
 from horologe_common.wire import (
     Answer,
@@ -63,7 +63,7 @@ class Selector:
     `shared`: True if other selectors write to the same state store. `store` is the address of the store writer.
     """
 
-    outlined = True
+    records_predictions = True
     """Recordings keep summaries of its tensors, because predictions influence its decisions."""
 
     def __init__(
@@ -105,8 +105,8 @@ class Selector:
             Outcome: self.inflight.on_outcome,
             Cancel: self._on_cancel,
             Models: self._on_models,
-            Joined: self._on_peer_connected,
-            Gone: self._on_peer_disconnected,
+            PeerConnected: self._on_peer_connected,
+            PeerDisconnected: self._on_peer_disconnected,
             Pong: self.return_latency.on_pong,
             Declare: self.registry.on_declare,
             Withdraw: self.registry.on_withdraw,
@@ -180,7 +180,7 @@ class Selector:
             self.contexts.remove_application(name, erase)
             self.model_status.remove_application(name)
         if removed:
-            self.stats.forget(MODEL_METRICS, *[name for name, _ in removed])
+            self.stats.remove_values(MODEL_METRICS, *[name for name, _ in removed])
         announcement = Applications(0, self.registry.announced_states())
         self.out += [Out(frontend, announcement) for frontend in self._frontends]
 
@@ -215,7 +215,7 @@ class Selector:
             self._tick_needed = True
             self.application_queries.on_query(now_ns, holder, query, active)
         else:
-            error = undeclared(query.application)
+            error = undeclared_application(query.application)
             self.out.append(Out(holder, Answer(query.id, int(error.status), reason=error.reason)))
 
     def _on_result(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
@@ -244,7 +244,7 @@ class Selector:
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
         self.models.replace(message.models)
 
-    def _on_peer_connected(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+    def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         match role(message.address):
             case "controller":
                 self.inflight.on_controller_connected(now_ns, message.address)
@@ -254,7 +254,9 @@ class Selector:
                 if self.registry.loaded:
                     self.out.append(Out(message.address, Applications(0, self.registry.announced_states())))
 
-    def _on_peer_disconnected(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
+    def _on_peer_disconnected(
+        self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
+    ) -> None:
         address = message.address
         if address == self.inflight.controller:
             self.inflight.controller = ""

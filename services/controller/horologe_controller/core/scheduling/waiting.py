@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.clock import NEVER_NS
-from horologe_common.core.protocol import Deadlines
+from horologe_common.core.timers import Timers
 from horologe_controller.core.scheduling.planner import LookAhead
 from horologe_controller.core.scheduling.scheduler import Refusal
 from horologe_controller.core.scheduling.strategies import Strategy, oldest
@@ -41,7 +41,7 @@ class Waiting(LookAhead):
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
-        self._waits = Deadlines()
+        self._waits = Timers()
         self._waiting: dict[int, tuple[int, ModelQueue]] = {}
         """By the id of its first request, until when a queue waits."""
         self._dropped: list[Refusal] = []
@@ -76,7 +76,7 @@ class Waiting(LookAhead):
         for share in cluster.changes.shares:
             if share.gone:
                 self.lost(share)
-        for key in self._waits.due(now_ns):
+        for key in self._waits.pop_expired(now_ns):
             self._queue_changed(self._waiting.pop(key)[1], cluster)
         plan = super().plan(now_ns, cluster)
         plan.refuse += self._dropped
@@ -119,7 +119,7 @@ def window(queue: ModelQueue, start_ns: int, target: int, expect_ns: Callable[[i
 
     Nexus section 6.3 (early drop): who comes before does not hold up a batch that those behind can fill.
     """
-    target = max(target, queue.spec.compiled(queue[0].rows))
+    target = max(target, queue.spec.compiled_batch_size(queue[0].rows))
     for size in queue.sizes():
         if size <= target:
             place = queue.surviving(start_ns + expect_ns(size), size)

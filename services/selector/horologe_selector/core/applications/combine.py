@@ -104,5 +104,5 @@ def _failure(query: ApplicationQuery) -> Answer:
         status, reason, retry_after_ns = int(Status.REFUSED), "no model answered in time", 0
     missing = query.selection.models
     return Answer(
-        query.query.id, status, (), reason, retry_after_ns, name, missing=missing, lingers=bool(query.pending)
+        query.query.id, status, (), reason, retry_after_ns, name, missing=missing, inputs_retained=bool(query.pending)
     )

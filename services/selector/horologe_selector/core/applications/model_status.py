@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.applications import undeclared
+from horologe_common.applications import undeclared_application
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Applications
@@ -108,7 +108,7 @@ class ModelStatusRequests:
         frontend, number = sender
         active = self._registry.active.get(name)
         if active is None:
-            error = undeclared(name)
+            error = undeclared_application(name)
             self._post(Out(frontend, Applications(number, (), int(error.status), error.reason)))
             return
         shown = active.policy.init() if state is None else state

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Deadlines, Out
-from horologe_common.prediction_id import NONCE_BYTES, mark
+from horologe_common.core.protocol import Out
+from horologe_common.core.timers import Timers
+from horologe_common.prediction_id import NONCE_BYTES, selector_mark
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.core.applications.combine import build_answer
@@ -84,11 +85,11 @@ class ApplicationQueries:
         return_latency: ReturnLatency,
         post: Callable[[Out], None],
     ) -> None:
-        self.deadlines = Deadlines()
+        self.deadlines = Timers()
         self.finished: list[ApplicationQuery] = []
         """Queries answered or predicted again since the core last cleared the list."""
         self._key = int(random_source.random() * (1 << 53)).to_bytes(8, "big") + address.encode()[-48:]
-        self._mark = mark(address)
+        self._mark = selector_mark(address)
         self._random_source = random_source
         self._inflight = inflight
         self._contexts = contexts
@@ -227,7 +228,7 @@ class ApplicationQueries:
 
     def tick(self, now_ns: int) -> None:
         """Answer queries at their deadline; cancel answered ones whose stragglers took too long."""
-        for number in self.deadlines.due(now_ns):
+        for number in self.deadlines.pop_expired(now_ns):
             query = self._queries[number]
             if query.answered:
                 self._cancel(now_ns, query)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.applications import Application, check_application, undeclared
+from horologe_common.applications import Application, check_application, undeclared_application
 from horologe_common.clock import NEVER_NS, s
 from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
@@ -99,7 +99,7 @@ class ApplicationRegistry:
         def change() -> StoredDeclarations:
             stored = self._stored_declarations(message.name)
             if not stored.declarations:
-                raise undeclared(message.name)
+                raise undeclared_application(message.name)
             if len(stored.declarations) == 1:
                 raise InvalidInput(f"application {message.name}: there is no earlier declaration")
             return StoredDeclarations(stored.revision + 1, stored.declarations[:-1])
@@ -111,7 +111,7 @@ class ApplicationRegistry:
 
         def change() -> None:
             if message.name not in self._records:
-                raise undeclared(message.name)
+                raise undeclared_application(message.name)
 
         self._write_change(frontend, message.id, message.name, change)
 
@@ -211,7 +211,7 @@ class ApplicationRegistry:
 
     def publish_metrics(self, stats: Stats) -> None:
         """Set the metrics of all models. Called by the exporting thread while the loop runs."""
-        stats.forget(MODEL_METRICS)
+        stats.remove_values(MODEL_METRICS)
         for name, active in list(self.active.items()):
             for model, tally in active.tallies.items():
                 for metric in tally.__struct_fields__:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.applications import undeclared
+from horologe_common.applications import undeclared_application
 from horologe_common.core.protocol import Out
 from horologe_common.prediction_id import HEAD_BYTES
 from horologe_common.status import InvalidInput, Status
@@ -93,7 +93,7 @@ class FeedbackProcessor:
         earlier_requests = len(self._repredictions.requests)
         for index, observation in enumerate(message.items):
             if active is None:
-                error = undeclared(message.application)
+                error = undeclared_application(message.application)
                 self._acknowledgements.set_status(feedback, index, int(error.status), error.reason)
             else:
                 self._process_item(now_ns, feedback, index, active, observation)

@@ -185,7 +185,7 @@ class InflightPredictions:
                     leader.holder,
                     query.id,
                     leader.best_effort,
-                    query.alike,
+                    query.shape_key,
                     query.length,
                     query.application,
                 ),

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from horologe_common.application_outputs import output_specs
-from horologe_common.applications import check_application, undeclared
+from horologe_common.applications import check_application, undeclared_application
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput, Refused, UnknownModel
@@ -91,7 +91,7 @@ class Declared:
         if state is None:
             if not self.known:
                 raise Refused("no applications are known yet: the selector is starting", RETRY_NS)
-            raise undeclared(name)
+            raise undeclared_application(name)
         return state.application
 
     def check(self, application: Application) -> None:
