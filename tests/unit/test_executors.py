@@ -128,7 +128,7 @@ def an_exec(
     return Operation(action_id, 0, "exec", model, size, len(values), inputs=[(header, parts)], **window)
 
 
-def values_of(finished: Finished) -> list[float]:
+def extract_values(finished: Finished) -> list[float]:
     [(header, buffer)] = finished.outputs
     assert header.nbytes == len(buffer)
     assert header.shape == (len(buffer) // 4, 1)
@@ -139,7 +139,7 @@ def values_of(finished: Finished) -> list[float]:
 def test_a_batch_is_padded_to_its_compiled_size_and_only_true_rows_come_back(house: House, shelf: Shelf) -> None:
     house.load("sum/1")
     finished = house.do(an_exec([1, 2, 3]))
-    assert (finished.status, values_of(finished)) == (Status.OK, [1, 2, 3])
+    assert (finished.status, extract_values(finished)) == (Status.OK, [1, 2, 3])
     assert shelf.models["sum"].batches == [4]
     assert finished.end_ns - finished.begin_ns == finished.device_ns >= 0
 
@@ -236,7 +236,7 @@ def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException) -> None:
     failed = house.do(an_exec([1], 1, "bad/1"))
     assert failed.status == Status.FAILED
     assert "text" in failed.reason
-    assert values_of(house.do(an_exec([4], 2))) == [4]
+    assert extract_values(house.do(an_exec([4], 2))) == [4]
     house.executors.stop()
 
 
@@ -273,7 +273,7 @@ def test_inputs_and_outputs_pass_through_lanes_of_their_own(house: House, shelf:
     assert not ran.outputs
     assert house.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK
     got = house.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
-    assert values_of(got) == [1, 2, 3]
+    assert extract_values(got) == [1, 2, 3]
     assert shelf.models["sum"].batches == [-3, 4, -3]
 
 
@@ -315,7 +315,7 @@ def test_a_batch_goes_through_the_memory_of_a_device_and_frees_its_slot() -> Non
         ran = house.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
         assert (ran.status, ran.device_ns) == (Status.OK, 7)
         got = house.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
-        assert values_of(got) == values
+        assert extract_values(got) == values
     late = an_exec([1], latest_ns=1)
     staged = house.do(msgspec.structs.replace(late, lane="input", latest_ns=NEVER_NS))
     assert house.do(msgspec.structs.replace(late, inputs=(), staged=staged.staged)).status == Status.TOO_LATE
