@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from horologe_selector.core.applications.active_application import Running
-from horologe_selector.core.contexts.context import family_of, restored, stored
+from horologe_selector.core.applications.active_application import ActiveApplication
+from horologe_selector.core.contexts.context import context_family, decode_record, restore_state
 from horologe_selector.policy import Selection
 from horologe_selector.stores import open_store
 
@@ -31,11 +31,11 @@ def compare(play: Play, settings: SelectorSettings, lists: Sequence[int]) -> Kep
     of_context: dict[str, list[int]] = {}
     for number in range(count):
         of_context.setdefault(play.context_of(number), []).append(number)
-    running = Running(play.application, 1, {})
+    running = ActiveApplication(play.application, 1, {})
     store = open_store(settings)
     states = {
-        record.key.partition("\n")[2]: restored(running, stored(record.data))
-        for record in store.family(family_of(play.application.name))
+        record.key.partition("\n")[2]: restore_state(running, decode_record(record.data))
+        for record in store.list_family(context_family(play.application.name))
     }
     store.close()
     kept = lost = 0
@@ -46,7 +46,7 @@ def compare(play: Play, settings: SelectorSettings, lists: Sequence[int]) -> Kep
     return Kept(len(acknowledged), kept, lost)
 
 
-def _length(play: Play, running: Running, numbers: Sequence[int], state: object) -> int:
+def _length(play: Play, running: ActiveApplication, numbers: Sequence[int], state: object) -> int:
     """Of the observations that lead to this state; 0 if none do."""
     policy, selection = running.policy, Selection(play.models)
     reached, length = policy.init(), 0
