@@ -111,7 +111,7 @@ def main() -> None:
     )
     process.core.contexts.check()
     process.core.feedback.check()
-    process.keeper.stop()
+    process.store_writer.stop()
     if not order.print_acknowledged:
         sys.stdout.buffer.write(msgspec.json.encode(measurement))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from horologe_selector.core.applications.active_application import Running
-from horologe_selector.core.contexts.context import family_of, restored, stored
+from horologe_selector.core.applications.active_application import ActiveApplication
+from horologe_selector.core.contexts.context import context_family, decode_record, restore_state
 from horologe_selector.policy import Selection
 from horologe_selector.stores import open_store
 
@@ -35,11 +35,11 @@ def compare_with_store(load: FeedbackLoad, settings: SelectorSettings, lists: Se
     of_context: dict[str, list[int]] = {}
     for number in range(count):
         of_context.setdefault(load.context_of(number), []).append(number)
-    running = Running(load.application, 1, {})
+    running = ActiveApplication(load.application, 1, {})
     store = open_store(settings)
     states = {
-        record.key.partition("\n")[2]: restored(running, stored(record.data))
-        for record in store.family(family_of(load.application.name))
+        record.key.partition("\n")[2]: restore_state(running, decode_record(record.data))
+        for record in store.list_family(context_family(load.application.name))
     }
     store.close()
     stored_count = lost = 0
@@ -50,7 +50,7 @@ def compare_with_store(load: FeedbackLoad, settings: SelectorSettings, lists: Se
     return Durability(len(acknowledged), stored_count, lost)
 
 
-def _observations_in(load: FeedbackLoad, running: Running, numbers: Sequence[int], state: object) -> int:
+def _observations_in(load: FeedbackLoad, running: ActiveApplication, numbers: Sequence[int], state: object) -> int:
     """Return the number of observations that lead to this state; 0 if no number does."""
     policy, selection = running.policy, Selection(load.models)
     reached, length = policy.init(), 0

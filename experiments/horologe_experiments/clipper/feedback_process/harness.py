@@ -16,21 +16,21 @@ from horologe_common.core.hosting import CoreHost, raise_fault
 from horologe_common.core.protocol import Out
 from horologe_common.transport.reactor import SWITCH_INTERVAL_S
 from horologe_common.wire import Acknowledged, Envelope, Feedback, decode, encode
-from horologe_selector.core.applications.active_application import Running
+from horologe_selector.core.applications.active_application import ActiveApplication
 from horologe_selector.core.contexts.contexts import Contexts
-from horologe_selector.core.feedback.feedback import Feedbacks
-from horologe_selector.core.predictions.cache import Cache
+from horologe_selector.core.feedback.feedback import FeedbackProcessor
+from horologe_selector.core.predictions.cache import PredictionCache
 from horologe_selector.policy import Selection
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.stores import open_store
-from horologe_selector.stores.store_writer import Keeper
+from horologe_selector.stores.store_writer import StoreWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_experiments.clipper.feedback_process.feedback_load import FeedbackLoad
-    from horologe_selector.store import Change, Record, StateStore
+    from horologe_selector.store import Record, RecordChange, StateStore
 
 ADDRESS, STORE = "selector/0#1", "store/0#1"
 REPLY_TIMEOUT_S = 30.0
@@ -44,14 +44,15 @@ class TimedStore:
     def __init__(self, store: StateStore) -> None:
         self._store = store
         self.name, self.shared = store.name, store.shared
-        self.read, self.family, self.trim, self.close = store.read, store.family, store.trim, store.close
+        self.read_records, self.list_family = store.read_records, store.list_family
+        self.trim_family, self.close = store.trim_family, store.close
         self.groups: list[tuple[int, int]] = []
         """(changes, duration in ns) of each write."""
 
-    def write(self, changes: Sequence[Change]) -> list[int | Record]:
+    def write_changes(self, changes: Sequence[RecordChange]) -> list[int | Record]:
         """Write the changes and record how long it takes."""
         begin_ns = time.perf_counter_ns()
-        results = self._store.write(changes)
+        results = self._store.write_changes(changes)
         self.groups.append((len(changes), time.perf_counter_ns() - begin_ns))
         return results
 
@@ -62,26 +63,26 @@ class FeedbackCore:
     def __init__(self, load: FeedbackLoad, settings: SelectorSettings, shared_store: bool) -> None:
         self.address = ADDRESS
         self.out: list[Out] = []
-        self.running = Running(load.application, 1, {})
-        self.cache = Cache(settings.cache_bytes)
+        self.running = ActiveApplication(load.application, 1, {})
+        self.cache = PredictionCache(settings.cache_bytes)
         self.contexts = Contexts(settings, ADDRESS, shared_store)
-        self.feedback = Feedbacks(settings, {load.application.name: self.running}, self.contexts, self.cache)
+        self.feedback = FeedbackProcessor(settings, {load.application.name: self.running}, self.contexts, self.cache)
         self._load = load
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Buffer a Feedback or a reply of the store."""
         if isinstance(message, Feedback):
-            self.feedback.take_in(now_ns, sender, message)
+            self.feedback.on_feedback(now_ns, sender, message)
         else:
-            self.contexts.handle(now_ns, message)
+            self.contexts.on_store_reply(now_ns, message)
 
     def tick(self, now_ns: int) -> None:
         """Learn from what has been buffered."""
         self._repredict(now_ns)
         self.contexts.tick(now_ns)
         self.feedback.tick(now_ns)
-        self.out += [Out(STORE, message) for message in self.contexts.take()]
-        self.out += self.feedback.take()
+        self.out += [Out(STORE, message) for message in self.contexts.pop_messages()]
+        self.out += self.feedback.pop_messages()
 
     def wakeup_ns(self) -> int | None:
         """Return None: the harness runs a turn only when a message has arrived."""
@@ -89,14 +90,14 @@ class FeedbackCore:
 
     def _repredict(self, now_ns: int) -> None:
         """Predict again, with the stub models, the inputs of which no prediction is cached."""
-        if not (wanted := self.feedback.take_wanted()):
+        if not (wanted := self.feedback.pop_repredict_requests()):
             return
         inputs = [int.from_bytes(item.query.input_hash, "big") for item in wanted]
         labels = self._load.predict(inputs)
         selection = Selection(self._load.models)
         for place, item in enumerate(wanted):
             values = {model: (labels_of_model[place],) for model, labels_of_model in labels.items()}
-            self.feedback.joined(now_ns, item.token, values, selection)
+            self.feedback.on_repredicted(now_ns, item.token, values, selection)
 
 
 class FeedbackProcess:
@@ -110,9 +111,9 @@ class FeedbackProcess:
         self.core = FeedbackCore(load, settings, self.store.shared)
         self._on_acknowledged = on_acknowledged
         self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.keeper = Keeper(self.store, self._replies.put, settings.store_queue, settings.store_pause_ns)
+        self.store_writer = StoreWriter(self.store, self._replies.put, settings.store_queue, settings.store_retry_ns)
         self._host = CoreHost([self.core], time.monotonic_ns, self, raise_fault)
-        self._host.attached[STORE] = lambda message, _: self.keeper.deliver(message)
+        self._host.attached[STORE] = lambda message, _: self.store_writer.deliver(message)
         self._collect_ns = 0
 
     def route(self, address: str) -> str:
@@ -134,7 +135,7 @@ class FeedbackProcess:
         keys = [load.cache_keys(place) for place in range(load.settings.inputs)]
         for number in range(load.settings.observations):
             context = load.context_of(number)
-            core.feedback.remember(load.prediction(number), core.running, selection, keys[load.input[number]], context)
+            core.feedback.log_prediction(load.prediction(number), core.running, selection, keys[load.input[number]], context)
         if cached:
             for place, keys_by_model in enumerate(keys):
                 for model, key in enumerate(keys_by_model.values()):
@@ -144,7 +145,7 @@ class FeedbackProcess:
     def start(self) -> None:
         """Start the store's thread, and exclude all objects from garbage collection as the reactor does."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self.keeper.start()
+        self.store_writer.start()
         gc.collect()
         gc.freeze()
         gc.disable()
