@@ -49,8 +49,8 @@ from horologe_frontend.digest import digest
 from horologe_frontend.settings import FrontendSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.stores.memory import Memory
-from horologe_selector.stores.store_writer import serve
+from horologe_selector.stores.memory import MemoryStore
+from horologe_selector.stores.store_writer import execute_messages
 from horologe_sim.engine.simulated_process import Process
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class EdgeProcess:
     def __init__(self) -> None:
         self.events = EventQueue(s(1000))
         self.packets: list[Packet] = []
-        self.store = Memory()
+        self.store = MemoryStore()
         self.post: Callable[..., None] = lambda *_: None
         self.deliver: Callable[[Sequence[Arrival]], None] = lambda _: None
 
@@ -82,7 +82,7 @@ class EdgeProcess:
         selector = Selector(SELECTOR, SelectorSettings(), random.Random(1))
 
         def keep(message: Any, buffers: Sequence[Buffer]) -> None:
-            for reply in serve(self.store, [message]):
+            for reply in execute_messages(self.store, [message]):
                 self.post(selector.store, SELECTOR, reply)
 
         attach(selector.store, keep)
