@@ -19,10 +19,10 @@ from horologe_common.models import TensorSpec
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
-from horologe_gpu_worker.execution.batching import assemble, results
+from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
 from horologe_gpu_worker.execution.executors import Executors
-from horologe_gpu_worker.execution.io_cache import Workspace
-from horologe_gpu_worker.execution.realtime import exec_core
+from horologe_gpu_worker.execution.realtime import exec_cpu
+from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.settings import WorkerSettings
 from worker_builders import an_input
 
@@ -71,7 +71,7 @@ class Shelf:
     def scan(self) -> list[ModelReport]:
         return []
 
-    def scan_one(self, name: str) -> list[ModelReport]:
+    def scan_model(self, name: str) -> list[ModelReport]:
         raise ModelFailed(f"no {name}")
 
     def open(self, key: str) -> Any:
@@ -293,7 +293,7 @@ class OnDevice(Sum):
         return OnDevice.Slot(self.freed)
 
     def stage(self, slot: Slot, inputs: Mapping[str, Any]) -> None:
-        assert slot.space.holds(inputs["x"])
+        assert slot.space.may_contain(inputs["x"])
         slot.on_device = inputs["x"].copy()
         inputs["x"][:] = np.nan
 
@@ -345,35 +345,35 @@ def test_parts_are_joined_in_order_and_padded_with_the_last_row(rows: list[list[
     operation = Operation(1, 0, "exec", "sum/1", 16, count, inputs=[(header, parts)])
     space = Workspace()
     for _ in range(2):  # the second time the space is not clean
-        x = assemble(operation, True, space)["x"]
+        x = assemble_inputs(operation, True, space)["x"]
         assert x.flags.aligned
         true = [float(value) for part in rows for value in part]
         assert x.sum(1).tolist() == true + true[-1:] * (16 - count)
-        space.take(64)[:] = 255
+        space.allocate(64)[:] = 255
 
 
 def test_strings_are_joined_and_padded_with_the_last_one() -> None:
     header, buffer = encode_array("x", np.array([[b"a"], [b"bc"]], object))
     operation = Operation(1, 0, "exec", "m/1", 4, 2, inputs=[(header, [buffer])])
-    assert assemble(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b"bc"], [b"bc"]]
+    assert assemble_inputs(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b"bc"], [b"bc"]]
 
 
 def test_what_a_model_passes_through_outlives_the_workspace() -> None:
     spec = msgspec.structs.replace(a_spec(), outputs=(TensorSpec("y", "FP32", (-1, 4)),))
     space = Workspace()
     operation = an_exec([1, 2, 3])
-    x = assemble(operation, True, space)["x"]
-    [(_, buffer)] = results(operation, spec, {"y": x}, space)
+    x = assemble_inputs(operation, True, space)["x"]
+    [(_, buffer)] = output_tensors(operation, spec, {"y": x}, space)
     x[:] = 0
     assert np.frombuffer(buffer, np.float32).reshape(3, 4).sum(1).tolist() == [1, 2, 3]
 
 
 def test_lanes_are_pinned_from_four_cores_up_and_never_two_to_one_core() -> None:
-    assert exec_core(WorkerSettings(), 0, {0, 1}) is None
-    assert exec_core(WorkerSettings(pin=False), 0, set(range(8))) is None
-    assert exec_core(WorkerSettings(name="left"), 0, set(range(8))) is None
+    assert exec_cpu(WorkerSettings(), 0, {0, 1}) is None
+    assert exec_cpu(WorkerSettings(pin=False), 0, set(range(8))) is None
+    assert exec_cpu(WorkerSettings(name="left"), 0, set(range(8))) is None
     places = [
-        exec_core(WorkerSettings(name=str(name), shares=2), share, set(range(8)))
+        exec_cpu(WorkerSettings(name=str(name), shares=2), share, set(range(8)))
         for name in range(3)
         for share in range(2)
     ]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer, Core
-    from horologe_profiler.core.measurements import Kept
+    from horologe_profiler.core.measurements import ProfilerState
     from horologe_sim.engine.simulated_process import Process
     from horologe_sim.report.report import Report
     from horologe_sim.scenario.scenario import Fault, Scenario
@@ -50,7 +50,7 @@ class SimulatedCluster:
         self.devices: dict[str, Device] = {}
         self.store = MemoryStore()
         """The selector's, which outlives it."""
-        self.profiler_state: tuple[int, Kept] | None = None
+        self.profiler_state: tuple[int, ProfilerState] | None = None
         """What the profiler keeps on disk, and since when."""
         self.begin_ns = self.world.now_ns + scenario.settle_ns
         self.end_ns = self.begin_ns + scenario.duration_ns
@@ -170,13 +170,13 @@ class SimulatedCluster:
         assert self.scenario.profiler
         core = Profiler(process.address("profiler"), self.scenario.profiler)
         if self.profiler_state is not None:
-            saved_ns, kept = self.profiler_state
-            core.restore(process.now_ns, kept, self.world.now_ns - saved_ns)
+            saved_ns, state = self.profiler_state
+            core.restore(process.now_ns, state, self.world.now_ns - saved_ns)
 
-        def keep(kept: Kept, buffers: Sequence[Buffer]) -> None:
-            self.profiler_state = self.world.now_ns, kept
+        def store_state(state: ProfilerState, buffers: Sequence[Buffer]) -> None:
+            self.profiler_state = self.world.now_ns, state
 
-        process.attach(core.store, keep)
+        process.attach(core.store, store_state)
         return core
 
     def _client(self, process: Process) -> Core:
