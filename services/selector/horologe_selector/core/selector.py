@@ -99,7 +99,10 @@ class Selector:
         self._frontends: dict[str, bool] = {}
         self._tick_needed = True
         self._wakeup_ns = 0
-        self._handlers: dict[type, Handler] = {
+        self._handlers = self._message_handlers()
+
+    def _message_handlers(self) -> dict[type, Handler]:
+        return {
             Query: self._on_query,
             Outputs: self.inflight.on_outputs,
             Outcome: self.inflight.on_outcome,
