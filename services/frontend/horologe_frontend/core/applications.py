@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
     from horologe_common.applications import Application
     from horologe_common.wire import ApplicationState
-    from horologe_frontend.core.catalogue import Catalogue
+    from horologe_frontend.core.catalogue import ModelCatalogue
 
 RETRY_NS = ms(200)
-RUNTIME = "application"
+APPLICATION_RUNTIME = "application"
 """In the place of a model's runtime, in the signature of an application."""
 
 
-class Declared:
+class DeclaredApplications:
     """Applications by name, as one or more selectors announce them: of several declarations, the latest.
 
     They stay known while no selector is there: their defaults can still be answered.
     """
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: ModelCatalogue) -> None:
         self.known = False
         """Whether any selector has ever announced what there is."""
         self._catalogue = catalogue
         self._announced: dict[str, dict[str, ApplicationState]] = {}
         self._latest: dict[str, ApplicationState] = {}
-        self._announcers: dict[str, tuple[str, ...]] = {}
+        self._serving: dict[str, tuple[str, ...]] = {}
         self._signatures: dict[str, ModelSpec] = {}
 
-    def replace(self, selector: str, states: Sequence[ApplicationState]) -> list[str]:
+    def replace_announcement(self, selector: str, states: Sequence[ApplicationState]) -> list[str]:
         """Take over an announcement, which is always complete; the names that are declared no more."""
         before = self._latest.keys()
         latest: dict[str, ApplicationState] = {}
@@ -50,42 +50,44 @@ class Declared:
                 if name not in latest or state.revision > latest[name].revision:
                     latest[name] = state
         self._latest = latest
-        self._find_announcers()
-        self.models_changed()
+        self._update_serving()
+        self.discard_signatures()
         return sorted(before - latest.keys())
 
-    def gone(self, selector: str) -> None:
+    def remove_selector(self, selector: str) -> None:
         """What only this one served is, until another announces that it does or does not."""
         self._announced.pop(selector, None)
-        self._find_announcers()
+        self._update_serving()
 
-    def announcers(self, name: str) -> tuple[str, ...]:
+    def serving_selectors(self, name: str) -> tuple[str, ...]:
         """The selectors that are there and serve the application as it is declared now."""
-        return self._announcers.get(name, ())
+        return self._serving.get(name, ())
 
-    def announced(self) -> bool:
+    def has_selectors(self) -> bool:
         """Whether a selector is there that has said what it serves."""
         return bool(self._announced)
 
-    def _find_announcers(self) -> None:
-        self._announcers = {
-            name: tuple([who for who, states in self._announced.items() if _same(states.get(name), state)])
+    def _update_serving(self) -> None:
+        self._serving = {
+            name: tuple(
+                [who for who, states in self._announced.items() if _is_same_declaration(states.get(name), state)]
+            )
             for name, state in self._latest.items()
         }
 
-    def models_changed(self) -> None:
+    def discard_signatures(self) -> None:
         """The catalogue has been replaced."""
         self._signatures.clear()
 
     def __contains__(self, name: str) -> bool:
         return name in self._latest
 
-    def find(self, name: str) -> tuple[Application, ModelSpec]:
+    def find_with_signature(self, name: str) -> tuple[Application, ModelSpec]:
         """The application and its signature. Raises as those do."""
-        application = self.application(name)
+        application = self.find_application(name)
         return application, self.signature(application)
 
-    def application(self, name: str) -> Application:
+    def find_application(self, name: str) -> Application:
         """Raises `UnknownModel`, or `Refused` while no selector has announced what there is."""
         state = self._latest.get(name)
         if state is None:
@@ -94,15 +96,15 @@ class Declared:
             raise undeclared(name)
         return state.application
 
-    def check(self, application: Application) -> None:
+    def check_declaration(self, application: Application) -> None:
         """Raise `InvalidInput` for a declaration that contradicts itself, or whose models take different inputs."""
         check_application(application)
         with suppress(UnknownModel, Refused):  # models may come later
             self.signature(application)
 
-    def states(self, name: str) -> tuple[ModelState, ...]:
+    def model_states(self, name: str) -> tuple[ModelState, ...]:
         """The application described as a model. Raises as `find`."""
-        return (ModelState(self.find(name)[1]),)
+        return (ModelState(self.find_with_signature(name)[1]),)
 
     def signature(self, application: Application) -> ModelSpec:
         """What its requests must look like, as a model of no version.
@@ -111,42 +113,42 @@ class Declared:
         they take different inputs.
         """
         state = self._latest.get(application.name)
-        known = state is not None and state.application is application
-        if known and (spec := self._signatures.get(application.name)):
+        is_complete = state is not None and state.application is application
+        if is_complete and (spec := self._signatures.get(application.name)):
             return spec
-        found = [self._catalogue.known(name) for name in (*application.models, *application.shadows)]
+        found = [self._catalogue.find_in_any_state(name) for name in (*application.models, *application.shadows)]
         specs = [spec for spec in found if spec is not None]
         if not specs:
-            self._catalogue.check_known()
+            self._catalogue.check_not_empty()
             raise UnknownModel(
                 f"application {application.name!r}: models: got {list(application.models)}, none is served"
             )
-        signature = _merged(application, specs)
-        if known:
+        signature = _merge_signatures(application, specs)
+        if is_complete:
             self._signatures[application.name] = signature
         return signature
 
 
-def _same(state: ApplicationState | None, other: ApplicationState) -> bool:
+def _is_same_declaration(state: ApplicationState | None, other: ApplicationState) -> bool:
     return state is not None and (state.revision, state.application) == (other.revision, other.application)
 
 
-def _merged(application: Application, specs: Sequence[ModelSpec]) -> ModelSpec:
+def _merge_signatures(application: Application, specs: Sequence[ModelSpec]) -> ModelSpec:
     """What all of these models take: where one is particular, the others follow."""
     first = specs[0]
     inputs = first.inputs
     for spec in specs[1:]:
-        fitting = _common(inputs, spec.inputs) if spec.batched == first.batched else None
+        fitting = _common_tensors(inputs, spec.inputs) if spec.batched == first.batched else None
         if fitting is None:
             raise InvalidInput(
-                f"application {application.name!r}: models: got {spec.key} with inputs {_shown(spec)}, "
-                f"wanted {_shown(first)} as {first.key} has"
+                f"application {application.name!r}: models: got {spec.key} with inputs {_format_inputs(spec)}, "
+                f"wanted {_format_inputs(first)} as {first.key} has"
             )
         inputs = fitting
     return ModelSpec(
         application.name,
         "",
-        RUNTIME,
+        APPLICATION_RUNTIME,
         inputs,
         first.outputs if application.task == "any" else output_specs(application),
         (min(spec.max_batch for spec in specs),),
@@ -158,7 +160,7 @@ def _merged(application: Application, specs: Sequence[ModelSpec]) -> ModelSpec:
     )
 
 
-def _common(ours: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple[TensorSpec, ...] | None:
+def _common_tensors(ours: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple[TensorSpec, ...] | None:
     """Tensors that fit both signatures; None where there are none."""
     by_name = {tensor.name: tensor for tensor in others}
     if by_name.keys() != {tensor.name for tensor in ours}:
@@ -175,5 +177,5 @@ def _common(ours: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple[T
     return tuple(merged)
 
 
-def _shown(spec: ModelSpec) -> str:
+def _format_inputs(spec: ModelSpec) -> str:
     return ", ".join(f"{one.name} {one.datatype}{list(one.shape)}" for one in spec.inputs)

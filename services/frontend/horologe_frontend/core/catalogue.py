@@ -18,66 +18,66 @@ if TYPE_CHECKING:
 RETRY_NS = ms(200)
 
 
-class Catalogue:
+class ModelCatalogue:
     """Model versions by name. `ready`: the controller has announced itself."""
 
     def __init__(self) -> None:
-        self.ready = False
+        self.is_complete = False
         self._by_name: dict[str, list[ModelState]] = {}
-        self._found: dict[tuple[str, str], ModelSpec] = {}
-        self._verdicts: dict[str, tuple[tuple[Any, ...], tuple[int, int, int]]] = {}
+        self._resolved: dict[tuple[str, str], ModelSpec] = {}
+        self._last_checks: dict[str, tuple[tuple[Any, ...], tuple[int, int, int]]] = {}
 
-    def replace(self, models: Sequence[ModelState]) -> None:
+    def replace_models(self, models: Sequence[ModelState]) -> None:
         """Take over an announcement, which is always complete."""
-        self.ready = True
-        self._by_name, self._found, self._verdicts = {}, {}, {}
+        self.is_complete = True
+        self._by_name, self._resolved, self._last_checks = {}, {}, {}
         for state in sorted(models, key=lambda state: natural(state.spec.version)):
             self._by_name.setdefault(state.spec.name, []).append(state)
 
-    def states(self, name: str = "") -> tuple[ModelState, ...]:
+    def model_states(self, name: str = "") -> tuple[ModelState, ...]:
         """All versions of a model, oldest first; without a name, of all models."""
         if name:
             return tuple(self._by_name.get(name, ()))
         return tuple(state for states in self._by_name.values() for state in states)
 
-    def labels(self, name: str, version: str) -> tuple[str, str]:
+    def metric_labels(self, name: str, version: str) -> tuple[str, str]:
         """Metric labels of a request that was not accepted: bounded by the catalogue, whatever the client sent."""
         try:
-            spec = self.find(name, version)
+            spec = self.find_model(name, version)
         except HorologeError:
             return ("", "")
         return (spec.name, spec.version)
 
-    def find(self, name: str, version: str = "") -> ModelSpec:
+    def find_model(self, name: str, version: str = "") -> ModelSpec:
         """That version; without one, the newest that is READY, else one LOADING.
 
         Raises `UnknownModel`, or `Refused` while no model is known at all.
 
         A request for a model whose workers are restarting waits for them while its deadline allows.
         """
-        if spec := self._found.get((name, version)):
+        if spec := self._resolved.get((name, version)):
             return spec
-        self.check_known()
+        self.check_not_empty()
         states = [state for state in reversed(self._by_name.get(name, ())) if version in ("", state.spec.version)]
         for wanted in ("READY", "LOADING"):
             for state in states:
                 if state.state == wanted:
-                    self._found[name, version] = state.spec
+                    self._resolved[name, version] = state.spec
                     return state.spec
         raise UnknownModel(f"model: got {name!r}{f' version {version!r}' if version else ''}, which is not served")
 
-    def check_known(self) -> None:
+    def check_not_empty(self) -> None:
         """Raise `Refused` while no model is known at all: just (re)started, as soon as a worker reports it may be."""
         if not self._by_name:
             raise Refused("no models are known yet: the controller or its workers are starting", RETRY_NS)
 
-    def known(self, declared: str) -> ModelSpec | None:
+    def find_in_any_state(self, declared: str) -> ModelSpec | None:
         """The model that an application names, `name` or `name/version`, in whatever state; None if there is none."""
         name, _, version = declared.partition("/")
         try:
-            return self.find(name, version)
+            return self.find_model(name, version)
         except HorologeError:
-            specs = [state.spec for state in self.states(name) if name and version in ("", state.spec.version)]
+            specs = [state.spec for state in self.model_states(name) if name and version in ("", state.spec.version)]
             return specs[-1] if specs else None
 
     def check_inputs(
@@ -88,14 +88,14 @@ class Catalogue:
         Most requests of a model look like the one before: that verdict is remembered.
         """
         asked = (spec, inputs, outputs)
-        known = self._verdicts.get(spec.key)
+        known = self._last_checks.get(spec.key)
         if known is None or known[0] != asked:
-            known = self._verdicts[spec.key] = asked, _verdict(spec, inputs, outputs)
+            known = self._last_checks[spec.key] = asked, _check_request(spec, inputs, outputs)
         return known[1]
 
 
-def _verdict(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> tuple[int, int, int]:
-    rows = _check(spec, inputs, outputs)
+def _check_request(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> tuple[int, int, int]:
+    rows = _check_tensors(spec, inputs, outputs)
     if not spec.variable:
         return rows, 0, 0
     shapes = {tensor.name: tensor.shape for tensor in inputs}
@@ -103,7 +103,7 @@ def _verdict(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ..
     return rows, shape_key(spec, inputs), length_of(spec, shapes)
 
 
-def _check(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> int:
+def _check_tensors(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> int:
     """Number of rows. Raises `InvalidInput`, naming field, got and wanted."""
     given = {tensor.name: tensor for tensor in inputs}
     wanted = {tensor.name: tensor for tensor in spec.inputs}

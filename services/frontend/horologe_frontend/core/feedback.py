@@ -12,17 +12,17 @@ from horologe_common.core.protocol import Out
 from horologe_common.core.timers import Timers
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Acknowledged, Feedback, Observation
-from horologe_frontend.core.requests import check_texts
+from horologe_frontend.core.requests import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
-    from horologe_frontend.core.applications import Declared
-    from horologe_frontend.core.requests import Admission
-    from horologe_frontend.core.retained_inputs import Lingering
-    from horologe_frontend.core.selector_routing import Selectors
+    from horologe_frontend.core.applications import DeclaredApplications
+    from horologe_frontend.core.requests import RequestBuilder
+    from horologe_frontend.core.retained_inputs import RetainedInputs
+    from horologe_frontend.core.selector_routing import SelectorRouter
     from horologe_frontend.settings import FrontendSettings
 
 ITEMS_LIMIT = 64
@@ -33,7 +33,7 @@ PREDICTION_LIMIT = 64
 RETRY_NS = ms(200)
 
 
-class Pending(msgspec.Struct):
+class PendingFeedback(msgspec.Struct):
     """Feedback of a client: a status for each item, and how many selectors have not acknowledged theirs."""
 
     client: str
@@ -41,42 +41,42 @@ class Pending(msgspec.Struct):
     statuses: list[int]
     reason: str = ""
     retry_after_ns: int = 0
-    parts: int = 0
+    unacknowledged: int = 0
 
 
-class Part(msgspec.Struct, frozen=True):
+class ForwardedFeedback(msgspec.Struct, frozen=True):
     """What one selector has of it: the items at these places."""
 
-    pending: Pending
-    places: tuple[int, ...]
+    pending: PendingFeedback
+    indices: tuple[int, ...]
     selector: str
 
 
-class Feedbacks:
+class FeedbackForwarder:
     """Open feedback, its parts by an id of ours. Each is answered once: by the selectors, or when its time is up."""
 
     def __init__(
         self,
         settings: FrontendSettings,
-        declared: Declared,
-        selectors: Selectors,
-        admission: Admission,
-        lingering: Lingering,
+        declared: DeclaredApplications,
+        selectors: SelectorRouter,
+        admission: RequestBuilder,
+        lingering: RetainedInputs,
     ) -> None:
-        self.deadlines = Timers()
+        self.timers = Timers()
         self._settings = settings
         self._declared = declared
         self._selectors = selectors
-        self._admission = admission
-        self._lingering = lingering
-        self._parts: dict[int, Part] = {}
+        self._builder = admission
+        self._retained_inputs = lingering
+        self._split_buffers: dict[int, ForwardedFeedback] = {}
         self._open = 0
         self._last_id = 0
 
     def __len__(self) -> int:
         return self._open
 
-    def take(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterator[Out]:
+    def forward_feedback(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterator[Out]:
         """Pass on the items that are as they must be, each to the selector that is to learn from it."""
         try:
             application = self._check(message, buffers)
@@ -84,61 +84,70 @@ class Feedbacks:
             failed = (int(error.status),) * len(message.items)
             yield Out(client, Acknowledged(message.id, failed, error.reason, error.retry_after_ns))
             return
-        pending = Pending(client, message.id, [int(Status.OK)] * len(message.items))
+        pending = PendingFeedback(client, message.id, [int(Status.OK)] * len(message.items))
         passed: dict[str, list[tuple[int, Observation]]] = {}
-        for place, (item, parts) in enumerate(zip(message.items, _parts(message.items, buffers), strict=True)):
-            selector = self._selectors.for_prediction(application.name, item.prediction, item.context)
+        for place, (item, parts) in enumerate(zip(message.items, _forwarded(message.items, buffers), strict=True)):
+            selector = self._selectors.route_prediction(application.name, item.prediction, item.context)
             try:
-                passed.setdefault(selector, []).append((place, self._item(now_ns, application, item, parts, selector)))
+                passed.setdefault(selector, []).append(
+                    (place, self._prepare_item(now_ns, application, item, parts, selector))
+                )
             except HorologeError as error:
-                _note(pending, (place,), (int(error.status),), error.reason, error.retry_after_ns)
+                _record_statuses(pending, (place,), (int(error.status),), error.reason, error.retry_after_ns)
         self._open += 1
         for selector, items in passed.items():
             if items:
-                yield self._pass_on(now_ns, pending, application.name, selector, items)
-        if not pending.parts:
+                yield self._forward(now_ns, pending, application.name, selector, items)
+        if not pending.unacknowledged:
             yield self._answer(pending)
 
-    def _pass_on(
-        self, now_ns: int, pending: Pending, application: str, selector: str, items: Sequence[tuple[int, Observation]]
+    def _forward(
+        self,
+        now_ns: int,
+        pending: PendingFeedback,
+        application: str,
+        selector: str,
+        items: Sequence[tuple[int, Observation]],
     ) -> Out:
         self._last_id += 1
-        pending.parts += 1
-        self._parts[self._last_id] = Part(pending, tuple(place for place, _ in items), selector)
-        self.deadlines.arm(self._last_id, now_ns + self._settings.feedback_ns)
+        pending.unacknowledged += 1
+        self._split_buffers[self._last_id] = ForwardedFeedback(pending, tuple(place for place, _ in items), selector)
+        self.timers.arm(self._last_id, now_ns + self._settings.feedback_ns)
         return Out(selector, Feedback(self._last_id, application, tuple(item for _, item in items)))
 
-    def acknowledged(self, message: Acknowledged) -> Iterator[Out]:
+    def finish_forwarded(self, message: Acknowledged) -> Iterator[Out]:
         """A selector's answer, for whoever gave the feedback."""
-        if message.id in self._parts:
-            self.deadlines.cancel(message.id)
-            yield from self._settle(message.id, message.statuses, message.reason, message.retry_after_ns)
+        if message.id in self._split_buffers:
+            self.timers.cancel(message.id)
+            yield from self._finish_part(message.id, message.statuses, message.reason, message.retry_after_ns)
 
-    def expired(self, now_ns: int) -> Iterator[Out]:
-        for key in self.deadlines.pop_expired(now_ns):
-            yield from self._lost(key, "the selector did not acknowledge it in time")
+    def fail_expired(self, now_ns: int) -> Iterator[Out]:
+        for key in self.timers.pop_expired(now_ns):
+            yield from self._fail(key, "the selector did not acknowledge it in time")
 
-    def gone(self, selector: str) -> Iterator[Out]:
-        for key in [key for key, part in self._parts.items() if part.selector == selector]:
-            self.deadlines.cancel(key)
-            yield from self._lost(key, "the selector went away")
+    def fail_selector(self, selector: str) -> Iterator[Out]:
+        for key in [key for key, part in self._split_buffers.items() if part.selector == selector]:
+            self.timers.cancel(key)
+            yield from self._fail(key, "the selector went away")
 
     def check(self) -> None:
-        assert len(self.deadlines) == len(self._parts)
-        assert len({id(part.pending) for part in self._parts.values()}) == self._open <= self._settings.max_pending
+        assert len(self.timers) == len(self._split_buffers)
+        assert (
+            len({id(part.pending) for part in self._split_buffers.values()}) == self._open <= self._settings.max_pending
+        )
 
-    def _lost(self, key: int, reason: str) -> Iterator[Out]:
+    def _fail(self, key: int, reason: str) -> Iterator[Out]:
         """Whether it was learned from is not known."""
-        return self._settle(key, (int(Status.LOST),) * len(self._parts[key].places), reason, 0)
+        return self._finish_part(key, (int(Status.LOST),) * len(self._split_buffers[key].indices), reason, 0)
 
-    def _settle(self, key: int, statuses: Sequence[int], reason: str, retry_after_ns: int) -> Iterator[Out]:
-        part = self._parts.pop(key)
-        _note(part.pending, part.places, statuses, reason, retry_after_ns)
-        part.pending.parts -= 1
-        if not part.pending.parts:
+    def _finish_part(self, key: int, statuses: Sequence[int], reason: str, retry_after_ns: int) -> Iterator[Out]:
+        part = self._split_buffers.pop(key)
+        _record_statuses(part.pending, part.indices, statuses, reason, retry_after_ns)
+        part.pending.unacknowledged -= 1
+        if not part.pending.unacknowledged:
             yield self._answer(part.pending)
 
-    def _answer(self, pending: Pending) -> Out:
+    def _answer(self, pending: PendingFeedback) -> Out:
         self._open -= 1
         statuses, reason = tuple(pending.statuses), pending.reason
         return Out(pending.client, Acknowledged(pending.client_id, statuses, reason, pending.retry_after_ns))
@@ -148,17 +157,17 @@ class Feedbacks:
             raise InvalidInput(f"items: got {len(message.items)}, wanted 1 to {ITEMS_LIMIT}")
         if (truths := sum([len(item.truths) for item in message.items])) > TRUTHS_LIMIT:
             raise InvalidInput(f"truths: got {truths} in all, at most {TRUTHS_LIMIT}")
-        self._admission.check_size(buffers)
-        if not self._declared.announced():
+        self._builder.check_size(buffers)
+        if not self._declared.has_selectors():
             raise Refused("the selector is away", RETRY_NS)
         if self._open >= self._settings.max_pending:
             raise Refused(f"{self._settings.max_pending} lists of feedback are open already", RETRY_NS)
-        application = self._declared.application(message.application)
-        if not self._declared.announcers(application.name):
+        application = self._declared.find_application(message.application)
+        if not self._declared.serving_selectors(application.name):
             raise Refused("the selector that served it is away", RETRY_NS)
         return application
 
-    def _item(
+    def _prepare_item(
         self, now_ns: int, application: Application, item: Observation, buffers: Sequence[Buffer], selector: str
     ) -> Observation:
         """The item as the selector takes it."""
@@ -166,20 +175,20 @@ class Feedbacks:
         if not item.inputs:
             return msgspec.structs.replace(item, query=None)
         settings, spec = self._settings, self._declared.signature(application)
-        rows, _, _ = self._admission.catalogue.check_inputs(spec, item.inputs)
+        rows, _, _ = self._builder.catalogue.check_inputs(spec, item.inputs)
         if rows != len(item.truths):
             raise InvalidInput(f"truths: got {len(item.truths)}, wanted {rows}, one for each row of the inputs")
-        digest = self._admission.digest(item.inputs, buffers)
+        digest = self._builder.hash_inputs(item.inputs, buffers)
         if item.prediction and not item.prediction.endswith(digest):
             raise InvalidInput("prediction: got that of other inputs than the given, wanted theirs, or one of the two")
-        query = self._admission.stage(spec, item.inputs, buffers, digest, settings.feedback_ns, item.context)
-        self._lingering.keep(query.id, selector, now_ns + settings.feedback_ns + settings.linger_ns)
+        query = self._builder.stage_query(spec, item.inputs, buffers, digest, settings.feedback_ns, item.context)
+        self._retained_inputs.retain(query.id, selector, now_ns + settings.feedback_ns + settings.retain_inputs_ns)
         return Observation(item.truths, item.prediction, item.context, (), query)
 
 
 def check_observation(application: Application, item: Observation) -> None:
     """Raise `InvalidInput`, naming field, got and wanted."""
-    check_texts(context=item.context)
+    check_names(context=item.context)
     if application.task == "any":
         raise InvalidInput("application: its task is 'any', whose outputs are held against no truth")
     if not item.truths or not all(map(math.isfinite, item.truths)):
@@ -192,14 +201,16 @@ def check_observation(application: Application, item: Observation) -> None:
         raise InvalidInput(f"prediction: got {len(item.prediction)} bytes, at most {PREDICTION_LIMIT}")
 
 
-def _note(pending: Pending, places: Sequence[int], statuses: Sequence[int], reason: str, retry_after_ns: int) -> None:
+def _record_statuses(
+    pending: PendingFeedback, places: Sequence[int], statuses: Sequence[int], reason: str, retry_after_ns: int
+) -> None:
     for place, status in zip(places, statuses, strict=False):
         pending.statuses[place] = status
     pending.reason = pending.reason or reason
     pending.retry_after_ns = max(pending.retry_after_ns, retry_after_ns)
 
 
-def _parts(items: Sequence[Observation], buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
+def _forwarded(items: Sequence[Observation], buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
     """The buffers of each item."""
     at = 0
     for item in items:

@@ -14,16 +14,16 @@ from horologe_common.core.timers import Timers
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor
-from horologe_frontend.core.applications import RUNTIME
+from horologe_frontend.core.applications import APPLICATION_RUNTIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.core.staging import Staging
-    from horologe_frontend.core.applications import Declared
-    from horologe_frontend.core.catalogue import Catalogue
-    from horologe_frontend.core.default_lead import Lag
+    from horologe_frontend.core.applications import DeclaredApplications
+    from horologe_frontend.core.catalogue import ModelCatalogue
+    from horologe_frontend.core.default_lead import DefaultLead
     from horologe_frontend.settings import FrontendSettings
 
 
@@ -48,42 +48,42 @@ class Request(msgspec.Struct):
     worker: str = ""
 
 
-class Admission:
+class RequestBuilder:
     """Numbers requests. `digest` hashes a request's bytes for the prediction cache."""
 
     def __init__(
         self,
         settings: FrontendSettings,
-        catalogue: Catalogue,
-        declared: Declared,
+        catalogue: ModelCatalogue,
+        declared: DeclaredApplications,
         staging: Staging,
-        lag: Lag,
+        lag: DefaultLead,
         digest: Callable[[bytes, Sequence[Buffer]], bytes],
     ) -> None:
         self.settings = settings
         self.catalogue = catalogue
         self.declared = declared
         self.staging = staging
-        self._lag = lag
+        self._default_lead = lag
         self._digest = digest
         self._last_id = 0
 
-    def admit(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
+    def create_request(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
         """A request, its inputs staged. Raises what the client did wrong, or `Refused`."""
         self.check_size(buffers)
-        check_texts(application=message.application, context=message.context)
+        check_names(application=message.application, context=message.context)
         application: Application | None = None
         if message.application and not message.model:
-            application, spec = self.declared.find(message.application)
+            application, spec = self.declared.find_with_signature(message.application)
         else:
-            spec = self.catalogue.find(message.model, message.version)
+            spec = self.catalogue.find_model(message.model, message.version)
         # the client's deadline, else the model's or application's, else none: best effort
         budget_ns = min(max(0, message.budget_ns), NEVER_NS >> 1) or spec.slo_ns
         best_effort = budget_ns == 0
         budget_ns = budget_ns or self.settings.best_effort_ns
         rows, alike, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
-        digest = self.digest(message.inputs, buffers) if spec.cache or spec.runtime == RUNTIME else b""
-        key = self._hold(message.inputs, buffers)
+        digest = self.hash_inputs(message.inputs, buffers) if spec.cache or spec.runtime == APPLICATION_RUNTIME else b""
+        key = self._stage_inputs(message.inputs, buffers)
         query = Query(
             key,
             "" if application else spec.key,
@@ -100,12 +100,12 @@ class Admission:
         if application is None or application.default is None:
             give_up_ns = deadline_ns + self.settings.grace_ns
         else:
-            give_up_ns = deadline_ns - min(self._lag.lead_ns(now_ns), budget_ns // 4)
+            give_up_ns = deadline_ns - min(self._default_lead.lead_ns(now_ns), budget_ns // 4)
         return Request(
             key, client, message.id, spec, now_ns, deadline_ns, query, message.outputs, give_up_ns, application
         )
 
-    def stage(
+    def stage_query(
         self,
         spec: ModelSpec,
         inputs: tuple[Tensor, ...],
@@ -119,7 +119,7 @@ class Admission:
         Raises what is wrong with it, or `Refused`.
         """
         rows, alike, length = self.catalogue.check_inputs(spec, inputs)
-        key = self._hold(inputs, buffers)
+        key = self._stage_inputs(inputs, buffers)
         return Query(key, "", budget_ns, rows, digest, True, alike, length, spec.name, context)
 
     def check_size(self, buffers: Sequence[Buffer]) -> None:
@@ -128,14 +128,14 @@ class Admission:
         if size > self.settings.max_request_bytes:
             raise TooLarge(f"inputs: got {size} bytes, at most {self.settings.max_request_bytes}")
 
-    def digest(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> bytes:
+    def hash_inputs(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> bytes:
         """The hash of inputs, under which what was predicted of them is joined or cached; in whichever order."""
         if len(inputs) > 1:
             pairs = sorted(zip(inputs, buffers, strict=True), key=lambda pair: pair[0].name)
             inputs, buffers = tuple(tensor for tensor, _ in pairs), [buffer for _, buffer in pairs]
         return self._digest(repr(inputs).encode(), buffers)
 
-    def _hold(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> int:
+    def _stage_inputs(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> int:
         """A new id with the inputs staged under it."""
         self._last_id += 1
         if not self.staging.hold(self._last_id, inputs, buffers):
@@ -143,7 +143,7 @@ class Admission:
         return self._last_id
 
 
-def check_texts(**texts: str) -> None:
+def check_names(**texts: str) -> None:
     """Raise `InvalidInput` for names too long, or with a NUL: what is learned is kept by them, and SQLite ends a text
     there."""
     for field, text in texts.items():
@@ -153,11 +153,11 @@ def check_texts(**texts: str) -> None:
             raise InvalidInput(f"{field}: got {text!r}, wanted no NUL in it")
 
 
-class Book:
+class OpenRequests:
     """Law: every request has one timer, and its client one id for it."""
 
     def __init__(self) -> None:
-        self._deadlines = Timers()
+        self.timers = Timers()
         self._requests: dict[int, Request] = {}
         self._by_client: dict[str, dict[int, int]] = {}
 
@@ -174,16 +174,16 @@ class Book:
         """Open it; its timer is at `give_up_ns`."""
         self._requests[request.id] = request
         self._by_client.setdefault(request.client, {})[request.client_id] = request.id
-        self._deadlines.arm(request.id, request.give_up_ns)
+        self.timers.arm(request.id, request.give_up_ns)
 
-    def get(self, key: int) -> Request | None:
+    def find_request(self, key: int) -> Request | None:
         return self._requests.get(key)
 
-    def of(self, client: str, client_id: int) -> Request | None:
+    def find_by_client_id(self, client: str, client_id: int) -> Request | None:
         """What this client calls so."""
         return self._requests.get(self._by_client.get(client, {}).get(client_id, 0))
 
-    def ids_of(self, client: str) -> tuple[int, ...]:
+    def client_ids(self, client: str) -> tuple[int, ...]:
         """What this client calls its open requests."""
         return tuple(self._by_client.get(client, ()))
 
@@ -193,25 +193,25 @@ class Book:
         del open_ids[request.client_id]
         if not open_ids:
             del self._by_client[request.client]
-        self._deadlines.cancel(request.id)
+        self.timers.cancel(request.id)
 
-    def due(self, now_ns: int) -> list[Request]:
+    def pop_expired(self, now_ns: int) -> list[Request]:
         """Whose time has come; each must be removed now."""
-        return [self._requests[key] for key in self._deadlines.pop_expired(now_ns)]
+        return [self._requests[key] for key in self.timers.pop_expired(now_ns)]
 
     def next_ns(self) -> int | None:
-        return self._deadlines.next_ns()
+        return self.timers.next_ns()
 
     def check(self) -> None:
-        self._deadlines.check()
-        assert len(self._requests) == len(self._deadlines) == sum(map(len, self._by_client.values()))
+        self.timers.check()
+        assert len(self._requests) == len(self.timers) == sum(map(len, self._by_client.values()))
 
 
-UNANSWERED = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
+REPLACED_BY_DEFAULT = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
 """Where an application has a default, that is better."""
 
 
-def addressed(answer: Answer, client_id: int) -> Answer:
+def with_client_id(answer: Answer, client_id: int) -> Answer:
     """The answer under the id that the client gave its request."""
     return Answer(
         client_id,
@@ -233,7 +233,7 @@ def addressed(answer: Answer, client_id: int) -> Answer:
     )
 
 
-def default_of(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
+def default_answer(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
     """What its application has declared to be answered where nothing better is known; None if nothing is."""
     application, rows = request.application, request.query.rows
     if application is None or application.default is None:
@@ -242,21 +242,23 @@ def default_of(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
     return Answer(request.id, int(Status.OK), outputs, defaulted=True), buffers
 
 
-def or_default(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
+def answer_or_default(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
     """The answer, or the default where that is better."""
-    if answer.status in UNANSWERED and (default := default_of(request)):
+    if answer.status in REPLACED_BY_DEFAULT and (default := default_answer(request)):
         return msgspec.structs.replace(default[0], lingers=answer.lingers), default[1]
     return answer, buffers
 
 
-def silent(request: Request, working: bool) -> Answer:
+def timeout_answer(request: Request, working: bool) -> Answer:
     """Nobody has answered. `working`: a worker has its inputs, and is there."""
     if working:
         return Answer(request.id, int(Status.LATE), (), "not finished by the deadline")
     return Answer(request.id, int(Status.LOST), (), "nothing heard of it by the deadline")
 
 
-def only(answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]) -> tuple[Answer, Sequence[Buffer]]:
+def select_outputs(
+    answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]
+) -> tuple[Answer, Sequence[Buffer]]:
     """The answer with the outputs asked for, in the order asked."""
     at = {tensor.name: index for index, tensor in enumerate(answer.outputs)}
     order = [at[name] for name in wanted if name in at]

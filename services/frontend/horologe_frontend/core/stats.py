@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from horologe_common.latency import Histogram
 from horologe_common.service.metrics import Stats
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer, Predict
-    from horologe_frontend.core.applications import Declared
-    from horologe_frontend.core.catalogue import Catalogue
+    from horologe_frontend.core.applications import DeclaredApplications
+    from horologe_frontend.core.catalogue import ModelCatalogue
     from horologe_frontend.core.requests import Request
 
 
 @dataclass(slots=True)
-class Duration:
+class DurationTotal:
     """How often, and how long in all."""
 
     count: int = 0
@@ -43,12 +43,12 @@ class BatchStats:
 
 @dataclass(slots=True)
 class ModelStats:
-    success: Duration = field(default_factory=Duration)
-    fail: Duration = field(default_factory=Duration)
-    queue: Duration = field(default_factory=Duration)
-    compute_infer: Duration = field(default_factory=Duration)
-    cache_hit: Duration = field(default_factory=Duration)
-    cache_miss: Duration = field(default_factory=Duration)
+    success: DurationTotal = field(default_factory=DurationTotal)
+    fail: DurationTotal = field(default_factory=DurationTotal)
+    queue: DurationTotal = field(default_factory=DurationTotal)
+    compute_infer: DurationTotal = field(default_factory=DurationTotal)
+    cache_hit: DurationTotal = field(default_factory=DurationTotal)
+    cache_miss: DurationTotal = field(default_factory=DurationTotal)
     rows: int = 0
     last_ns: int = 0
     """Monotonic time of the last answer; 0: none yet."""
@@ -80,7 +80,7 @@ class ModelStats:
             batch.exec_ns += share * answer.exec_ns
 
 
-class Statistics:
+class StatsByModel:
     """Per model key. Fed with models of the catalogue only, so its size is bounded by the repository's."""
 
     def __init__(self) -> None:
@@ -104,71 +104,37 @@ class Statistics:
             if model.slack.total:
                 stats.histograms["horologe_slack_seconds", *labels] = model.slack
 
-    def of(self, key: str) -> ModelStats:
+    def find_stats(self, key: str) -> ModelStats:
         return self._models.get(key) or ModelStats()
-
-
-def stats_json(spec: ModelSpec, stats: ModelStats, epoch_minus_monotonic_ns: int) -> dict[str, Any]:
-    """One element of `model_stats` (Triton's docs/protocol/extension_statistics.md)."""
-    nothing = {"count": 0, "ns": 0}
-    last_ns = stats.last_ns and stats.last_ns + epoch_minus_monotonic_ns
-    return {
-        "name": spec.name,
-        "version": spec.version,
-        "last_inference": last_ns // 1_000_000,
-        "inference_count": stats.rows,
-        "execution_count": round(sum(batch.executions for batch in stats.batches.values())),
-        "inference_stats": {
-            "success": stats.success.json(),
-            "fail": stats.fail.json(),
-            "queue": stats.queue.json(),
-            "compute_input": nothing,
-            "compute_infer": stats.compute_infer.json(),
-            "compute_output": nothing,
-            "cache_hit": stats.cache_hit.json(),
-            "cache_miss": stats.cache_miss.json(),
-        },
-        "response_stats": {},
-        "batch_stats": [
-            {
-                "batch_size": size,
-                "compute_input": nothing,
-                "compute_infer": {"count": round(batch.executions), "ns": round(batch.exec_ns)},
-                "compute_output": nothing,
-            }
-            for size, batch in sorted(stats.batches.items())
-        ],
-        "memory_usage": [],
-    }
 
 
 PREFIX = "horologe_application_"
 
 
-class Counts:
+class RequestMetrics:
     """Labels are names of the catalogue and of declared applications only, whatever clients send."""
 
-    def __init__(self, catalogue: Catalogue, declared: Declared) -> None:
+    def __init__(self, catalogue: ModelCatalogue, declared: DeclaredApplications) -> None:
         self.stats = Stats()
-        self.statistics = Statistics()
+        self.stats_by_model = StatsByModel()
         self._catalogue = catalogue
         self._declared = declared
 
-    def rejected(self, message: Predict, status: Status) -> None:
+    def count_rejected(self, message: Predict, status: Status) -> None:
         """A request that never was open."""
         if message.application and not message.model:
             name = message.application if message.application in self._declared else ""
             self.stats.count(f"{PREFIX}requests_total", name, status.name)
         else:
-            labels = self._catalogue.labels(message.model, message.version)
+            labels = self._catalogue.metric_labels(message.model, message.version)
             self.stats.count("nv_inference_request_failure", *labels, status.name)
 
-    def ended(self, now_ns: int, request: Request, answer: Answer) -> None:
+    def count_finished(self, now_ns: int, request: Request, answer: Answer) -> None:
         """An open request has its one answer."""
         spec, status = request.spec, Status(answer.status).name
         took_ns, slack_ns = now_ns - request.arrival_ns, request.deadline_ns - now_ns
         if request.application is None:
-            self.statistics.observe(now_ns, spec, answer, request.query.rows, took_ns, slack_ns)
+            self.stats_by_model.observe(now_ns, spec, answer, request.query.rows, took_ns, slack_ns)
             if answer.status != Status.OK:
                 self.stats.count("nv_inference_request_failure", spec.name, spec.version, status)
         elif spec.name in self._declared:
@@ -177,7 +143,7 @@ class Counts:
             if answer.defaulted:
                 self.stats.count(f"{PREFIX}defaulted_total", spec.name)
 
-    def withdrawn(self, applications: Iterable[str]) -> None:
+    def drop_applications(self, applications: Iterable[str]) -> None:
         """Forget what was counted of these: whoever declares new names for ever would fill the memory."""
         if names := tuple(applications):
             self.stats.forget(PREFIX, *names)
