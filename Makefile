@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HOROLOGE_WORKER_CACHE ?= $(CACHE)/horologe
 export HOROLOGE_PROFILER_STATE ?= $(CACHE)/horologe
 
-DISTRIBUTION := pyproject.toml constraints.txt
+DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
 .PHONY: help setup demo up test check bench docs clean
 .DEFAULT_GOAL := help
@@ -35,7 +35,7 @@ test: $(STAMPS)/dev ## all tests that need neither a GPU nor root
 check: $(STAMPS)/dev ## lint, types, import contracts, generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy apps libs services tests
+	$(BIN)/mypy apps libs services tests experiments
 	$(BIN)/lint-imports --no-cache
 	@if [ -f docs/generate.py ]; then $(BIN)/python docs/generate.py --check; fi
 
@@ -66,5 +66,5 @@ $(STAMPS)/demo: $(STAMPS)/venv $(DISTRIBUTION)
 
 $(STAMPS)/dev: $(STAMPS)/venv $(DISTRIBUTION)
 	@echo "installing what development needs (once; a few minutes)"
-	@$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e ./experiments
 	@touch $@ $(STAMPS)/demo

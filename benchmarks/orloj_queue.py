@@ -123,7 +123,7 @@ def main() -> int:
     options = parser.parse_args()
     machine = table.machine()
     rng = np.random.default_rng(1)
-    groups = [Distribution.of(rng.lognormal(np.log(ms(median)), 0.5, 1000)) for median in MEDIANS_MS]
+    groups = [Distribution.from_samples(rng.lognormal(np.log(ms(median)), 0.5, 1000)) for median in MEDIANS_MS]
     scores = Scores(SIZES, groups, mixture(groups), BASE_NS)
     rows = [
         measure(name, scores, order, pending, options.steps)

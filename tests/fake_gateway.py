@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.application_outputs import answer_tensors, output_specs
-from horologe_common.applications import Application, undeclared
+from horologe_common.applications import Application, undeclared_application
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import Status, UnknownModel
 from horologe_common.wire import (
@@ -20,8 +20,8 @@ from horologe_common.wire import (
     Declare,
     Feedback,
     Models,
-    ModelStanding,
     ModelState,
+    ModelStatistics,
     Tensor,
     Withdraw,
 )
@@ -144,7 +144,7 @@ class FakeGateway:
 
     def find_application(self, name: str) -> tuple[Application, ModelSpec]:
         if name not in APPLICATIONS:
-            raise undeclared(name)
+            raise undeclared_application(name)
         application = APPLICATIONS[name]
         outputs = FLOATS_OUT if application.task == "any" else output_specs(application)
         return application, ModelSpec(name, "", "application", (FLOATS,), outputs, (1, 2, 4, 8))
@@ -162,7 +162,7 @@ class FakeGateway:
             return Applications(0, (), Status.UNKNOWN_MODEL, f"application: got {question.name!r}")
         if isinstance(question, Withdraw):
             return Applications(0, ())
-        standing = ModelStanding("echo", 1.0, False, 5, 1, 4, 3, 1.0)
+        standing = ModelStatistics("echo", 1.0, False, 5, 1, 4, 3, 1.0)
         return Applications(0, (ApplicationState(APPLICATIONS[question.name], 2, (standing,), 3),))
 
     def is_ready(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from builders import a_spec, a_state, sent
 from horologe_common.applications import Application
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Joined
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
@@ -74,7 +74,7 @@ class Desk:
         self.store = store if store is not None else Unplugged()
         self.now_ns = 0
         for address in (FRONTEND, CONTROLLER):
-            self.tell(address, Joined(address))
+            self.tell(address, PeerConnected(address))
         self.tell(CONTROLLER, Models(0, tuple(a_state(a_spec(name)) for name in models)))
 
     def tell(self, sender: str, message: Any, buffers: Any = ()) -> None:

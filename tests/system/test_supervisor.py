@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horologe_cli.local.supervisor import AT_ONCE, LONGEST_DELAY_S, STEADY_S, Backoff, ChildSpec, Exit, Supervisor
+from horologe_cli.local.supervisor import AT_ONCE, LONGEST_DELAY_S, STEADY_S, Backoff, ChildExit, ChildSpec, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ class Said:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.exits: list[Exit] = []
+        self.exits: list[ChildExit] = []
         self._news = threading.Condition()
 
     def line(self, name: str, line: str) -> None:
@@ -53,7 +53,7 @@ class Said:
             self.lines.append(line)
             self._news.notify_all()
 
-    def exit(self, exit: Exit) -> None:
+    def exit(self, exit: ChildExit) -> None:
         with self._news:
             self.exits.append(exit)
             self._news.notify_all()
@@ -107,7 +107,7 @@ def test_a_killed_child_is_started_again(supervise: Callable[..., Supervisor], s
     assert second["a"] != first["a"]
     assert second["b"] == first["b"]
     assert supervisor.restarts() == {"a": 1, "b": 0}
-    assert said.exits == [Exit("a", -signal.SIGKILL, False)]
+    assert said.exits == [ChildExit("a", -signal.SIGKILL, False)]
 
 
 def test_children_are_drained_stage_by_stage(supervise: Callable[..., Supervisor], said: Said) -> None:

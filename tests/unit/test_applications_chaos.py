@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from builders import a_spec, a_state, a_tensor, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -64,7 +64,7 @@ class Town:
         self.number = 0
         self.catalogue = Models(0, tuple(a_state(a_spec(name)) for name in MODELS))
         for address in (CONTROLLER, WORKER):
-            self.frontend.handle(self.now_ns, address, Joined(address), ())
+            self.frontend.handle(self.now_ns, address, PeerConnected(address), ())
         self.frontend.handle(self.now_ns, CONTROLLER, self.catalogue, ())
         self.link()
         self.declare("exp4")
@@ -76,16 +76,16 @@ class Town:
 
     def link(self) -> None:
         for address in (FRONTEND, CONTROLLER):
-            self.selector.handle(self.now_ns, address, Joined(address), ())
+            self.selector.handle(self.now_ns, address, PeerConnected(address), ())
         self.selector.handle(self.now_ns, CONTROLLER, self.catalogue, ())
-        self.frontend.handle(self.now_ns, self.selector.address, Joined(self.selector.address), ())
+        self.frontend.handle(self.now_ns, self.selector.address, PeerConnected(self.selector.address), ())
 
     def die(self) -> None:
         """The selector is killed, and is there again at once."""
         old = self.selector.address
         self.post = deque(one for one in self.post if old not in one[1:3])
         self.submits.clear()
-        self.frontend.handle(self.now_ns, old, Gone(old), ())
+        self.frontend.handle(self.now_ns, old, PeerDisconnected(old), ())
         self.selector = self.a_selector()
         self.link()
 
@@ -195,9 +195,9 @@ class Town:
             self.deadlines.pop(self.number, None)
 
     def controller_restarts(self) -> None:
-        self.selector.handle(self.now_ns, CONTROLLER, Gone(CONTROLLER), ())
+        self.selector.handle(self.now_ns, CONTROLLER, PeerDisconnected(CONTROLLER), ())
         self.submits.clear()
-        self.selector.handle(self.now_ns, CONTROLLER, Joined(CONTROLLER), ())
+        self.selector.handle(self.now_ns, CONTROLLER, PeerConnected(CONTROLLER), ())
 
     def withdraw(self) -> None:
         self.number += 1

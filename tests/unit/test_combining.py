@@ -23,7 +23,7 @@ def test_the_models_of_an_application_are_asked_and_combined() -> None:
     assert (answer.status, values, answer.models, answer.missing) == (0, [3], ("a", "b", "c"), ())
     assert answer.confidence == pytest.approx(2 / 3)
     assert not answer.defaulted
-    assert not answer.lingers
+    assert not answer.inputs_retained
     desk.selector.check()
 
 

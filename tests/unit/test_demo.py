@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from horologe_cli.demo.accuracy import Accuracy
-from horologe_cli.demo.demo_run import Findings, overload_promises, promises
+from horologe_cli.demo.demo_run import DemoResult, check_criteria, overload_criteria
 from horologe_common.clock import s
 from horologe_load.capacity_search import MOST_STEPS, PRECISION, Confirmation, Ramp
 from horologe_load.open_loop import Step, distinct, poisson, quantile_ms
@@ -103,7 +103,7 @@ def overload(**changes: object) -> Step:
 
 
 def test_a_graceful_overload_holds_every_promise() -> None:
-    assert all(promise.held for promise in overload_promises(peak(), overload()))
+    assert all(criterion.met for criterion in overload_criteria(peak(), overload()))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_graceful_overload_holds_every_promise() -> None:
     ],
 )
 def test_each_promise_can_be_broken(changes: dict[str, object], broken: str) -> None:
-    failed = [promise.what for promise in overload_promises(peak(), overload(**changes)) if not promise.held]
+    failed = [criterion.name for criterion in overload_criteria(peak(), overload(**changes)) if not criterion.met]
     assert len(failed) == 1
     assert broken in failed[0]
 
@@ -128,20 +128,20 @@ def accuracies(share: float = 0.97, models: int = 3) -> list[Accuracy]:
 
 
 def test_everything_held() -> None:
-    found = Findings(accuracies=accuracies(), peak=peak(), overload=overload())
-    found.promises = promises(found)
-    assert found.held
+    found = DemoResult(accuracies=accuracies(), peak=peak(), overload=overload())
+    found.criteria = check_criteria(found)
+    assert found.passed
 
 
 @pytest.mark.parametrize(
     "found",
     [
-        Findings(),
-        Findings(accuracies=accuracies()),
-        Findings(accuracies=accuracies(share=0.5), peak=peak(), overload=overload()),
-        Findings(accuracies=accuracies(models=2), peak=peak(), overload=overload()),
+        DemoResult(),
+        DemoResult(accuracies=accuracies()),
+        DemoResult(accuracies=accuracies(share=0.5), peak=peak(), overload=overload()),
+        DemoResult(accuracies=accuracies(models=2), peak=peak(), overload=overload()),
     ],
 )
-def test_what_was_not_shown_did_not_hold(found: Findings) -> None:
-    found.promises = promises(found)
-    assert not found.held
+def test_what_was_not_shown_did_not_hold(found: DemoResult) -> None:
+    found.criteria = check_criteria(found)
+    assert not found.passed

@@ -48,7 +48,7 @@ def distributions(draw: st.DrawFn) -> Distribution:
     count = draw(st.integers(1, 6))
     widths = draw(st.lists(st.integers(1, 10_000), min_size=count, max_size=count))
     counts = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count).filter(any))
-    return Distribution.counted(draw(st.integers(0, 20_000)) + np.cumsum([0, *widths]), counts)
+    return Distribution.from_counts(draw(st.integers(0, 20_000)) + np.cumsum([0, *widths]), counts)
 
 
 several = st.lists(distributions(), min_size=1, max_size=6)
@@ -87,8 +87,8 @@ def test_of_like_ones_it_is_equation_6(one: Distribution, k: int) -> None:
 def three() -> list[Distribution]:
     """Of different shapes, one of them with a gap."""
     return [
-        Distribution.counted([ms(1), ms(5), ms(40), ms(41)], [5, 0, 3]),
-        Distribution.counted([ms(10), ms(20), ms(30)], [1, 2]),
+        Distribution.from_counts([ms(1), ms(5), ms(40), ms(41)], [5, 0, 3]),
+        Distribution.from_counts([ms(10), ms(20), ms(30)], [1, 2]),
         Distribution.point(ms(25)),
     ]
 
@@ -130,8 +130,8 @@ def test_a_batch_of_one_takes_what_its_request_takes_alone() -> None:
 def test_what_takes_less_than_the_base_adds_nothing() -> None:
     assert Distribution.point(ms(3)).batch(ms(5), 8).mean_ns == pytest.approx(ms(5), abs=8)
     half = mixture([Distribution.point(ms(3)), Distribution.point(ms(7))])
-    assert half.above(ms(5)).cdf(0) == pytest.approx(0.5)
-    assert half.above(ms(5)).mean_ns == pytest.approx(ms(1), abs=1)
+    assert half.excess_over(ms(5)).cdf(0) == pytest.approx(0.5)
+    assert half.excess_over(ms(5)).mean_ns == pytest.approx(ms(1), abs=1)
 
 
 @given(several, st.data())
@@ -165,7 +165,7 @@ samples_ns = st.lists(st.integers(0, 10**10), min_size=1, max_size=300)
 
 @given(samples_ns, st.integers(2, 64))
 def test_a_histogram_of_samples_is_near_them(samples: list[int], bins: int) -> None:
-    found = Distribution.of(samples, bins)
+    found = Distribution.from_samples(samples, bins)
     assert found.mean_ns == pytest.approx(np.mean(samples))
     assert found.mass.size <= max(3 * bins, 1)
     assert found.edges_ns[0] == min(samples) - 0.5
@@ -177,11 +177,11 @@ def test_a_histogram_of_samples_is_near_them(samples: list[int], bins: int) -> N
 def test_modes_stay_apart_and_ties_stay_points() -> None:
     rng = np.random.default_rng(SEED)
     samples = np.concatenate((rng.normal(ms(20), ms(1), 700), rng.normal(ms(200), ms(1), 300)))
-    found = Distribution.of(samples)
+    found = Distribution.from_samples(samples)
     assert found.cdf(ms(30)) == pytest.approx(0.7)
     assert found.cdf(ms(190)) == pytest.approx(0.7)
     assert found.maximum(4).mean_ns == pytest.approx(rng.choice(samples, (50_000, 4)).max(axis=1).mean(), rel=0.01)
-    static = Distribution.of([ms(5)] * 100)
+    static = Distribution.from_samples([ms(5)] * 100)
     assert static.mass.size == 1
     assert static.quantile_ns(0.99) == pytest.approx(ms(5), abs=1)
 
@@ -189,7 +189,7 @@ def test_modes_stay_apart_and_ties_stay_points() -> None:
 def test_coarse_ones_keep_mean_and_range() -> None:
     fine = maximum_of(three() * 2)
     many = mixture([fine.affine(ms(shift), 1.0) for shift in range(40)])
-    few = many.coarse(16)
+    few = many.coarsen(16)
     assert many.mass.size > 48 >= few.mass.size
     assert few.mean_ns == many.mean_ns
     assert few.cdf(few.edges_ns) == pytest.approx(many.cdf(few.edges_ns))
@@ -229,9 +229,9 @@ def test_what_is_no_distribution_is_named(edges: list[float], mass: list[float],
 
 def test_nothing_makes_no_distribution() -> None:
     with pytest.raises(ValueError, match="samples_ns"):
-        Distribution.of([])
+        Distribution.from_samples([])
     with pytest.raises(ValueError, match="counts"):
-        Distribution.counted([0, 1], [0])
+        Distribution.from_counts([0, 1], [0])
     for combine in (mixture, maximum_of):
         with pytest.raises(ValueError, match="parts"):
             combine([])

@@ -17,7 +17,7 @@ from builders import a_spec
 from horologe_common.clock import NEVER_NS, monotonic_ns, ms, s, us
 from horologe_common.models import TensorSpec
 from horologe_common.status import ModelFailed, Status
-from horologe_common.wire.frames import header_of
+from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
 from horologe_gpu_worker.execution.batching import assemble, results
 from horologe_gpu_worker.execution.executors import Executors
@@ -122,9 +122,9 @@ def house(shelf: Shelf) -> Iterator[House]:
 def an_exec(
     values: Sequence[float], action_id: int = 1, model: str = "sum/1", batch_size: int = 0, **window: Any
 ) -> Operation:
-    header, whole = header_of("x", an_input(values))
+    header, whole = encode_array("x", an_input(values))
     parts = [memoryview(whole)[16 * at : 16 * at + 16] for at in range(len(values))]
-    size = batch_size or a_spec().compiled(len(values))
+    size = batch_size or a_spec().compiled_batch_size(len(values))
     return Operation(action_id, 0, "exec", model, size, len(values), inputs=[(header, parts)], **window)
 
 
@@ -341,7 +341,7 @@ def test_parts_are_joined_in_order_and_padded_with_the_last_row(rows: list[list[
         raw = an_input([float(value) for value in part]).tobytes()
         parts.append(memoryview(bytes(shift) + raw)[shift:])
     count = sum(map(len, rows))
-    header = header_of("x", np.zeros((count, 4), np.float32))[0]
+    header = encode_array("x", np.zeros((count, 4), np.float32))[0]
     operation = Operation(1, 0, "exec", "sum/1", 16, count, inputs=[(header, parts)])
     space = Workspace()
     for _ in range(2):  # the second time the space is not clean
@@ -353,7 +353,7 @@ def test_parts_are_joined_in_order_and_padded_with_the_last_row(rows: list[list[
 
 
 def test_strings_are_joined_and_padded_with_the_last_one() -> None:
-    header, buffer = header_of("x", np.array([[b"a"], [b"bc"]], object))
+    header, buffer = encode_array("x", np.array([[b"a"], [b"bc"]], object))
     operation = Operation(1, 0, "exec", "m/1", 4, 2, inputs=[(header, [buffer])])
     assert assemble(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b"bc"], [b"bc"]]
 

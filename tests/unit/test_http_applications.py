@@ -71,7 +71,7 @@ def test_a_name_that_is_no_text_is_unknown(name: str) -> None:
 def test_all_applications_are_listed() -> None:
     listed = content(ask("GET", "/v1/applications"))["applications"]
     assert [one["application"]["name"] for one in listed] == ["digits", "texts", "echo"]
-    assert "standings" not in listed[0]
+    assert "statistics" not in listed[0]
 
 
 def test_one_application_has_standings_in_a_context() -> None:
@@ -79,7 +79,7 @@ def test_one_application_has_standings_in_a_context() -> None:
     shown = content(ask("GET", f"{DIGITS}?context=user%201", port=port))
     assert port.calls == [ApplicationInfo(0, "digits", "user 1")]
     assert (shown["revision"], shown["contexts"]) == (2, 3)
-    assert shown["standings"] == [
+    assert shown["statistics"] == [
         {
             "model": "echo",
             "weight": 1.0,

@@ -45,9 +45,9 @@ def test_values_are_forgotten_by_their_first_label_or_all_of_a_kind() -> None:
         stats.set("horologe_application_model_loss_total", name, "m", to=1)
         stats.observe("horologe_application_request_seconds", name, value=us(1))
     stats.set("horologe_pages_free", "one", "0", to=1)
-    stats.forget("horologe_application_", "one", "two")
+    stats.remove_values("horologe_application_", "one", "two")
     assert {key[1] for key in (*stats.values, *stats.histograms)} == {"three", "one"}
-    stats.forget("horologe_application_")
+    stats.remove_values("horologe_application_")
     assert ([*stats.values], stats.histograms) == ([("horologe_pages_free", "one", "0")], {})
 
 

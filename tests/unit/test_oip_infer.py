@@ -265,7 +265,7 @@ def test_body_that_is_no_request(body: bytes) -> None:
 
 def test_duplicates_and_unknown_outputs() -> None:
     assert "given twice" in error(post({"inputs": [GOOD["inputs"][0]] * 2}))
-    assert "asked for twice" in error(post({**GOOD, "outputs": [{"name": "out"}] * 2}))
+    assert "requested twice" in error(post({**GOOD, "outputs": [{"name": "out"}] * 2}))
     assert "output 'nope': unknown, wanted one of out" in error(post({**GOOD, "outputs": [{"name": "nope"}]}))
 
 
@@ -284,7 +284,7 @@ def test_binary_size_that_lies(size: Any) -> None:
 def test_binary_body_cut_off_or_too_long() -> None:
     header = {"inputs": [{**ROW, "parameters": {"binary_data_size": 16}}]}
     assert "only 15 bytes are left" in error(binary(header, FOUR[:-1]))
-    assert "1 bytes behind the last binary input" in error(binary(header, FOUR + b"!"))
+    assert "1 bytes after the last binary input" in error(binary(header, FOUR + b"!"))
 
 
 @pytest.mark.parametrize(

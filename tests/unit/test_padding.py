@@ -16,7 +16,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import Status
 from horologe_common.wire import Ship, Shipped
-from horologe_common.wire.frames import header_of
+from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Operation
 from horologe_gpu_worker.execution.batching import assemble
 from horologe_gpu_worker.execution.io_cache import Workspace
@@ -60,7 +60,7 @@ def batch(spec: ModelSpec, *requests: Sequence[Any]) -> tuple[list[Operation], l
     told(worker, 0, CONTROLLER, an_infer(rows=rows, model=spec.key))
     items, buffers = [], []
     for at, arrays in enumerate(requests):
-        made = [header_of(tensor.name, array) for tensor, array in zip(spec.inputs, arrays, strict=True)]
+        made = [encode_array(tensor.name, array) for tensor, array in zip(spec.inputs, arrays, strict=True)]
         items.append(Shipped(100 + at, tuple(header for header, _ in made)))
         buffers += [buffer for _, buffer in made]
     outs = told(worker, 1, HOLDER, Ship(1, HOLDER, tuple(items)), buffers)

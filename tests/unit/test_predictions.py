@@ -9,7 +9,7 @@ import pytest
 
 from horologe_common.applications import Application
 from horologe_common.status import InvalidInput
-from horologe_common.wire.frames import array_of, header_of
+from horologe_common.wire.frames import decode_array, encode_array
 from horologe_selector.core.predictions.tensor_values import tensors_of, values_of
 from horologe_selector.policy import Guess
 
@@ -21,7 +21,7 @@ REGRESSION = Application("prices", ("trees",), task="regression")
 
 
 def values(application: Application, **outputs: NDArray[Any]) -> tuple[float, ...]:
-    tensors, buffers = zip(*(header_of(name, array) for name, array in outputs.items()), strict=True)
+    tensors, buffers = zip(*(encode_array(name, array) for name, array in outputs.items()), strict=True)
     return values_of(application, tensors, buffers)
 
 
@@ -79,7 +79,7 @@ def test_what_is_neither_is_told_as_it_came(application: Application, array: NDA
 def answered(application: Application, guesses: list[Guess], defaulted: list[bool]) -> dict[str, NDArray[Any]]:
     tensors, buffers = tensors_of(application, guesses, defaulted)
     assert [tensor.nbytes for tensor in tensors] == list(map(len, buffers))
-    return {tensor.name: array_of(tensor, buffer) for tensor, buffer in zip(tensors, buffers, strict=True)}
+    return {tensor.name: decode_array(tensor, buffer) for tensor, buffer in zip(tensors, buffers, strict=True)}
 
 
 @pytest.mark.parametrize(("application", "dtype"), [(CLASSES, np.int64), (REGRESSION, np.float64)])

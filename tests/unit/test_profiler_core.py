@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.models import ModelSpec
-from horologe_common.recording.snapshot import light, restore, snapshot
+from horologe_common.recording.snapshot import restore, snapshot, strip_tensors
 from horologe_common.status import Status
 from horologe_common.wire import (
     Cancel,
@@ -37,7 +37,7 @@ def a_profiler(*specs: ModelSpec, **settings: Any) -> Profiler:
     """Connected, one model known."""
     profiler = Profiler("profiler/0#1", ProfilerSettings(**({"busy_share": 0.5, "busy_burst_ns": 0} | settings)))
     for address in (FRONTEND, CONTROLLER, WORKER):
-        profiler.handle(0, address, Joined(address), ())
+        profiler.handle(0, address, PeerConnected(address), ())
     announce(profiler, *(specs or (a_spec(batch_sizes=(1,)),)))
     return profiler
 
@@ -105,7 +105,7 @@ def test_what_was_learned_is_told_the_controller_and_kept() -> None:
     sent(profiler, Distributions)
     profiler.tick(now_ns + s(3))
     (message,) = sent(profiler, Distributions, CONTROLLER)
-    (part,) = message.parts
+    (part,) = message.histograms
     assert (message.model, part.application, part.length) == ("sum/1", "chat", 0)
     assert (part.edges_ns, part.counts) == ((ms(2), ms(2) + 1), (6,))
     kept = sent(profiler, Kept, profiler.store)
@@ -128,11 +128,11 @@ def test_a_new_controller_is_told_all_at_once() -> None:
     now_ns = learned(profiler, ms(2))
     profiler.tick(now_ns + s(3))
     sent(profiler, Distributions)
-    profiler.handle(now_ns, CONTROLLER, Gone(CONTROLLER), ())
-    profiler.handle(now_ns, "controller/0#2", Joined("controller/0#2"), ())
+    profiler.handle(now_ns, CONTROLLER, PeerDisconnected(CONTROLLER), ())
+    profiler.handle(now_ns, "controller/0#2", PeerConnected("controller/0#2"), ())
     profiler.tick(now_ns)
     (message,) = sent(profiler, Distributions, "controller/0#2")
-    assert sum(message.parts[0].counts) == 20
+    assert sum(message.histograms[0].counts) == 20
 
 
 def test_it_takes_no_more_than_its_share_of_a_device() -> None:
@@ -232,7 +232,7 @@ def test_without_a_controller_nothing_is_run_and_nothing_grows() -> None:
     profiler = a_profiler()
     sample(profiler)
     assert len(sent(profiler, Submit)) == 1
-    profiler.handle(1, CONTROLLER, Gone(CONTROLLER), ())
+    profiler.handle(1, CONTROLLER, PeerDisconnected(CONTROLLER), ())
     profiler.tick(1)
     profiler.check()
     assert profiler.pending() == 0
@@ -241,7 +241,7 @@ def test_without_a_controller_nothing_is_run_and_nothing_grows() -> None:
     assert sent(profiler, Submit) == []
     assert profiler.wakeup_ns() is None
     assert profiler.staging.held_bytes == 16 * 16
-    profiler.handle(3, "controller/0#2", Joined("controller/0#2"), ())
+    profiler.handle(3, "controller/0#2", PeerConnected("controller/0#2"), ())
     profiler.tick(3)
     assert len(sent(profiler, Submit, "controller/0#2")) == 1
 
@@ -299,7 +299,7 @@ def test_another_content_under_the_same_name_is_learned_anew() -> None:
     now_ns = learned(profiler, ms(2))
     announce(profiler, a_spec(batch_sizes=(1,), content_hash="another"))
     profiler.tick(now_ns + s(5))
-    assert sent(profiler, Distributions)[-1].parts == ()
+    assert sent(profiler, Distributions)[-1].histograms == ()
     run(profiler, now_ns + s(6), ms(9))
 
 
@@ -357,7 +357,7 @@ def test_its_state_can_be_recorded() -> None:
     for one in (profiler, again):
         one.out.clear()
         one.tick(s(100))
-    assert light(again.out[-1].message) == light(profiler.out[-1].message)
+    assert strip_tensors(again.out[-1].message) == strip_tensors(profiler.out[-1].message)
 
 
 @given(st.data())
@@ -377,8 +377,8 @@ def test_whatever_comes_in_whatever_order_everything_has_one_end(data: st.DataOb
             case "refused" if open_:
                 profiler.handle(now_ns, CONTROLLER, Outcome(open_.pop().id, int(Status.REFUSED)), ())
             case "controller":
-                profiler.handle(now_ns, CONTROLLER, Gone(CONTROLLER), ())
-                profiler.handle(now_ns, CONTROLLER, Joined(CONTROLLER), ())
+                profiler.handle(now_ns, CONTROLLER, PeerDisconnected(CONTROLLER), ())
+                profiler.handle(now_ns, CONTROLLER, PeerConnected(CONTROLLER), ())
             case "models":
                 announce(profiler, *data.draw(st.sampled_from([(), (a_spec(batch_sizes=(1, 2, 4)),)])))
         profiler.tick(now_ns)

@@ -77,7 +77,7 @@ def test_after_a_step_the_published_distribution_is_the_new_one_within_a_window(
     after = [max(1, round(took_ns * scale)) for took_ns in after]
     step_ns = learn(memory, KEY, before)
     learn(memory, KEY, after * 10, step_ns)
-    part = published(memory).parts[0]
+    part = published(memory).histograms[0]
     assert part.edges_ns[0] >= min(after)
     assert part.edges_ns[-1] <= max(after) + 1
 
@@ -88,7 +88,7 @@ def test_a_clear_step_is_followed_after_a_few_runs(factor: float) -> None:
     step_ns = learn(memory, KEY, [ms(10) + number * 1000 for number in range(40)])
     memory.tried(step_ns, "m/1", Point(4, 0, ms(40)))
     learn(memory, KEY, [round(ms(10) * factor) + number * 1000 for number in range(DRIFT)], step_ns)
-    part = published(memory).parts[0]
+    part = published(memory).histograms[0]
     assert part.edges_ns[0] == round(ms(10) * factor)
     assert sum(part.counts) == DRIFT
     assert memory.points("m/1") == []
@@ -118,7 +118,7 @@ def test_any_length_weighs_ranges_by_how_often_they_came_not_by_how_often_they_w
     learn(memory, long, [ms(9)] * 20, length=100)
     for _ in range(160):
         memory.sampled(0, short)
-    whole, *ranges = published(memory).parts
+    whole, *ranges = published(memory).histograms
     assert [part.length for part in (whole, *ranges)] == [0, 10, 100]
     assert (whole.counts[0], whole.counts[-1]) == (36, 4)
     assert [sum(part.counts) for part in ranges] == [20, 20]
@@ -144,7 +144,7 @@ def test_a_range_that_was_hardly_run_has_the_times_of_the_others_if_length_expla
         learn(memory, Key("m/1", "", bound_of(length)), [ms(1) + 10_000 * length] * 5, length=length)
     memory.sampled(0, Key("m/1", "", bound_of(80)))
     bound = bound_of(80)
-    (part,) = [part for part in published(memory).parts if part.length == bound]
+    (part,) = [part for part in published(memory).histograms if part.length == bound]
     assert part.edges_ns[0] == pytest.approx(ms(1) + 10_000 * bound, rel=1e-3)
     assert part.edges_ns[-1] == pytest.approx(ms(1) + 10_000 * bound, rel=1e-3)
 
@@ -154,13 +154,16 @@ def test_where_length_explains_little_nothing_is_lent() -> None:
     for number, length in enumerate((10, 40, 160)):
         learn(memory, Key("m/1", "", bound_of(length)), [ms(1 + 5 * (number % 2))] * 5, length=length)
     memory.sampled(0, Key("m/1", "", bound_of(80)))
-    assert [part.length for part in published(memory).parts] == [0, *(bound_of(length) for length in (10, 40, 160))]
+    assert [part.length for part in published(memory).histograms] == [
+        0,
+        *(bound_of(length) for length in (10, 40, 160)),
+    ]
 
 
 def test_too_few_times_are_not_published() -> None:
     memory = a_memory()
     learn(memory, KEY, [100] * 4)
-    assert published(memory).parts == ()
+    assert published(memory).histograms == ()
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 100), st.integers(0, 10**11)), min_size=1, max_size=200))

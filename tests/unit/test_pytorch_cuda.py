@@ -19,7 +19,7 @@ from bench_gpu.pretend import pretend_cuda
 from bench_gpu.rig import Rig
 from cuda_cases import *  # noqa: F403 (its tests are run here)
 from horologe_common.status import Status
-from horologe_common.wire.frames import header_of
+from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
 from horologe_gpu_worker.execution.device import Device
 from horologe_gpu_worker.repository import profiling
@@ -113,7 +113,7 @@ def test_batches_go_through_the_lanes_work_between_load_and_unload(
             for rows in (1, 2):
                 x = np.random.default_rng(rows).random((rows, 4), np.float32)
                 parts = [memoryview(x[row].tobytes()) for row in range(rows)]
-                ready = do("input", rows, inputs=[(header_of("x", x)[0], parts)])
+                ready = do("input", rows, inputs=[(encode_array("x", x)[0], parts)])
                 ran = do("exec", rows, staged=ready.staged)
                 assert ran.device_ns > 0
                 [(got, content)] = do("output", rows, staged=ran.staged).outputs

@@ -72,7 +72,7 @@ class House(Desk):
         sent(self.selector, Applications)
         self.tell(FRONTEND, ApplicationInfo(1, "digits", context))
         (told,) = sent(self.selector, Applications, FRONTEND)
-        return {one.model: (round(one.weight, 3), one.observations) for one in told.applications[0].standings}
+        return {one.model: (round(one.weight, 3), one.observations) for one in told.applications[0].statistics}
 
 
 def test_feedback_on_an_answer_is_learned_kept_and_acknowledged() -> None:

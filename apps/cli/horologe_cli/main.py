@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
+from importlib.metadata import entry_points
 
 import typer
 
 from horologe_cli.commands import applications, demo, machine, models, predict, profile, simulation, up
+
+COMMANDS_GROUP = "horologe.commands"
+"""Entry point group of commands that other distributions add, for example `horologe experiment`."""
 
 app = typer.Typer(
     name="horologe",
@@ -35,8 +37,8 @@ for command in (
     machine.keys,
 ):
     app.command()(command)
-if find_spec("horologe_experiments"):  # only in a checkout: it is not part of the wheel
-    app.command()(import_module("horologe_experiments.command").experiment)
+for entry_point in entry_points(group=COMMANDS_GROUP):
+    app.command(entry_point.name)(entry_point.load())
 app.add_typer(applications.app, name="application")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:8003"
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """Exit codes, the same for every command."""
 
     OK = 0
@@ -48,7 +48,7 @@ def console() -> Console:
     return Console(highlight=False)
 
 
-def notes() -> Console:
+def stderr_console() -> Console:
     """For people only: what is said here goes to standard error."""
     from rich.console import Console
 
@@ -60,50 +60,50 @@ def print_json(document: Any) -> None:
     sys.stdout.flush()
 
 
-def fail(message: str, code: Exit = Exit.FAILED) -> NoReturn:
+def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
     """End the command with one line on standard error."""
     sys.stderr.write(f"horologe: {message}\n")
     raise SystemExit(int(code))
 
 
-def client(endpoint: str, keys: str = "") -> Client:
+def open_client(endpoint: str, keys: str = "") -> Client:
     """A client of `endpoint`. Ends the command where it cannot be one."""
     from horologe import Client
     from horologe_common.status import HorologeError
 
     if not endpoint.startswith(("tcp://", "ipc://")):
-        fail(f"--endpoint: got {endpoint!r}, wanted tcp://HOST:PORT or ipc://PATH", Exit.USAGE)
+        fail(f"--endpoint: got {endpoint!r}, wanted tcp://HOST:PORT or ipc://PATH", ExitCode.USAGE)
     try:
         return Client(endpoint, keys=keys or None)
     except (HorologeError, OSError, ValueError) as error:
-        fail(f"--endpoint {endpoint}: {error}", Exit.USAGE)
+        fail(f"--endpoint {endpoint}: {error}", ExitCode.USAGE)
 
 
-def exit_for(error: Exception, endpoint: str) -> NoReturn:
+def fail_with(error: Exception, endpoint: str) -> NoReturn:
     """End the command with what a `HorologeError` says."""
     from horologe_common.service.settings import SettingsError
     from horologe_common.status import HorologeError, Lost
 
     if isinstance(error, SettingsError):
-        fail(error.reason, Exit.USAGE)
+        fail(error.reason, ExitCode.USAGE)
     if isinstance(error, Lost) and endpoint:
-        fail(f"no answer from {endpoint}: {error}; is it running? (`horologe up`, --endpoint)", Exit.UNREACHABLE)
+        fail(f"no answer from {endpoint}: {error}; is it running? (`horologe up`, --endpoint)", ExitCode.UNREACHABLE)
     if isinstance(error, HorologeError):
         again = f"; possible in {error.retry_after_ns / 1e6:.1f} ms" if error.retry_after_ns else ""
         fail(f"{error.status.name}: {error}{again}")
     raise error
 
 
-def asked(endpoint: str, keys: str, question: Callable[[Client], Any]) -> Any:
+def call_server(endpoint: str, keys: str, question: Callable[[Client], Any]) -> Any:
     """What the server answers; ends the command if that is an error."""
-    with client(endpoint, keys) as asking:
+    with open_client(endpoint, keys) as client:
         try:
-            return question(asking)
+            return question(client)
         except Exception as error:
-            exit_for(error, endpoint)
+            fail_with(error, endpoint)
 
 
-def done(document: dict[str, Any], words: str, json: bool) -> None:
+def print_result(document: dict[str, Any], words: str, json: bool) -> None:
     """What a command says that has done what it was to do."""
     if json:
         print_json(document)

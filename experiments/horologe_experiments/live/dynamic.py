@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_cli.local.local_services import READY_S, benchmark_model, machine, services
+from horologe_cli.local.local_services import READY_S, benchmark_model, describe_machine, local_services
 from horologe_common.clock import ms
 from horologe_experiments.harness.experiment import Bar, Findings, scene
 from horologe_experiments.live.finish_rates import NEAR, ROLLING, of_run, settled_s, windows
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from horologe_cli.local.local_system import Embedded
+    from horologe_cli.local.local_system import LocalSystem
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.live.text_traffic import Text
 
@@ -153,25 +153,25 @@ def _times_ms(alone: Mapping[int, float], lengths: Any) -> Any:
     return np.interp(lengths, list(alone), list(alone.values()))
 
 
-def _services(folder: Path, side: Side) -> Embedded:
+def _services(folder: Path, side: Side) -> LocalSystem:
     """With nothing learned, but for the worker's profile of the model: that is measured once for all."""
     sets = f"worker.cache={folder / 'cache'}", f"controller.scheduler={side.scheduler}", "profiler.state=", *side.sets
-    return services(folder / "models", sets, profiler=side.profiler)
+    return local_services(folder / "models", sets, profiler=side.profiler)
 
 
-async def _probe(house: Embedded, place: Scene) -> dict[int, float]:
+async def _probe(house: LocalSystem, place: Scene) -> dict[int, float]:
     from horologe import AsyncClient
 
     house.wait_ready(READY_S)
-    async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
+    async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
         return await alone_ms(client, place.model, place.lengths, place.probes)
 
 
-async def _replay(house: Embedded, place: Scene, texts: list[Text], slo_ns: int) -> list[Ended]:
+async def _replay(house: LocalSystem, place: Scene, texts: list[Text], slo_ns: int) -> list[Ended]:
     from horologe import AsyncClient
 
     house.wait_ready(READY_S)
-    async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
+    async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
         await client.predict(place.model, inputs_of(place.lengths[0], 0), timeout=PATIENCE_S)  # a LOAD is no arrival's
         return await Replay(client, place.model, [one.name for one in place.applications], slo_ns).run(texts)
 
@@ -199,7 +199,7 @@ def _facts(place: Scene, runs: Sequence[Run]) -> dict[str, str]:
         statistics.median(getattr(run, field) for run in runs) for field in ("mean_ms", "p99_ms", "possible")
     )
     return {
-        "machine": f"{machine()}, shared by client, edge, worker and profiler",
+        "machine": f"{describe_machine()}, shared by client, edge, worker and profiler",
         "applications": "; ".join(
             f"{one.name}: {one.share:g} of the requests, {one.median:g} tokens (median), {one.least} to {one.most}"
             for one in place.applications

@@ -88,7 +88,7 @@ def durations(told: Told) -> ModelDurations | None:
         solo_ns, length = history.solo_ns[chosen], history.length[chosen]
         ranges = _ranges(length) if told.lengths else [(0, np.ones(len(length), bool))]
         name = f"application {application}"
-        parts += [Part(name, longest, Distribution.of(solo_ns[inside])) for longest, inside in ranges]
+        parts += [Part(name, longest, Distribution.from_samples(solo_ns[inside])) for longest, inside in ranges]
     known = ModelDurations(_base_ns(history), parts)
     return known if known.spread >= STEADY else None
 

@@ -11,13 +11,13 @@ from horologe_cli.output import console
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horologe import Application, ApplicationState, ModelStanding, Reply
+    from horologe import Application, ApplicationState, ModelStatistics, Reply
 
 
 def print_application(state: ApplicationState) -> None:
     """For people, as all that prints."""
     out, one = console(), state.application
-    contexts = f", contexts in memory: {state.contexts}" if state.standings else ""
+    contexts = f", contexts in memory: {state.contexts}" if state.statistics else ""
     out.print(f"{one.name}  revision {state.revision}{contexts}", markup=False, style="bold")
     for line in _lines(one):
         out.print(f"  {line}", markup=False, soft_wrap=True)
@@ -26,9 +26,9 @@ def print_application(state: ApplicationState) -> None:
     )
     for column in table.columns[1:]:
         column.justify = "right"
-    for standing in state.standings:
+    for standing in state.statistics:
         table.add_row(*_row(standing))
-    if state.standings:
+    if state.statistics:
         out.print(table)
 
 
@@ -52,7 +52,7 @@ def _setting(value: float | Mapping[str, float]) -> str:
     return " ".join(f"{model}={number:g}" for model, number in value.items())
 
 
-def _row(standing: ModelStanding) -> list[str]:
+def _row(standing: ModelStatistics) -> list[str]:
     name = f"{standing.model} (shadow)" if standing.shadow else standing.model
     agreed = f"{standing.agreed / standing.answered:.1%}" if standing.answered else "-"
     loss = f"{standing.loss / standing.observations:.3f}" if standing.observations else "-"

@@ -1,4 +1,4 @@
-"""`horologe application ...`: applications over models, made, shown and deleted; and used (asking.py)."""
+"""`horologe application ...`: applications over models, made, shown and deleted; and used (client.py)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from horologe_cli.commands.asking import Context, Name, feedback, predict
 from horologe_cli.output import (
     DEFAULT_ENDPOINT,
     Endpoint,
-    Exit,
+    ExitCode,
     Json,
     Keys,
-    asked,
+    call_server,
     console,
-    done,
     fail,
-    notes,
     print_json,
+    print_result,
+    stderr_console,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def list_(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = F
       horologe application list
       horologe application list --json | jq '.[].application.name'
     """
-    states: list[ApplicationState] = asked(endpoint, keys, lambda asking: asking.applications())
+    states: list[ApplicationState] = call_server(endpoint, keys, lambda client: client.applications())
     if json:
         print_json([_document(state) for state in states])
         return
@@ -73,7 +73,7 @@ def show(
       horologe application show digits
       horologe application show digits --context user-1 --json
     """
-    _show(asked(endpoint, keys, lambda asking: asking.application(name, context)), json)
+    _show(call_server(endpoint, keys, lambda client: client.application(name, context)), json)
 
 
 @app.command()
@@ -107,11 +107,11 @@ def create(
         --set weights.digits-cnn/1=95 --set weights.digits-cnn/2=5
       horologe application create --file digits.toml
     """
-    from horologe_cli.commands.declaration import absent_models, declaration, settings_of
+    from horologe_cli.commands.declaration import missing_models, parse_policy_settings, read_application
     from horologe_common.status import InvalidInput
 
     try:
-        application = declaration(
+        application = read_application(
             name,
             file,
             {
@@ -121,7 +121,7 @@ def create(
                 "task": task,
                 "output": output,
                 "policy": policy,
-                "settings": settings_of(set_ or ()),
+                "settings": parse_policy_settings(set_ or ()),
                 "loss": loss,
                 "default": default,
                 "confidence": confidence,
@@ -130,13 +130,15 @@ def create(
             },
         )
     except InvalidInput as error:
-        fail(error.reason, Exit.USAGE)
-    state, absent = asked(
-        endpoint, keys, lambda asking: (asking.declare(application), absent_models(asking.models(), application))
+        fail(error.reason, ExitCode.USAGE)
+    state, absent = call_server(
+        endpoint, keys, lambda client: (client.declare(application), missing_models(client.models(), application))
     )
     _show(state, json)
     if absent:
-        notes().print(f"not served now, and missing until they are: {', '.join(absent)}", markup=False, soft_wrap=True)
+        stderr_console().print(
+            f"not served now, and missing until they are: {', '.join(absent)}", markup=False, soft_wrap=True
+        )
 
 
 @app.command()
@@ -147,8 +149,8 @@ def delete(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", j
     Example:
       horologe application delete digits
     """
-    asked(endpoint, keys, lambda asking: asking.withdraw(name))
-    done({"deleted": name}, f"deleted {name}", json)
+    call_server(endpoint, keys, lambda client: client.withdraw(name))
+    print_result({"deleted": name}, f"deleted {name}", json)
 
 
 @app.command()
@@ -159,7 +161,7 @@ def rollback(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "",
     Example:
       horologe application rollback digits
     """
-    _show(asked(endpoint, keys, lambda asking: asking.rollback(name)), json)
+    _show(call_server(endpoint, keys, lambda client: client.rollback(name)), json)
 
 
 for command in (predict, feedback):

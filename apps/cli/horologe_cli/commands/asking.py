@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, Exit, Json, Keys, asked, done, fail, print_json
+from horologe_cli.output import (
+    DEFAULT_ENDPOINT,
+    Endpoint,
+    ExitCode,
+    Json,
+    Keys,
+    call_server,
+    fail,
+    print_json,
+    print_result,
+)
 
 Name = Annotated[str, typer.Argument(help="Name of the application.", metavar="NAME")]
 Context = Annotated[
@@ -36,7 +46,7 @@ def predict(
     from horologe_cli.commands.predict import read_input
 
     inputs = read_input(source)
-    reply = asked(endpoint, keys, lambda asking: asking.ask(name, inputs, context=context, slo_ms=slo_ms))
+    reply = call_server(endpoint, keys, lambda client: client.ask(name, inputs, context=context, slo_ms=slo_ms))
     if json:
         print_json(answer_document(reply))
     else:
@@ -66,17 +76,19 @@ def feedback(
       horologe application feedback digits --prediction 1f0c... --truth 3
       horologe application feedback digits --input image.npy --truth 3 --context user-1
     """
-    from horologe_cli.commands.declaration import rows_of
+    from horologe_cli.commands.declaration import parse_truth
     from horologe_cli.commands.predict import read_input
     from horologe_common.status import InvalidInput
 
     if bool(prediction) == bool(source) or (source and len(truth) != 1):
-        fail("feedback: wanted --prediction for each --truth, or --input and one --truth", Exit.USAGE)
+        fail("feedback: wanted --prediction for each --truth, or --input and one --truth", ExitCode.USAGE)
     try:
-        truths = [rows_of(one) for one in truth]
+        truths = [parse_truth(one) for one in truth]
         ids = [bytes.fromhex(one) for one in prediction or ()]
     except (InvalidInput, ValueError) as error:
-        fail(f"feedback: {error}", Exit.USAGE)
+        fail(f"feedback: {error}", ExitCode.USAGE)
     inputs = [read_input(source)] if source else None
-    asked(endpoint, keys, lambda asking: asking.feedback(name, ids or None, truths, context=context, inputs=inputs))
-    done({"learned": len(truths)}, f"{name} has learned from {len(truths)}", json)
+    call_server(
+        endpoint, keys, lambda client: client.feedback(name, ids or None, truths, context=context, inputs=inputs)
+    )
+    print_result({"learned": len(truths)}, f"{name} has learned from {len(truths)}", json)

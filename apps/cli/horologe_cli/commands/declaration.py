@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import ModelState
 
 
-def declaration(name: str, file: str, fields: Mapping[str, Any]) -> Application:
+def read_application(name: str, file: str, fields: Mapping[str, Any]) -> Application:
     """`fields` go before those of the file, `name` before both. Raises `InvalidInput`, naming what is wrong."""
     found = _read(file) if file else {}
     found |= {field: value for field, value in fields.items() if value not in (None, (), {}, "")}
@@ -46,7 +46,7 @@ def _read(file: str) -> dict[str, Any]:
     return content
 
 
-def settings_of(sets: Sequence[str]) -> dict[str, float | dict[str, float]]:
+def parse_policy_settings(sets: Sequence[str]) -> dict[str, float | dict[str, float]]:
     """`["eta=0.1", "weights.m=2"]` -> `{"eta": 0.1, "weights": {"m": 2.0}}`. Raises `InvalidInput`."""
     settings: dict[str, Any] = {}
     for text in sets:
@@ -63,14 +63,14 @@ def settings_of(sets: Sequence[str]) -> dict[str, float | dict[str, float]]:
     return settings
 
 
-def absent_models(models: Iterable[ModelState], application: Application) -> list[str]:
+def missing_models(models: Iterable[ModelState], application: Application) -> list[str]:
     """Those of the application that are not ready. They may come later, so to declare them is no error."""
     ready = [state.spec for state in models if state.state == "READY"]
     known = {name for spec in ready for name in (spec.name, spec.key)}
     return [model for model in (*application.models, *application.shadows) if model not in known]
 
 
-def rows_of(truth: str) -> list[float]:
+def parse_truth(truth: str) -> list[float]:
     """`"3,5"`, a number for each row. Raises `InvalidInput`."""
     try:
         return [float(part) for part in truth.split(",")]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import Exit, Json, console, fail, notes, print_json
+from horologe_cli.output import ExitCode, Json, console, fail, print_json, stderr_console
 
 if TYPE_CHECKING:
-    from horologe_cli.demo.demo_run import Findings, Wishes
-    from horologe_cli.local.local_system import Embedded
+    from horologe_cli.demo.demo_run import DemoOptions, DemoResult
+    from horologe_cli.local.local_system import LocalSystem
 
 READY_S = 120.0
 DRAIN_S = 5.0
@@ -45,36 +45,36 @@ def demo(
       horologe demo --json | jq .peak.rate
     Exit code 0 only if everything it promises held.
     """
-    from horologe_cli.demo.demo_run import Wishes
-    from horologe_cli.local.local_services import repository
-    from horologe_cli.local.local_system import Embedded
-    from horologe_cli.local.topology import Options
+    from horologe_cli.demo.demo_run import DemoOptions
+    from horologe_cli.local.local_services import default_repository
+    from horologe_cli.local.local_system import LocalSystem
+    from horologe_cli.local.topology import SystemOptions
     from horologe_common.status import HorologeError
 
-    folder = models or repository()
-    options = Options(
+    folder = models or default_repository()
+    options = SystemOptions(
         folder, workers, split, "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0", scheduler, sets=tuple(set_ or ())
     )
     lines: list[str] = []
     try:
-        house = Embedded(options, lambda process, line: lines.append(f"{process:<10} | {line}"))
+        house = LocalSystem(options, lambda process, line: lines.append(f"{process:<10} | {line}"))
     except HorologeError as error:
-        fail(error.reason, Exit.USAGE)
+        fail(error.reason, ExitCode.USAGE)
     started = time.monotonic()
     try:
-        found = _held(house, Wishes(slo_ms, step, seed), json)
+        found = _held(house, DemoOptions(slo_ms, step, seed), json)
     except (HorologeError, OSError, ValueError) as error:
         _keep_log(lines)
         fail(str(error))
     except ImportError as error:
-        fail(f"{error}; the demo needs `pip install horologe[demo]`", Exit.USAGE)
+        fail(f"{error}; the demo needs `pip install horologe[demo]`", ExitCode.USAGE)
     _report(found, slo_ms, time.monotonic() - started, json)
-    if not found.held:
+    if not found.passed:
         _keep_log(lines)
-        raise SystemExit(int(Exit.FAILED))
+        raise SystemExit(int(ExitCode.FAILED))
 
 
-def _held(house: Embedded, wishes: Wishes, quiet: bool) -> Findings:
+def _held(house: LocalSystem, wishes: DemoOptions, quiet: bool) -> DemoResult:
     """Run the demo inside `house`, with a progress bar unless `quiet`."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -84,7 +84,7 @@ def _held(house: Embedded, wishes: Wishes, quiet: bool) -> Findings:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=notes(), transient=True, disable=quiet) as progress, house:
+    with Progress(*columns, console=stderr_console(), transient=True, disable=quiet) as progress, house:
         task = progress.add_task("starting the services", total=1.0)
 
         def told(phase: str, done: float) -> None:
@@ -98,30 +98,30 @@ def _held(house: Embedded, wishes: Wishes, quiet: bool) -> Findings:
     return found
 
 
-def _measure(house: Embedded, wishes: Wishes, states: Any, told: Any) -> Findings:
+def _measure(house: LocalSystem, wishes: DemoOptions, states: Any, told: Any) -> DemoResult:
     import uvloop
 
     from horologe import AsyncClient
-    from horologe_cli.demo.demo_run import Demo
+    from horologe_cli.demo.demo_run import DemoRun
 
-    async def run() -> Findings:
-        async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
-            return await Demo(wishes, house.arrangement.http, told).run(client, states)
+    async def run() -> DemoResult:
+        async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
+            return await DemoRun(wishes, house.topology.http, told).run(client, states)
 
     return uvloop.run(run())
 
 
-def _report(found: Findings, slo_ms: float, seconds: float, json: bool) -> None:
+def _report(found: DemoResult, slo_ms: float, seconds: float, json: bool) -> None:
     if json:
         import msgspec
 
-        print_json({**msgspec.to_builtins(found), "held": found.held, "seconds": round(seconds, 1)})
+        print_json({**msgspec.to_builtins(found), "passed": found.passed, "seconds": round(seconds, 1)})
         return
     from horologe_cli.demo.demo_tables import show
 
     out = console()
     show(out, found, slo_ms)
-    verdict = "[green]everything promised held" if found.held else "[red]a promise was broken"
+    verdict = "[green]everything promised held" if found.passed else "[red]a promise was broken"
     out.print(f"{verdict}[/], in {seconds:.0f} s")
 
 
@@ -130,4 +130,4 @@ def _keep_log(lines: list[str]) -> None:
     folder = Path(".cache")
     folder.mkdir(exist_ok=True)
     (folder / LOG).write_text("\n".join(lines) + "\n")
-    notes().print(f"what the services said is in {folder / LOG}", style="dim")
+    stderr_console().print(f"what the services said is in {folder / LOG}", style="dim")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from horologe_cli.output import Exit, Json, console, fail, print_json
+from horologe_cli.output import ExitCode, Json, console, fail, print_json
 
 MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
@@ -40,7 +40,7 @@ def doctor(
             if finding.hint:
                 table.add_row("", "", escape(finding.hint), style="dim")
         console().print(table)
-    raise SystemExit(int(Exit.FAILED if worst == "fail" else Exit.OK))
+    raise SystemExit(int(ExitCode.FAILED if worst == "fail" else ExitCode.OK))
 
 
 def keys(
@@ -63,11 +63,11 @@ def keys(
     names = tuple(client or ("client",))
     for name in names:
         if not name or any(mark in name for mark in "/\\.") or name.isspace():
-            fail(f"--client: got {name!r}, wanted a name without '/' and '.'", Exit.USAGE)
+            fail(f"--client: got {name!r}, wanted a name without '/' and '.'", ExitCode.USAGE)
     try:
         made = make_keys(folder, names)
     except OSError as error:
-        fail(f"keys: {error.filename or folder}: {error.strerror or error}", Exit.USAGE)
+        fail(f"keys: {error.filename or folder}: {error.strerror or error}", ExitCode.USAGE)
     if json:
         print_json({"folder": str(folder), "made": [str(path) for path in made]})
         return

@@ -11,9 +11,9 @@ from horologe_cli.output import (
     Endpoint,
     Json,
     Keys,
-    client,
     console,
-    exit_for,
+    fail_with,
+    open_client,
     print_json,
 )
 
@@ -33,11 +33,11 @@ def models(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = 
       horologe models
       horologe models --json | jq '.[].name'
     """
-    with client(endpoint, keys) as asking:
+    with open_client(endpoint, keys) as client:
         try:
-            states = asking.models()
+            states = client.models()
         except Exception as error:
-            exit_for(error, endpoint)
+            fail_with(error, endpoint)
     _show(states, json)
 
 
@@ -74,11 +74,11 @@ def status(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = 
       horologe status
       horologe status --json --endpoint tcp://10.0.0.5:8003 --keys /etc/horologe/keys
     """
-    with client(endpoint, keys) as asking:
+    with open_client(endpoint, keys) as client:
         try:
-            description = asking.describe()
+            description = client.describe()
         except Exception as error:
-            exit_for(error, endpoint)
+            fail_with(error, endpoint)
     if json:
         print_json(_described(description))
     else:
@@ -86,11 +86,11 @@ def status(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = 
 
 
 def _admit(model: str, version: str, admitted: bool, endpoint: str, keys: str, json: bool) -> None:
-    with client(endpoint, keys) as asking:
+    with open_client(endpoint, keys) as client:
         try:
-            states = asking.admit(model, version, admitted)
+            states = client.admit(model, version, admitted)
         except Exception as error:
-            exit_for(error, endpoint)
+            fail_with(error, endpoint)
     _show(states, json)
 
 

@@ -12,13 +12,13 @@ import typer
 from horologe_cli.output import (
     DEFAULT_ENDPOINT,
     Endpoint,
-    Exit,
+    ExitCode,
     Json,
     Keys,
-    client,
     console,
-    exit_for,
     fail,
+    fail_with,
+    open_client,
     print_json,
 )
 
@@ -49,11 +49,11 @@ def predict(
       python make_input.py | horologe predict digits-linear --json
     """
     inputs = read_input(source)
-    with client(endpoint, keys) as asking:
+    with open_client(endpoint, keys) as client:
         try:
-            reply = asking.predict_full(model, inputs, slo_ms=slo_ms, version=version)
+            reply = client.predict_full(model, inputs, slo_ms=slo_ms, version=version)
         except Exception as error:
-            exit_for(error, endpoint)
+            fail_with(error, endpoint)
     if json:
         print_json(_document(reply))
     else:
@@ -69,15 +69,15 @@ def read_input(source: str) -> Any:
             loaded = np.load(source, allow_pickle=False)
             return dict(loaded) if source.endswith(".npz") else loaded
         except (OSError, ValueError) as error:
-            fail(f"--input {source}: {error}", Exit.USAGE)
+            fail(f"--input {source}: {error}", ExitCode.USAGE)
     if source == "-" and sys.stdin.isatty():
-        fail("--input: got nothing, wanted a .npy file, JSON, or - with JSON on standard input", Exit.USAGE)
+        fail("--input: got nothing, wanted a .npy file, JSON, or - with JSON on standard input", ExitCode.USAGE)
     if not source.lstrip().startswith(("[", "{", "-")) and Path(source).is_file():
         source = Path(source).read_text(errors="replace")
     try:
         return jsonlib.loads(sys.stdin.read() if source == "-" else source)
     except ValueError as error:
-        fail(f"--input: not JSON: {error}", Exit.USAGE)
+        fail(f"--input: not JSON: {error}", ExitCode.USAGE)
 
 
 def _document(reply: Reply) -> dict[str, Any]:

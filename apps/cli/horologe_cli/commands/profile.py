@@ -9,22 +9,22 @@ import typer
 from horologe_cli.output import (
     DEFAULT_ENDPOINT,
     Endpoint,
-    Exit,
+    ExitCode,
     Json,
     Keys,
-    client,
     console,
-    exit_for,
     fail,
-    notes,
+    fail_with,
+    open_client,
     print_json,
+    stderr_console,
 )
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from horologe import Client
-    from horologe_cli.commands.profile_sweep import Profile
+    from horologe_cli.commands.profile_sweep import ModelTimes
     from horologe_common.models import ModelSpec
 
 
@@ -47,11 +47,11 @@ def profile(
       horologe profile digits-cnn --runs 0 --json
     """
     wanted = _lengths(lengths)
-    with client(endpoint, keys) as asking:
+    with open_client(endpoint, keys) as client:
         try:
-            found = [_measure(asking, spec, wanted, runs) for spec in _specs(asking, model)]
+            found = [_measure(client, spec, wanted, runs) for spec in _specs(client, model)]
         except Exception as error:
-            exit_for(error, endpoint)
+            fail_with(error, endpoint)
     if json:
         print_json([one.document() for one in found])
     else:
@@ -65,29 +65,29 @@ def _lengths(text: str) -> list[int]:
     except ValueError:
         lengths = [0]
     if any(length < 1 for length in lengths):
-        fail(f"--lengths: got {text!r}, wanted whole numbers from 1 on, as 16,64,256", Exit.USAGE)
+        fail(f"--lengths: got {text!r}, wanted whole numbers from 1 on, as 16,64,256", ExitCode.USAGE)
     return lengths
 
 
-def _specs(asking: Client, model: str) -> list[ModelSpec]:
-    states = asking.models(model or None)
+def _specs(client: Client, model: str) -> list[ModelSpec]:
+    states = client.models(model or None)
     ready = [state.spec for state in states if state.state == "READY"]
     if model and not ready:
         fail(f"model {model}: {f'{states[-1].state}: {states[-1].reason}' if states else 'not served'}")
     return ready
 
 
-def _measure(asking: Client, spec: ModelSpec, lengths: list[int], runs: int) -> Profile:
+def _measure(client: Client, spec: ModelSpec, lengths: list[int], runs: int) -> ModelTimes:
     from rich.progress import Progress
 
-    from horologe_cli.commands.profile_sweep import measure
+    from horologe_cli.commands.profile_sweep import measure_model
 
-    with Progress(console=notes(), transient=True) as progress:
+    with Progress(console=stderr_console(), transient=True) as progress:
         task = progress.add_task(spec.key, total=1.0)
-        return measure(asking, spec, lengths, runs, lambda share: progress.update(task, completed=share))
+        return measure_model(client, spec, lengths, runs, lambda share: progress.update(task, completed=share))
 
 
-def _print(found: Profile) -> None:
+def _print(found: ModelTimes) -> None:
     from rich.table import Table
 
     out = console()
@@ -105,7 +105,7 @@ def _print(found: Profile) -> None:
     out.print()
 
 
-def _print_measured(found: Profile) -> None:
+def _print_measured(found: ModelTimes) -> None:
     from rich.table import Table
 
     table = Table("measured, ms", "length", "median", "least", "most", "c0 + c1", "error", box=None)

@@ -29,7 +29,7 @@ TRIES = 4
 """So often a batch is asked for until it runs by itself: requests of others may ride in it."""
 
 
-class Profile(NamedTuple):
+class ModelTimes(NamedTuple):
     """One model: what each share is expected to take, and what was measured."""
 
     spec: ModelSpec
@@ -80,9 +80,9 @@ class Profile(NamedTuple):
         }
 
 
-def measure(
+def measure_model(
     client: Client, spec: ModelSpec, lengths: Sequence[int], runs: int, progress: Callable[[float], None]
-) -> Profile:
+) -> ModelTimes:
     """Run every cell `runs` times. Raises `Lost` if nobody answers; what a cell came to otherwise is told of it."""
     described = client.describe(spec.key)
     shares = tuple(share for share in described.shares if share.exec_ns)
@@ -93,21 +93,21 @@ def measure(
         except HorologeError as error:
             sweep.fail(cell, f"{error.status.name}: {error.reason}")
         progress((number + 1) / len(sweep))
-    return Profile(spec, shares, *sweep.result(), sweep.failed)
+    return ModelTimes(spec, shares, *sweep.result(), sweep.failed)
 
 
 def _run(client: Client, spec: ModelSpec, cell: Cell, number: int) -> int:
     """EXEC time of one batch in which nobody else rode (ns). Raises `HorologeError`."""
     slo_ms = PATIENCE_MS if spec.slo_ns else None
     for attempt in range(TRIES):
-        inputs = some_inputs(spec, cell, 1 + number * TRIES + attempt)
+        inputs = make_inputs(spec, cell, 1 + number * TRIES + attempt)
         reply = client.predict_full(spec.name, inputs, version=spec.version, slo_ms=slo_ms, application=APPLICATION)
         if reply.batch_size == cell.size and not reply.cached and reply.exec_ns:
             return int(reply.exec_ns)
     raise HorologeError(f"{TRIES} times it ran in a batch with others, or the cache answered")
 
 
-def some_inputs(spec: ModelSpec, cell: Cell, number: int) -> dict[str, NDArray[Any]]:
+def make_inputs(spec: ModelSpec, cell: Cell, number: int) -> dict[str, NDArray[Any]]:
     """Zeros, or for a model whose predictions are cached, another small number each time."""
     value = number % 100 if spec.cache else 0
     found = {}

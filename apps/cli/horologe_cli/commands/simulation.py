@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horologe_cli.output import Exit, Json, console, exit_for, fail, notes, print_json
+from horologe_cli.output import ExitCode, Json, console, fail, fail_with, print_json, stderr_console
 
 if TYPE_CHECKING:
     from horologe_sim.report.report import Report
@@ -47,20 +47,20 @@ def sim(
       horologe sim two-models --trace-out timeline.json
     """
     from horologe_sim.scenario import scenario
-    from horologe_sim.scenario.command_line_scenario import Words
-    from horologe_sim.scenario.command_line_scenario import scenario as from_words
+    from horologe_sim.scenario.command_line_scenario import ScenarioOptions
+    from horologe_sim.scenario.command_line_scenario import build_scenario as from_words
 
     if not file and not model:
-        for name in scenario.examples():
+        for name in scenario.example_names():
             console().print(name)
         return
     if file and model:
-        fail("FILE, --model: got both, wanted one of them", Exit.USAGE)
+        fail("FILE, --model: got both, wanted one of them", ExitCode.USAGE)
     try:
         if model:
-            scene = from_words(Words(tuple(model), slo, rate, trace, devices or 1, duration, pages, noise))
+            scene = from_words(ScenarioOptions(tuple(model), slo, rate, trace, devices or 1, duration, pages, noise))
         else:
-            scene = scenario.load(file)
+            scene = scenario.read_scenario(file)
         scene = _changed(scene, seed, devices)
         if find_devices is not None:
             _find(scene, find_devices / 100, trace_out, json)
@@ -68,7 +68,7 @@ def sim(
             report = _play(scene, trace_out, quiet=json)
             console().print(report.to_json() if json else report.table(), markup=False, soft_wrap=True)
     except Exception as error:
-        exit_for(error, "")
+        fail_with(error, "")
 
 
 def replay(
@@ -89,19 +89,19 @@ def replay(
     Services record with `--set recorder.directory=DIR`. Exit code 1 if a core does something else now.
     """
     if not file.is_file():
-        fail(f"{file}: no such file", Exit.USAGE)
+        fail(f"{file}: no such file", ExitCode.USAGE)
     from horologe_selector.bootstrap import losses_of
-    from horologe_sim.replay import replay as play
+    from horologe_sim.replay import replay_recording as play
 
     try:
         found = play(file, core, until or None, losses=[*losses_of(loss or ()).values()])
     except Exception as error:
-        exit_for(error, "")
+        fail_with(error, "")
     console().print(found.to_json() if json else found.table(), markup=False, soft_wrap=True)
     if not found.cores:
-        fail(f"{file}: no core called {core!r} in it", Exit.USAGE)
+        fail(f"{file}: no core called {core!r} in it", ExitCode.USAGE)
     if not found.identical:
-        raise SystemExit(int(Exit.FAILED))
+        raise SystemExit(int(ExitCode.FAILED))
 
 
 def _changed(scene: Scenario, seed: int | None, devices: int | None) -> Scenario:
@@ -115,7 +115,7 @@ def _play(scene: Scenario, trace_out: Path | None, quiet: bool) -> Report:
     from rich.progress import Progress
 
     from horologe_sim.report.timeline import Timeline
-    from horologe_sim.scenario.scenario import run
+    from horologe_sim.scenario.scenario import run_scenario
 
     taps: list[Timeline] = []
 
@@ -123,24 +123,26 @@ def _play(scene: Scenario, trace_out: Path | None, quiet: bool) -> Report:
         taps.append(Timeline(begin_ns))
         return taps[-1]
 
-    with Progress(console=notes(), transient=True, disable=quiet) as progress:
+    with Progress(console=stderr_console(), transient=True, disable=quiet) as progress:
         task = progress.add_task(scene.name, total=1.0)
-        report = run(scene, None, lambda done: progress.update(task, completed=done), tap if trace_out else None)
+        report = run_scenario(
+            scene, None, lambda done: progress.update(task, completed=done), tap if trace_out else None
+        )
     if trace_out:
         written = taps[0].write(trace_out)
         more = f", {taps[0].left_out} more left out" if taps[0].left_out else ""
-        notes().print(f"{trace_out}: {written} actions{more}", markup=False)
+        stderr_console().print(f"{trace_out}: {written} actions{more}", markup=False)
     return report
 
 
 def _find(scene: Scenario, target: float, trace_out: Path | None, json: bool) -> None:
     from rich.progress import Progress
 
-    from horologe_sim.scenario.cluster_sizing import fewest
+    from horologe_sim.scenario.cluster_sizing import find_cluster_size
 
-    with Progress(console=notes(), transient=True, disable=json) as progress:
+    with Progress(console=stderr_console(), transient=True, disable=json) as progress:
         task = progress.add_task(scene.name, total=1.0)
-        size = fewest(
+        size = find_cluster_size(
             scene, target, lambda done, what: progress.update(task, completed=done, description=f"{scene.name}: {what}")
         )
     if trace_out:

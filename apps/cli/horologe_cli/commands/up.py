@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import Exit, console, fail, notes, print_json
+from horologe_cli.output import ExitCode, console, fail, print_json, stderr_console
 
 if TYPE_CHECKING:
-    from horologe_cli.local.local_system import Embedded
-    from horologe_cli.local.stop_signal import Stop
+    from horologe_cli.local.local_system import LocalSystem
+    from horologe_cli.local.stop_signal import StopSignal
     from horologe_common.wire import Description, ModelState
 
 READY_S = 600.0
@@ -46,19 +46,19 @@ def up(
       horologe up --http 0.0.0.0:8000 --set http.keys_file=keys.txt
       horologe up --split --scheduler edf --set log.level=debug
     """
-    from horologe_cli.local.local_system import Embedded
-    from horologe_cli.local.stop_signal import Stop
-    from horologe_cli.local.topology import Options
+    from horologe_cli.local.local_system import LocalSystem
+    from horologe_cli.local.stop_signal import StopSignal
+    from horologe_cli.local.topology import SystemOptions
     from horologe_common.status import HorologeError
 
-    options = Options(
+    options = SystemOptions(
         models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler
     )
-    stop = Stop().listen()
+    stop = StopSignal().install_handlers()
     try:
-        house = Embedded(options, log_line)
+        house = LocalSystem(options, log_line)
     except HorologeError as error:
-        fail(error.reason, Exit.USAGE)
+        fail(error.reason, ExitCode.USAGE)
     with house:
         try:
             _serve(house, stop, drain, json)
@@ -66,19 +66,19 @@ def up(
             fail(error.reason)
 
 
-def _serve(house: Embedded, stop: Stop, drain_s: float, json: bool) -> None:
+def _serve(house: LocalSystem, stop: StopSignal, drain_s: float, json: bool) -> None:
     ready = house.wait_ready(READY_S, stop)
     if ready:
         (print_json if json else _print_table)(facts(house, *ready))
         stop.wait()
-    notes().print("horologe: draining; ^C again to end at once")
+    stderr_console().print("horologe: draining; ^C again to end at once")
     if not house.supervisor.drain(drain_s):
-        notes().print(f"horologe: not everything had ended after {drain_s:g} s")
+        stderr_console().print(f"horologe: not everything had ended after {drain_s:g} s")
 
 
-def facts(house: Embedded, description: Description, models: list[ModelState]) -> dict[str, Any]:
+def facts(house: LocalSystem, description: Description, models: list[ModelState]) -> dict[str, Any]:
     """What someone who wants to use the system must know."""
-    arrangement = house.arrangement
+    arrangement = house.topology
     return {
         "http": arrangement.http,
         "clients": list(arrangement.clients),

@@ -9,7 +9,7 @@ import msgspec
 
 from horologe_cli.demo import accuracy
 from horologe_cli.demo.digits import held_out
-from horologe_cli.demo.feedback_demo import NOVICE, Learning, learn
+from horologe_cli.demo.feedback_demo import NOVICE, FeedbackEffect, measure_feedback
 from horologe_load.capacity_search import Confirmation, Ramp
 from horologe_load.open_loop import OpenLoop, Step
 
@@ -42,7 +42,7 @@ MOST_LATE = 0.001
 MOST_REFUSAL_MS = 20.0
 
 
-class Wishes(NamedTuple):
+class DemoOptions(NamedTuple):
     """What can be asked of the demo. Times in seconds but for the SLO."""
 
     slo_ms: float = 100.0
@@ -50,127 +50,129 @@ class Wishes(NamedTuple):
     seed: int = 1
 
 
-class Promise(msgspec.Struct):
-    what: str
+class Criterion(msgspec.Struct):
+    name: str
     wanted: str
     got: str
-    held: bool
+    met: bool
 
 
-class Findings(msgspec.Struct):
+class DemoResult(msgspec.Struct):
     """All that the demo has measured."""
 
     accuracies: list[Accuracy] = []
-    learnings: list[Learning] = []
+    feedback_effects: list[FeedbackEffect] = []
     model: str = ""
     ramp: list[Step] = []
     peak: Step | None = None
     """At the capacity found, offered again for longer."""
     overload: Step | None = None
     """At twice that."""
-    promises: list[Promise] = []
+    criteria: list[Criterion] = []
 
     @property
-    def held(self) -> bool:
-        return bool(self.promises) and all(promise.held for promise in self.promises)
+    def passed(self) -> bool:
+        return bool(self.criteria) and all(criterion.met for criterion in self.criteria)
 
 
-class Demo:
+class DemoRun:
     """`told(phase, share of the whole that is done)` is called as it goes on."""
 
-    def __init__(self, wishes: Wishes, http: str, told: Callable[[str, float], None]) -> None:
+    def __init__(self, wishes: DemoOptions, http: str, told: Callable[[str, float], None]) -> None:
         self._wishes = wishes
         self._http = http
-        self._told = told
-        self.findings = Findings()
+        self._on_progress = told
+        self.result = DemoResult()
 
-    async def run(self, client: AsyncClient, states: list[ModelState]) -> Findings:
+    async def run(self, client: AsyncClient, states: list[ModelState]) -> DemoResult:
         """The whole of it, on a system that is ready."""
         images, digits = held_out()
-        await self._accuracy(client, states, images, digits)
-        await self._learn(client, states, images, digits)
-        found = self.findings
+        await self._measure_accuracy(client, states, images, digits)
+        await self._measure_feedback(client, states, images, digits)
+        found = self.result
         if found.accuracies:
             found.model = max(found.accuracies, key=lambda one: one.exec_ms).model
-            await self._load(OpenLoop(client, found.model, images, self._wishes.slo_ms, self._wishes.seed))
-        found.promises = promises(found)
+            await self._measure_capacity(OpenLoop(client, found.model, images, self._wishes.slo_ms, self._wishes.seed))
+        found.criteria = check_criteria(found)
         return found
 
-    async def _accuracy(
+    async def _measure_accuracy(
         self, client: AsyncClient, states: list[ModelState], images: NDArray[np.float32], digits: NDArray[np.int64]
     ) -> None:
         specs = [one.spec for one in states if one.spec.name.startswith(DIGITS) and one.state == "READY"]
         for number, spec in enumerate(specs):
-            self._told(f"accuracy of {spec.name}", 0.15 * number / len(specs))
-            self.findings.accuracies.append(await accuracy.over_sdk(client, spec, images, digits))
+            self._on_progress(f"accuracy of {spec.name}", 0.15 * number / len(specs))
+            self.result.accuracies.append(await accuracy.over_sdk(client, spec, images, digits))
         if specs:
-            self._told(f"accuracy of {specs[-1].name} over HTTP", 0.15)
+            self._on_progress(f"accuracy of {specs[-1].name} over HTTP", 0.15)
             over_http = await asyncio.to_thread(accuracy.over_http, self._http, specs[-1], images, digits)
-            self.findings.accuracies.append(over_http)
+            self.result.accuracies.append(over_http)
 
-    async def _learn(
+    async def _measure_feedback(
         self, client: AsyncClient, states: list[ModelState], images: NDArray[np.float32], digits: NDArray[np.int64]
     ) -> None:
         served = [one.spec.name for one in states if one.state == "READY"]
         models = [name for name in served if name == NOVICE or name.startswith(DIGITS)]
         for policy in POLICIES if NOVICE in models else ():
-            self._told(f"an application that learns: {policy}", 0.18)
-            self.findings.learnings.append(await learn(client, models, images, digits, policy))
+            self._on_progress(f"an application that learns: {policy}", 0.18)
+            self.result.feedback_effects.append(await measure_feedback(client, models, images, digits, policy))
 
-    async def _load(self, load: OpenLoop) -> None:
+    async def _measure_capacity(self, load: OpenLoop) -> None:
         step_s = self._wishes.step_s
-        self._told("warming up", 0.2)
+        self._on_progress("warming up", 0.2)
         ramp = Ramp(FIRST_OF_SATURATED * await load.saturate(WARM_S, WARM_IN_FLIGHT))
         while (rate := ramp.next_rate()) is not None:
-            self._told(f"capacity: {rate:,.0f} requests/s", min(0.65, 0.22 + 0.045 * len(self.findings.ramp)))
+            self._on_progress(f"capacity: {rate:,.0f} requests/s", min(0.65, 0.22 + 0.045 * len(self.result.ramp)))
             step = await load.run(rate, step_s)
-            self.findings.ramp.append(step)
+            self.result.ramp.append(step)
             ramp.observe(rate, step.attained)
         if ramp.carried is None:
             return
         confirmation = Confirmation(ramp.carried)
         while (rate := confirmation.next_rate()) is not None:
-            self._told(f"capacity, once more: {rate:,.0f} requests/s", 0.75)
+            self._on_progress(f"capacity, once more: {rate:,.0f} requests/s", 0.75)
             step = await load.run(rate, CONFIRM_LONGER * step_s)
             confirmation.observe(step.attained)
-            self.findings.peak = step if confirmation.confirmed else None
-        if self.findings.peak:
-            await self._overload(load, self.findings.peak)
+            self.result.peak = step if confirmation.confirmed else None
+        if self.result.peak:
+            await self._measure_overload(load, self.result.peak)
 
-    async def _overload(self, load: OpenLoop, peak: Step) -> None:
+    async def _measure_overload(self, load: OpenLoop, peak: Step) -> None:
         """Something else may take the machine for a moment; what happens twice is ours."""
         for attempt in range(OVERLOAD_TRIES):
-            self._told(f"twice the capacity: {OVERLOAD * peak.rate:,.0f} requests/s", 0.85 + 0.08 * attempt)
+            self._on_progress(f"twice the capacity: {OVERLOAD * peak.rate:,.0f} requests/s", 0.85 + 0.08 * attempt)
             step = await load.run(OVERLOAD * peak.rate, OVERLOAD_LONGER * self._wishes.step_s)
-            self.findings.overload = step
-            if all(promise.held for promise in overload_promises(peak, step)):
+            self.result.overload = step
+            if all(criterion.met for criterion in overload_criteria(peak, step)):
                 return
 
 
-def promises(found: Findings) -> list[Promise]:
+def check_criteria(found: DemoResult) -> list[Criterion]:
     """What the demo promised, and whether it held."""
     names = {one.model for one in found.accuracies}
     worst = min((one.share for one in found.accuracies), default=0.0)
-    held = len(names) >= LEAST_MODELS and worst >= LEAST_ACCURACY
+    passed = len(names) >= LEAST_MODELS and worst >= LEAST_ACCURACY
     said = [
-        Promise(
+        Criterion(
             "accuracy, each model",
             f">= {LEAST_ACCURACY:.0%}, {LEAST_MODELS} models",
             f"{worst:.1%}, {len(names)}",
-            held,
+            passed,
         ),
     ]
-    for one in found.learnings:
+    for one in found.feedback_effects:
         wanted = LEAST_LEARNED if one.policy == "exp3" else 0.0
         gain = one.after - one.before
-        said.append(Promise(f"{one.policy}: learned from feedback", f">= {wanted:.0%}", f"{gain:.1%}", gain >= wanted))
+        said.append(
+            Criterion(f"{one.policy}: learned from feedback", f">= {wanted:.0%}", f"{gain:.1%}", gain >= wanted)
+        )
     if found.peak is None or found.overload is None:
-        return [*said, Promise("a capacity under the SLO", "some", "none found", False)]
-    carried = Promise("at 1x: answered in time", ">= 99%", f"{found.peak.attained:.2%}", True)
-    return [*said, carried, *overload_promises(found.peak, found.overload)]
+        return [*said, Criterion("a capacity under the SLO", "some", "none found", False)]
+    carried = Criterion("at 1x: answered in time", ">= 99%", f"{found.peak.attained:.2%}", True)
+    return [*said, carried, *overload_criteria(found.peak, found.overload)]
 
 
-def overload_promises(peak: Step, step: Step) -> list[Promise]:
+def overload_criteria(peak: Step, step: Step) -> list[Criterion]:
     """What must hold at a multiple of the capacity."""
     part = step.goodput / peak.goodput if peak.goodput else 0.0
     late = step.late / step.sent if step.sent else 0.0
@@ -179,15 +181,15 @@ def overload_promises(peak: Step, step: Step) -> list[Promise]:
     named = sum(count for reason, count in step.reasons.items() if reason)
     at = f"at {step.rate / peak.rate:.0f}x:"
     return [
-        Promise(f"{at} goodput, of the peak", f">= {LEAST_GOODPUT:.0%}", f"{part:.1%}", part >= LEAST_GOODPUT),
-        Promise(f"{at} late", f"<= {MOST_LATE:.1%}", f"{late:.2%} ({step.late})", late <= MOST_LATE),
-        Promise(
+        Criterion(f"{at} goodput, of the peak", f">= {LEAST_GOODPUT:.0%}", f"{part:.1%}", part >= LEAST_GOODPUT),
+        Criterion(f"{at} late", f"<= {MOST_LATE:.1%}", f"{late:.2%} ({step.late})", late <= MOST_LATE),
+        Criterion(
             f"{at} the rest refused by reason",
             "all",
             f"{step.refused:,} of {rest:,}",
             unexplained == 0 and named >= step.refused,
         ),
-        Promise(
+        Criterion(
             f"{at} p99 of a refusal",
             f"<= {MOST_REFUSAL_MS:g} ms",
             f"{step.refusal_p99_ms:.1f} ms",

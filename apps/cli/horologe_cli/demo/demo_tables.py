@@ -11,7 +11,7 @@ from horologe_cli.demo.feedback_demo import NOVICE
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from horologe_cli.demo.demo_run import Findings
+    from horologe_cli.demo.demo_run import DemoResult
     from horologe_load.open_loop import Step
 
 NEXT = (
@@ -28,9 +28,9 @@ NEXT = (
 REASONS_SHOWN = 3
 
 
-def show(out: Console, found: Findings, slo_ms: float) -> None:
+def show(out: Console, found: DemoResult, slo_ms: float) -> None:
     out.print(_accuracies(found))
-    if found.learnings:
+    if found.feedback_effects:
         out.print(_learnings(found))
     out.print(_steps(found, slo_ms))
     if found.overload:
@@ -39,7 +39,7 @@ def show(out: Console, found: Findings, slo_ms: float) -> None:
     out.print(_next(found.model))
 
 
-def _accuracies(found: Findings) -> Table:
+def _accuracies(found: DemoResult) -> Table:
     table = _table("(a) Held-out handwritten digits", "model", "via", "images", "accuracy", "images/s", "exec/image")
     for one in found.accuracies:
         cost = f"{one.exec_ms:.3f} ms" if one.exec_ms else ""
@@ -47,17 +47,17 @@ def _accuracies(found: Findings) -> Table:
     return table
 
 
-def _learnings(found: Findings) -> Table:
+def _learnings(found: DemoResult) -> Table:
     """What the novice counts in the end shows what was learned: it began as one of as many equals as there are."""
     title = "(b) An application over these and a novice, before and after feedback"
     table = _table(title, "policy", "accuracy before", "feedback", "after", "novice counts")
-    for one in found.learnings:
+    for one in found.feedback_effects:
         novice = f"{1 / len(one.weights):.0%} -> {one.weights[NOVICE]:.1%}"
         table.add_row(one.policy, f"{one.before:.1%}", f"{one.observations:,}", f"{one.after:.1%}", novice)
     return table
 
 
-def _steps(found: Findings, slo_ms: float) -> Table:
+def _steps(found: DemoResult, slo_ms: float) -> Table:
     title = f"(c, d) {found.model}: Poisson arrivals a second, SLO {slo_ms:g} ms; times in ms"
     table = _table(title, "", "offered", "sent", "in time", "", "refused", "late", "p50", "p99")
     for step in found.ramp:
@@ -93,10 +93,12 @@ def _reasons(out: Console, step: Step) -> None:
     out.print()
 
 
-def _promises(found: Findings) -> Table:
+def _promises(found: DemoResult) -> Table:
     table = _table("Promised", "", "wanted", "got", "")
-    for promise in found.promises:
-        table.add_row(promise.what, promise.wanted, promise.got, "[green]held" if promise.held else "[red]broken")
+    for criterion in found.criteria:
+        table.add_row(
+            criterion.name, criterion.wanted, criterion.got, "[green]held" if criterion.met else "[red]broken"
+        )
     return table
 
 

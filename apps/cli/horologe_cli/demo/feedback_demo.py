@@ -27,7 +27,7 @@ ROUNDS = 3
 """How often every image is asked about with feedback."""
 
 
-class Learning(msgspec.Struct):
+class FeedbackEffect(msgspec.Struct):
     """Shares of right answers to the same images before any feedback and after so many `observations`."""
 
     policy: str
@@ -38,9 +38,9 @@ class Learning(msgspec.Struct):
     weights: dict[str, float]
 
 
-async def learn(
+async def measure_feedback(
     client: AsyncClient, models: Sequence[str], images: NDArray[np.float32], digits: NDArray[np.int64], policy: str
-) -> Learning:
+) -> FeedbackEffect:
     """Declare the application, ask, tell it the truth, ask again, and leave nothing behind."""
     await client.declare(Application(NAME, tuple(models), slo_ms=SLO_MS, policy=policy))
     try:
@@ -49,11 +49,11 @@ async def learn(
             replies = await _ask(client, images)
             await client.feedback(NAME, replies, digits.tolist())
         after = _right(await _ask(client, images), digits)
-        standings = (await client.application(NAME)).standings
+        standings = (await client.application(NAME)).statistics
     finally:
         await client.withdraw(NAME)
     weights = {standing.model: standing.weight for standing in standings}
-    return Learning(policy, len(images), ROUNDS * len(images), before, after, weights)
+    return FeedbackEffect(policy, len(images), ROUNDS * len(images), before, after, weights)
 
 
 async def _ask(client: AsyncClient, images: NDArray[np.float32]) -> list[Reply]:

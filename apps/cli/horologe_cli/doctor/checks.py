@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from horologe_cli.doctor.finding import Finding
 from horologe_cli.doctor.installed_packages import packages, runtimes, stores
-from horologe_cli.local.ports import in_use
+from horologe_cli.local.ports import is_port_in_use
 from horologe_cli.local.topology import default_workers
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _load() -> Iterator[Finding]:
 
 def _ports() -> Iterator[Finding]:
     for name, port in PORTS.items():
-        if in_use("127.0.0.1", port):
+        if is_port_in_use("127.0.0.1", port):
             hint = "fine if that is Horologe; else choose another (--http, --metrics, --client)"
             yield Finding(f"port {port}", "warn", f"in use ({name})", hint)
         else:

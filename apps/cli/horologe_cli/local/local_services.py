@@ -7,8 +7,8 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horologe_cli.local.local_system import Embedded
-from horologe_cli.local.topology import Options
+from horologe_cli.local.local_system import LocalSystem
+from horologe_cli.local.topology import SystemOptions
 from horologe_common.service.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from horologe_sim.scenario.scenario import Entry
+    from horologe_sim.scenario.scenario import ModelEntry
 
 READY_S = 60.0
 
 
-def services(folder: str | Path, sets: Sequence[str] = (), *, profiler: bool = False) -> Embedded:
+def local_services(folder: str | Path, sets: Sequence[str] = (), *, profiler: bool = False) -> LocalSystem:
     """Edge and one worker, and a profiler if wanted, for the models in `folder`; `sets`: settings, as for `--set`.
 
     The selector keeps nothing, unless told to: a system that runs in the same folder has its state open.
     """
     front = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "off"
-    options = Options(str(folder), 1, False, *front, sets=("selector.store=memory", *sets), profiler=profiler)
-    return Embedded(options, lambda process, line: None)
+    options = SystemOptions(str(folder), 1, False, *front, sets=("selector.store=memory", *sets), profiler=profiler)
+    return LocalSystem(options, lambda process, line: None)
 
 
-def repository() -> str:
+def default_repository() -> str:
     """The models of the folder we are in, else those of the checkout this file belongs to."""
     beside = Path(__file__).resolve().parents[4] / "models"
     return "models" if Path("models").is_dir() or not beside.is_dir() else str(beside)
@@ -39,20 +39,20 @@ def repository() -> str:
 
 def benchmark_model(name: str) -> Path:
     """A model of `benchmarks/models`, beside `repository()`. Raises `SettingsError` where there is none."""
-    path = Path(repository()).resolve().parent / "benchmarks" / "models" / name
+    path = Path(default_repository()).resolve().parent / "benchmarks" / "models" / name
     if not path.is_dir():
         raise SettingsError(f"model: got {name!r}, wanted a folder of {path.parent}: run this in a checkout")
     return path
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """Cores and processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else platform.machine()}"
 
 
-def settings_of(section: str, wanted: msgspec.Struct) -> tuple[str, ...]:
+def changed_settings(section: str, wanted: msgspec.Struct) -> tuple[str, ...]:
     """Those fields that are not at their default, as for `--set`."""
     default = type(wanted)()
     return tuple(
@@ -62,12 +62,12 @@ def settings_of(section: str, wanted: msgspec.Struct) -> tuple[str, ...]:
     )
 
 
-def copies(entry: Entry) -> list[str]:
+def model_names(entry: ModelEntry) -> list[str]:
     """The names of the models that an entry stands for."""
     return [entry.name] if entry.count == 1 else [f"{entry.name}-{number}" for number in range(entry.count)]
 
 
-def write_emulated(folder: Path, entries: Sequence[Entry]) -> None:
+def write_emulated(folder: Path, entries: Sequence[ModelEntry]) -> None:
     """The models as folders of an emulated runtime."""
     for entry in entries:
         times = ", ".join(f"{size} = {took}" for size, took in entry.exec_ms.items())
@@ -77,6 +77,6 @@ def write_emulated(folder: Path, entries: Sequence[Entry]) -> None:
             'outputs = [{ name = "y", datatype = "FP32", shape = [-1, 1] }]\n'
             f"[emulated]\nexec_ms = {{ {times} }}\nload_ms = {entry.load_ms}\nweights_mb = {entry.weights_mb}\n"
         )
-        for name in copies(entry):
+        for name in model_names(entry):
             (folder / name / "1").mkdir(parents=True)
             (folder / name / "1" / "model.toml").write_text(text)

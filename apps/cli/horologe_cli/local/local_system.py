@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_cli.local.supervisor import Supervisor
-from horologe_cli.local.topology import arrange
+from horologe_cli.local.topology import build_topology
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import HorologeError
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from horologe_cli.local.stop_signal import Stop
-    from horologe_cli.local.supervisor import Exit
-    from horologe_cli.local.topology import Options
+    from horologe_cli.local.stop_signal import StopSignal
+    from horologe_cli.local.supervisor import ChildExit
+    from horologe_cli.local.topology import SystemOptions
     from horologe_common.wire import Description, ModelState
 
 SOCKET_PATH_LIMIT = 80
@@ -36,23 +36,23 @@ class NotReady(HorologeError):
     """The system did not come up; the reason carries the last words of what failed."""
 
 
-class Embedded:
+class LocalSystem:
     """Starts on entry and ends on exit. `on_line(process, line)` gets what the processes log."""
 
-    def __init__(self, options: Options, on_line: Callable[[str, str], None]) -> None:
+    def __init__(self, options: SystemOptions, on_line: Callable[[str, str], None]) -> None:
         self._folder = _private_folder()
         try:
-            self.arrangement = arrange(options, self._folder)
+            self.topology = build_topology(options, self._folder)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
         self._on_line = on_line
-        self._last = {child.name: deque[str](maxlen=LINES_KEPT) for child in self.arrangement.children}
-        self._failed: Exit | None = None
+        self._recent_lines = {child.name: deque[str](maxlen=LINES_KEPT) for child in self.topology.children}
+        self._failed: ChildExit | None = None
         self._ready = threading.Event()
-        self.supervisor = Supervisor(self.arrangement.children, self._line, self._exited)
+        self.supervisor = Supervisor(self.topology.children, self._on_child_line, self._on_child_exit)
 
-    def __enter__(self) -> Embedded:
+    def __enter__(self) -> LocalSystem:
         self.supervisor.start()
         return self
 
@@ -62,7 +62,9 @@ class Embedded:
         self.supervisor.abort()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def wait_ready(self, timeout_s: float, stop: Stop | None = None) -> tuple[Description, list[ModelState]] | None:
+    def wait_ready(
+        self, timeout_s: float, stop: StopSignal | None = None
+    ) -> tuple[Description, list[ModelState]] | None:
         """Until every worker is there and no model is being loaded: the state of the cluster and the models.
 
         None if `stop` was set. Raises `NotReady` when a process ended by itself, or after `timeout_s`.
@@ -70,11 +72,11 @@ class Embedded:
         from horologe import Client
 
         end = time.monotonic() + timeout_s
-        with Client(self.arrangement.clients[0], keys=self.arrangement.keys or None) as client:
+        with Client(self.topology.clients[0], keys=self.topology.keys or None) as client:
             while time.monotonic() < end and not (stop and stop.is_set()):
                 if self._failed:
-                    raise NotReady(self._last_words(self._failed))
-                if found := self._state(client):
+                    raise NotReady(self._failure_reason(self._failed))
+                if found := self._read_state(client):
                     self._ready.set()
                     return found
                 time.sleep(POLL_S)
@@ -82,7 +84,7 @@ class Embedded:
             return None
         raise NotReady(f"not ready after {timeout_s:.0f} s; see the log above")
 
-    def _state(self, client: object) -> tuple[Description, list[ModelState]] | None:
+    def _read_state(self, client: object) -> tuple[Description, list[ModelState]] | None:
         from horologe import Client
 
         assert isinstance(client, Client)
@@ -92,15 +94,15 @@ class Embedded:
             return None
         workers = {share.worker for share in description.shares}
         settled = all(state.state != "LOADING" for state in models)
-        if len(workers) < self.arrangement.workers or not settled or not _http_ready(self.arrangement.http):
+        if len(workers) < self.topology.workers or not settled or not _http_ready(self.topology.http):
             return None
         return description, models
 
-    def _line(self, name: str, line: str) -> None:
-        self._last[name].append(line)
+    def _on_child_line(self, name: str, line: str) -> None:
+        self._recent_lines[name].append(line)
         self._on_line(name, line)
 
-    def _exited(self, exit: Exit) -> None:
+    def _on_child_exit(self, exit: ChildExit) -> None:
         if exit.expected:
             return
         if not self._ready.is_set() and exit.code > 0:
@@ -108,8 +110,8 @@ class Embedded:
         how = f"killed by signal {-exit.code}" if exit.code < 0 else f"ended with {exit.code}"
         self._on_line("supervisor", f"{exit.name} {how}; starting it again")
 
-    def _last_words(self, exit: Exit) -> str:
-        lines = list(self._last[exit.name])
+    def _failure_reason(self, exit: ChildExit) -> str:
+        lines = list(self._recent_lines[exit.name])
         said = lines[-1] if lines else "it said nothing"
         return f"{exit.name} ended with {exit.code} before it was ready: {said}"
 

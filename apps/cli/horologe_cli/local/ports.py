@@ -18,26 +18,26 @@ def split_address(where: str, text: str) -> tuple[str, int]:
 
 def check_free(what: str, host: str, port: int, hint: str) -> None:
     """Raise `SettingsError` if nothing could listen at this address now."""
-    if error := _fault(host, port):
+    if error := _bind_error(host, port):
         reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror or error}"
         raise SettingsError(f"{what}: {host}:{port} {reason}; {hint}")
 
 
-def in_use(host: str, port: int) -> bool:
-    error = _fault(host, port)
+def is_port_in_use(host: str, port: int) -> bool:
+    error = _bind_error(host, port)
     return error is not None and error.errno == errno.EADDRINUSE
 
 
 def free_port(host: str, wanted: int = 0) -> int:
     """`wanted` if it is free, else any free port."""
-    if wanted and _fault(host, wanted) is None:
+    if wanted and _bind_error(host, wanted) is None:
         return wanted
     with _socket(host) as sock:
         sock.bind((_name(host), 0))
         return int(sock.getsockname()[1])
 
 
-def _fault(host: str, port: int) -> OSError | None:
+def _bind_error(host: str, port: int) -> OSError | None:
     with _socket(host) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -14,29 +14,29 @@ ONE_S = 0.5
 """Some senders tell the process and then its group: that is one request to stop, not two."""
 
 
-class Stop:
+class StopSignal:
     """Set by the first SIGINT, SIGTERM or SIGHUP. The second ends this process, and its children with it."""
 
     def __init__(self) -> None:
-        self._told_s: float | None = None
+        self._requested_s: float | None = None
 
-    def listen(self) -> Stop:
+    def install_handlers(self) -> StopSignal:
         """Install the handlers. From the main thread."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._hear)
+            signal.signal(number, self._on_signal)
         return self
 
     def is_set(self) -> bool:
-        return self._told_s is not None
+        return self._requested_s is not None
 
     def wait(self) -> None:
-        while self._told_s is None:
+        while self._requested_s is None:
             time.sleep(POLL_S)
 
-    def _hear(self, number: int, _: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
         """No lock here: the code that it interrupts may hold it."""
         now_s = time.monotonic()
-        if self._told_s is None:
-            self._told_s = now_s
-        elif now_s > self._told_s + ONE_S:
+        if self._requested_s is None:
+            self._requested_s = now_s
+        elif now_s > self._requested_s + ONE_S:
             os._exit(128 + number)

@@ -42,7 +42,7 @@ class ChildSpec(NamedTuple):
         return [*launcher, self.module, *self.arguments]
 
 
-class Exit(NamedTuple):
+class ChildExit(NamedTuple):
     """How a child ended. `code` is negative for a signal; `expected`: it had been told to stop."""
 
     name: str
@@ -71,9 +71,9 @@ class Supervisor:
         self,
         specs: Sequence[ChildSpec],
         on_line: Callable[[str, str], None],
-        on_exit: Callable[[Exit], None] = lambda _: None,
+        on_exit: Callable[[ChildExit], None] = lambda _: None,
     ) -> None:
-        self._keepers = [Keeper(spec, on_line, on_exit) for spec in specs]
+        self._keepers = [ChildKeeper(spec, on_line, on_exit) for spec in specs]
 
     def start(self) -> None:
         for keeper in self._keepers:
@@ -93,28 +93,30 @@ class Supervisor:
         for stage in sorted({keeper.spec.stage for keeper in self._keepers}):
             keepers = [keeper for keeper in self._keepers if keeper.spec.stage == stage]
             for keeper in keepers:
-                keeper.tell(signal.SIGTERM)
+                keeper.send_signal(signal.SIGTERM)
             end = time.monotonic() + bound_s
             for keeper in keepers:
-                if not keeper.ended(max(0.0, end - time.monotonic())):
+                if not keeper.join(max(0.0, end - time.monotonic())):
                     clean = False
-                    keeper.tell(signal.SIGKILL)
+                    keeper.send_signal(signal.SIGKILL)
             for keeper in keepers:
-                keeper.ended(None)
+                keeper.join(None)
         return clean
 
     def abort(self) -> None:
         """Kill all children at once."""
         for keeper in self._keepers:
-            keeper.tell(signal.SIGKILL)
+            keeper.send_signal(signal.SIGKILL)
         for keeper in self._keepers:
-            keeper.ended(None)
+            keeper.join(None)
 
 
-class Keeper:
+class ChildKeeper:
     """One child, started again whenever it ends, until it is told to stop."""
 
-    def __init__(self, spec: ChildSpec, on_line: Callable[[str, str], None], on_exit: Callable[[Exit], None]) -> None:
+    def __init__(
+        self, spec: ChildSpec, on_line: Callable[[str, str], None], on_exit: Callable[[ChildExit], None]
+    ) -> None:
         self.spec = spec
         self.restarts = 0
         self._on_line = on_line
@@ -122,7 +124,7 @@ class Keeper:
         self._process: subprocess.Popen[str] | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._keep, name=f"keeper {spec.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run_child, name=f"keeper {spec.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -131,20 +133,20 @@ class Keeper:
         process = self._process
         return process.pid if process and process.poll() is None else None
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Send a signal and start no more."""
         self._stopping.set()
         with self._lock:
             if self._process and self._process.poll() is None:
                 self._process.send_signal(number)
 
-    def ended(self, timeout_s: float | None) -> bool:
+    def join(self, timeout_s: float | None) -> bool:
         """Wait for the end of a child that was told to stop."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _keep(self) -> None:
+    def _run_child(self) -> None:
         backoff = Backoff()
         while True:
             began = time.monotonic()
@@ -156,7 +158,7 @@ class Keeper:
             reader.start()
             code = process.wait()
             reader.join(1.0)  # a grandchild may hold the pipe open longer
-            self._on_exit(Exit(self.spec.name, code, self._stopping.is_set()))
+            self._on_exit(ChildExit(self.spec.name, code, self._stopping.is_set()))
             if self._stopping.wait(backoff.delay_s(time.monotonic() - began)):
                 return
             self.restarts += 1

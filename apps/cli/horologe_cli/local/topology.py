@@ -14,7 +14,7 @@ import msgspec
 
 from horologe_cli.local.ports import check_free, free_port, split_address
 from horologe_cli.local.supervisor import ChildSpec
-from horologe_common.service.settings import SettingsError, load
+from horologe_common.service.settings import SettingsError, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ OWN = ("bind", "connect", "advertise")
 """Fields of [links] that the arrangement decides."""
 
 
-class Options(NamedTuple):
+class SystemOptions(NamedTuple):
     """What was asked for on the command line; empty: whatever file, environment and defaults say."""
 
     models: str = ""
@@ -50,7 +50,7 @@ class Options(NamedTuple):
     profiler: bool = False
 
 
-class Arrangement(NamedTuple):
+class Topology(NamedTuple):
     """The children to run, and where what they serve is reached."""
 
     children: tuple[ChildSpec, ...]
@@ -65,7 +65,7 @@ class Arrangement(NamedTuple):
     workers: int
 
 
-def sections() -> dict[str, type[msgspec.Struct]]:
+def settings_sections() -> dict[str, type[msgspec.Struct]]:
     """Every table a settings file may have -> the struct that reads it."""
     from horologe_common.recording.recorder import RecorderSettings
     from horologe_common.service.log import LogSettings
@@ -92,7 +92,7 @@ def sections() -> dict[str, type[msgspec.Struct]]:
     }
 
 
-def flags_of(sets: Sequence[str]) -> dict[str, dict[str, str]]:
+def parse_flags(sets: Sequence[str]) -> dict[str, dict[str, str]]:
     """`["worker.pin=false"]` -> `{"worker": {"pin": "false"}}`. Raises `SettingsError`."""
     flags: dict[str, dict[str, str]] = {}
     for text in sets:
@@ -106,38 +106,38 @@ def flags_of(sets: Sequence[str]) -> dict[str, dict[str, str]]:
     return flags
 
 
-def arrange(options: Options, folder: Path, env: Mapping[str, str] = os.environ) -> Arrangement:
+def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] = os.environ) -> Topology:
     """Read every setting once, so that a wrong one ends here. `folder`: private, for the sockets between processes.
 
     Raises `SettingsError` for settings that cannot be, a models folder that is not there, a port in use.
     """
-    asked = _asked(options)
-    read = _read(options.config, env, asked)
+    asked = _command_line_flags(options)
+    read = _read_settings(options.config, env, asked)
     _check_models(read["worker"].repository)
-    http = _http(read["http"], asked)
-    clients = tuple(_client(endpoint) for endpoint in read["frontend"].clients)
+    http = _resolve_http(read["http"], asked)
+    clients = tuple(_resolve_client(endpoint) for endpoint in read["frontend"].clients)
     asked.setdefault("frontend", {})["clients"] = ",".join(clients)
     workers = options.workers or default_workers()
     names = ["frontend", "selector", "controller"] if options.split else ["edge"]
     names += [f"worker-{number}" for number in range(workers)]
     names += ["profiler"] * options.profiler
-    metrics = _metrics(names, read["metrics"].bind)
+    metrics = _metrics_addresses(names, read["metrics"].bind)
     builder = _Children(options.config, asked, metrics, folder)
     children = builder.split() if options.split else builder.fused()
-    nice = WORKER_NICE if workers >= cores() else 0
+    nice = WORKER_NICE if workers >= available_cores() else 0
     children += [builder.worker(number, options.split, nice, env) for number in range(workers)]
     if options.profiler:
         children.append(builder.profiler(options.split))
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
-    return Arrangement(tuple(children), http, clients, urls, read["worker"].repository, read["links"].keys, workers)
+    return Topology(tuple(children), http, clients, urls, read["worker"].repository, read["links"].keys, workers)
 
 
 def default_workers() -> int:
     """One core stays with the edge."""
-    return max(1, min(MOST_WORKERS, cores() - 1))
+    return max(1, min(MOST_WORKERS, available_cores() - 1))
 
 
-def cores() -> int:
+def available_cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0))
 
@@ -187,9 +187,9 @@ class _Children:
         return f"ipc://{self._folder / name}"
 
 
-def _asked(options: Options) -> dict[str, dict[str, str]]:
+def _command_line_flags(options: SystemOptions) -> dict[str, dict[str, str]]:
     """The command line as settings; its own options win over --set."""
-    flags = flags_of(options.sets)
+    flags = parse_flags(options.sets)
     if options.models:
         flags.setdefault("worker", {})["repository"] = options.models
     if options.http:
@@ -204,13 +204,13 @@ def _asked(options: Options) -> dict[str, dict[str, str]]:
     return flags
 
 
-def _read(config: str, env: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    known = sections()
+def _read_settings(config: str, env: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    known = settings_sections()
     for section in flags:
         if section not in known:
             raise SettingsError(f"setting {section}: no such section; known are {', '.join(known)}")
     file = config or env.get("HOROLOGE_CONFIG")
-    read: dict[str, Any] = {name: load(kind, name, file, env, flags.get(name)) for name, kind in known.items()}
+    read: dict[str, Any] = {name: load_settings(kind, name, file, env, flags.get(name)) for name, kind in known.items()}
     from horologe_controller.schedulers import SCHEDULERS
 
     if (scheduler := read["controller"].scheduler) not in SCHEDULERS:
@@ -223,7 +223,7 @@ def _check_models(folder: str) -> None:
         raise SettingsError(f"models: got {folder!r}, wanted a folder (--models DIR)")
 
 
-def _http(settings: Any, asked: dict[str, dict[str, str]]) -> str:
+def _resolve_http(settings: Any, asked: dict[str, dict[str, str]]) -> str:
     port = settings.port or free_port(settings.host)
     check_free("HTTP", settings.host, port, "choose another by --http HOST:PORT")
     asked.setdefault("http", {})["port"] = str(port)
@@ -231,7 +231,7 @@ def _http(settings: Any, asked: dict[str, dict[str, str]]) -> str:
     return f"http://{host}:{port}"
 
 
-def _client(endpoint: str) -> str:
+def _resolve_client(endpoint: str) -> str:
     """A client endpoint with a port that is free; `tcp://host:0` takes any."""
     if not endpoint.startswith("tcp://"):
         return endpoint
@@ -242,7 +242,7 @@ def _client(endpoint: str) -> str:
     return endpoint
 
 
-def _metrics(names: Sequence[str], bind: str) -> dict[str, str]:
+def _metrics_addresses(names: Sequence[str], bind: str) -> dict[str, str]:
     """The first process gets the address asked for, the others ports from 8020 on, or free ones where those are not."""
     if not bind:
         return dict.fromkeys(names, "")

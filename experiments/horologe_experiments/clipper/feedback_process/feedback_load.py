@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from horologe_common.applications import Application
-from horologe_common.wire import Feedback, Letter, Observation, Query, Tensor, encode
+from horologe_common.wire import Envelope, Feedback, Observation, Query, Tensor, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -86,7 +86,7 @@ class Play:
             numbers = range(begin, min(begin + self.load.list, self.load.observations))
             items = tuple(self._observation(number, inputs) for number in numbers)
             message = Feedback(begin // self.load.list, NAME, items)
-            yield encode([Letter("selector/0#1", "frontend/0#1", [message])])
+            yield encode([Envelope("selector/0#1", "frontend/0#1", [message])])
 
     def _observation(self, number: int, inputs: bool) -> Observation:
         place = self.input[number]

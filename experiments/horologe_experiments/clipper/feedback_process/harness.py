@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import s
 from horologe_common.core.protocol import Out
 from horologe_common.transport.reactor import SWITCH_INTERVAL_S
-from horologe_common.wire import Acknowledged, Feedback, Letter, decode, encode
+from horologe_common.wire import Acknowledged, Envelope, Feedback, decode, encode
 from horologe_selector.core.applications.active_application import Running
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.core.feedback.feedback import Feedbacks
@@ -130,6 +130,6 @@ class Half:
             self.feedback.joined(now_ns, one.token, values, selection)
 
     def _send(self, outs: Sequence[Out]) -> None:
-        encode([Letter(outs[0].to, ADDRESS, [out.message for out in outs])])
+        encode([Envelope(outs[0].to, ADDRESS, [out.message for out in outs])])
         for out in outs:
             self._told(out.message)

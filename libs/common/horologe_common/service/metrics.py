@@ -108,7 +108,7 @@ class Stats:
             histogram = self.histograms[key] = Histogram(_bounds(name))
         histogram.observe(value)
 
-    def forget(self, prefix: str, *labels: str) -> None:
+    def remove_values(self, prefix: str, *labels: str) -> None:
         """Drop what is kept under names that begin so and has one of these first labels; without any, all of it.
 
         It looks at every value: once for all labels, not once for each. Those who export may do so at the same time.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.core.protocol import Gone, Joined, Out, role
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.service.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -84,9 +84,9 @@ class Controller:
             case Describe():
                 shares, scheduler = self.cluster.states(now_ns, message.model), self.settings.scheduler
                 self.out.append(Out(sender, Description(message.id, shares, scheduler, self.pending())))
-            case Joined():
+            case PeerConnected():
                 self._joined(now_ns, message)
-            case Gone():
+            case PeerDisconnected():
                 self._gone(now_ns, message.address)
 
     def tick(self, now_ns: int) -> None:
@@ -178,7 +178,7 @@ class Controller:
             else:
                 self.cluster.clock(worker, message.sent_ns, message.peer_ns, now_ns)
 
-    def _joined(self, now_ns: int, message: Joined) -> None:
+    def _joined(self, now_ns: int, message: PeerConnected) -> None:
         self._peers[message.address] = message.host
         if role(message.address) == "worker":
             self.cluster.workers[message.address] = Worker(message.address, message.host == self.host)

@@ -54,7 +54,7 @@ class ModelDurations:
             raise ValueError("parts: got none, wanted at least one distribution")
         self.base_ns = base_ns
         self.parts = sorted(_with_any(parts), key=lambda part: (part.solo.mean_ns, part.application, part.length))
-        rows = [part.solo.above(base_ns) for part in self.parts]
+        rows = [part.solo.excess_over(base_ns) for part in self.parts]
         self.row_mean_ns: Floats = np.array([row.mean_ns for row in rows])
         self.least_ns: list[int] = [int(base_ns + row.quantile_ns(SOONEST)) for row in rows]
         every = mixture([part.solo for part in parts])
@@ -98,7 +98,7 @@ class ModelDurations:
         """What a row of the kind adds at most, with probability `q`."""
         found = self._quantiles.get((kind, q))
         if found is None:
-            found = self._quantiles[kind, q] = self.parts[kind].solo.above(self.base_ns).quantile_ns(q)
+            found = self._quantiles[kind, q] = self.parts[kind].solo.excess_over(self.base_ns).quantile_ns(q)
         return found
 
     def _find(self, application: str, length: int) -> int:
@@ -116,7 +116,9 @@ def learned(known: MutableMapping[str, ModelDurations], told: Distributions) -> 
 
     Raises ValueError for histograms that are none.
     """
-    parts = [Part(one.application, one.length, Distribution.counted(one.edges_ns, one.counts)) for one in told.parts]
+    parts = [
+        Part(one.application, one.length, Distribution.from_counts(one.edges_ns, one.counts)) for one in told.histograms
+    ]
     durations = ModelDurations(told.base_ns, parts) if parts else None
     if durations is None or durations.spread < STEADY:
         known.pop(told.model, None)

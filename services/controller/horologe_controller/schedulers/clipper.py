@@ -101,7 +101,7 @@ class Clipper(Waiting):
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
             return None
         first, full = queue[0], self.limit(share, queue.model).full(queue.spec.batch_sizes)
-        most = max(full, queue.spec.compiled(first.rows))
+        most = max(full, queue.spec.compiled_batch_size(first.rows))
         for size in queue.sizes():
             if size <= most and (count := queue.filling(0, size)):
                 ready_ns = first.arrival_ns + self.settings.clipper_delay_ns

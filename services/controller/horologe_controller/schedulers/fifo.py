@@ -40,7 +40,9 @@ class Fifo(LookAhead):
             return None
         first, limit = queue[0], self._limits.get(queue.model, 1.0)
         for size in queue.sizes():
-            if (size <= limit or size == queue.spec.compiled(first.rows)) and (count := queue.filling(0, size)):
+            if (size <= limit or size == queue.spec.compiled_batch_size(first.rows)) and (
+                count := queue.filling(0, size)
+            ):
                 rank = 0, first.arrival_ns, first.id
                 return Strategy(rank, queue, size, range(count), estimate.predict(now_ns, size))
         return None

@@ -103,7 +103,7 @@ class Horologe(Waiting):
 
     def _latest_ns(self, now_ns: int, cluster: Cluster) -> int:
         """As long as messages take: there, and back."""
-        return min(LATEST_NS, WAYS * (cluster.returns.high(now_ns) or LATEST_NS))
+        return min(LATEST_NS, WAYS * (cluster.returns.high_quantile(now_ns) or LATEST_NS))
 
     def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
         """The advance is what batches lately took, to within a factor of two: all are ranked anew when it changes."""

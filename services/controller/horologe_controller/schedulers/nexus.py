@@ -56,7 +56,7 @@ class Nexus(Waiting):
 
     def least_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """As planned, too, where the model is resident."""
-        model, size = request.model, request.spec.compiled(request.rows)
+        model, size = request.model, request.spec.compiled_batch_size(request.rows)
         holders = [share for share in cluster.holders.of.get(model, ()) if model in share.estimates]
         if not holders:
             return super().least_ns(now_ns, request, cluster)

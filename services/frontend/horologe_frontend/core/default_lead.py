@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from horologe_common.clock import ms, s
-from horologe_common.latency import Rolling
+from horologe_common.latency import RollingQuantile
 
 INTERVAL_NS = ms(50)
 WINDOW = 400
@@ -20,9 +20,9 @@ class DefaultLead:
 
     def __init__(self, minimum_ns: int) -> None:
         self.timer_ns: int | None = None
-        """When to call `measure_delay`. None: no request needs the lead."""
+        """When to call `measure_delay`. None: no recent request needed the lead."""
         self._minimum_ns = minimum_ns
-        self._delays = Rolling(WINDOW, s(60), 0.99)
+        self._delays = RollingQuantile(WINDOW, s(60), 0.99)
         self._used = False
 
     def lead_ns(self, now_ns: int) -> int:
@@ -30,11 +30,12 @@ class DefaultLead:
         self._used = True
         if self.timer_ns is None:
             self.timer_ns = now_ns + INTERVAL_NS
-        return max(self._minimum_ns, self._delays.high(now_ns) or 0)
+        return max(self._minimum_ns, self._delays.high_quantile(now_ns) or 0)
 
     def measure_delay(self, now_ns: int) -> None:
-        """Record the delay of the timer, and restart it if the lead was used since. Call when `timer_ns` has passed."""
-        assert self.timer_ns is not None
+        """Record the delay of an expired timer, and restart the timer if the lead was used since."""
+        if self.timer_ns is None or now_ns < self.timer_ns:
+            return
         self._delays.observe(now_ns, now_ns - self.timer_ns)
         self.timer_ns = now_ns + INTERVAL_NS if self._used else None
         self._used = False

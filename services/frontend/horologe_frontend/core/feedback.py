@@ -1,4 +1,4 @@
-"""What clients say turned out to be true: checked, its inputs staged, passed to the selector, acknowledged. Pure."""
+"""Feedback: checked, its inputs staged, forwarded to the selectors that learn from it, and acknowledged."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 
 ITEMS_LIMIT = 64
 TRUTHS_LIMIT = 8192
-"""Of all items together: a door takes 16 MB of JSON, which as a header no selector would."""
+"""Maximum number of truths of all items together. 16 MB of JSON, which HTTP accepts, would exceed the message header
+that a selector accepts."""
 PREDICTION_LIMIT = 64
-"""Bytes of what an answer calls its prediction."""
+"""Maximum length of a prediction id, in bytes."""
 RETRY_NS = ms(200)
 
 
 class PendingFeedback(msgspec.Struct):
-    """Feedback of a client: a status for each item, and how many selectors have not acknowledged theirs."""
+    """Feedback of a client: the status of each item, and the number of selectors that have not acknowledged yet."""
 
     client: str
     client_id: int
@@ -43,9 +44,17 @@ class PendingFeedback(msgspec.Struct):
     retry_after_ns: int = 0
     unacknowledged: int = 0
 
+    def record_statuses(
+        self, indices: Sequence[int], statuses: Sequence[int], reason: str, retry_after_ns: int
+    ) -> None:
+        for index, status in zip(indices, statuses, strict=False):
+            self.statuses[index] = status
+        self.reason = self.reason or reason
+        self.retry_after_ns = max(self.retry_after_ns, retry_after_ns)
+
 
 class ForwardedFeedback(msgspec.Struct, frozen=True):
-    """What one selector has of it: the items at these places."""
+    """The items of a feedback, by index, that were forwarded to one selector."""
 
     pending: PendingFeedback
     indices: tuple[int, ...]
@@ -53,23 +62,26 @@ class ForwardedFeedback(msgspec.Struct, frozen=True):
 
 
 class FeedbackForwarder:
-    """Open feedback, its parts by an id of ours. Each is answered once: by the selectors, or when its time is up."""
+    """Open feedback, with what was forwarded of it by an id of the frontend.
+
+    Invariant: each feedback is answered once: by its selectors, or after `frontend.feedback_ns`.
+    """
 
     def __init__(
         self,
         settings: FrontendSettings,
         declared: DeclaredApplications,
         selectors: SelectorRouter,
-        admission: RequestBuilder,
-        lingering: RetainedInputs,
+        builder: RequestBuilder,
+        retained_inputs: RetainedInputs,
     ) -> None:
         self.timers = Timers()
         self._settings = settings
         self._declared = declared
         self._selectors = selectors
-        self._builder = admission
-        self._retained_inputs = lingering
-        self._split_buffers: dict[int, ForwardedFeedback] = {}
+        self._builder = builder
+        self._retained_inputs = retained_inputs
+        self._forwarded: dict[int, ForwardedFeedback] = {}
         self._open = 0
         self._last_id = 0
 
@@ -77,31 +89,31 @@ class FeedbackForwarder:
         return self._open
 
     def forward_feedback(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterator[Out]:
-        """Pass on the items that are as they must be, each to the selector that is to learn from it."""
+        """Forward each valid item to the selector that made the prediction, or that serves the context."""
         try:
-            application = self._check(message, buffers)
+            application = self._check_feedback(message, buffers)
         except HorologeError as error:
             failed = (int(error.status),) * len(message.items)
             yield Out(client, Acknowledged(message.id, failed, error.reason, error.retry_after_ns))
             return
         pending = PendingFeedback(client, message.id, [int(Status.OK)] * len(message.items))
-        passed: dict[str, list[tuple[int, Observation]]] = {}
-        for place, (item, parts) in enumerate(zip(message.items, _forwarded(message.items, buffers), strict=True)):
+        by_selector: dict[str, list[tuple[int, Observation]]] = {}
+        for index, (item, item_buffers) in enumerate(
+            zip(message.items, _split_buffers(message.items, buffers), strict=True)
+        ):
             selector = self._selectors.route_prediction(application.name, item.prediction, item.context)
             try:
-                passed.setdefault(selector, []).append(
-                    (place, self._prepare_item(now_ns, application, item, parts, selector))
-                )
+                prepared = self._prepare_item(now_ns, application, item, item_buffers, selector)
+                by_selector.setdefault(selector, []).append((index, prepared))
             except HorologeError as error:
-                _record_statuses(pending, (place,), (int(error.status),), error.reason, error.retry_after_ns)
+                pending.record_statuses((index,), (int(error.status),), error.reason, error.retry_after_ns)
         self._open += 1
-        for selector, items in passed.items():
-            if items:
-                yield self._forward(now_ns, pending, application.name, selector, items)
+        for selector, items in by_selector.items():
+            yield self._forward_items(now_ns, pending, application.name, selector, items)
         if not pending.unacknowledged:
-            yield self._answer(pending)
+            yield self._acknowledge(pending)
 
-    def _forward(
+    def _forward_items(
         self,
         now_ns: int,
         pending: PendingFeedback,
@@ -111,66 +123,67 @@ class FeedbackForwarder:
     ) -> Out:
         self._last_id += 1
         pending.unacknowledged += 1
-        self._split_buffers[self._last_id] = ForwardedFeedback(pending, tuple(place for place, _ in items), selector)
+        self._forwarded[self._last_id] = ForwardedFeedback(pending, tuple(index for index, _ in items), selector)
         self.timers.arm(self._last_id, now_ns + self._settings.feedback_ns)
         return Out(selector, Feedback(self._last_id, application, tuple(item for _, item in items)))
 
     def finish_forwarded(self, message: Acknowledged) -> Iterator[Out]:
-        """A selector's answer, for whoever gave the feedback."""
-        if message.id in self._split_buffers:
+        """Record a selector's acknowledgement. The client gets its own when all selectors have acknowledged."""
+        if message.id in self._forwarded:
             self.timers.cancel(message.id)
             yield from self._finish_part(message.id, message.statuses, message.reason, message.retry_after_ns)
 
     def fail_expired(self, now_ns: int) -> Iterator[Out]:
+        """Report LOST for the items that were not acknowledged in time."""
         for key in self.timers.pop_expired(now_ns):
-            yield from self._fail(key, "the selector did not acknowledge it in time")
+            yield from self._fail_part(key, "the selector did not acknowledge it in time")
 
     def fail_selector(self, selector: str) -> Iterator[Out]:
-        for key in [key for key, part in self._split_buffers.items() if part.selector == selector]:
+        """Report LOST for the items that a disconnected selector has not acknowledged."""
+        for key in [key for key, part in self._forwarded.items() if part.selector == selector]:
             self.timers.cancel(key)
-            yield from self._fail(key, "the selector went away")
+            yield from self._fail_part(key, "the selector disconnected")
 
     def check(self) -> None:
-        assert len(self.timers) == len(self._split_buffers)
-        assert (
-            len({id(part.pending) for part in self._split_buffers.values()}) == self._open <= self._settings.max_pending
-        )
+        assert len(self.timers) == len(self._forwarded)
+        assert len({id(part.pending) for part in self._forwarded.values()}) == self._open <= self._settings.max_pending
 
-    def _fail(self, key: int, reason: str) -> Iterator[Out]:
-        """Whether it was learned from is not known."""
-        return self._finish_part(key, (int(Status.LOST),) * len(self._split_buffers[key].indices), reason, 0)
+    def _fail_part(self, key: int, reason: str) -> Iterator[Out]:
+        """Finish the items as LOST: the selector may or may not have learned from them."""
+        return self._finish_part(key, (int(Status.LOST),) * len(self._forwarded[key].indices), reason, 0)
 
     def _finish_part(self, key: int, statuses: Sequence[int], reason: str, retry_after_ns: int) -> Iterator[Out]:
-        part = self._split_buffers.pop(key)
-        _record_statuses(part.pending, part.indices, statuses, reason, retry_after_ns)
+        part = self._forwarded.pop(key)
+        part.pending.record_statuses(part.indices, statuses, reason, retry_after_ns)
         part.pending.unacknowledged -= 1
         if not part.pending.unacknowledged:
-            yield self._answer(part.pending)
+            yield self._acknowledge(part.pending)
 
-    def _answer(self, pending: PendingFeedback) -> Out:
+    def _acknowledge(self, pending: PendingFeedback) -> Out:
         self._open -= 1
         statuses, reason = tuple(pending.statuses), pending.reason
         return Out(pending.client, Acknowledged(pending.client_id, statuses, reason, pending.retry_after_ns))
 
-    def _check(self, message: Feedback, buffers: Sequence[Buffer]) -> Application:
+    def _check_feedback(self, message: Feedback, buffers: Sequence[Buffer]) -> Application:
+        """Return the application. Raise `HorologeError` if the feedback as a whole is invalid or refused."""
         if not 0 < len(message.items) <= ITEMS_LIMIT:
             raise InvalidInput(f"items: got {len(message.items)}, wanted 1 to {ITEMS_LIMIT}")
         if (truths := sum([len(item.truths) for item in message.items])) > TRUTHS_LIMIT:
-            raise InvalidInput(f"truths: got {truths} in all, at most {TRUTHS_LIMIT}")
+            raise InvalidInput(f"truths: got {truths} in all items together, at most {TRUTHS_LIMIT}")
         self._builder.check_size(buffers)
         if not self._declared.has_selectors():
-            raise Refused("the selector is away", RETRY_NS)
+            raise Refused("no selector is connected", RETRY_NS)
         if self._open >= self._settings.max_pending:
             raise Refused(f"{self._settings.max_pending} lists of feedback are open already", RETRY_NS)
         application = self._declared.find_application(message.application)
         if not self._declared.serving_selectors(application.name):
-            raise Refused("the selector that served it is away", RETRY_NS)
+            raise Refused("no connected selector serves the application", RETRY_NS)
         return application
 
     def _prepare_item(
         self, now_ns: int, application: Application, item: Observation, buffers: Sequence[Buffer], selector: str
     ) -> Observation:
-        """The item as the selector takes it."""
+        """Return the item for the selector: its inputs, if any, are staged and replaced by a query."""
         check_observation(application, item)
         if not item.inputs:
             return msgspec.structs.replace(item, query=None)
@@ -178,41 +191,32 @@ class FeedbackForwarder:
         rows, _, _ = self._builder.catalogue.check_inputs(spec, item.inputs)
         if rows != len(item.truths):
             raise InvalidInput(f"truths: got {len(item.truths)}, wanted {rows}, one for each row of the inputs")
-        digest = self._builder.hash_inputs(item.inputs, buffers)
-        if item.prediction and not item.prediction.endswith(digest):
-            raise InvalidInput("prediction: got that of other inputs than the given, wanted theirs, or one of the two")
-        query = self._builder.stage_query(spec, item.inputs, buffers, digest, settings.feedback_ns, item.context)
+        input_hash = self._builder.hash_inputs(item.inputs, buffers)
+        if item.prediction and not item.prediction.endswith(input_hash):
+            raise InvalidInput("prediction: got the id for other inputs, wanted that of these inputs, or none")
+        query = self._builder.stage_query(spec, item.inputs, buffers, input_hash, settings.feedback_ns, item.context)
         self._retained_inputs.retain(query.id, selector, now_ns + settings.feedback_ns + settings.retain_inputs_ns)
         return Observation(item.truths, item.prediction, item.context, (), query)
 
 
 def check_observation(application: Application, item: Observation) -> None:
-    """Raise `InvalidInput`, naming field, got and wanted."""
+    """Raise `InvalidInput` for an invalid item. The message names the field, the value received and that wanted."""
     check_names(context=item.context)
     if application.task == "any":
-        raise InvalidInput("application: its task is 'any', whose outputs are held against no truth")
+        raise InvalidInput("application: got one of task 'any', which takes no feedback")
     if not item.truths or not all(map(math.isfinite, item.truths)):
         raise InvalidInput(f"truths: got {list(item.truths)}, wanted a finite number for each row")
     if application.task == "classes" and any(truth % 1 for truth in item.truths):
-        raise InvalidInput(f"truths: got {list(item.truths)}, wanted whole numbers, the task being classes")
+        raise InvalidInput(f"truths: got {list(item.truths)}, wanted whole numbers for task 'classes'")
     if not item.prediction and not item.inputs:
         raise InvalidInput("item: got neither prediction nor inputs, wanted one of them")
     if len(item.prediction) > PREDICTION_LIMIT:
         raise InvalidInput(f"prediction: got {len(item.prediction)} bytes, at most {PREDICTION_LIMIT}")
 
 
-def _record_statuses(
-    pending: PendingFeedback, places: Sequence[int], statuses: Sequence[int], reason: str, retry_after_ns: int
-) -> None:
-    for place, status in zip(places, statuses, strict=False):
-        pending.statuses[place] = status
-    pending.reason = pending.reason or reason
-    pending.retry_after_ns = max(pending.retry_after_ns, retry_after_ns)
-
-
-def _forwarded(items: Sequence[Observation], buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
-    """The buffers of each item."""
-    at = 0
+def _split_buffers(items: Sequence[Observation], buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
+    """Yield the buffers of each item."""
+    start = 0
     for item in items:
-        yield buffers[at : at + len(item.inputs)]
-        at += len(item.inputs)
+        yield buffers[start : start + len(item.inputs)]
+        start += len(item.inputs)

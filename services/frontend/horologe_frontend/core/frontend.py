@@ -1,8 +1,11 @@
-"""The frontend: takes requests, keeps their tensors until a worker is named, and gives each exactly one answer.
+"""The frontend: accepts requests, stages their inputs until a worker is named, and gives each exactly one answer.
 
-Predict -> validate, stage, arm the deadline -> Query to the selector; Dispatch -> ship to the worker;
-Answer, or the deadline plus a grace -> `_finish`, the only place that removes a request. Where an application has
-declared a default, that is the answer if the selector has none just before the deadline.
+1. Predict from a client: validate, stage the inputs, start the timer, send a Query to a selector.
+2. Dispatch from the controller: ship the inputs to the worker.
+3. Answer from the selector, or the timer: `_finish`, the only method that ends a request.
+
+If the application has a default, the timer expires just before the deadline and the answer is the default. Otherwise
+it expires at the deadline plus `frontend.grace_ns`.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Gone, Joined, Out, role
-from horologe_common.core.staging import Staging
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
+from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
 from horologe_frontend.core.applications import DeclaredApplications
@@ -42,57 +45,56 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_frontend.settings import FrontendSettings
 
-    Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
+    MessageHandler = Callable[[int, str, Any, Sequence[Buffer]], None]
 
 
 class Frontend:
-    """Core of the frontend. `digest` hashes a request's bytes for the prediction cache."""
+    """Core of the frontend. `digest` hashes inputs for the prediction cache."""
 
     def __init__(
         self, address: str, settings: FrontendSettings, digest: Callable[[bytes, Sequence[Buffer]], bytes]
     ) -> None:
         self.address = address
         self.settings = settings
-        self.out: list[Out] = []
-        self.catalogue = ModelCatalogue()
-        self.declared = DeclaredApplications(self.catalogue)
-        self.staging = Staging(address, settings.staging_bytes)
-        self._metrics = RequestMetrics(self.catalogue, self.declared)
-        self.stats, self.stats_by_model = self._metrics.stats, self._metrics.stats_by_model
-        self._selectors = selectors = SelectorRouter(self.declared)
-        self._default_lead = DefaultLead(settings.default_lead_ns)
-        self._builder = RequestBuilder(
-            settings, self.catalogue, self.declared, self.staging, self._default_lead, digest
-        )
-        self._sampler = RequestSampler(settings, self.staging, self.catalogue)
-        self._requests = OpenRequests()
-        self._retained_inputs = RetainedInputs(self.staging)
-        feedbacks = FeedbackForwarder(settings, self.declared, selectors, self._builder, self._retained_inputs)
-        self._calls = CallForwarder(self.catalogue, self.declared, selectors, self._metrics, feedbacks, settings)
-        self._workers: dict[str, bool] = {}
         self.draining = False
-        self._from_clients: dict[type, Handler] = {
+        self.out: list[Out] = []
+        self.catalogue = catalogue = ModelCatalogue()
+        self.declared = declared = DeclaredApplications(catalogue)
+        self.staging = staging = StagedInputs(address, settings.staging_bytes)
+        self._metrics = RequestMetrics(catalogue, declared)
+        self.stats, self.stats_by_model = self._metrics.stats, self._metrics.stats_by_model
+        self._selectors = selectors = SelectorRouter(declared)
+        self._default_lead = DefaultLead(settings.default_lead_ns)
+        self._builder = builder = RequestBuilder(settings, catalogue, declared, staging, self._default_lead, digest)
+        self._sampler = RequestSampler(settings, staging, catalogue)
+        self._requests = OpenRequests()
+        self._retained_inputs = RetainedInputs(staging)
+        feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
+        self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
+        self._timers = (self._requests.timers, self._retained_inputs.timers, *self._calls.timers)
+        self._workers: dict[str, bool] = {}
+        self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict,
             Cancel: self._on_cancel,
-            Gone: self._gone,
+            PeerDisconnected: self._on_peer_disconnected,
         }
-        self._from_peers: dict[type, Handler] = {
+        self._from_peers: dict[type, MessageHandler] = {
             Answer: self._on_answer,
             Applications: self._on_applications,
             Dispatch: self._on_dispatch,
             Release: self._on_release,
-            Joined: self._joined,
+            PeerConnected: self._on_peer_connected,
         }
 
     def drain(self) -> None:
-        """Refuse what comes from now on."""
+        """Refuse new requests."""
         self.draining = True
 
     def drained(self) -> bool:
         return not self._requests
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """One message from a client, the selector, the controller or the loop."""
+        """Handle a message of a client or a peer. Messages that only peers may send are ignored from clients."""
         trusted = not sender.startswith(("client/", "http/"))
         handler = self._from_clients.get(type(message))
         if handler is None and trusted:
@@ -103,33 +105,45 @@ class Frontend:
             self.out.extend(self._calls.handle(now_ns, sender, message, buffers, trusted))
 
     def tick(self, now_ns: int) -> None:
-        """Answer what nobody else has answered: by its deadline plus the grace, or before it by the default."""
+        """Answer the requests and the calls whose timers have expired, and free the inputs."""
+        wakeup_ns = self.wakeup_ns()
+        if wakeup_ns is None or now_ns < wakeup_ns:
+            return
         self._default_lead.measure_delay(now_ns)
         for request in self._requests.pop_expired(now_ns):
-            silence = timeout_answer(request, request.worker in self._workers)
-            self._give_up(now_ns, request, *(default_answer(request) or (silence, ())))
+            timeout = timeout_answer(request, request.worker in self._workers)
+            self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
 
     def wakeup_ns(self) -> int | None:
-        timers = (self._requests, self._calls, self._retained_inputs.timers, self._default_lead)
-        return min((at_ns for one in timers if (at_ns := one.next_ns()) is not None), default=None)
+        """Return the time of the earliest timer, or None without timers."""
+        earliest_ns = self._default_lead.timer_ns
+        for timers in self._timers:
+            if (at_ns := timers.next_ns()) is not None and (earliest_ns is None or at_ns < earliest_ns):
+                earliest_ns = at_ns
+        return earliest_ns
 
     def is_ready(self) -> bool:
-        """Whether requests can be served: everything behind is reachable, and it is not draining."""
+        """Return whether requests can be served: selector and controller are connected, and it is not draining."""
         return bool(self._selectors and self._calls.controller and self.catalogue.is_complete) and not self.draining
 
     def pending(self) -> int:
         return len(self._requests)
 
     def check(self) -> None:
-        """Every staged input belongs to an open request or to a query the selector has not released."""
+        """Assert that every staged input belongs to an open request, or is retained for a selector."""
         self.staging.check()
         self._sampler.check()
         self._retained_inputs.check()
         self._calls.check()
         self._requests.check()
         assert all(key in self._requests or key in self._retained_inputs for key in self.staging.ids())
+
+    def refresh_stats(self) -> None:
+        """Update the computed metrics before they are exported."""
+        self.stats_by_model.publish(self.stats)
+        self.stats.set("horologe_staged_bytes", to=self.staging.held_bytes)
 
     def _on_predict(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> None:
         try:
@@ -142,7 +156,7 @@ class Frontend:
         self._send_query(now_ns, request)
 
     def _create_request(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
-        """A request, its inputs staged. Raises what the client did wrong, or `Refused`."""
+        """Return a request whose inputs are staged. Raise `HorologeError` if it is invalid or refused."""
         if self._requests.find_by_client_id(client, message.id):
             raise InvalidInput(f"id: got {message.id}, which is still open")
         if self.draining:
@@ -152,11 +166,15 @@ class Frontend:
         return self._builder.create_request(now_ns, client, message, buffers)
 
     def _send_query(self, now_ns: int, request: Request) -> None:
-        """Ask a selector. Without one, `_joined` will, or where none knows the application, `_announced`."""
-        request.selector, request.worker = self._selectors.route_query(request.query), ""
+        """Send the query to a selector. Without one, it is sent when a selector connects or announces applications."""
+        query, selectors = request.query, self._selectors.connected
+        if len(selectors) == 1 and query.model:
+            request.selector = selectors[0]
+        else:
+            request.selector = self._selectors.route_query(query)
+        request.worker = ""
         if request.selector:
             budget_ns = min(request.deadline_ns, request.give_up_ns) - now_ns
-            query = request.query
             if budget_ns != query.budget_ns:
                 query = msgspec.structs.replace(query, budget_ns=budget_ns)
             self.out.append(Out(request.selector, query))
@@ -166,17 +184,17 @@ class Frontend:
         if request is None or request.selector != selector:
             return
         self._finish(now_ns, request, *answer_or_default(request, message, buffers))
-        if message.lingers:
+        if message.inputs_retained:
             self._retain_inputs(request)
         else:
             self.staging.release(request.id)
 
     def _retain_inputs(self, request: Request) -> None:
-        """The inputs of an answered request are still needed."""
+        """Keep the inputs of an answered request, because its selector still needs them."""
         self._retained_inputs.retain(request.id, request.selector, request.deadline_ns + self.settings.retain_inputs_ns)
 
     def _finish(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
-        """The one end of a request: remove it, count it, answer its client."""
+        """End a request: remove it, count it, answer its client. No other method ends a request."""
         self._requests.remove(request)
         if answer.status == Status.OK and now_ns > request.deadline_ns:
             answer = msgspec.structs.replace(answer, status=int(Status.LATE), reason="finished after the deadline")
@@ -188,13 +206,8 @@ class Frontend:
         if self._sampler.profiler:
             self.out += self._sampler.sample_request(now_ns, request, answer)
 
-    def refresh_stats(self) -> None:
-        """Bring the metrics that follow from `statistics` up to date, before they are read."""
-        self.stats_by_model.publish(self.stats)
-        self.stats.set("horologe_staged_bytes", to=self.staging.held_bytes)
-
     def _give_up(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
-        """End a request that the selector still works on: its inputs stay until released."""
+        """Finish a request without its selector, which gets a Cancel and then releases the inputs."""
         self._finish(now_ns, request, answer, buffers)
         if request.selector in self._selectors:
             self._retain_inputs(request)
@@ -209,7 +222,7 @@ class Frontend:
                 self._give_up(now_ns, request, answer)
 
     def _on_release(self, now_ns: int, selector: str, message: Release, buffers: Sequence[Buffer]) -> None:
-        """Of a selector that was asked; one that was left for another knows nothing of what that one needs."""
+        """Free inputs, unless their request was sent again to another selector, which may still need them."""
         for input_id in message.ids:
             request = self._requests.find_request(input_id)
             if request is None or request.selector == selector:
@@ -219,21 +232,20 @@ class Frontend:
         for input_id in dispatch.input_ids:
             if request := self._requests.find_request(input_id):
                 request.worker = dispatch.worker
-        self.out.append(self.staging.ship(dispatch))
+        self.out.append(self.staging.answer_dispatch(dispatch))
 
     def _on_applications(self, now_ns: int, selector: str, message: Applications, buffers: Sequence[Buffer]) -> None:
-        """By this selector; or an answer of it."""
         self.out.extend(self._calls.handle(now_ns, selector, message, buffers, True))
         if message.id == 0:
             self._send_unassigned(now_ns)
 
     def _send_unassigned(self, now_ns: int) -> None:
-        """What no selector that is there has been asked."""
+        """Send the requests that no connected selector has."""
         for request in self._requests:
             if request.selector not in self._selectors:
                 self._send_query(now_ns, request)
 
-    def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+    def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         address = message.address
         match role(address):
             case "selector":
@@ -246,7 +258,9 @@ class Frontend:
             case "profiler":
                 self._sampler.profiler = address
 
-    def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
+    def _on_peer_disconnected(
+        self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
+    ) -> None:
         address = message.address
         match role(address):
             case "selector":

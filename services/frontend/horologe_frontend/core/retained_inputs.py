@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from horologe_common.core.timers import Timers
 
 if TYPE_CHECKING:
-    from horologe_common.core.staging import Staging
+    from horologe_common.core.staging import StagedInputs
 
 
 class RetainedInputs:
@@ -16,7 +16,7 @@ class RetainedInputs:
     Invariant: each retained input has one timer.
     """
 
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, staging: StagedInputs) -> None:
         self.timers = Timers()
         self._staging = staging
         self._selectors: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Samples for the profiler: some finished requests of each model and application, sent before their inputs are freed."""
+"""Samples for the profiler: some finished requests of each model and application, while their inputs are staged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horologe_common.status import Status
 from horologe_common.wire import Sample
 
 if TYPE_CHECKING:
-    from horologe_common.core.staging import Staging
+    from horologe_common.core.staging import StagedInputs
     from horologe_common.wire import Answer
     from horologe_frontend.core.catalogue import ModelCatalogue
     from horologe_frontend.core.requests import Request
@@ -29,7 +29,7 @@ class RequestSampler:
     `profiler` is the address of the profiler, empty if none is connected.
     """
 
-    def __init__(self, settings: FrontendSettings, staging: Staging, catalogue: ModelCatalogue) -> None:
+    def __init__(self, settings: FrontendSettings, staging: StagedInputs, catalogue: ModelCatalogue) -> None:
         self.profiler = ""
         self._catalogue = catalogue
         self._settings = settings

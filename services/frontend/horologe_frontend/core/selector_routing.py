@@ -11,7 +11,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from horologe_common.core.protocol import instance
-from horologe_common.prediction_id import MARK_BYTES, mark
+from horologe_common.prediction_id import MARK_BYTES, selector_mark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +38,12 @@ class SelectorRouter:
     def add_selector(self, address: str) -> None:
         if address not in self.connected:
             self.connected.append(address)
-        self._marks[mark(address)] = address
+        self._marks[selector_mark(address)] = address
 
     def remove_selector(self, address: str) -> None:
         if address in self.connected:
             self.connected.remove(address)
-            del self._marks[mark(address)]
+            del self._marks[selector_mark(address)]
         self._declared.remove_selector(address)
 
     def route_query(self, query: Query) -> str:
@@ -71,7 +71,7 @@ class SelectorRouter:
         return self.route_context(application, context)
 
     def route_declaration(self, application: str, context: str = "") -> str:
-        """Return a selector that serves the current declaration. An undeclared application may go to any selector."""
+        """Return a selector that serves the current declaration. An undeclared one may go to any selector."""
         return self.route_context(application, context) or highest_ranked(self.connected, application.encode())
 
 

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from horologe_common.applications import BYTES_LIMIT, Application, check_application, undeclared
+from horologe_common.applications import BYTES_LIMIT, Application, check_application, undeclared_application
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Withdraw
 from horologe_frontend.core.feedback import ITEMS_LIMIT, TRUTHS_LIMIT
@@ -119,7 +119,7 @@ def _describe(name: str, states: Sequence[ApplicationState]) -> HttpResponse:
     for state in states:
         if state.application.name == name:
             return json_response(application_json(state))
-    raise undeclared(name)
+    raise undeclared_application(name)
 
 
 def _write_prediction(
@@ -151,14 +151,14 @@ def read_application(name: str, body: bytes) -> Application:
 
 
 def application_json(state: ApplicationState) -> dict[str, Any]:
-    """Return the declaration and the state of an application. `standings` is omitted where it is empty."""
+    """Return the declaration and the state of an application. `statistics` is omitted where it is empty."""
     document: dict[str, Any] = {
         "application": _fields(state.application),
         "revision": state.revision,
         "contexts": state.contexts,
     }
-    if state.standings:
-        document["standings"] = [_fields(standing) for standing in state.standings]
+    if state.statistics:
+        document["statistics"] = [_fields(statistics) for statistics in state.statistics]
     return document
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from horologe_common.models import DTYPES
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_common.wire import Tensor
-from horologe_common.wire.frames import array_of
+from horologe_common.wire.frames import decode_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -128,7 +128,7 @@ def classify(tensor: Tensor, buffer: Buffer, classes: int) -> tuple[Tensor, Buff
     """Return the `classes` highest values of each row as BYTES `value:index`, highest first."""
     if tensor.datatype in ("BYTES", "BOOL") or not tensor.shape:
         raise InvalidInput(f"output {tensor.name!r}: classification: got {tensor.datatype}, wanted rows of numbers")
-    array = array_of(tensor, buffer)
+    array = decode_array(tensor, buffer)
     rows = array.reshape(array.shape[0], -1) if array.ndim > 1 else array.reshape(1, -1)
     count = min(classes, rows.shape[1])
     order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]

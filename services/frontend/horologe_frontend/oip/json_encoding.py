@@ -14,7 +14,7 @@ from msgspec import Meta, Raw
 
 from horologe_common.models import DTYPES, check_tensor
 from horologe_common.status import InvalidInput, TooLarge
-from horologe_common.wire.frames import array_of
+from horologe_common.wire.frames import decode_array
 from horologe_frontend.oip.binary_encoding import MAX_STRINGS, join_strings
 
 if TYPE_CHECKING:
@@ -134,9 +134,7 @@ def check_header(tensor: TensorJson, spec: ModelSpec) -> None:
         raise InvalidInput(f"input {tensor.name!r}: datatype: got {tensor.datatype!r}, wanted one of {supported}")
     shape = tensor.shape
     if len(shape) > MAX_RANK:
-        raise InvalidInput(
-            f"input {tensor.name!r}: shape: got {len(shape)} dimensions, wanted at most {MAX_RANK}"
-        )
+        raise InvalidInput(f"input {tensor.name!r}: shape: got {len(shape)} dimensions, wanted at most {MAX_RANK}")
     if shape and min(shape) < 0:
         raise InvalidInput(f"input {tensor.name!r}: shape: got {list(shape)}, wanted no negative dimension")
     elements = math.prod([dim or 1 for dim in shape]) if 0 in shape else math.prod(shape)
@@ -246,7 +244,7 @@ def tensor_values(tensor: Tensor, buffer: Buffer) -> list[Any]:
     """
     if tensor.datatype == "FP16":
         raise InvalidInput(f"output {tensor.name!r}: FP16 has no JSON form: request it with binary_data")
-    values: list[Any] = array_of(tensor, buffer).reshape(-1).tolist()
+    values: list[Any] = decode_array(tensor, buffer).reshape(-1).tolist()
     if tensor.datatype != "BYTES":
         return values
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.models import natural
+from horologe_common.models import natural_sort_key
 from horologe_common.status import UnknownModel
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ BACKENDS = {"onnx": "onnxruntime"}
 
 
 def _version_key(state: ModelState) -> tuple[tuple[int, int, str], ...]:
-    return natural(state.spec.version)
+    return natural_sort_key(state.spec.version)
 
 
 def choose_version(states: Sequence[ModelState], model: str, version: str) -> ModelState:

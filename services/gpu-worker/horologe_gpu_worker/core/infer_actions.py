@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.models import DTYPES, check_tensor, check_variable
+from horologe_common.models import DTYPES, check_tensor, check_variable_dimensions
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import RowStatus, Tensor
 from horologe_gpu_worker.core.lanes import Operation
@@ -106,14 +106,14 @@ class Action:
     def operation(self, lane: str) -> Operation | None:
         """The batch of all rows that are here; None if there are none. Padded to the smallest size that holds them."""
         rows = [(index, inputs) for index, inputs in enumerate(self.inputs) if inputs is not None]
-        if len(rows) > 1 and self.spec.variable and not self.spec.padded:
+        if len(rows) > 1 and self.spec.variable_dimensions and not self.spec.padded:
             rows = self._alike(rows)
         if not rows:
             return None
         infer, spec, self.lane = self.infer, self.spec, lane
         self.rows = sum(infer.rows[index].rows for index, _ in rows)
         if spec.batched and len(rows) < len(infer.rows):
-            self.batch_size = spec.compiled(self.rows)
+            self.batch_size = spec.compiled_batch_size(self.rows)
         columns = [[inputs[at] for _, inputs in rows] for at in range(len(spec.inputs))]
         shapes = _different(columns) if spec.padded else []
         return Operation(
@@ -177,8 +177,8 @@ def _in_order(spec: ModelSpec, rows: int, headers: Sequence[Tensor], buffers: Se
             check_tensor(want, got.datatype, got.shape)
         if spec.batched and (not got.shape or got.shape[0] != rows):
             raise InvalidInput(f"input {want.name!r}: shape: got {list(got.shape)}, wanted {rows} rows")
-    if spec.variable:
-        check_variable(spec, {tensor.name: tensor.shape for tensor, _ in given})
+    if spec.variable_dimensions:
+        check_variable_dimensions(spec, {tensor.name: tensor.shape for tensor, _ in given})
     return given
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.core.protocol import Gone, Joined, Out, instance, role
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, instance, role
 from horologe_common.models import PAGE_BYTES
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Drain, Infer, Load, Ping, Pong, Register, Result, Scan, Ship, Unload
@@ -64,8 +64,8 @@ class Worker:
             Ping: self._ping,
             Scan: self._scan,
             Drain: self._drain,
-            Joined: self._joined,
-            Gone: self._gone,
+            PeerConnected: self._joined,
+            PeerDisconnected: self._gone,
         }
 
     def drain(self) -> None:
@@ -115,13 +115,13 @@ class Worker:
 
     # controllers and what they know
 
-    def _joined(self, now_ns: int, sender: str, joined: Joined, buffers: Sequence[Buffer]) -> None:
+    def _joined(self, now_ns: int, sender: str, joined: PeerConnected, buffers: Sequence[Buffer]) -> None:
         if role(joined.address) == "controller":
             self.controllers[joined.address] = None
             self.infers.early.forget_ended()
             self._register(joined.address)
 
-    def _gone(self, now_ns: int, sender: str, gone: Gone, buffers: Sequence[Buffer]) -> None:
+    def _gone(self, now_ns: int, sender: str, gone: PeerDisconnected, buffers: Sequence[Buffer]) -> None:
         """What a lost controller asked for still ends as planned."""
         self.controllers.pop(gone.address, None)
 

@@ -10,7 +10,7 @@ import numpy as np
 from horologe_common.models import DTYPES
 from horologe_common.status import ModelFailed
 from horologe_common.wire import Tensor
-from horologe_common.wire.frames import array_of, concat_rows, header_of
+from horologe_common.wire.frames import concat_rows, decode_array, encode_array
 from horologe_gpu_worker.execution.io_cache import Workspace, room
 from horologe_gpu_worker.repository.model_signature import shape_for
 
@@ -52,7 +52,7 @@ def assemble(operation: Operation, batched: bool, space: Workspace, moved: bool 
 
 def _array(tensor: Tensor, parts: Sequence[Buffer], pad: int, space: Workspace, moved: bool) -> NDArray[Any]:
     if tensor.datatype == "BYTES":
-        strings = array_of(tensor, concat_rows(parts))
+        strings = decode_array(tensor, concat_rows(parts))
         return np.concatenate([strings, np.repeat(strings[-1:], pad, axis=0)]) if pad else strings
     dtype = DTYPES[tensor.datatype]
     if not pad and len(parts) == 1 and not moved:
@@ -85,7 +85,7 @@ def _lengthened(
     at = 0
     for part, own in zip(parts, shapes, strict=True):
         places = (slice(at, at + own[0]), *map(slice, own[1:]))
-        array[places] = array_of(Tensor(tensor.name, tensor.datatype, own, len(part)), part)
+        array[places] = decode_array(Tensor(tensor.name, tensor.datatype, own, len(part)), part)
         at += own[0]
     array[at:] = array[at - 1 : at]
     return array
@@ -120,4 +120,4 @@ def results(
 def _header(name: str, datatype: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
     if array.size and array.flags.c_contiguous and DTYPES.get(datatype) == array.dtype:
         return Tensor(name, datatype, array.shape, array.nbytes), array.data.cast("B")
-    return header_of(name, array)
+    return encode_array(name, array)

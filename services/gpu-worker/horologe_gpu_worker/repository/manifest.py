@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
-from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, quantity
+from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, parse_quantity
 from horologe_common.status import HorologeError, Status
 from horologe_gpu_worker.repository.model_signature import zeros
 
@@ -145,7 +145,7 @@ def _check_tensors(where: str, entries: Iterable[TensorEntry]) -> None:
 
 def _quantity(path: Path, key: str, text: str, units: dict[str, int]) -> int:
     try:
-        amount = quantity(key, text, units)
+        amount = parse_quantity(key, text, units)
     except SettingsError as error:
         raise InvalidModel(f"{path}: {key}: got {text!r}, wanted a number with one of {', '.join(units)}") from error
     if amount < 0:
@@ -155,12 +155,12 @@ def _quantity(path: Path, key: str, text: str, units: dict[str, int]) -> int:
 
 def duration_ns(text: str) -> int:
     """A duration of a manifest that `read_manifest` has accepted."""
-    return quantity("duration", text, DURATIONS)
+    return parse_quantity("duration", text, DURATIONS)
 
 
 def size_bytes(text: str) -> int:
     """A size of a manifest that `read_manifest` has accepted."""
-    return quantity("size", text, SIZES)
+    return parse_quantity("size", text, SIZES)
 
 
 def declared(manifest: Manifest, folder: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
@@ -212,7 +212,7 @@ def build_spec(
     spec = ModelSpec(
         folder.parent.name, folder.name, runtime, *signature, sizes, batched, weights_bytes=weights_bytes, **facts
     )
-    if not spec.variable:
+    if not spec.variable_dimensions:
         return spec
     length = min(manifest.profile_length, manifest.max_length or manifest.profile_length)
     return msgspec.structs.replace(spec, profile_length=length)

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from statistics import pvariance
 from typing import TYPE_CHECKING
 
-from horologe_common.wire import Distributions, Durations
+from horologe_common.wire import Distributions, DurationHistogram
 from horologe_profiler.core.batch_fit import fit
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def distributions(memory: Memory, model: str) -> tuple[Distributions, Fit | None
         applications.setdefault(key.application, []).append((key.length, part))
     long = any(length for found in applications.values() for length, _ in found)
     lent = _ratios(memory, model, fitted) if long and fitted else []
-    parts: list[Durations] = []
+    parts: list[DurationHistogram] = []
     for application, found in applications.items():
         parts += _parts(
             application, [(length, part.weight, _times(length, part, fitted, lent)) for length, part in found]
@@ -64,7 +64,7 @@ def _times(length: int, part: Part, fitted: Fit | None, lent: Sequence[float]) -
     return [round(ratio * (fitted.base_ns + fitted.slope_ns * length)) for ratio in lent]
 
 
-def _parts(application: str, found: Sequence[tuple[int, int, list[int]]]) -> Iterable[Durations]:
+def _parts(application: str, found: Sequence[tuple[int, int, list[int]]]) -> Iterable[DurationHistogram]:
     """From (upper bound, weight, times) of each range."""
     weighted = [(max(1, weight) / len(times), took_ns) for _, weight, times in found for took_ns in times]
     if len(weighted) >= PUBLISH_FROM:
@@ -74,7 +74,7 @@ def _parts(application: str, found: Sequence[tuple[int, int, list[int]]]) -> Ite
             yield histogram(application, length, [(1.0, took_ns) for took_ns in times])
 
 
-def histogram(application: str, length: int, times: Sequence[tuple[float, int]]) -> Durations:
+def histogram(application: str, length: int, times: Sequence[tuple[float, int]]) -> DurationHistogram:
     """Of (weight, ns): bins of equal ratio from the shortest to the longest; counts add up to about `len(times)`."""
     shortest = max(1, min(took_ns for _, took_ns in times))
     end = max(shortest, *(took_ns for _, took_ns in times)) + 1
@@ -86,4 +86,4 @@ def histogram(application: str, length: int, times: Sequence[tuple[float, int]])
         sums[bisect_right(edges, max(took_ns, shortest)) - 1] += weight
     scale = len(times) / sum(weight for weight, _ in times)
     counts = tuple(max(1, round(one * scale)) if one else 0 for one in sums)
-    return Durations(application, length, tuple(edges), counts)
+    return DurationHistogram(application, length, tuple(edges), counts)

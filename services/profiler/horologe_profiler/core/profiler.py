@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.core.protocol import Gone, Joined, Out, role
-from horologe_common.core.staging import Staging
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
+from horologe_common.core.staging import StagedInputs
 from horologe_common.service.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Models, Outcome, Outputs, Sample, Submit
@@ -43,7 +43,7 @@ class Profiler:
         self.store = "store/" + address.partition("/")[2]
         self.settings = settings
         self.out: list[Out] = []
-        self.staging = Staging(address, settings.staging_bytes)
+        self.staging = StagedInputs(address, settings.staging_bytes)
         self.memory = Memory(settings)
         self.stats = Stats()
         self._specs: dict[str, ModelSpec] = {}
@@ -58,8 +58,8 @@ class Profiler:
             Outputs: self._outputs,
             Outcome: self._outcome,
             Models: self._announced,
-            Joined: self._joined,
-            Gone: self._gone,
+            PeerConnected: self._joined,
+            PeerDisconnected: self._gone,
         }
 
     def restore(self, now_ns: int, kept: Kept, away_ns: int) -> None:
@@ -218,7 +218,7 @@ class Profiler:
             self._ended(task, Status(outcome.status).name)
 
     def _ship(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
-        self.out.append(self.staging.ship(dispatch))
+        self.out.append(self.staging.answer_dispatch(dispatch))
 
     def _ended(self, task: Task, status: str) -> None:
         """The one end of a run."""
@@ -257,14 +257,14 @@ class Profiler:
         for task in self._waiting.drop(self._specs):
             self.staging.release(task.id)
 
-    def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+    def _joined(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         """A controller, which knows nothing yet."""
         if role(message.address) == "controller":
             self._lost_controller()
             self._controller = message.address
             self._news.again(self.memory.models())
 
-    def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
+    def _gone(self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]) -> None:
         if message.address == self._controller:
             self._lost_controller()
 

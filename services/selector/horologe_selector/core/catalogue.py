@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.models import natural
+from horologe_common.models import natural_sort_key
 from horologe_common.status import InvalidInput
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Catalogue:
         self.known = {state.spec.key: state.spec for state in models}
         ready = [state.spec for state in models if state.state == "READY"]
         self._ready = {spec.key: spec for spec in ready}
-        self._newest = {spec.name: spec for spec in sorted(ready, key=lambda spec: natural(spec.version))}
+        self._newest = {spec.name: spec for spec in sorted(ready, key=lambda spec: natural_sort_key(spec.version))}
 
     def find(self, model: str) -> ModelSpec | None:
         """`name/version`, or of a `name` the newest version; None unless it is READY."""

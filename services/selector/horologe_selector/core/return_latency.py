@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Out
-from horologe_common.latency import Rolling
+from horologe_common.latency import RollingQuantile
 from horologe_common.wire import Ping, Pong
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ class WayBack:
     """Frontends are pinged while applications are served; both ways together are more than the way back is."""
 
     def __init__(self) -> None:
-        self._ways: dict[str, Rolling] = {}
+        self._ways: dict[str, RollingQuantile] = {}
         self._next_ns = 0
 
     def joined(self, frontend: str) -> None:
-        self._ways[frontend] = Rolling(WINDOW, s(60), 0.99)
+        self._ways[frontend] = RollingQuantile(WINDOW, s(60), 0.99)
 
     def gone(self, frontend: str) -> None:
         self._ways.pop(frontend, None)
@@ -38,7 +38,7 @@ class WayBack:
 
     def p99_ns(self, now_ns: int, frontend: str) -> int:
         way = self._ways.get(frontend)
-        found = None if way is None else way.high(now_ns)
+        found = None if way is None else way.high_quantile(now_ns)
         return UNKNOWN_NS if found is None else found
 
     def pings(self, now_ns: int) -> Iterator[Out]:

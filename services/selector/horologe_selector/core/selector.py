@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.applications import undeclared
+from horologe_common.applications import undeclared_application
 from horologe_common.clock import NEVER_NS
-from horologe_common.core.protocol import Gone, Joined, Out, role
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.service.metrics import Stats
 from horologe_common.wire import (
     Answer,
@@ -62,7 +62,7 @@ class Selector:
     `shared`: whether other selectors write to the same state store; `store` is the address of its keeper.
     """
 
-    outlined = True
+    records_predictions = True
     """What its models predict decides: recorded as outlines (outlines.py)."""
 
     def __init__(
@@ -96,8 +96,8 @@ class Selector:
             Outcome: self.flights.outcome,
             Cancel: self._cancelled,
             Models: self._announced,
-            Joined: self._joined,
-            Gone: self._gone,
+            PeerConnected: self._joined,
+            PeerDisconnected: self._gone,
             Pong: self.ways.told,
             Declare: self.registry.declare,
             Withdraw: self.registry.withdraw,
@@ -169,7 +169,7 @@ class Selector:
             self.contexts.forget(name, erase)
             self.standings.forget(name)
         if forgotten:
-            self.stats.forget(STANDING, *[name for name, _ in forgotten])
+            self.stats.remove_values(STANDING, *[name for name, _ in forgotten])
         announcement = Applications(0, self.registry.states())
         self.out += [Out(frontend, announcement) for frontend in self._frontends]
 
@@ -206,7 +206,7 @@ class Selector:
             self._stirred = True
             self.ensembles.ask(now_ns, frontend, query, running)
         else:
-            error = undeclared(query.application)
+            error = undeclared_application(query.application)
             self.out.append(Out(frontend, Answer(query.id, int(error.status), reason=error.reason)))
 
     def _landed(self, now_ns: int, waiter: Waiter, landing: Landing) -> None:
@@ -237,7 +237,7 @@ class Selector:
     def _announced(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
         self.catalogue.replace(message.models)
 
-    def _joined(self, now_ns: int, sender: str, message: Joined, buffers: Sequence[Buffer]) -> None:
+    def _joined(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         match role(message.address):
             case "controller":
                 self.flights.joined(now_ns, message.address)
@@ -247,7 +247,7 @@ class Selector:
                 if self.registry.known:
                     self.out.append(Out(message.address, Applications(0, self.registry.states())))
 
-    def _gone(self, now_ns: int, sender: str, message: Gone, buffers: Sequence[Buffer]) -> None:
+    def _gone(self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]) -> None:
         address = message.address
         if address == self.flights.controller:
             self.flights.controller = ""

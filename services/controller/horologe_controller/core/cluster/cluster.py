@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.latency import Rolling
+from horologe_common.latency import RollingQuantile
 from horologe_common.wire import ShareState
 from horologe_controller.core.cluster.estimates import Estimate
 from horologe_controller.core.cluster.lane import Outstanding
@@ -46,9 +46,9 @@ class Cluster:
         """Model key -> the shares that could run it."""
         self.fits = 0
         """How often `capable` has changed."""
-        self.returns = Rolling(window=return_window, age_ns=s(5), quantile=0.9)
+        self.returns = RollingQuantile(window=return_window, age_ns=s(5), quantile=0.9)
         """How long results take from the end of EXEC until they are here."""
-        self.overruns = Rolling(window=100, age_ns=s(5), quantile=0.9)
+        self.overruns = RollingQuantile(window=100, age_ns=s(5), quantile=0.9)
         """How much later than predicted, when it was planned, EXEC ends."""
         self.durations: dict[str, ModelDurations] = {}
         """What requests take alone, of models for which the profiler has told."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import Offset
+from horologe_common.clock import ClockOffset
 
 if TYPE_CHECKING:
     from horologe_common import wire
@@ -20,7 +20,7 @@ class Worker:
         self.address = address
         self.same_host = same_host
         self.draining = False
-        self.clock = Offset()
+        self.clock = ClockOffset()
         self.shares: dict[int, Share] = {}
         self.models: dict[str, tuple[ModelSpec, Profile | None, str]] = {}
         """By key; without a profile, and with the reason, those that it cannot serve."""
@@ -28,7 +28,7 @@ class Worker:
     @property
     def reachable(self) -> bool:
         """Whether it takes actions, and a window can be told to it: on another host, once its clock is known."""
-        return (self.same_host or self.clock.known) and not self.draining
+        return (self.same_host or self.clock.is_measured) and not self.draining
 
     def offset_ns(self) -> int:
         """Add to our time to get the worker's; hosts with one boot id share a clock."""

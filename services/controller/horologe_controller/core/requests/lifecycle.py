@@ -68,7 +68,7 @@ class Requests:
             outcome = Outcome(submit.id, int(Status.UNKNOWN_MODEL), f"model {submit.model!r}: not served now")
             self._post(Out(sender, outcome))
             return
-        back_ns = self._settings.margin_ns + (self._cluster.returns.high(now_ns) or 0)
+        back_ns = self._settings.margin_ns + (self._cluster.returns.high_quantile(now_ns) or 0)
         deadline_ns = arrival_ns + submit.budget_ns - min(back_ns, submit.budget_ns // BACK_SHARE)
         self._enqueue(now_ns, self.book.enter(sender, submit, spec, arrival_ns, deadline_ns))
 

@@ -41,13 +41,13 @@ class Book:
             arrival_ns,
             deadline_ns,
             submit.best_effort,
-            submit.alike,
+            submit.shape_key,
             submit.length,
             submit.application,
             submit.solo,
         )
         if submit.solo:
-            request.alike = -request.id  # nothing is like it: no batch has others in it
+            request.shape_key = -request.id  # nothing is like it: no batch has others in it
         self._open[request.id] = self._by_submit[sender, submit.id] = request
         return request
 

@@ -91,7 +91,7 @@ class LookAhead:
 
     def least_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """The shortest time in which the request could be run on its own; 0 if nobody ever could."""
-        size = request.spec.batch_sizes[0] if request.rows == 1 else request.spec.compiled(request.rows)
+        size = request.spec.batch_sizes[0] if request.rows == 1 else request.spec.compiled_batch_size(request.rows)
         exec_ns, _ = cluster.quick_exec_ns(now_ns, request.model, size)
         if not request.best_effort and (not exec_ns or now_ns + exec_ns > request.deadline_ns):
             within_ns = 0 if request.admitted else request.deadline_ns - now_ns

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
 
     QueueKey = tuple[int, bool]
-    """(`alike`, best effort), within a model."""
+    """(`shape_key`, best effort), within a model."""
 
 SWEEP_FROM = 64
 
@@ -21,10 +21,10 @@ SWEEP_FROM = 64
 class ModelQueue:
     """Waiting requests of one model (and shape) in order of deadline, then arrival."""
 
-    def __init__(self, spec: ModelSpec, alike: int = 0, best_effort: bool = False) -> None:
+    def __init__(self, spec: ModelSpec, shape_key: int = 0, best_effort: bool = False) -> None:
         self.spec = spec
         self.model = spec.key
-        self.key = alike, best_effort
+        self.key = shape_key, best_effort
         self.best_effort = best_effort
         self.rows = 0
         self.most_rows = 0
@@ -81,7 +81,7 @@ class ModelQueue:
     def sizes(self) -> Iterator[int]:
         """Batch sizes that the queue could have filled since the last batch was taken, largest first."""
         sizes, rows = self.spec.batch_sizes, self.most_rows
-        limit = rows if self.rows == len(self._requests) else self.spec.compiled(min(rows, sizes[-1]))
+        limit = rows if self.rows == len(self._requests) else self.spec.compiled_batch_size(min(rows, sizes[-1]))
         return (size for size in reversed(sizes) if size <= limit or size == sizes[0])
 
     def newest_budget_ns(self) -> int:
@@ -112,7 +112,7 @@ class ModelQueue:
             count, rows = self._fit(place, size)
         if rows == size or not count:
             return count
-        compiled = self.spec.compiled
+        compiled = self.spec.compiled_batch_size
         more = place + count < len(self._requests)
         return count if compiled(rows) == size and (more or compiled(self._requests[place].rows) == size) else 0
 
@@ -155,7 +155,7 @@ class Backlog:
         queues = self._queues.get(request.model)
         if queues is None:
             queues = self._queues[request.model] = {}
-        key = request.alike, request.best_effort
+        key = request.shape_key, request.best_effort
         queue = queues.get(key)
         if queue is None:
             queue = queues[key] = ModelQueue(request.spec, *key)
@@ -167,7 +167,7 @@ class Backlog:
 
     def remove(self, request: Request) -> ModelQueue:
         """Out of its queue, which is returned."""
-        queue = self._queues[request.model][request.alike, request.best_effort]
+        queue = self._queues[request.model][request.shape_key, request.best_effort]
         queue.remove(request)
         self._left(queue, [request])
         return queue

@@ -119,7 +119,7 @@ def window(queue: ModelQueue, start_ns: int, target: int, expect_ns: Callable[[i
 
     Nexus section 6.3 (early drop): who comes before does not hold up a batch that those behind can fill.
     """
-    target = max(target, queue.spec.compiled(queue[0].rows))
+    target = max(target, queue.spec.compiled_batch_size(queue[0].rows))
     for size in queue.sizes():
         if size <= target:
             place = queue.surviving(start_ns + expect_ns(size), size)

@@ -60,13 +60,13 @@ class Orloj(LookAhead):
         self._durations: Mapping[str, ModelDurations] = {}
         self._scores: dict[str, tuple[ModelDurations, Scores]] = {}
         self._scored: dict[tuple[str, int], Scored] = {}
-        """By model and `alike`."""
+        """By model and `shape_key`."""
 
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
         self._durations = cluster.durations
         refusal = super().add(now_ns, request, cluster)
         if refusal is None and not request.best_effort:
-            scored = self._scored.get((request.model, request.alike))
+            scored = self._scored.get((request.model, request.shape_key))
             if scored is not None:
                 scored.insert(request)
         return refusal
@@ -92,7 +92,7 @@ class Orloj(LookAhead):
         if found is None:
             return None
         requests = sorted(found[1], key=queue.place)
-        size = queue.spec.compiled(sum(request.rows for request in requests))
+        size = queue.spec.compiled_batch_size(sum(request.rows for request in requests))
         latest_ns = max(start_ns, scored.latest_ns(requests, found[0]))
         rank = 0, latest_ns, requests[0].id
         places = tuple(queue.place(request) for request in requests)

@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.models import ModelSpec, nbytes
 from horologe_common.status import HorologeError, ModelFailed
 from horologe_common.wire import Tensor
-from horologe_common.wire.frames import array_of, header_of
+from horologe_common.wire.frames import decode_array, encode_array
 
 if TYPE_CHECKING:
     import io
@@ -100,7 +100,7 @@ class Channel:
     def _array(self, tensor: Tensor) -> NDArray[Any]:
         if tensor.datatype != "BYTES" and tensor.nbytes != nbytes(tensor.datatype, tensor.shape):
             raise ModelFailed(f"tensor {tensor.name!r}: got {tensor.nbytes} bytes for {tensor.shape}")
-        return array_of(tensor, self._read(tensor.nbytes))
+        return decode_array(tensor, self._read(tensor.nbytes))
 
     def _read(self, size: int) -> bytearray:
         buffer = bytearray(size)
@@ -115,5 +115,5 @@ class Channel:
 
 def pack(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[Tensor, ...], list[Buffer]]:
     """Headers and bytes of arrays by name. Raises `InvalidInput` for a dtype that the protocol does not have."""
-    packed = [header_of(name, array) for name, array in arrays.items()]
+    packed = [encode_array(name, array) for name, array in arrays.items()]
     return tuple(header for header, _ in packed), [buffer for _, buffer in packed]

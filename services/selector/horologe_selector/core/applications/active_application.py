@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.status import InvalidInput
-from horologe_common.wire import ApplicationState, ModelStanding
+from horologe_common.wire import ApplicationState, ModelStatistics
 from horologe_selector.core.applications.fallback import StandIn
 from horologe_selector.core.applications.losses import loss_of
 from horologe_selector.policies import make_policy
@@ -103,7 +103,7 @@ class Running:
             return ApplicationState(self.application, self.revision)
         weights = self.policy.weights(state)
         standings = tuple(
-            ModelStanding(
+            ModelStatistics(
                 model,
                 weights.get(model, 0.0),
                 model in self.application.shadows,

@@ -100,5 +100,12 @@ def _failure(ensemble: Ensemble) -> Answer:
         status, reason, retry_after_ns = int(Status.REFUSED), "no model answered in time", 0
     missing = ensemble.selection.models
     return Answer(
-        ensemble.query.id, status, (), reason, retry_after_ns, name, missing=missing, lingers=bool(ensemble.open)
+        ensemble.query.id,
+        status,
+        (),
+        reason,
+        retry_after_ns,
+        name,
+        missing=missing,
+        inputs_retained=bool(ensemble.open),
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.applications import undeclared
+from horologe_common.applications import undeclared_application
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Applications
@@ -101,7 +101,7 @@ class Standings:
         frontend, number = asker
         running = self._registry.running.get(name)
         if running is None:
-            error = undeclared(name)
+            error = undeclared_application(name)
             self._post(Out(frontend, Applications(number, (), int(error.status), error.reason)))
             return
         described = running.describe(running.policy.init() if state is None else state, self._contexts.count(name))

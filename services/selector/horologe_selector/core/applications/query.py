@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Out
 from horologe_common.core.timers import Timers
-from horologe_common.prediction_id import NONCE_BYTES, mark
+from horologe_common.prediction_id import NONCE_BYTES, selector_mark
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.core.applications.combine import answer_of
@@ -56,7 +56,7 @@ class Ensembles:
         self.finished: list[Ensemble] = []
         """Answered, or predicted again for feedback, since the core last looked."""
         self._key = int(chance.random() * (1 << 53)).to_bytes(8, "big") + address.encode()[-48:]
-        self._mark = mark(address)
+        self._mark = selector_mark(address)
         self._chance = chance
         self._flights = flights
         self._contexts = contexts

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.applications import Application, check_application, undeclared
+from horologe_common.applications import Application, check_application, undeclared_application
 from horologe_common.clock import NEVER_NS, s
 from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
@@ -98,7 +98,7 @@ class Registry:
         def change() -> Kept:
             kept = self._kept(message.name)
             if not kept.declarations:
-                raise undeclared(message.name)
+                raise undeclared_application(message.name)
             if len(kept.declarations) == 1:
                 raise InvalidInput(f"application {message.name}: there is no earlier declaration")
             return Kept(kept.revision + 1, kept.declarations[:-1])
@@ -110,7 +110,7 @@ class Registry:
 
         def change() -> None:
             if message.name not in self._records:
-                raise undeclared(message.name)
+                raise undeclared_application(message.name)
 
         self._change(frontend, message.id, message.name, change)
 
@@ -204,7 +204,7 @@ class Registry:
 
     def publish(self, stats: Stats) -> None:
         """How the models have done, as metrics. From the thread that exports them, while the loop goes on."""
-        stats.forget(STANDING)
+        stats.remove_values(STANDING)
         for name, running in list(self.running.items()):
             for model, tally in running.tallies.items():
                 for metric in tally.__struct_fields__:

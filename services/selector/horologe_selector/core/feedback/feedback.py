@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.applications import undeclared
+from horologe_common.applications import undeclared_application
 from horologe_common.core.protocol import Out
 from horologe_common.prediction_id import HEAD_BYTES
 from horologe_common.status import InvalidInput, Status
@@ -87,7 +87,7 @@ class Feedbacks:
         known = len(self._again.wanted)
         for at, observation in enumerate(message.items):
             if running is None:
-                error = undeclared(message.application)
+                error = undeclared_application(message.application)
                 self._pending.settle(pending, at, int(error.status), error.reason)
             else:
                 self._observe(now_ns, pending, at, running, observation)

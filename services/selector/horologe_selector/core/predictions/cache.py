@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.recording.snapshot import KEEP_BYTES
-from horologe_common.recording.tensor_summary import Outlines, filled, outline
+from horologe_common.recording.tensor_summary import TensorSummaries, expand_summary, summarize_tensor
 from horologe_selector.core.predictions.tensor_values import values_of
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ class Entry(msgspec.Struct, gc=False):
         if all(len(buffer) <= KEEP_BYTES for buffer in self.buffers):
             return Entry, tuple(fields)
         fields[2] = ()
-        return Entry, tuple(fields), Outlines(tuple(map(outline, self.outputs, self.buffers)))
+        return Entry, tuple(fields), TensorSummaries(tuple(map(summarize_tensor, self.outputs, self.buffers)))
 
-    def __setstate__(self, outlines: Outlines) -> None:
-        self.buffers = tuple(map(bytes, map(filled, self.outputs, outlines.parts)))
+    def __setstate__(self, outlines: TensorSummaries) -> None:
+        self.buffers = tuple(map(bytes, map(expand_summary, self.outputs, outlines.parts)))
 
 
 def predicted(application: Application, entry: Entry) -> tuple[float, ...]:

@@ -77,7 +77,7 @@ class Flights:
         self._submit(now_ns, flight)
 
     def _submit(self, now_ns: int, flight: Flight) -> None:
-        """Ask the controller; without one, its Joined will."""
+        """Ask the controller; without one, its PeerConnected will."""
         if not self.controller:
             return
         leader, query = flight.leader, flight.leader.query
@@ -92,7 +92,7 @@ class Flights:
                     leader.frontend,
                     query.id,
                     leader.best_effort,
-                    query.alike,
+                    query.shape_key,
                     query.length,
                     query.application,
                 ),

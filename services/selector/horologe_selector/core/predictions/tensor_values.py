@@ -9,7 +9,7 @@ import numpy as np
 from horologe_common.application_outputs import answer_tensors
 from horologe_common.applications import EXACT
 from horologe_common.status import InvalidInput
-from horologe_common.wire.frames import array_of
+from horologe_common.wire.frames import decode_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def values_of(application: Application, outputs: Sequence[Tensor], buffers: Sequ
     tensor = outputs[at]
     if tensor.datatype == "BYTES":
         raise _unfit(tensor, "numbers")
-    array = array_of(tensor, buffers[at])
+    array = decode_array(tensor, buffers[at])
     if application.task == "regression":
         return _numbers(tensor, array)
     return _labels(tensor, array)
