@@ -90,11 +90,11 @@ def replay(
     """
     if not file.is_file():
         fail(f"{file}: no such file", ExitCode.USAGE)
-    from horologe_selector.bootstrap import losses_of
+    from horologe_selector.bootstrap import load_losses
     from horologe_sim.replay import replay_recording as play
 
     try:
-        found = play(file, core, until or None, losses=[*losses_of(loss or ()).values()])
+        found = play(file, core, until or None, losses=[*load_losses(loss or ()).values()])
     except Exception as error:
         fail_with(error, "")
     console().print(found.to_json() if json else found.table(), markup=False, soft_wrap=True)

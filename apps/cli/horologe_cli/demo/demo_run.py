@@ -10,8 +10,9 @@ import msgspec
 from horologe_cli.demo import accuracy
 from horologe_cli.demo.digits import held_out
 from horologe_cli.demo.feedback_demo import NOVICE, FeedbackEffect, measure_feedback
-from horologe_load.capacity_search import Confirmation, Ramp
-from horologe_load.open_loop import OpenLoop, Step
+from horologe_load.capacity_search import CapacitySearch, Confirmation
+from horologe_load.samples import LoadSummary
+from horologe_load.targets import ModelLoad
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,10 +64,10 @@ class DemoResult(msgspec.Struct):
     accuracies: list[Accuracy] = []
     feedback_effects: list[FeedbackEffect] = []
     model: str = ""
-    ramp: list[Step] = []
-    peak: Step | None = None
+    ramp: list[LoadSummary] = []
+    peak: LoadSummary | None = None
     """At the capacity found, offered again for longer."""
-    overload: Step | None = None
+    overload: LoadSummary | None = None
     """At twice that."""
     criteria: list[Criterion] = []
 
@@ -92,7 +93,7 @@ class DemoRun:
         found = self.result
         if found.accuracies:
             found.model = max(found.accuracies, key=lambda one: one.exec_ms).model
-            await self._measure_capacity(OpenLoop(client, found.model, images, self._wishes.slo_ms, self._wishes.seed))
+            await self._measure_capacity(ModelLoad(client, found.model, images, self._wishes.slo_ms, self._wishes.seed))
         found.criteria = check_criteria(found)
         return found
 
@@ -117,13 +118,13 @@ class DemoRun:
             self._on_progress(f"an application that learns: {policy}", 0.18)
             self.result.feedback_effects.append(await measure_feedback(client, models, images, digits, policy))
 
-    async def _measure_capacity(self, load: OpenLoop) -> None:
+    async def _measure_capacity(self, load: ModelLoad) -> None:
         step_s = self._wishes.step_s
         self._on_progress("warming up", 0.2)
-        ramp = Ramp(FIRST_OF_SATURATED * await load.saturate(WARM_S, WARM_IN_FLIGHT))
+        ramp = CapacitySearch(FIRST_OF_SATURATED * (await load.saturate(WARM_IN_FLIGHT, WARM_S)).throughput)
         while (rate := ramp.next_rate()) is not None:
             self._on_progress(f"capacity: {rate:,.0f} requests/s", min(0.65, 0.22 + 0.045 * len(self.result.ramp)))
-            step = await load.run(rate, step_s)
+            step = await load.offer_rate(rate, step_s)
             self.result.ramp.append(step)
             ramp.observe(rate, step.attained)
         if ramp.carried is None:
@@ -131,17 +132,17 @@ class DemoRun:
         confirmation = Confirmation(ramp.carried)
         while (rate := confirmation.next_rate()) is not None:
             self._on_progress(f"capacity, once more: {rate:,.0f} requests/s", 0.75)
-            step = await load.run(rate, CONFIRM_LONGER * step_s)
+            step = await load.offer_rate(rate, CONFIRM_LONGER * step_s)
             confirmation.observe(step.attained)
             self.result.peak = step if confirmation.confirmed else None
         if self.result.peak:
             await self._measure_overload(load, self.result.peak)
 
-    async def _measure_overload(self, load: OpenLoop, peak: Step) -> None:
+    async def _measure_overload(self, load: ModelLoad, peak: LoadSummary) -> None:
         """Something else may take the machine for a moment; what happens twice is ours."""
         for attempt in range(OVERLOAD_TRIES):
             self._on_progress(f"twice the capacity: {OVERLOAD * peak.rate:,.0f} requests/s", 0.85 + 0.08 * attempt)
-            step = await load.run(OVERLOAD * peak.rate, OVERLOAD_LONGER * self._wishes.step_s)
+            step = await load.offer_rate(OVERLOAD * peak.rate, OVERLOAD_LONGER * self._wishes.step_s)
             self.result.overload = step
             if all(criterion.met for criterion in overload_criteria(peak, step)):
                 return
@@ -172,7 +173,7 @@ def check_criteria(found: DemoResult) -> list[Criterion]:
     return [*said, carried, *overload_criteria(found.peak, found.overload)]
 
 
-def overload_criteria(peak: Step, step: Step) -> list[Criterion]:
+def overload_criteria(peak: LoadSummary, step: LoadSummary) -> list[Criterion]:
     """What must hold at a multiple of the capacity."""
     part = step.goodput / peak.goodput if peak.goodput else 0.0
     late = step.late / step.sent if step.sent else 0.0

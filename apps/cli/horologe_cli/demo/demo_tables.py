@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from horologe_cli.demo.demo_run import DemoResult
-    from horologe_load.open_loop import Step
+    from horologe_load.samples import LoadSummary
 
 NEXT = (
     ("make up", "the same system, until ^C; then, beside it:"),
@@ -72,7 +72,7 @@ def _steps(found: DemoResult, slo_ms: float) -> Table:
     return table
 
 
-def _add(table: Table, name: str, step: Step, style: str = "") -> None:
+def _add(table: Table, name: str, step: LoadSummary, style: str = "") -> None:
     table.add_row(
         name,
         f"{step.rate:,.0f}",
@@ -80,14 +80,14 @@ def _add(table: Table, name: str, step: Step, style: str = "") -> None:
         f"{step.in_time:,}",
         f"{step.attained:.1%}",
         f"{step.refused:,}",
-        f"{step.late + step.other + step.unsent:,}",
+        f"{step.late + step.failed + step.unanswered + step.unsent:,}",
         f"{step.p50_ms:.1f}",
         f"{step.p99_ms:.1f}",
         style=style,
     )
 
 
-def _reasons(out: Console, step: Step) -> None:
+def _reasons(out: Console, step: LoadSummary) -> None:
     for reason, count in sorted(step.reasons.items(), key=lambda pair: -pair[1])[:REASONS_SHOWN]:
         out.print(f"  {count:,} refused: {reason}", style="dim", markup=False)
     out.print()
