@@ -1,6 +1,6 @@
-"""A process that learns: observes numbers one after the other, and writes those that are durable, one a line.
+"""A process that observes numbers in order, and prints those whose observation is durable, one per line.
 
-python learner.py SETTINGS ADDRESS FIRST COUNT CONTEXTS        # settings as JSON; after each line of input, a few
+python learner.py SETTINGS ADDRESS FIRST COUNT CONTEXTS        # SETTINGS as JSON
 """
 
 from __future__ import annotations

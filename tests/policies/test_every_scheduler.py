@@ -285,23 +285,23 @@ class Witness:
         self.results: list[tuple[int, Result]] = []
         self.said: list[tuple[int, Out]] = []
         self.submits: dict[int, tuple[int, Submit]] = {}
-        house.world.tap = self
+        house.world.observer = self
 
-    def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+    def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         if core.address.startswith("controller/"):
             if isinstance(message, Result):
                 self.results.append((now_ns, message))
             elif isinstance(message, Submit):
                 self.submits.setdefault(message.id, (now_ns, message))
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         if core.address.startswith("controller/"):
             for out in outs:
                 self.said.append((now_ns, out))
                 if isinstance(out.message, Infer | Load):
                     self.actions[out.message.action_id] = (now_ns, out.message)
 
-    def faulted(self, now_ns: int, core: Core) -> None: ...
+    def observe_fault(self, now_ns: int, core: Core) -> None: ...
 
 
 def watched(scenario: Scenario) -> tuple[SimulatedCluster, Witness]:

@@ -38,7 +38,7 @@ def busy() -> Scenario:
 
 def played(errors: ActionErrors, scenario: Scenario) -> SimulatedCluster:
     house = SimulatedCluster(scenario)
-    house.world.tap = errors
+    house.world.observer = errors
     house.run()
     return house
 
@@ -86,11 +86,11 @@ def test_a_recording_has_the_errors_of_the_run_that_was_recorded(tmp_path: Path)
     played(live, busy())
     recorder = Recorder(RecorderSettings(str(tmp_path), 100_000, roles=("controller",)), "sim")
     house = SimulatedCluster(busy())
-    house.world.tap = recorder
+    house.world.observer = recorder
     house.run()
     path = recorder.write("stop")
     assert path is not None
-    report = replay_recording(path, tap=again)
+    report = replay_recording(path, observer=again)
     assert report.identical
     assert [core.partition("/")[0] for core in report.cores] == ["controller"]
     assert (again.values, again.statuses) == (live.values, live.statuses)

@@ -124,7 +124,7 @@ def test_the_property_can_fail() -> None:
     def make(process: Any) -> Any:
         return [Twice(process.address("frontend"), house.scenario.frontend, digest), *edge(process)[1:]]
 
-    edge = house.world.processes["edge"].make
-    house.world.processes["edge"].make = make
+    edge = house.world.processes["edge"].make_cores
+    house.world.processes["edge"].make_cores = make
     house.run()
     assert len(house.tally.strays) == house.tally.sent_total

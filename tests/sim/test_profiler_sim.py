@@ -31,11 +31,11 @@ class Published:
     def __init__(self) -> None:
         self.told: list[tuple[int, Distributions]] = []
 
-    def handled(self, *_: Any) -> None: ...
+    def observe_message(self, *_: Any) -> None: ...
 
-    def faulted(self, *_: Any) -> None: ...
+    def observe_fault(self, *_: Any) -> None: ...
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         self.told += [(now_ns, out.message) for out in outs if isinstance(out.message, Distributions)]
 
 
@@ -48,7 +48,7 @@ def with_profiler(*entries: Any, **fields: Any) -> Scenario:
 
 def play(scenario: Scenario) -> tuple[SimulatedCluster, list[tuple[int, Distributions]]]:
     house, tap = SimulatedCluster(scenario), Published()
-    house.world.tap = tap
+    house.world.observer = tap
     house.run()
     house.world.check()
     assert_one_answer_each(house)
@@ -111,7 +111,7 @@ class Strikes(Published):
         super().__init__()
         self.house, self.kind, self.count = house, kind, 0
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         if any(isinstance(out.message, Submit) and out.message.solo for out in outs):
             self.count += 1
             self.house.world.events.schedule(now_ns + 1, self._strike)
@@ -129,7 +129,7 @@ class Strikes(Published):
 def test_a_profiler_that_dies_or_hangs_with_a_run_under_way_holds_no_device(kind: str) -> None:
     """Its input never comes: the device waits for it no longer than a moment."""
     house = SimulatedCluster(with_profiler(load=[poisson(50, slo_ns=ms(600))]))
-    house.world.tap = strikes = Strikes(house, kind)
+    house.world.observer = strikes = Strikes(house, kind)
     house.run()
     house.world.check()
     assert_one_answer_each(house)

@@ -89,7 +89,7 @@ def recorded(folder: Path, messages: int, split: bool = False, **selector: Any) 
         )
     )
     recorder = Recorder(RecorderSettings(str(folder), messages, 200), "sim")
-    house.world.tap = recorder
+    house.world.observer = recorder
     house.run()
     path = recorder.write("stop")
     assert path is not None

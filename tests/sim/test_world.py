@@ -11,7 +11,7 @@ from horologe_common.status import InvalidInput
 from horologe_common.wire import Ping
 from horologe_sim.engine.network import Network, NetworkSettings
 from horologe_sim.engine.noise import Noise
-from horologe_sim.engine.simulated_process import Process, Stuck
+from horologe_sim.engine.simulated_process import BusyLoopError, Process
 from horologe_sim.engine.world import World
 from horologe_sim.scenario import scenario as scenarios
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
@@ -202,7 +202,7 @@ def test_a_core_that_spins_is_found_out() -> None:
     world = World(Network(NetworkSettings(turn_ns=0), 1))
     world.add("spinner", lambda process: [Spinner()])
     world.start("spinner")
-    with pytest.raises(Stuck, match="spinner"):
+    with pytest.raises(BusyLoopError, match="spinner"):
         world.run(world.now_ns + s(1))
 
 

@@ -226,7 +226,7 @@ def test_broken_connections_cost_no_request_its_answer(far_worker: tuple[str, Pr
             for told in (False, True) * 4:
                 load = asyncio.ensure_future(offer(client, tally, 200, 0.3, cancel_every=11))
                 await asyncio.sleep(0.15)
-                proxy.cut(told=told)
+                proxy.cut(both_ends=told)
                 await load
                 await resumes(client)
         return tally

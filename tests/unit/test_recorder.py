@@ -84,11 +84,11 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
 
 def tell(recorder: Recorder, core: Any, now_ns: int) -> None:
     """One message and one tick, as a reactor does it."""
-    recorder.handled(now_ns, core, "controller/0#1", Ping(now_ns), ())
+    recorder.observe_message(now_ns, core, "controller/0#1", Ping(now_ns), ())
     core.handle(now_ns, "controller/0#1", Ping(now_ns), ())
     core.tick(now_ns)
     outs, core.out = core.out, []
-    recorder.ticked(now_ns, core, outs)
+    recorder.observe_tick(now_ns, core, outs)
 
 
 def test_the_ring_is_bounded_and_each_segment_starts_from_a_snapshot(tmp_path: Path, echo: Echo) -> None:
@@ -121,9 +121,9 @@ def test_a_fault_is_written_out_after_its_turn_and_not_every_time(tmp_path: Path
     recorder = Recorder(RecorderSettings(str(tmp_path)), "p")
     begin_ns = 10**12
     for now_ns in range(begin_ns, begin_ns + 3):
-        recorder.handled(now_ns, echo, "x", Ping(1), ())
-        recorder.faulted(now_ns, echo)
-        recorder.ticked(now_ns, echo, [])
+        recorder.observe_message(now_ns, echo, "x", Ping(1), ())
+        recorder.observe_fault(now_ns, echo)
+        recorder.observe_tick(now_ns, echo, [])
     assert [file.name for file in tmp_path.iterdir()] == ["p-001-fault.rec"]
     assert [len(one.entries) for one in read_segments(tmp_path / "p-001-fault.rec")] == [2]
 
@@ -137,14 +137,14 @@ def test_written_when_asked(tmp_path: Path, echo: Echo) -> None:
 
 def test_a_signal_asks_and_no_directory_means_off(tmp_path: Path) -> None:
     class Hosting:
-        tap: Any = None
+        observer: Any = None
 
     before = signal.getsignal(signal.SIGUSR1)
     try:
         off, on = Hosting(), Hosting()
-        assert install(off, RecorderSettings(), "p") is off.tap is None  # type: ignore[arg-type]
+        assert install(off, RecorderSettings(), "p") is off.observer is None  # type: ignore[arg-type]
         recorder = install(on, RecorderSettings(str(tmp_path)), "p")  # type: ignore[arg-type]
-        assert recorder is on.tap is not None
+        assert recorder is on.observer is not None
         os.kill(os.getpid(), signal.SIGUSR1)
         assert recorder.wanted == "asked"
     finally:

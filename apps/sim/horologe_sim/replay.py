@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from horologe_common.core.hosting import Tap
+    from horologe_common.core.hosting import CoreObserver
     from horologe_common.core.protocol import Buffer, Core, Out
     from horologe_common.recording.tensor_summary import TensorSummary
     from horologe_selector.core.applications.losses import Loss
@@ -81,12 +81,12 @@ def replay_recording(
     path: str | Path,
     core: str = "",
     until_s: float | None = None,
-    tap: Tap | None = None,
+    observer: CoreObserver | None = None,
     losses: Sequence[Loss] = (),
 ) -> ReplayReport:
     """Replay the cores of a recording whose address begins with `core`, `until_s` seconds from their beginning.
 
-    `tap` sees what the cores see, as it would have in the process that was recorded. `losses`: functions of the
+    `observer` sees what the cores see, as it would have in the process that was recorded. `losses`: functions of the
     operator's, found by their own names.
     Raises `SettingsError` for a file that is no recording, `SnapshotError` for a snapshot that cannot be restored.
     """
@@ -98,7 +98,7 @@ def replay_recording(
         report = found.setdefault(segment.core, CoreReplay(segment.core))
         start_ns = begin_ns.setdefault(segment.core, segment.start_ns)
         until_ns = None if until_s is None else start_ns + round(until_s * 1e9)
-        _SegmentReplay(segment, report, start_ns, tap, losses).play(until_ns)
+        _SegmentReplay(segment, report, start_ns, observer, losses).play(until_ns)
     return ReplayReport(str(path), found)
 
 
@@ -106,12 +106,12 @@ class _SegmentReplay:
     """One segment."""
 
     def __init__(
-        self, segment: Segment, report: CoreReplay, begin_ns: int, tap: Tap | None, losses: Sequence[Loss]
+        self, segment: Segment, report: CoreReplay, begin_ns: int, observer: CoreObserver | None, losses: Sequence[Loss]
     ) -> None:
         self.segment = segment
         self.report = report
         self.begin_ns = begin_ns
-        self.tap = tap
+        self.observer = observer
         own = {loss.__name__: loss for loss in losses}
         functions = {"digest": lambda header, buffers: b"", "inline_io": _inline_io(segment), **LOSSES, **own}
         self.core: Core = restore(segment.snapshot, functions)
@@ -132,8 +132,8 @@ class _SegmentReplay:
             report.ticks += 1
             self._call(self._tick, entry)
             outs, self.core.out = self.core.out, []
-            if self.tap:
-                self.tap.ticked(entry.now_ns, self.core, outs)
+            if self.observer:
+                self.observer.observe_tick(entry.now_ns, self.core, outs)
             put_out.update(type(out.message).__name__ for out in outs)
             self._compare(entry, outs)
         report.handled, report.put_out = dict(sorted(handled.items())), dict(sorted(put_out.items()))
@@ -141,8 +141,8 @@ class _SegmentReplay:
     def _handle(self, entry: Handled) -> None:
         buffers = self._buffers(entry)
         message = fill_tensors(entry.message)
-        if self.tap:
-            self.tap.handled(entry.now_ns, self.core, entry.sender, message, buffers)
+        if self.observer:
+            self.observer.observe_message(entry.now_ns, self.core, entry.sender, message, buffers)
         self.core.handle(entry.now_ns, entry.sender, message, buffers)
 
     def _buffers(self, entry: Handled) -> Sequence[Buffer]:

@@ -157,7 +157,7 @@ def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[Ended
             house.supervisor.drain(STOP_S)
         errors = ActionErrors(begin_ns + s(place.warmup_s))
         for path in recordings.iterdir():
-            report = replay_recording(path, "controller", tap=errors)
+            report = replay_recording(path, "controller", observer=errors)
             if not report.identical:
                 raise SettingsError(f"{source.name}: the recording is not what its replay says: {report.table()}")
     return ended, errors

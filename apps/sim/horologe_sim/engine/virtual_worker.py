@@ -138,7 +138,7 @@ class Device:
         if isinstance(todo, Operation):
             runner.busy = True
             begun = self._begin(todo, now_ns)
-            self.process.at(begun.end_ns, self._done, runner, todo, begun)
+            self.process.schedule(begun.end_ns, self._done, runner, todo, begun)
         elif todo is not None:
             self._wake(runner, now_ns + todo)
 
@@ -148,7 +148,7 @@ class Device:
         if runner.wake is not None:
             self.process.world.events.cancel(runner.wake)
         runner.wake_ns = at_ns
-        runner.wake = self.process.at(at_ns, self._woken, runner)
+        runner.wake = self.process.schedule(at_ns, self._woken, runner)
 
     def _woken(self, runner: Runner) -> None:
         runner.wake = None

@@ -26,7 +26,7 @@ class _Sent(NamedTuple):
 
 
 class ActionErrors:
-    """A tap on the controller (see `Tap`) over the actions sent in [from_ns, until_ns).
+    """A tap on the controller (see `CoreObserver`) over the actions sent in [from_ns, until_ns).
 
     prediction, completion: as the metrics `horologe_prediction_error_seconds` and `horologe_completion_error_seconds`.
     start (`under` alone, for nothing begins early): begin less the latest of window start, end of what the lane did
@@ -44,7 +44,7 @@ class ActionErrors:
         self._free_ns: dict[tuple[str, int, str], int] = {}
         """(worker, share, action) -> the end of the last one that ran."""
 
-    def handled(self, now_ns: int, core: Core, sender: str, message: object, buffers: Sequence[Buffer]) -> None:
+    def observe_message(self, now_ns: int, core: Core, sender: str, message: object, buffers: Sequence[Buffer]) -> None:
         """A Result: how an action ended."""
         if not (isinstance(message, Result) and isinstance(core, Controller)):
             return
@@ -70,7 +70,7 @@ class ActionErrors:
             ):
                 self._add_error(action.kind, error, side_of(error_ns), abs(error_ns))
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Actions on their way: the mirror knows what was promised of each."""
         if not isinstance(core, Controller):
             return
@@ -82,8 +82,8 @@ class ActionErrors:
                 if action := pending.get(message.action_id):
                     self._sent[action.id] = _Sent(action, message.earliest_ns)
 
-    def faulted(self, now_ns: int, core: Core) -> None:
-        """See `Tap`."""
+    def observe_fault(self, now_ns: int, core: Core) -> None:
+        """See `CoreObserver`."""
 
     def _is_in_interval(self, action: Action) -> bool:
         return self._from_ns <= action.sent_ns and (self._until_ns is None or action.sent_ns < self._until_ns)

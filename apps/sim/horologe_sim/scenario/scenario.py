@@ -32,7 +32,7 @@ from horologe_sim.scenario.workload import LoadPhase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_common.core.hosting import Tap
+    from horologe_common.core.hosting import CoreObserver
     from horologe_sim.report.report import Report
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -173,7 +173,7 @@ def run_scenario(
     scenario: Scenario,
     seed: int | None = None,
     progress: Callable[[float], None] | None = None,
-    timeline: Callable[[int], Tap] | None = None,
+    timeline: Callable[[int], CoreObserver] | None = None,
 ) -> Report:
     """Play it. `progress` is told from time to time how far it is, from 0 to 1.
 
@@ -183,7 +183,7 @@ def run_scenario(
 
     house = SimulatedCluster(scenario if seed is None else msgspec.structs.replace(scenario, seed=seed))
     if timeline:
-        house.world.tap = timeline(house.begin_ns)
+        house.world.observer = timeline(house.begin_ns)
     house.run(progress)
     return house.report()
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
+Arrival: TypeAlias = "tuple[str, str, Any, Sequence[Buffer]]"
+"""(to, sender, message, buffers)."""
 
 
 class Out(msgspec.Struct, frozen=True, gc=False):

@@ -36,7 +36,7 @@ from horologe_common.wire import PROTOCOL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from horologe_common.core.hosting import Cores
+    from horologe_common.core.hosting import CoreHost
     from horologe_common.core.protocol import Buffer, Core
     from horologe_common.recording.tensor_summary import TensorSummary
 
@@ -86,7 +86,7 @@ class Segment(msgspec.Struct):
 
 
 class Recorder:
-    """A `Tap`: one ring of segments per core, at most `segments` * `messages` entries each."""
+    """A `CoreObserver`: one ring of segments per core, at most `segments` * `messages` entries each."""
 
     def __init__(self, settings: RecorderSettings, process: str) -> None:
         self.settings = settings
@@ -98,12 +98,12 @@ class Recorder:
         self._written = 0
         self._fault_ns = 0
 
-    def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+    def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Called before the core's `handle`."""
         if (segment := self._segment(now_ns, core)) is not None:
             segment.entries.append(Handled(now_ns, sender, strip_tensors(message), seen(core, message, buffers)))
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Called after the core's `tick`."""
         ring = self._rings.get(core.address)
         if ring:
@@ -115,7 +115,7 @@ class Recorder:
             reason, self.wanted = self.wanted, ""
             self.write(reason)
 
-    def faulted(self, now_ns: int, core: Core) -> None:
+    def observe_fault(self, now_ns: int, core: Core) -> None:
         """A core raised: what led to it is written out after this turn."""
         if now_ns - self._fault_ns > FAULT_EVERY_NS:
             self._fault_ns = now_ns
@@ -167,12 +167,12 @@ def seen(core: Core, message: Any, buffers: Sequence[Buffer]) -> tuple[TensorSum
     return tuple(map(len, buffers))
 
 
-def install(cores: Cores, settings: RecorderSettings, process: str) -> Recorder | None:
+def install(host: CoreHost, settings: RecorderSettings, process: str) -> Recorder | None:
     """Record the cores of a process, if `settings` want it, and write on SIGUSR1. For the main thread."""
     if not settings.directory:
         return None
     recorder = Recorder(settings, process)
-    cores.tap = recorder
+    host.observer = recorder
 
     def ask(*_: Any) -> None:
         recorder.wanted = "asked"

@@ -87,7 +87,7 @@ class Service:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
         log.info("ready", cores=[core.address for core in cores])
         recorder = install(
-            reactor.cores, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
+            reactor.host, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
         )
         reactor.run()
         if recorder:
@@ -99,13 +99,13 @@ class Service:
 
 
 def _stats(reactor: Reactor) -> list[Stats]:
-    for core in reactor.cores:
+    for core in reactor.host:
         if isinstance(core, RefreshesStats):
             core.refresh_stats()
     own = Stats()
-    own.count("horologe_messages_dropped_total", by=reactor.links.dropped)
-    own.count("horologe_core_faults_total", by=reactor.cores.faults)
-    return [own, *(core.stats for core in reactor.cores if hasattr(core, "stats"))]
+    own.count("horologe_messages_dropped_total", by=reactor.links.dropped + reactor.host.dropped)
+    own.count("horologe_core_faults_total", by=reactor.host.faults)
+    return [own, *(core.stats for core in reactor.host if hasattr(core, "stats"))]
 
 
 def boot_id() -> str:

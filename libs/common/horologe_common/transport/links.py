@@ -13,7 +13,6 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from horologe_common.clock import monotonic_ns, ms
-from horologe_common.core.protocol import Buffer
 from horologe_common.status import HorologeError
 from horologe_common.transport.peers import HANDSHAKES, Peers, Route, client_address
 from horologe_common.transport.sockets import LinkSettings, Sockets
@@ -23,15 +22,14 @@ from horologe_common.wire.frames import pack, unpack
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horologe_common.core.protocol import Arrival, Buffer
+
 PROBE_NS, PROBE_EVERY_NS = ms(20), ms(2)
 """Sends to a dead peer were still accepted for up to 2.9 ms after its kill -9."""
 COPY_BELOW = 64 << 10
 PACKETS_A_TURN = 256
 NOBLOCK, POLLIN, SEND_MORE = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.NOBLOCK | zmq.SNDMORE)
 """Plain integers: combining the enumerations costs more than the calls they are for."""
-
-Arrival = tuple[str, str, Any, "Sequence[Buffer]"]
-"""(to, sender, message, buffers), as frames.unpack gives them."""
 
 
 class Links:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from horologe_common.core.hosting import Cores
+from horologe_common.core.hosting import CoreHost
 from horologe_common.core.protocol import Out
 from horologe_common.wire import Ping
 from horologe_common.wire.frames import pack
@@ -12,8 +12,6 @@ from horologe_common.wire.frames import pack
 
 class Links:
     """Every address has a route; what is sent is encoded and kept."""
-
-    dropped = 0
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -43,8 +41,9 @@ class Says:
 
 
 def test_a_packet_that_cannot_be_encoded_costs_only_itself() -> None:
-    links = Links()
-    cores = Cores([Says(Out("a", Ping(1)), Out("b", Ping(10**30)), Out("c", Ping(1)))], links)  # type: ignore[arg-type]
-    cores.work(0)
+    links, faults = Links(), list[Any]()
+    says = Says(Out("a", Ping(1)), Out("b", Ping(10**30)), Out("c", Ping(1)))
+    host = CoreHost([says], lambda: 0, links, lambda *fault: faults.append(fault))
+    host.run_turn()
     assert links.sent == ["a", "c"]
-    assert cores.faults == 1
+    assert host.faults == len(faults) == 1
