@@ -14,8 +14,8 @@ import torch
 from bench_gpu.figures import Row, row, sampled, timed
 from bench_gpu.loads import busy
 from bench_gpu.rig import BATCH_SIZES
-from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import Capturer
-from horologe_gpu_worker.runtimes.pytorch.paging.weight_tensors import views
+from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import GraphCapturer
+from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import tensor_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ def _copied(rig: Rig, name: str) -> Iterator[Row]:
     model, program = rig.model(name), rig.program(name)
     static = torch.empty(program.layout.size, dtype=torch.uint8, device=rig.device)
     static.copy_(model._weights.base[: program.layout.size])
-    captured = Capturer(0).capture(program.forward, views(static, program.layout), model._parts[1])
+    captured = GraphCapturer(0).capture(program.forward, tensor_views(static, program.layout), model._parts[1])
     begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     execs_ns: list[int] = []
 

@@ -9,7 +9,7 @@ import torch
 
 from bench_gpu.figures import Row, row, sampled, timed
 from bench_gpu.rig import BATCH_SIZES
-from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import Captured, Capturer
+from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import CapturedGraph, GraphCapturer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ def _eager_runner(rig: Rig, name: str, size: int) -> Any:
 class _Client(NamedTuple):
     """One of several that share the device: a graph of its own, in memory of its own, on a stream of its own."""
 
-    captured: Captured
+    captured: CapturedGraph
     stream: Any
     begin: Any
     end: Any
@@ -81,7 +81,7 @@ def concurrency(rig: Rig) -> Iterator[Row]:
         model = rig.model(name)
         clients = []
         for _ in range(max(CONCURRENT)):
-            capturer = Capturer(0)  # a memory pool of its own: these graphs do run at the same time
+            capturer = GraphCapturer(0)  # a memory pool of its own: these graphs do run at the same time
             captured = capturer.capture(rig.program(name).forward, model._weights.tensors, model._parts[1])
             events = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             clients.append(_Client(captured, torch.cuda.Stream(rig.device), *events))

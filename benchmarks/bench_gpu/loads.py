@@ -23,7 +23,7 @@ LOAD_SAMPLES, COPY_SAMPLES, BESIDE_SAMPLES = 60, 1_000, 3_000
 def ceilings(rig: Rig) -> Iterator[Row]:
     """One large copy by itself: the most that LOAD can reach."""
     size = (1 << 20) if rig.pretend else CEILING_BYTES
-    host = cuda_engine.pinned(size)
+    host = cuda_engine.pinned_memory(size)
     host.random_(0, 256)
     on_device = torch.empty(size, dtype=torch.uint8, device=rig.device)
     beside = torch.empty_like(on_device)

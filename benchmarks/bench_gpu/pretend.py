@@ -14,8 +14,8 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from horologe_gpu_worker.runtimes.pytorch import cuda_engine, cuda_graphs, paged_weights, program
-from horologe_gpu_worker.runtimes.pytorch.paging import weight_tensors
+from horologe_gpu_worker.runtimes.pytorch import cuda_engine, cuda_graphs, program
+from horologe_gpu_worker.runtimes.pytorch.paging import paged_weights
 from horologe_gpu_worker.runtimes.pytorch.paging.host_pages import HostBacking
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def pretend_cuda() -> Iterator[None]:
             (cuda_engine, "CudaBacking", lambda driver, device, page_bytes: HostBacking(page_bytes)),
             (cuda_engine, "pinned", lambda size: torch.zeros(size, dtype=torch.uint8)),
             (cuda_engine, "load_program", lambda path, cuda: program.load_program(path)),
-            (paged_weights, "tensor_at", lambda address, size, cuda: weight_tensors.tensor_at(address, size, None)),
+            (paged_weights, "tensor_at", lambda address, size, cuda: paged_weights.tensor_at(address, size, None)),
         ]
         for module, name, value in patches:
             stack.enter_context(mock.patch.object(module, name, value))

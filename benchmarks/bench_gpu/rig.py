@@ -43,7 +43,7 @@ class Rig:
     def program(self, name: str) -> Program:
         if name not in self._programs:
             program = program_of(exported(self.nets[name], self.half), None if self.pretend else 0)
-            cuda_engine.pin(program.memory)
+            cuda_engine.pin_memory(program.memory)
             self._programs[name] = program
         return self._programs[name]
 
@@ -53,7 +53,7 @@ class Rig:
         spec = SimpleNamespace(
             key=name, inputs=program.inputs, outputs=program.outputs, batch_sizes=sizes, batched=True
         )
-        model = self.engine.model(spec, program, 1)  # type: ignore[arg-type]
+        model = self.engine.create_model(spec, program, 1)  # type: ignore[arg-type]
         model.load()
         model.warm()
         return model

@@ -261,8 +261,8 @@ def test_whatever_fails_every_request_ends_once_in_time_and_nothing_stays(steps:
         assert at_ns <= deadline_ns or answer.status != OK
     assert all(len(town.acknowledged[number]) == 1 for number in town.given)
     assert len(town.frontend.staging) == 0
-    assert not len(town.selector.ensembles)
-    assert not list(town.selector.flights.waiters())
+    assert not len(town.selector.application_queries)
+    assert not list(town.selector.inflight.waiters())
     assert town.selector.drained()
     town.ask("safe", 9)
     town.run(ms(5))

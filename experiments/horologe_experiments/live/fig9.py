@@ -29,7 +29,7 @@ from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Findings, scene
-from horologe_load.sender import Ended, Sender
+from horologe_experiments.live.model_traffic import ModelRequest, ModelTraffic
 from horologe_sim.replay import replay_recording
 from horologe_sim.report.action_errors import ActionErrors
 from horologe_sim.scenario.scenario import ModelEntry
@@ -135,7 +135,7 @@ class Fig9:
         return drawn
 
 
-def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[Ended], ActionErrors]:
+def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[ModelRequest], ActionErrors]:
     """One live run, its requests and the errors of its actions."""
     import uvloop
 
@@ -173,12 +173,12 @@ def _lay_out(models: Path, source: Source) -> None:
         shutil.copytree(path, models / folder)
 
 
-async def _send(house: LocalSystem, place: Scene, source: Source, seed: list[int]) -> list[Ended]:
+async def _send(house: LocalSystem, place: Scene, source: Source, seed: list[int]) -> list[ModelRequest]:
     from horologe import AsyncClient
 
     async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
-        sender = Sender(client, source.names, source.slo_ns, source.width)
-        return await sender.poisson(source.rate, place.seconds, np.random.default_rng(seed), source.skew)
+        traffic = ModelTraffic(client, source.names, source.slo_ns, source.width)
+        return await traffic.send_poisson(source.rate, place.seconds, np.random.default_rng(seed), source.skew)
 
 
 def _row(source: str, key: Key, values_us: Any) -> dict[str, Any]:
@@ -216,9 +216,9 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
     ]
 
 
-def _told(place: Scene, source: Source, ended: list[Ended], errors: ActionErrors) -> str:
+def _told(place: Scene, source: Source, ended: list[ModelRequest], errors: ActionErrors) -> str:
     counted = [one for one in ended if one.sent_ns >= s(place.warmup_s)]
-    in_time = sum(one.status == "OK" and one.took_ns <= source.slo_ns for one in counted)
+    in_time = sum(one.ok and one.took_ns <= source.slo_ns for one in counted)
     actions: dict[str, Counter[str]] = {}
     for (action, status), count in sorted(errors.statuses.items()):
         actions.setdefault(action, Counter())[status] += count

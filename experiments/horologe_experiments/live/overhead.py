@@ -21,7 +21,7 @@ from horologe_cli.local.local_services import READY_S, default_repository, descr
 from horologe_common.applications import Application
 from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Findings, scene
-from horologe_load.open_loop import quiet_collector
+from horologe_load.samples import no_garbage_collection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,7 +128,7 @@ async def _measure(
                     _named(size), tuple(models[:size]), place.slo_ns / 1e6, "regression", policy="average", cache=False
                 )
             )
-        with quiet_collector():
+        with no_garbage_collection():
             for number in range(-place.warmup_rounds, place.rounds):
                 progress(max(0, number) / place.rounds, "rounds")
                 for (size, way), taken in samples.items():

@@ -8,7 +8,7 @@ import numpy as np
 
 from horologe_common.models import DTYPES
 from horologe_common.status import HorologeError
-from horologe_profiler.core.sweep import Sweep, shapes
+from horologe_profiler.core.sweep import Sweep, input_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ShareState
     from horologe_profiler.core.batch_fit import Fit
-    from horologe_profiler.core.sweep import Cell, Row
+    from horologe_profiler.core.sweep import SweepCell, SweepRow
 
 SLO_MS = 30_000.0
 """Deadline of each batch. It lets other requests go first; the model's own SLO might be too short for large batches."""
@@ -34,9 +34,9 @@ class ModelTimes(NamedTuple):
 
     spec: ModelSpec
     shares: tuple[ShareState, ...]
-    rows: list[Row]
+    rows: list[SweepRow]
     fit: Fit | None
-    failed: Mapping[Cell, str]
+    failed: Mapping[SweepCell, str]
 
     def document(self) -> dict[str, Any]:
         """Return the document for --json. Times are in milliseconds."""
@@ -92,16 +92,16 @@ def measure_model(
     """
     shares = tuple(share for share in client.describe(spec.key).shares if share.exec_ns)
     sweep = Sweep(spec, lengths, runs)
-    for number, cell in enumerate(sweep.cells()):
+    for number, cell in enumerate(sweep.iter_cells()):
         try:
-            sweep.took(cell, _run(client, spec, cell, number))
+            sweep.record_time(cell, _run(client, spec, cell, number))
         except HorologeError as error:
-            sweep.fail(cell, f"{error.status.name}: {error.reason}")
+            sweep.record_failure(cell, f"{error.status.name}: {error.reason}")
         progress((number + 1) / len(sweep))
     return ModelTimes(spec, shares, *sweep.result(), sweep.failed)
 
 
-def _run(client: Client, spec: ModelSpec, cell: Cell, number: int) -> int:
+def _run(client: Client, spec: ModelSpec, cell: SweepCell, number: int) -> int:
     """Return the EXEC time in nanoseconds of a batch without other requests. Raises HorologeError."""
     slo_ms = SLO_MS if spec.slo_ns else None
     for attempt in range(MAX_TRIES):
@@ -112,12 +112,12 @@ def _run(client: Client, spec: ModelSpec, cell: Cell, number: int) -> int:
     raise HorologeError(f"{MAX_TRIES} tries: the batch ran with other requests, or the cache answered")
 
 
-def make_inputs(spec: ModelSpec, cell: Cell, number: int) -> dict[str, NDArray[Any]]:
+def make_inputs(spec: ModelSpec, cell: SweepCell, number: int) -> dict[str, NDArray[Any]]:
     """Return inputs of zeros; for a model with cached predictions, of a small value that differs with `number`."""
     value = number % 100 if spec.cache else 0
     inputs: dict[str, NDArray[Any]] = {}
     for tensor in spec.inputs:
-        shape = shapes(spec, cell)[tensor.name]
+        shape = input_shapes(spec, cell)[tensor.name]
         if tensor.datatype == "BYTES":
             inputs[tensor.name] = np.full(shape, str(value).encode(), object)
         else:

@@ -98,11 +98,11 @@ def replay(
     """
     if not file.is_file():
         fail(f"{file}: no such file", ExitCode.USAGE)
-    from horologe_selector.bootstrap import losses_of
+    from horologe_selector.bootstrap import load_losses
     from horologe_sim.replay import replay_recording
 
     try:
-        report = replay_recording(file, core, until or None, losses=[*losses_of(loss or ()).values()])
+        report = replay_recording(file, core, until or None, losses=[*load_losses(loss or ()).values()])
     except Exception as error:
         fail_with(error, "")
     console().print(report.to_json() if json else report.table(), markup=False, soft_wrap=True)

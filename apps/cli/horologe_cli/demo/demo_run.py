@@ -9,8 +9,9 @@ import msgspec
 
 from horologe_cli.demo.digits import held_out, measure_over_http, measure_over_sdk
 from horologe_cli.demo.feedback_demo import NOVICE, FeedbackEffect, measure_feedback
-from horologe_load.capacity_search import Confirmation, Ramp
-from horologe_load.open_loop import OpenLoop, Step
+from horologe_load.capacity_search import CapacitySearch, Confirmation
+from horologe_load.samples import LoadSummary
+from horologe_load.targets import ModelLoad
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,10 +68,10 @@ class DemoResult(msgspec.Struct):
     accuracies: list[Accuracy] = []
     feedback_effects: list[FeedbackEffect] = []
     model: str = ""
-    ramp: list[Step] = []
-    peak: Step | None = None
+    ramp: list[LoadSummary] = []
+    peak: LoadSummary | None = None
     """The confirmation of the capacity."""
-    overload: Step | None = None
+    overload: LoadSummary | None = None
     """The load of `OVERLOAD` times the capacity."""
     criteria: list[Criterion] = []
 
@@ -96,7 +97,7 @@ class DemoRun:
         result = self.result
         if result.accuracies:
             result.model = max(result.accuracies, key=lambda accuracy: accuracy.exec_ms).model
-            load = OpenLoop(client, result.model, images, self._options.slo_ms, self._options.seed)
+            load = ModelLoad(client, result.model, images, self._options.slo_ms, self._options.seed)
             await self._measure_capacity(load)
         result.criteria = check_criteria(result)
         return result
@@ -122,13 +123,13 @@ class DemoRun:
             self._on_progress(f"feedback to an application: {policy}", 0.18)
             self.result.feedback_effects.append(await measure_feedback(client, models, images, digits, policy))
 
-    async def _measure_capacity(self, load: OpenLoop) -> None:
+    async def _measure_capacity(self, load: ModelLoad) -> None:
         step_s = self._options.step_s
         self._on_progress("warming up", 0.2)
-        ramp = Ramp(FIRST_RATE * await load.saturate(WARM_UP_S, WARM_UP_IN_FLIGHT))
+        ramp = CapacitySearch(FIRST_RATE * (await load.saturate(WARM_UP_IN_FLIGHT, WARM_UP_S)).throughput)
         while (rate := ramp.next_rate()) is not None:
             self._on_progress(f"capacity: {rate:,.0f} requests/s", min(0.65, 0.22 + 0.045 * len(self.result.ramp)))
-            step = await load.run(rate, step_s)
+            step = await load.offer_rate(rate, step_s)
             self.result.ramp.append(step)
             ramp.observe(rate, step.attained)
         if ramp.carried is None:
@@ -136,16 +137,16 @@ class DemoRun:
         confirmation = Confirmation(ramp.carried)
         while (rate := confirmation.next_rate()) is not None:
             self._on_progress(f"confirming the capacity: {rate:,.0f} requests/s", 0.75)
-            step = await load.run(rate, CONFIRM_STEPS * step_s)
+            step = await load.offer_rate(rate, CONFIRM_STEPS * step_s)
             confirmation.observe(step.attained)
             self.result.peak = step if confirmation.confirmed else None
         if self.result.peak:
             await self._measure_overload(load, self.result.peak)
 
-    async def _measure_overload(self, load: OpenLoop, peak: Step) -> None:
+    async def _measure_overload(self, load: ModelLoad, peak: LoadSummary) -> None:
         for attempt in range(OVERLOAD_TRIES):
             self._on_progress(f"twice the capacity: {OVERLOAD * peak.rate:,.0f} requests/s", 0.85 + 0.08 * attempt)
-            step = await load.run(OVERLOAD * peak.rate, OVERLOAD_STEPS * self._options.step_s)
+            step = await load.offer_rate(OVERLOAD * peak.rate, OVERLOAD_STEPS * self._options.step_s)
             self.result.overload = step
             if all(criterion.met for criterion in overload_criteria(peak, step)):
                 return
@@ -169,7 +170,7 @@ def check_criteria(result: DemoResult) -> list[Criterion]:
     return [*criteria, in_time, *overload_criteria(result.peak, result.overload)]
 
 
-def overload_criteria(peak: Step, step: Step) -> list[Criterion]:
+def overload_criteria(peak: LoadSummary, step: LoadSummary) -> list[Criterion]:
     """Return the criteria of a load `step` above the capacity: goodput, late answers and refusals."""
     goodput = step.goodput / peak.goodput if peak.goodput else 0.0
     late = step.late / step.sent if step.sent else 0.0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from horologe_cli.demo.demo_run import DemoResult
-    from horologe_load.open_loop import Step
+    from horologe_load.samples import LoadSummary
 
 NEXT_STEPS = (
     ("make up", "run the same system until ^C; then, in a second terminal:"),
@@ -80,14 +80,14 @@ def _load_table(result: DemoResult, slo_ms: float) -> Table:
     return table
 
 
-def _add_step(table: Table, name: str, step: Step, style: str = "") -> None:
-    late = step.late + step.other + step.unsent
+def _add_step(table: Table, name: str, step: LoadSummary, style: str = "") -> None:
+    late = step.late + step.failed + step.unanswered + step.unsent
     rate, attained = f"{step.rate:,.0f}", f"{step.attained:.1%}"
     times = (f"{step.p50_ms:.1f}", f"{step.p99_ms:.1f}")
     table.add_row(name, rate, step.sent, step.in_time, attained, step.refused, late, *times, style=style)
 
 
-def _print_reasons(out: Console, step: Step) -> None:
+def _print_reasons(out: Console, step: LoadSummary) -> None:
     for reason, count in sorted(step.reasons.items(), key=lambda pair: -pair[1])[:SHOWN_REASONS]:
         out.print(f"  {count:,} refused: {reason}", style="dim", markup=False, soft_wrap=True)
     out.print()

@@ -66,15 +66,15 @@ METRICS: dict[str, Metric] = {
     "horologe_pages_free": Metric("gauge", "Free 16 MiB pages", ("worker", "share")),
     "horologe_staged_bytes": Metric("gauge", "Tensors held for workers"),
     "horologe_profiler_samples_total": Metric(
-        "counter", "Samples by fate: taken, known (enough of its like has run), no_room", (*MODEL, "fate")
+        "counter", "Samples by fate: queued, not_needed (enough similar rows have run), dropped", (*MODEL, "fate")
     ),
     "horologe_profiler_runs_total": Metric("counter", "Samples run alone, by how it ended", (*MODEL, "status")),
     "horologe_profiler_published_total": Metric("counter", "Distributions told the controller", MODEL),
     "horologe_profiler_fit_error": Metric(
         "gauge", "Median of |c0 + c1 k l - measured| / measured over what a model's batches lately took", MODEL
     ),
-    "horologe_profiler_waiting": Metric("gauge", "Samples that wait to be run"),
-    "horologe_profiler_parts": Metric("gauge", "Models x applications x ranges of lengths that are known"),
+    "horologe_profiler_queued_samples": Metric("gauge", "Samples that wait for a run"),
+    "horologe_profiler_keys": Metric("gauge", "Models x applications x ranges of lengths that have measurements"),
     "horologe_application_model_answered_total": Metric("counter", "Predictions for an application", PART),
     "horologe_application_model_missing_total": Metric("counter", "Models that were asked and not there in time", PART),
     "horologe_application_model_agreed_total": Metric("counter", "Predictions equal to the application's answer", PART),

@@ -42,7 +42,7 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of an input: what every element is when the model is warmed and measured."""
 
 
-class Emulated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EmulatedTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[emulated]`: the times of a pretend device, in milliseconds; `exec_ms` by batch size, transfers per row."""
 
     exec_ms: dict[int, float]
@@ -73,7 +73,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """python: data a model's process may hold before allocations fail; 0: no limit of its own."""
     inputs: tuple[TensorEntry, ...] = ()
     outputs: tuple[TensorEntry, ...] = ()
-    emulated: Emulated | None = None
+    emulated: EmulatedTimes | None = None
 
 
 def manifest_path(folder: Path) -> Path | None:
@@ -163,7 +163,7 @@ def size_bytes(text: str) -> int:
     return parse_quantity("size", text, SIZES)
 
 
-def declared(manifest: Manifest, folder: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+def declared_signature(manifest: Manifest, folder: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Inputs and outputs as written. Raises `InvalidModel` where they are missing."""
     for kind in ("inputs", "outputs"):
         if not getattr(manifest, kind):

@@ -24,8 +24,8 @@ from horologe_gpu_worker.repository.manifest import (
     model_files,
     read_manifest,
 )
-from horologe_gpu_worker.repository.profiling import ProfileCache, profile_of
-from horologe_gpu_worker.runtime import HOST, Place, Prepares
+from horologe_gpu_worker.repository.profiling import ProfileCache, load_or_measure_profile
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, PreparesModels
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ class ModelStore:
         self,
         repository: Path,
         cache: Path,
-        runtimes: Mapping[str, Callable[[Place], Runtime]] = RUNTIMES,
+        runtimes: Mapping[str, Callable[[DeviceConfig], Runtime]] = RUNTIMES,
         report: Callable[[str], None] = log.info,
-        place: Place = HOST,
+        device: DeviceConfig = HOST_DEVICE,
     ) -> None:
         self._repository = repository
-        self._place = place
-        self._profiles = ProfileCache(cache, place.cuda)
-        self._makers = runtimes
+        self._device = device
+        self._profiles = ProfileCache(cache, device.cuda)
+        self._factories = runtimes
         self._runtimes: dict[str, Runtime] = {}
         self._report = report
         self._specs: dict[str, ModelSpec] = {}
@@ -71,24 +71,24 @@ class ModelStore:
             names = sorted(entry.name for entry in self._repository.iterdir() if _is_model_folder(entry))
         except OSError as error:
             raise InvalidModel(f"{self._repository}: {error.strerror}, wanted a folder of models") from error
-        reports = [report for name in names for report in self._examine_all(name)]
-        self._specs = _served(reports)
+        reports = [report for name in names for report in self._inspect_model(name)]
+        self._specs = _servable_specs(reports)
         return reports
 
-    def scan_one(self, name: str) -> list[ModelReport]:
+    def scan_model(self, name: str) -> list[ModelReport]:
         """Every version of one model, read again; empty if there is no such model."""
         # A name comes from the network: it must be that of an entry of the repository, not a path.
         known = name and Path(name).name == name and _is_model_folder(self._repository / name)
-        reports = self._examine_all(name) if known else []
+        reports = self._inspect_model(name) if known else []
         others = {key: spec for key, spec in self._specs.items() if spec.name != name}
-        self._specs = others | _served(reports)
+        self._specs = others | _servable_specs(reports)
         return reports
 
-    def _examine_all(self, name: str) -> list[ModelReport]:
+    def _inspect_model(self, name: str) -> list[ModelReport]:
         folder = self._repository / name
         versions = sorted(entry for entry in folder.iterdir() if _is_model_folder(entry))
         if versions:
-            return [self._examine(version) for version in versions]
+            return [self._inspect_version(version) for version in versions]
         reason = f"{folder}: got no version folder, wanted {folder / '1'} with the model in it"
         return [ModelReport(ModelSpec(name, "", "", (), ()), None, reason)]
 
@@ -114,7 +114,7 @@ class ModelStore:
     def _folder(self, spec: ModelSpec) -> Path:
         return self._repository / spec.name / spec.version
 
-    def _examine(self, folder: Path) -> ModelReport:
+    def _inspect_version(self, folder: Path) -> ModelReport:
         name, version = folder.parent.name, folder.name
         spec, profile, reason = ModelSpec(name, version, "", (), ()), None, ""
         try:
@@ -126,9 +126,9 @@ class ModelStore:
             spec = msgspec.structs.replace(spec, runtime=runtime_name)
             runtime = self._runtime(runtime_name)
             spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=self._content_hash(folder))
-            if isinstance(runtime, Prepares):
+            if isinstance(runtime, PreparesModels):
                 runtime.prepare(spec, folder)
-            profile = profile_of(runtime, spec, folder, self._profiles, self._report)
+            profile = load_or_measure_profile(runtime, spec, folder, self._profiles, self._report)
         except HorologeError as error:
             reason = error.reason
         except OSError as error:
@@ -146,7 +146,7 @@ class ModelStore:
     def _runtime(self, name: str) -> Runtime:
         if name not in self._runtimes:
             try:
-                self._runtimes[name] = self._makers[name](self._place)
+                self._runtimes[name] = self._factories[name](self._device)
             except ImportError as error:
                 raise InvalidModel(
                     f"runtime {name!r}: {error.name or error} is not installed "
@@ -175,7 +175,7 @@ def _is_model_folder(path: Path) -> bool:
     return os.path.isdir(path) and not path.name.startswith((".", "__"))  # Path.is_dir raises for names too long
 
 
-def _served(reports: list[ModelReport]) -> dict[str, ModelSpec]:
+def _servable_specs(reports: list[ModelReport]) -> dict[str, ModelSpec]:
     return {report.spec.key: report.spec for report in reports if report.profile is not None}
 
 

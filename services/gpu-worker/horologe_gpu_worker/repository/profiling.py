@@ -19,7 +19,7 @@ from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import Profile
 from horologe_common.service.log import logger
 from horologe_gpu_worker.repository.manifest import warmup_inputs
-from horologe_gpu_worker.runtime import Staging
+from horologe_gpu_worker.runtime import StagedModel
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import device_name, load_driver
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ log = logger("profiling")
 
 
 @runtime_checkable
-class Declares(Protocol):
+class DeclaresProfile(Protocol):
     """A runtime whose models say themselves how long they take."""
 
     def profile(self, spec: ModelSpec, folder: Path) -> Profile:
@@ -95,10 +95,10 @@ class ProfileCache:
     def path(self, spec: ModelSpec) -> Path:
         return self._cache / "profiles" / hardware_id(spec.runtime, self._cuda) / f"{spec.content_hash}.json"
 
-    def read(self, spec: ModelSpec) -> Profile | None:
+    def read_profile(self, spec: ModelSpec) -> Profile | None:
         """None if there is no profile, or it does not cover every batch size, or is of another length."""
         try:
-            stored = msgspec.json.decode(self.path(spec).read_bytes(), type=_Stored)
+            stored = msgspec.json.decode(self.path(spec).read_bytes(), type=_StoredProfile)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
         times = (stored.load_ns, *stored.exec_ns.values())
@@ -106,11 +106,11 @@ class ProfileCache:
             return None
         return Profile(stored.exec_ns, stored.load_ns)
 
-    def write(self, spec: ModelSpec, profile: Profile) -> None:
+    def write_profile(self, spec: ModelSpec, profile: Profile) -> None:
         """Keep the profile; where the folder cannot be written, only say so."""
         path = self.path(spec)
         draft = path.with_suffix(f".{os.getpid()}")
-        stored = _Stored(spec.key, profile.exec_ns, profile.load_ns, spec.profile_length)
+        stored = _StoredProfile(spec.key, profile.exec_ns, profile.load_ns, spec.profile_length)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft.write_bytes(msgspec.json.format(msgspec.json.encode(stored)))
@@ -119,7 +119,7 @@ class ProfileCache:
             log.warning("profile not kept: it is measured again at the next start", path=str(path), error=str(error))
 
     @contextmanager
-    def measuring(self) -> Iterator[None]:
+    def measurement_lock(self) -> Iterator[None]:
         """One worker of a machine measures at a time: two would time each other. Others then find it done."""
         folder = self._cache / "profiles"
         with ExitStack() as stack:
@@ -130,7 +130,7 @@ class ProfileCache:
             yield
 
 
-class _Stored(msgspec.Struct):
+class _StoredProfile(msgspec.Struct):
     """The file; `model` is for whoever reads it."""
 
     model: str
@@ -140,24 +140,26 @@ class _Stored(msgspec.Struct):
     """The `profile_length` that it was measured at."""
 
 
-def profile_of(
+def load_or_measure_profile(
     runtime: Runtime, spec: ModelSpec, folder: Path, cache: ProfileCache, report: Callable[[str], None]
 ) -> Profile:
     """The declared, the cached or a freshly measured profile. Raises what opening and running the model raise."""
-    if isinstance(runtime, Declares):
+    if isinstance(runtime, DeclaresProfile):
         return runtime.profile(spec, folder)
-    if (known := cache.read(spec)) is not None:
+    if (known := cache.read_profile(spec)) is not None:
         return known
-    with cache.measuring():
-        if (known := cache.read(spec)) is not None:
+    with cache.measurement_lock():
+        if (known := cache.read_profile(spec)) is not None:
             return known
         report(f"measuring {spec.key}: batch sizes {list(spec.batch_sizes)}")
-        profile = measure(runtime, spec, folder)
-        cache.write(spec, profile)
+        profile = measure_profile(runtime, spec, folder)
+        cache.write_profile(spec, profile)
     return profile
 
 
-def measure(runtime: Runtime, spec: ModelSpec, folder: Path, clock: Callable[[], int] = monotonic_ns) -> Profile:
+def measure_profile(
+    runtime: Runtime, spec: ModelSpec, folder: Path, clock: Callable[[], int] = monotonic_ns
+) -> Profile:
     """Load the model and run each batch size a few times. `load_ns` includes warming, as every LOAD does."""
     begin_ns = clock()
     model = runtime.open(spec, folder)
@@ -171,19 +173,19 @@ def measure(runtime: Runtime, spec: ModelSpec, folder: Path, clock: Callable[[],
 def _exec_ns(model: OpenModel, spec: ModelSpec, folder: Path, batch_size: int, clock: Callable[[], int]) -> int:
     inputs = warmup_inputs(spec, folder, batch_size)
     run: Callable[[], Any] = functools.partial(model.run, batch_size, inputs)
-    if isinstance(model, Staging):  # then INPUT and OUTPUT run beside another EXEC, and do not count
+    if isinstance(model, StagedModel):  # then INPUT and OUTPUT run beside another EXEC, and do not count
         slot = model.slot(batch_size)
         model.stage(slot, inputs)
         run = functools.partial(model.execute, batch_size, slot)
     times: list[int] = []
-    _time(run, clock, times, ENOUGH_NS)
+    _time_runs(run, clock, times, ENOUGH_NS)
     if _quantile(times, SEED_QUANTILE) <= DISAGREE * min(times):
         return _quantile(times, SEED_QUANTILE)
-    _time(run, clock, times, DISAGREE_NS)
+    _time_runs(run, clock, times, DISAGREE_NS)
     return _quantile(times, DISAGREE_QUANTILE)
 
 
-def _time(run: Callable[[], Any], clock: Callable[[], int], times: list[int], enough_ns: int) -> None:
+def _time_runs(run: Callable[[], Any], clock: Callable[[], int], times: list[int], enough_ns: int) -> None:
     """Add runs."""
     while len(times) < RUNS_MIN or (sum(times) < enough_ns and len(times) < RUNS_MAX):
         begin_ns = clock()

@@ -10,10 +10,10 @@ import msgspec
 from horologe_common.clock import monotonic_ns, ms, us
 from horologe_common.models import ModelSpec, Profile
 from horologe_gpu_worker.repository.manifest import (
-    Emulated,
+    EmulatedTimes,
     InvalidModel,
     build_spec,
-    declared,
+    declared_signature,
     manifest_path,
     read_manifest,
 )
@@ -52,7 +52,7 @@ class Waiter:
 class EmulatedModel:
     """Answers after the profiled time: zeros, or the input of an output's datatype and shape, unchanged."""
 
-    def __init__(self, spec: ModelSpec, times: Emulated, waiter: Waiter) -> None:
+    def __init__(self, spec: ModelSpec, times: EmulatedTimes, waiter: Waiter) -> None:
         self._waiter = waiter
         self._exec_ns = {size: ms(value) for size, value in times.exec_ms.items()}
         self._input_ns, self._output_ns = ms(times.input_ms), ms(times.output_ms)
@@ -92,7 +92,9 @@ class EmulatedRuntime:
         times = _times(folder)
         if not manifest.batch_sizes:
             manifest = msgspec.structs.replace(manifest, batch_sizes=tuple(sorted(times.exec_ms)))
-        spec = build_spec(folder, manifest, "emulated", declared(manifest, folder), round(times.weights_mb * MIB))
+        spec = build_spec(
+            folder, manifest, "emulated", declared_signature(manifest, folder), round(times.weights_mb * MIB)
+        )
         if missing := [size for size in spec.batch_sizes if size not in times.exec_ms]:
             raise InvalidModel(
                 f"{manifest_path(folder)}: emulated.exec_ms: got times for {sorted(times.exec_ms)}, "
@@ -124,7 +126,7 @@ def _echoes(spec: ModelSpec) -> dict[str, str]:
     return found
 
 
-def _times(folder: Path) -> Emulated:
+def _times(folder: Path) -> EmulatedTimes:
     times = read_manifest(folder).emulated
     where = manifest_path(folder) or folder / "model.toml"
     if times is None:

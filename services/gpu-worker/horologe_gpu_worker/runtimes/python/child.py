@@ -70,8 +70,8 @@ def serve(channel: Channel) -> None:
     if start.memory_limit_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (start.memory_limit_bytes, start.memory_limit_bytes))
     try:
-        model = load(Path(start.folder))
-        slowest_ns = warm(model, start)
+        model = load_model(Path(start.folder))
+        slowest_ns = warm_up(model, start)
     except Exception as error:
         channel.send(_failed(error, fatal=True))
         return
@@ -79,10 +79,10 @@ def serve(channel: Channel) -> None:
     while True:
         message, inputs = channel.receive()
         assert isinstance(message, Run)
-        channel.send(*answer(model, inputs))
+        channel.send(*run_batch(model, inputs))
 
 
-def load(folder: Path) -> Any:
+def load_model(folder: Path) -> Any:
     """An instance of the class `Model` in `folder`/model.py, whose neighbours it may import."""
     sys.path.insert(0, str(folder))
     sys.dont_write_bytecode = True  # the folder may be read-only, and its content is what its profile is filed under
@@ -101,7 +101,7 @@ def load(folder: Path) -> Any:
     return model
 
 
-def warm(model: Any, start: Start) -> int:
+def warm_up(model: Any, start: Start) -> int:
     """Run every batch size; the longest time in ns. Raises what the model raises."""
     slowest_ns = 0
     for batch_size in start.spec.batch_sizes:
@@ -119,7 +119,7 @@ def predict(model: Any, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[An
     return {str(name): np.asarray(value) for name, value in outputs.items()}
 
 
-def answer(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done | Failed, list[Buffer]]:
+def run_batch(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done | Failed, list[Buffer]]:
     try:
         headers, buffers = pack(predict(model, inputs))
     except MemoryError as error:  # whatever was leaking goes on leaking

@@ -22,7 +22,7 @@ from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
     Manifest,
     build_spec,
-    declared,
+    declared_signature,
     duration_ns,
     model_files,
     read_manifest,
@@ -85,7 +85,7 @@ class ModelProcess:
         with suppress(OSError):  # it has ended already: `ready` tells
             self._channel.send(Start(str(self._folder.resolve()), self._spec, delay_ns, memory_limit))
 
-    def ready(self, wait_ns: int) -> bool:
+    def is_loaded(self, wait_ns: int) -> bool:
         """Whether the model is loaded. Raises `ModelFailed` if it could not be, or not in time."""
         poll = select.poll()  # select() itself ends at descriptor 1,023
         poll.register(self._sock, select.POLLIN)
@@ -101,7 +101,9 @@ class ModelProcess:
         self._sock.settimeout(self._limit_ns / 1e9)
         return True
 
-    def ask(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> tuple[Done | Failed, dict[str, NDArray[Any]]]:
+    def run_batch(
+        self, batch_size: int, inputs: Mapping[str, NDArray[Any]]
+    ) -> tuple[Done | Failed, dict[str, NDArray[Any]]]:
         """Run a batch. Raises `ModelFailed` when the process is not fit for another."""
         headers, buffers = pack(inputs)
         # A process that died while idle is noticed here; its reason is read from its exit, so the error waits.
@@ -151,7 +153,7 @@ class PythonModel:
         self._spawn = spawn
         self._ready = False
         self._failures = 0
-        self._last = ""
+        self._last_failure = ""
 
     def start(self) -> None:
         """Start the process and wait until the model is loaded. Raises `ModelFailed`."""
@@ -159,17 +161,17 @@ class PythonModel:
         self._process.start(0)
         try:
             while not self._ready:
-                self._ready = self._process.ready(ms(100))
+                self._ready = self._process.is_loaded(ms(100))
         except ModelFailed as error:
             self._process.stop(0)
             raise ModelFailed(f"model {self._spec.key}: {error.reason}") from error
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """See `OpenModel.run`. Fails at once while the process is being started again."""
-        if not self._awake():
-            raise ModelFailed(f"model {self._spec.key}: is being started again after: {self._last}")
+        if not self._is_running():
+            raise ModelFailed(f"model {self._spec.key}: is being started again after: {self._last_failure}")
         try:
-            message, outputs = self._process.ask(batch_size, inputs)
+            message, outputs = self._process.run_batch(batch_size, inputs)
         except ModelFailed as error:
             self._restart(error.reason)
             raise ModelFailed(f"model {self._spec.key}: {error.reason}") from error
@@ -181,10 +183,10 @@ class PythonModel:
         self._failures = 0
         return outputs
 
-    def _awake(self) -> bool:
+    def _is_running(self) -> bool:
         if not self._ready:
             try:
-                self._ready = self._process.ready(0)
+                self._ready = self._process.is_loaded(0)
             except ModelFailed as error:
                 self._restart(error.reason)
         return self._ready
@@ -193,7 +195,7 @@ class PythonModel:
         self._process.stop(0)
         delay_ns = min(BACKOFF_NS << (self._failures - 1), BACKOFF_MAX_NS) if self._failures else 0
         self._failures = min(self._failures + 1, 16)
-        self._ready, self._last = False, reason
+        self._ready, self._last_failure = False, reason
         self._process = self._spawn()
         self._process.start(delay_ns)
 
@@ -212,7 +214,7 @@ class PythonRuntime:
         if not (folder / MODEL).is_file():
             raise InvalidModel(f"{folder / MODEL}: got no such file, wanted a class Model")
         size = sum(path.stat().st_size for path in model_files(folder))
-        return build_spec(folder, manifest, "python", declared(manifest, folder), size)
+        return build_spec(folder, manifest, "python", declared_signature(manifest, folder), size)
 
     def open(self, spec: ModelSpec, folder: Path) -> PythonModel:
         """Start the model's process, which runs every batch size once. Raises `ModelFailed`."""

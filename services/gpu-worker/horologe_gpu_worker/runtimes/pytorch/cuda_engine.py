@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.execution.io_cache import Arena, Workspace
-from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import Captured, Capturer, Parts, parts
-from horologe_gpu_worker.runtimes.pytorch.paged_weights import Weights
+from horologe_gpu_worker.execution.workspace import Arena, Workspace
+from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import BatchLayout, CapturedGraph, GraphCapturer, batch_layout
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import load_driver
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages import CudaBacking
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
+from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedWeights
 from horologe_gpu_worker.runtimes.pytorch.program import DATATYPES, Program, load_program
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ PORTABLE = 1
 class CudaSlot:
     """A batch between lanes: a piece of host memory and one of device memory, laid out alike, freed with the slot."""
 
-    def __init__(self, gpu: CudaEngine, layout: Parts) -> None:
+    def __init__(self, gpu: CudaEngine, layout: BatchLayout) -> None:
         begin = gpu.arena.allocate(layout.size)
         if begin is None:
             raise ModelFailed(
@@ -61,9 +61,9 @@ class CudaModel:
         self._spec = spec
         self._program = program
         self._gpu = gpu
-        self._weights = Weights(program, gpu.pool, gpu.device)
-        self._parts = {size: _parts(spec, size) for size in spec.batch_sizes}
-        self._captured: dict[int, Captured] = {}
+        self._weights = PagedWeights(program, gpu.pool, gpu.device)
+        self._batch_layout_of = {size: _layouts(spec, size) for size in spec.batch_sizes}
+        self._graphs: dict[int, CapturedGraph] = {}
 
     @property
     def loaded(self) -> bool:
@@ -81,26 +81,26 @@ class CudaModel:
     def warm(self) -> None:
         """Capture every batch size, the largest first: the others then fit the memory it took."""
         for size in reversed(self._spec.batch_sizes):
-            layout = self._parts[size]
+            layout = self._batch_layout_of[size]
             try:
                 found = self._gpu.capturer.capture(self._program.forward, self._weights.tensors, layout)
             except (RuntimeError, ValueError) as error:
                 raise ModelFailed(f"model {self._spec.key}: batch size {size}: {error}") from error
-            self._captured[size] = found
+            self._graphs[size] = found
 
     def slot(self, batch_size: int) -> CudaSlot:
-        return CudaSlot(self._gpu, self._parts[batch_size])
+        return CudaSlot(self._gpu, self._batch_layout_of[batch_size])
 
     def stage(self, slot: CudaSlot, inputs: Mapping[str, NDArray[Any]]) -> None:
         for part in slot.layout.inputs:
-            if not slot.space.holds(inputs[part.name]):
+            if not slot.space.may_contain(inputs[part.name]):
                 np.copyto(part.view(slot.host_inputs).numpy(), inputs[part.name])
         _copy(slot.inputs, slot.host_inputs, self._gpu.input_stream)
 
     def execute(self, batch_size: int, slot: CudaSlot) -> None:
-        gpu, captured = self._gpu, self._captured[batch_size]
+        gpu, captured = self._gpu, self._graphs[batch_size]
         try:
-            with gpu.capturer.turn, torch.cuda.stream(gpu.exec_stream):
+            with gpu.capturer.run_lock, torch.cuda.stream(gpu.exec_stream):
                 gpu.begin.record()
                 captured.inputs.copy_(slot.inputs, non_blocking=True)
                 captured.graph.replay()
@@ -129,11 +129,11 @@ class CudaModel:
     def close(self) -> None:
         self._weights.unmap()
 
-    def altered(self) -> bool:
-        return self._weights.altered()
+    def weights_changed(self) -> bool:
+        return self._weights.weights_changed()
 
     def retire(self) -> None:
-        self._captured.clear()
+        self._graphs.clear()
         self._weights.retire()
 
 
@@ -152,18 +152,18 @@ class CudaEngine:
         self.input_stream, self.output_stream, self.exec_stream = (torch.cuda.Stream(device, -1) for _ in range(3))
         self.load_stream = torch.cuda.Stream(device)
         self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self.capturer = Capturer(device)
+        self.capturer = GraphCapturer(device)
         self.arena = Arena(io_bytes)
-        self.host = pinned(io_bytes)
+        self.host = pinned_memory(io_bytes)
         self.memory = torch.empty(io_bytes, dtype=torch.uint8, device=self.capturer.device)
 
-    def program(self, path: Path) -> Program:
+    def load_program(self, path: Path) -> Program:
         program = load_program(path, self.device)
-        pin(program.memory)
+        pin_memory(program.memory)
         torch.cuda.empty_cache()  # what moving the program took for its weights
         return program
 
-    def unfit(self, spec: ModelSpec) -> str:
+    def unsupported_reason(self, spec: ModelSpec) -> str:
         for tensor in (*spec.inputs, *spec.outputs):
             if -1 in tensor.shape[1 if spec.batched else 0 :]:
                 return (
@@ -172,16 +172,16 @@ class CudaEngine:
                 )
         return ""
 
-    def model(self, spec: ModelSpec, program: Program, threads: int) -> CudaModel:
+    def create_model(self, spec: ModelSpec, program: Program, threads: int) -> CudaModel:
         return CudaModel(spec, program, self)
 
 
-def pinned(size: int) -> Any:
+def pinned_memory(size: int) -> Any:
     """Host memory that the device can copy from and to by itself."""
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 
-def pin(memory: NDArray[np.uint8]) -> None:
+def pin_memory(memory: NDArray[np.uint8]) -> None:
     """Keep host memory where it is, so that the device can copy from it by itself; until the array is gone.
 
     Raises OSError where the system does not permit that much.
@@ -202,7 +202,7 @@ def _copy(to: Any, source: Any, stream: Any) -> None:
     stream.synchronize()
 
 
-def _parts(spec: ModelSpec, batch_size: int) -> Parts:
+def _layouts(spec: ModelSpec, batch_size: int) -> BatchLayout:
     sides = [
         [
             (tensor.name, DTYPES[tensor.datatype], (batch_size, *tensor.shape[1:]) if spec.batched else tensor.shape)
@@ -210,4 +210,4 @@ def _parts(spec: ModelSpec, batch_size: int) -> Parts:
         ]
         for side in (spec.inputs, spec.outputs)
     ]
-    return parts(*sides)
+    return batch_layout(*sides)

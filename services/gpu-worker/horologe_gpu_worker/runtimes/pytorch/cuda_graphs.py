@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from horologe_gpu_worker.execution.io_cache import room
+from horologe_gpu_worker.execution.workspace import aligned_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def device_at(number: int) -> Any:
     return torch.device("cuda", number)
 
 
-class Part(NamedTuple):
+class TensorSlice(NamedTuple):
     """One tensor of a batch: bytes [begin, begin + size) of the batch's buffer."""
 
     name: str
@@ -39,34 +39,34 @@ class Part(NamedTuple):
         return buffer[self.begin : self.begin + self.size].view(self.dtype).view(self.shape)
 
 
-class Parts(NamedTuple):
+class BatchLayout(NamedTuple):
     """The inputs of a batch in [0, middle), its outputs in [middle, size)."""
 
-    inputs: tuple[Part, ...]
-    outputs: tuple[Part, ...]
+    inputs: tuple[TensorSlice, ...]
+    outputs: tuple[TensorSlice, ...]
     middle: int
     size: int
 
 
-def parts(
+def batch_layout(
     inputs: Sequence[tuple[str, Any, tuple[int, ...]]], outputs: Sequence[tuple[str, Any, tuple[int, ...]]]
-) -> Parts:
+) -> BatchLayout:
     """Tensors (name, dtype, shape) one after another, each where `Workspace.take` would put it."""
     at = 0
-    sides: list[tuple[Part, ...]] = []
+    sides: list[tuple[TensorSlice, ...]] = []
     ends: list[int] = []
     for side in (inputs, outputs):
         found = []
         for name, dtype, shape in side:
             size = torch.Size(shape).numel() * dtype.itemsize
-            found.append(Part(name, dtype, tuple(shape), at, size))
-            at += room(size)
+            found.append(TensorSlice(name, dtype, tuple(shape), at, size))
+            at += aligned_size(size)
         sides.append(tuple(found))
         ends.append(at)
-    return Parts(sides[0], sides[1], ends[0], ends[1])
+    return BatchLayout(sides[0], sides[1], ends[0], ends[1])
 
 
-class Captured(NamedTuple):
+class CapturedGraph(NamedTuple):
     """A graph with its buffers (uint8): `inputs` as it will read them, `outputs` as it will leave them."""
 
     graph: Any
@@ -74,7 +74,7 @@ class Captured(NamedTuple):
     outputs: Any
 
 
-class Capturer:
+class GraphCapturer:
     """Captures graphs that never run at the same time: one memory pool and one set of buffers serves all of them.
 
     That is Clockwork's workspace (section 5.2): intermediate results are only needed while a model runs, and one
@@ -83,15 +83,15 @@ class Capturer:
 
     def __init__(self, device: int) -> None:
         self.device = device_at(device)
-        self.turn = Lock()
+        self.run_lock = Lock()
         self._capturing = Lock()
         self._stream = torch.cuda.Stream(self.device)
         self._pool = torch.cuda.graph_pool_handle()
         self._areas: list[Any] = []
 
     def capture(
-        self, run: Callable[..., Sequence[Any]], weights: Sequence[Any], layout: Parts, warm_runs: int = WARM_RUNS
-    ) -> Captured:
+        self, run: Callable[..., Sequence[Any]], weights: Sequence[Any], layout: BatchLayout, warm_runs: int = WARM_RUNS
+    ) -> CapturedGraph:
         """A graph that reads its inputs from the buffer, runs, and leaves the outputs there.
 
         Raises ValueError for an output of another dtype or shape than `layout` says, and what `run` raises.
@@ -100,8 +100,8 @@ class Capturer:
             return self._capture(run, weights, layout, warm_runs)
 
     def _capture(
-        self, run: Callable[..., Sequence[Any]], weights: Sequence[Any], layout: Parts, warm_runs: int
-    ) -> Captured:
+        self, run: Callable[..., Sequence[Any]], weights: Sequence[Any], layout: BatchLayout, warm_runs: int
+    ) -> CapturedGraph:
         area = self._area(layout.size)
         inputs = [part.view(area) for part in layout.inputs]
         outputs = [part.view(area) for part in layout.outputs]
@@ -116,7 +116,7 @@ class Capturer:
 
         with torch.no_grad():
             # Warm-up shares the libraries' workspaces with captured graphs: none may run beside it.
-            with self.turn, torch.cuda.stream(self._stream):
+            with self.run_lock, torch.cuda.stream(self._stream):
                 area[: layout.middle].zero_()
                 for _ in range(warm_runs):
                     once()
@@ -130,7 +130,7 @@ class Capturer:
                     once()
                 finally:
                     graph.capture_end()
-        return Captured(graph, area[: layout.middle], area[layout.middle : layout.size])
+        return CapturedGraph(graph, area[: layout.middle], area[layout.middle : layout.size])
 
     def _area(self, size: int) -> Any:
         """The smallest buffer that holds a batch. Those in use by graphs cannot grow, so a larger one is added."""

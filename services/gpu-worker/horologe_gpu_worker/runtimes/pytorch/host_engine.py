@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.runtimes.pytorch.paged_weights import Weights
 from horologe_gpu_worker.runtimes.pytorch.paging.host_pages import HostBacking
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
+from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedWeights
 from horologe_gpu_worker.runtimes.pytorch.program import Program, load_program
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class HostModel:
         self._spec = spec
         self._program = program
         self._threads = threads
-        self._weights = Weights(program, pool)
+        self._weights = PagedWeights(program, pool)
 
     @property
     def loaded(self) -> bool:
@@ -53,20 +53,20 @@ class HostModel:
         except Exception as error:  # a model may raise anything
             raise ModelFailed(f"model {self._spec.key}: {error}") from error
         names = (tensor.name for tensor in self._spec.outputs)
-        return {name: self._kept(output) for name, output in zip(names, outputs, strict=True)}
+        return {name: self._detached_output(output) for name, output in zip(names, outputs, strict=True)}
 
     def close(self) -> None:
         self._weights.unmap()
 
-    def altered(self) -> bool:
-        return self._weights.altered()
+    def weights_changed(self) -> bool:
+        return self._weights.weights_changed()
 
     def retire(self) -> None:
         self._weights.retire()
 
-    def _kept(self, output: Any) -> NDArray[Any]:
+    def _detached_output(self, output: Any) -> NDArray[Any]:
         """The output as an array; one that is a weight is copied, for its page may go before the answer does."""
-        array: NDArray[Any] = (output.clone() if self._weights.hold(output.data_ptr()) else output).numpy()
+        array: NDArray[Any] = (output.clone() if self._weights.contains_address(output.data_ptr()) else output).numpy()
         return array
 
 
@@ -78,17 +78,17 @@ class HostEngine:
     def __init__(self, pages: int, page_bytes: int) -> None:
         self.pool = PagePool(HostBacking(page_bytes), pages)
 
-    def program(self, path: Path) -> Program:
+    def load_program(self, path: Path) -> Program:
         return load_program(path)
 
-    def unfit(self, spec: ModelSpec) -> str:
+    def unsupported_reason(self, spec: ModelSpec) -> str:
         return ""
 
-    def model(self, spec: ModelSpec, program: Program, threads: int) -> HostModel:
+    def create_model(self, spec: ModelSpec, program: Program, threads: int) -> HostModel:
         return HostModel(spec, program, self.pool, threads)
 
 
-class _Address:
+class _WritableArray:
     """Tells numpy where an array lies, and keeps it."""
 
     def __init__(self, array: NDArray[Any]) -> None:
@@ -100,4 +100,4 @@ class _Address:
 def writable(array: NDArray[Any]) -> NDArray[Any]:
     """The same memory, marked writable: PyTorch has no read-only tensors, and programs that write to their inputs
     are refused."""
-    return array if array.flags.writeable else np.asarray(_Address(array))
+    return array if array.flags.writeable else np.asarray(_WritableArray(array))

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.export.passes import move_to_device_pass
 from torch.utils import _pytree as pytree
 
-from horologe_gpu_worker.runtimes.pytorch.paging.weight_tensors import Layout, blob, lay_out
+from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import WeightLayout, copy_weights, lay_out_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,11 +40,11 @@ WEIGHTS = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
 STATE = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION}
 
 
-class Unfit(Exception):
+class UnsupportedProgram(Exception):
     """A program that cannot be served; the text names what came and what was wanted."""
 
 
-class End(NamedTuple):
+class ProgramTensor(NamedTuple):
     """An input or output: `shape` has -1 where the size is free."""
 
     name: str
@@ -55,11 +55,11 @@ class End(NamedTuple):
 class Program(NamedTuple):
     """`forward(*weights, *inputs)` gives a tuple of outputs. `rows`: least and most batch size it was exported for."""
 
-    inputs: tuple[End, ...]
-    outputs: tuple[End, ...]
+    inputs: tuple[ProgramTensor, ...]
+    outputs: tuple[ProgramTensor, ...]
     rows: tuple[int, int | None]
     forward: Callable[..., Sequence[Any]]
-    layout: Layout
+    layout: WeightLayout
     """Where parameters, buffers and constants lie among the model's pages, in the order of `forward`."""
     memory: NDArray[np.uint8]
     """The weights' memory, laid out as in the pages; what may be pinned."""
@@ -81,53 +81,55 @@ def program_of(exported: Any, cuda: int | None = None) -> Program:
     inputs, weights = _inputs(exported)
     outputs = _outputs(exported)
     rows = _rows(exported)
-    layout = lay_out(weights)
+    layout = lay_out_weights(weights)
     if cuda is not None:
         exported = move_to_device_pass(exported, f"cuda:{cuda}")
         exported.graph_module.recompile()
     # The lifted graph takes weights as arguments, so they may lie anywhere. The call that `module()` offers checks
     # every guard and packs trees: 139 us a run of a small network instead of 70.
-    memory = blob(layout)
+    memory = copy_weights(layout)
     layout = layout._replace(storages=())
     return Program(inputs, outputs, rows, exported.graph_module.forward, layout, memory, torch.from_numpy(memory))
 
 
-def _inputs(exported: Any) -> tuple[tuple[End, ...], list[Any]]:
+def _inputs(exported: Any) -> tuple[tuple[ProgramTensor, ...], list[Any]]:
     """User inputs and weights. The order of the graph is weights first, which is how `forward` is called."""
     values = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
-    ends: list[End] = []
+    ends: list[ProgramTensor] = []
     weights: list[Any] = []
     for one in exported.graph_signature.input_specs:
         if one.kind in WEIGHTS and not ends:
             known = exported.state_dict if one.target in exported.state_dict else exported.constants
             weights.append(_weight(one.target, known[one.target]))
         elif one.kind == InputKind.USER_INPUT and isinstance(one.arg, TensorArgument):
-            ends.append(_end(f"input {one.arg.name!r}", one.arg.name, values[one.arg.name]))
+            ends.append(_program_tensor(f"input {one.arg.name!r}", one.arg.name, values[one.arg.name]))
         else:
-            raise Unfit(f"input {one.arg!r}: got {one.kind.name.lower()}, wanted tensors")
+            raise UnsupportedProgram(f"input {one.arg!r}: got {one.kind.name.lower()}, wanted tensors")
     return tuple(ends), weights
 
 
 def _weight(name: str, tensor: Any) -> Any:
     tensor = tensor.detach()
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
-        raise Unfit(
+        raise UnsupportedProgram(
             f"weight {name!r}: got {tensor.layout} on {tensor.device}, wanted a dense tensor on the CPU "
             "(export the model on the CPU)"
         )
     return tensor
 
 
-def _outputs(exported: Any) -> tuple[End, ...]:
+def _outputs(exported: Any) -> tuple[ProgramTensor, ...]:
     signature = exported.graph_signature
     if state := [one.target for one in signature.output_specs if one.kind in STATE]:
-        raise Unfit(f"state: got a program that changes {state}, wanted one that keeps nothing (model.eval())")
+        raise UnsupportedProgram(
+            f"state: got a program that changes {state}, wanted one that keeps nothing (model.eval())"
+        )
     if any(not isinstance(one.arg, TensorArgument) for one in signature.output_specs):
-        raise Unfit(f"outputs: got {[one.arg for one in signature.output_specs]}, wanted tensors")
+        raise UnsupportedProgram(f"outputs: got {[one.arg for one in signature.output_specs]}, wanted tensors")
     node = next(node for node in exported.graph.nodes if node.op == "output")
     values = [each.meta["val"] for each in node.args[0]]
     names = _output_names(exported.call_spec.out_spec, len(values))
-    return tuple(_end(f"output {name!r}", name, value) for name, value in zip(names, values, strict=True))
+    return tuple(_program_tensor(f"output {name!r}", name, value) for name, value in zip(names, values, strict=True))
 
 
 def _output_names(tree: Any, count: int) -> list[str]:
@@ -138,11 +140,11 @@ def _output_names(tree: Any, count: int) -> list[str]:
     return [f"output_{number}" for number in range(count)]
 
 
-def _end(where: str, name: str, value: Any) -> End:
+def _program_tensor(where: str, name: str, value: Any) -> ProgramTensor:
     datatype = DATATYPES.get(value.dtype)
     if datatype is None:
-        raise Unfit(f"{where}: dtype: got {value.dtype}, wanted one of {', '.join(map(str, DATATYPES))}")
-    return End(name, datatype, tuple(dim if isinstance(dim, int) else -1 for dim in value.shape))
+        raise UnsupportedProgram(f"{where}: dtype: got {value.dtype}, wanted one of {', '.join(map(str, DATATYPES))}")
+    return ProgramTensor(name, datatype, tuple(dim if isinstance(dim, int) else -1 for dim in value.shape))
 
 
 def _rows(exported: Any) -> tuple[int, int | None]:

@@ -54,7 +54,7 @@ class CudaBacking:
         if page_bytes % granularity.value:
             raise OSError(f"pages: got {page_bytes} bytes, wanted a multiple of {granularity.value} on cuda:{device}")
 
-    def make(self) -> int:
+    def create_page(self) -> int:
         page = HANDLE()
         self._context.enter()
         try:
@@ -65,21 +65,21 @@ class CudaBacking:
             raise
         return page.value
 
-    def destroy(self, page: int) -> None:
+    def destroy_page(self, page: int) -> None:
         self._context.enter()
         self._driver("cuMemRelease", page)
 
-    def reserve(self, pages: int) -> int:
+    def reserve_addresses(self, pages: int) -> int:
         address = DEVICE_POINTER()
         self._context.enter()
         self._driver("cuMemAddressReserve", ctypes.byref(address), pages * self.page_bytes, 0, 0, 0)
         return address.value
 
-    def release(self, address: int, pages: int) -> None:
+    def release_addresses(self, address: int, pages: int) -> None:
         self._context.enter()
         self._driver("cuMemAddressFree", address, pages * self.page_bytes)
 
-    def map(self, address: int, pages: Sequence[int]) -> None:
+    def map_pages(self, address: int, pages: Sequence[int]) -> None:
         self._context.enter()
         done = 0
         try:
@@ -93,6 +93,6 @@ class CudaBacking:
                 self._driver("cuMemUnmap", address, done * self.page_bytes)
             raise
 
-    def unmap(self, address: int, pages: int) -> None:
+    def unmap_pages(self, address: int, pages: int) -> None:
         self._context.enter()
         self._driver("cuMemUnmap", address, pages * self.page_bytes)

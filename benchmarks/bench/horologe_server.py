@@ -1,4 +1,4 @@
-"""Horologe itself as a child process. Everything that knows its command line and its ports is in this file."""
+"""Horologe as a child process. No other module of the benchmarks knows its command line and ports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
-from bench import prometheus
-from bench.process import Server, answers, free_port
+from bench.server_metrics import PrometheusHistogram, parse_histogram
+from bench.server_process import Server, answers, free_port
 from bench.workload import ROOT
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ LOGS = ROOT / ".cache/bench"
 READY_S = 120.0
 
 
-class House(NamedTuple):
-    """A running Horologe: its processes, and where it is asked."""
+class RunningHorologe(NamedTuple):
+    """A running Horologe: its processes and its addresses."""
 
     server: Server
     http: str
@@ -38,11 +38,11 @@ def start_horologe(
     settings: Sequence[str] = (),
     model: str = "",
     ipc: bool = False,
-) -> Iterator[House]:
-    """`horologe up` on free ports, ready to be asked for `model` if that is given.
+) -> Iterator[RunningHorologe]:
+    """Run `horologe up` on free ports until the context ends. Yields when it is ready, with `model` if one is given.
 
-    `repository` is relative to the root, `settings` are `section.field=value` texts, `ipc` puts the SDK on a Unix
-    socket instead of TCP. Raises `RuntimeError` with the end of its log if it is not ready.
+    `repository` is relative to the root, `settings` are texts `section.field=value`. `ipc` moves the SDK's endpoint
+    from TCP to a Unix socket. Raises `RuntimeError` with the end of the log if Horologe does not become ready.
     """
     http, port = f"127.0.0.1:{free_port()}", free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -55,11 +55,11 @@ def start_horologe(
         with Server(command, LOGS / f"horologe{'-split' if split else ''}.log") as server:
             ready = f"/v2/models/{model}/ready" if model else "/v2/health/ready"
             server.wait(answers(f"http://{http}{ready}"), READY_S)
-            yield House(server, f"http://{http}", sdk)
+            yield RunningHorologe(server, f"http://{http}", sdk)
 
 
 def metric_pages(server: Server) -> list[str]:
-    """The text of /metrics of every process of it that has one, found by the ports that they listen on."""
+    """Return the text of /metrics of every process that has one. Tries every port that a process listens on."""
     ports = set()
     for process in server.processes():
         with contextlib.suppress(psutil.Error):
@@ -74,6 +74,10 @@ def metric_pages(server: Server) -> list[str]:
     return pages
 
 
-def start_errors(server: Server) -> prometheus.Histogram:
-    """EXEC begin less the latest of window start, end of the EXEC before it and arrival of its inputs, in seconds."""
-    return prometheus.histogram(metric_pages(server), "horologe_start_error_seconds")
+def start_errors(server: Server) -> PrometheusHistogram:
+    """Return the histogram of start errors, in seconds.
+
+    A start error is the begin of an EXEC minus the latest of window start, end of the EXEC before it and arrival of
+    its inputs.
+    """
+    return parse_histogram(metric_pages(server), "horologe_start_error_seconds")

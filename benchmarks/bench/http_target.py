@@ -1,4 +1,4 @@
-"""Requests over persistent HTTP/1.1 connections, each with one request in flight at a time."""
+"""Load over persistent HTTP/1.1 connections, each with one request in flight at a time."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from bench.dialect import DIALECTS
-from bench.samples import Code
+from bench.dialects import DIALECTS
+from horologe_load.samples import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.target import Done
     from bench.workload import Inputs, Scenario
+    from horologe_load.targets import OnAnswer
 
-CODES = {200: Code.OK, 503: Code.REFUSED, 429: Code.REFUSED, 504: Code.LATE, 408: Code.LATE}
+OUTCOMES = {200: Outcome.OK, 503: Outcome.REFUSED, 429: Outcome.REFUSED, 504: Outcome.LATE, 408: Outcome.LATE}
 LENGTH = b"content-length:"
 
 
-def complete(data: bytes) -> tuple[bytes, bytes] | None:
-    """Head and body of the response in `data` if it is all there. Raises `ValueError` for what is none.
+def parse_response(data: bytes) -> tuple[bytes, bytes] | None:
+    """Return head and body of the response in `data`, or None while it is incomplete.
 
-    Both framings of HTTP/1.1: a Content-Length, or chunks.
+    Supports both framings of HTTP/1.1: Content-Length and chunks. Raises `ValueError` for anything else.
     """
     end = data.find(b"\r\n\r\n")
     if end < 0:
@@ -42,12 +42,12 @@ def complete(data: bytes) -> tuple[bytes, bytes] | None:
         return (head, data[end + 4 :]) if len(data) - end - 4 >= size else None
     if b"transfer-encoding: chunked" not in lower:
         raise ValueError("response: neither Content-Length nor chunked")
-    body = dechunked(data[end + 4 :])
+    body = join_chunks(data[end + 4 :])
     return None if body is None else (head, body)
 
 
-def dechunked(data: bytes) -> bytes | None:
-    """The body of a chunked message, or None if its last chunk is not there yet."""
+def join_chunks(data: bytes) -> bytes | None:
+    """Return the body of a chunked message, or None while its last chunk is missing."""
     parts: list[bytes] = []
     at = 0
     while (end := data.find(b"\r\n", at)) >= 0:
@@ -60,10 +60,12 @@ def dechunked(data: bytes) -> bytes | None:
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time; tells its pool what came back and that it is free again."""
+    """A connection with one request at a time. Calls `on_idle` and `on_answer` after each response."""
 
-    def __init__(self, free: Callable[[Connection], None], gone: Callable[[Connection], None], done: Done) -> None:
-        self._free, self._gone, self._done = free, gone, done
+    def __init__(
+        self, on_idle: Callable[[Connection], None], on_lost: Callable[[Connection], None], on_answer: OnAnswer
+    ) -> None:
+        self._on_idle, self._on_lost, self._on_answer = on_idle, on_lost, on_answer
         self._index = -1
         self._data = b""
         self.transport: asyncio.Transport
@@ -80,7 +82,7 @@ class Connection(asyncio.Protocol):
         if self._data:
             data = self._data + data
         try:
-            response = complete(data)
+            response = parse_response(data)
         except ValueError:
             self.transport.abort()
             return
@@ -89,37 +91,37 @@ class Connection(asyncio.Protocol):
             return
         self._data = b""
         index, self._index = self._index, -1
-        code = CODES.get(int(data[9:12]), Code.FAILED)
-        self._free(self)
-        self._done(index, now_ns, code, response)
+        outcome = OUTCOMES.get(int(data[9:12]), Outcome.FAILED)
+        self._on_idle(self)
+        self._on_answer(index, now_ns, outcome, response)
 
     def connection_lost(self, exc: Exception | None) -> None:
         index, self._index = self._index, -1
-        self._gone(self)
+        self._on_lost(self)
         if index >= 0:
-            self._done(index, time.monotonic_ns(), Code.FAILED, None)
+            self._on_answer(index, time.monotonic_ns(), Outcome.FAILED, None)
 
 
 class HttpTarget:
-    """A pool of connections to `url`. What finds none free waits here; its latency counts from before."""
+    """A pool of connections to `url`. A request that finds none idle waits; its latency counts from its due time."""
 
     def __init__(self, url: str, dialect: str, scenario: Scenario, inputs: Inputs, connections: int = 512) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
         self._limit = connections
         self._stats = f"http://{parts.netloc}/v2/models/{scenario.model}/stats" if dialect.endswith("-slo") else ""
-        self._hits_before = self._cache_hits()
+        self._hits_before = self._count_cache_hits()
         self._dialect = DIALECTS[dialect](scenario, inputs, f"{self._host}:{self._port}", parts.path)
         self._idle: list[Connection] = []
         self._waiting: deque[int] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self._open = 0
-        self._done: Done
+        self._on_answer: OnAnswer
         self._closing = False
 
-    async def start(self, clients: int, done: Done) -> None:
-        """Connect `clients` times; more follow as requests wait, up to the limit."""
-        self._done = done
+    async def start(self, clients: int, on_answer: OnAnswer) -> None:
+        """Open `clients` connections. More follow while requests wait, up to the limit."""
+        self._on_answer = on_answer
         self._limit = max(self._limit, clients)
         await asyncio.gather(*(self._connect() for _ in range(clients)))
 
@@ -128,16 +130,17 @@ class HttpTarget:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                lambda: Connection(self._freed, self._lost, self._done), self._host, self._port
+                lambda: Connection(self._on_idle, self._on_lost, self._on_answer), self._host, self._port
             )
         except OSError:
             self._open -= 1
             while self._waiting and not self._open:
-                self._done(self._waiting.popleft(), time.monotonic_ns(), Code.FAILED, None)
+                self._on_answer(self._waiting.popleft(), time.monotonic_ns(), Outcome.FAILED, None)
             return
-        self._freed(connection)
+        self._on_idle(connection)
 
-    def send(self, index: int) -> None:
+    def send(self, index: int, due_ns: int = 0) -> None:
+        """See `Target`. The dialect states the scenario's whole SLO, whatever `due_ns` is."""
         if self._idle:
             self._idle.pop().send(index, self._dialect.request(index))
             return
@@ -147,14 +150,14 @@ class HttpTarget:
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    def _freed(self, connection: Connection) -> None:
+    def _on_idle(self, connection: Connection) -> None:
         if self._waiting:
             index = self._waiting.popleft()
             connection.send(index, self._dialect.request(index))
         else:
             self._idle.append(connection)
 
-    def _lost(self, connection: Connection) -> None:
+    def _on_lost(self, connection: Connection) -> None:
         self._open -= 1
         if connection in self._idle:
             self._idle.remove(connection)
@@ -162,24 +165,24 @@ class HttpTarget:
             index = self._waiting.popleft()
             asyncio.get_running_loop().call_soon(self.send, index)
 
-    def _cache_hits(self) -> int:
+    def _count_cache_hits(self) -> int:
         if not self._stats:
             return 0
         with urllib.request.urlopen(self._stats, timeout=5) as response:
             rows = json.load(response)["model_stats"]
         return sum(row["inference_stats"]["cache_hit"]["count"] for row in rows)
 
-    def hits(self) -> int:
-        """How many answers since the start came from the server's cache, as its statistics say; peers have none."""
-        return self._cache_hits() - self._hits_before
+    def cache_hits(self) -> int:
+        """Return the cache hits since the start, from the server's statistics; 0 for peers."""
+        return self._count_cache_hits() - self._hits_before
 
     def decode(self, answer: object) -> object:
-        """Numbers of a kept answer; called after the run."""
+        """Return the numbers of a kept answer. Called after the run."""
         assert isinstance(answer, tuple)
         return self._dialect.answer(*answer)
 
     async def stop(self) -> None:
-        """Break every connection; whatever is still open stays silent."""
+        """Close every connection. Requests in flight stay unanswered."""
         self._closing = True
         self._waiting.clear()
         for task in self._opening:

@@ -11,9 +11,12 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
+
+    from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
+    from horologe_gpu_worker.runtimes.pytorch.program import Program
 
 ALIGNMENT = 256
 """What cudaMalloc aligns to, and so what kernels may expect of a tensor's first byte."""
@@ -46,7 +49,7 @@ class _DLManagedTensor(ctypes.Structure):
     ]
 
 
-_kept: list[Any] = []
+_live_capsules: list[Any] = []
 """A consumer reads `deleter` (null here) when it lets go of its tensor, at the end of the process at the latest:
 these few bytes per range must not be gone by then."""
 
@@ -63,13 +66,13 @@ def tensor_at(address: int, size: int, cuda: int | None) -> Any:
     tensor.data, tensor.ndim, tensor.shape = address, 1, shape
     tensor.device_type, tensor.device_id = (CPU, 0) if cuda is None else (CUDA, cuda)
     tensor.code, tensor.bits, tensor.lanes = UNSIGNED, BITS, 1
-    _kept.append((managed, shape))
+    _live_capsules.append((managed, shape))
     new_capsule = ctypes.pythonapi.PyCapsule_New
     new_capsule.argtypes, new_capsule.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p], ctypes.py_object
     return from_dlpack(new_capsule(ctypes.addressof(managed), b"dltensor", None))
 
 
-class Spot(NamedTuple):
+class TensorLayout(NamedTuple):
     """Where one tensor lies: its first element begins at byte `begin`."""
 
     begin: int
@@ -78,20 +81,20 @@ class Spot(NamedTuple):
     strides: tuple[int, ...]
 
 
-class Layout(NamedTuple):
+class WeightLayout(NamedTuple):
     """Tensors in a range of `size` bytes. Those that share storage share their bytes."""
 
     size: int
-    spots: tuple[Spot, ...]
+    tensors: tuple[TensorLayout, ...]
     storages: tuple[tuple[int, Any], ...]
     """First byte and content of every storage."""
 
 
-def lay_out(tensors: Iterable[Any]) -> Layout:
+def lay_out_weights(tensors: Iterable[Any]) -> WeightLayout:
     """Storages one after another, each aligned; tied weights once."""
     at = 0
     begins: dict[int, int] = {}
-    spots: list[Spot] = []
+    spots: list[TensorLayout] = []
     storages: list[tuple[int, Any]] = []
     for tensor in tensors:
         storage = tensor.untyped_storage()
@@ -101,22 +104,22 @@ def lay_out(tensors: Iterable[Any]) -> Layout:
             storages.append((at, storage))
             at += -(-storage.nbytes() // ALIGNMENT) * ALIGNMENT
         begin = begins[key] + tensor.storage_offset() * tensor.element_size()
-        spots.append(Spot(begin, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())))
-    return Layout(at, tuple(spots), tuple(storages))
+        spots.append(TensorLayout(begin, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())))
+    return WeightLayout(at, tuple(spots), tuple(storages))
 
 
-def views(base: Any, layout: Layout) -> list[Any]:
+def tensor_views(base: Any, layout: WeightLayout) -> list[Any]:
     """The tensors of a layout over `base`: uint8, at least `layout.size`, and itself at the start of its storage."""
     storage = base.untyped_storage()
     return [
         torch.empty(0, dtype=spot.dtype, device=base.device).set_(
             storage, spot.begin // spot.dtype.itemsize, spot.shape, spot.strides
         )
-        for spot in layout.spots
+        for spot in layout.tensors
     ]
 
 
-def blob(layout: Layout) -> NDArray[np.uint8]:
+def copy_weights(layout: WeightLayout) -> NDArray[np.uint8]:
     """All weights in one piece of host memory, laid out as in the pages, so that a LOAD is one copy.
 
     It begins and ends with a page of the system's, so that it can be pinned by itself.
@@ -127,3 +130,45 @@ def blob(layout: Layout) -> NDArray[np.uint8]:
         source = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
         whole[begin : begin + storage.nbytes()].copy_(source)
     return memory
+
+
+class PagedWeights:
+    """The weights of one model: views into its addresses, valid whenever `loaded`."""
+
+    def __init__(self, program: Program, pool: PagePool, cuda: int | None = None) -> None:
+        page_bytes = pool.backing.page_bytes
+        self._pool = pool
+        self._range = pool.reserve_range(-(-program.layout.size // page_bytes))
+        self._retired = False
+        self.loaded = False
+        self.size = program.layout.size
+        self.base = tensor_at(self._range.address, self._range.pages * page_bytes, cuda)
+        self.blob = program.blob[: self.size]
+        self.tensors: Sequence[Any] = tensor_views(self.base, program.layout)
+
+    def map(self) -> None:
+        """Have pages; what is in them is whatever was there before. Raises `OutOfPages`."""
+        self._pool.map_pages(self._range)
+        self.loaded = True
+
+    def unmap(self) -> None:
+        """Give the pages back."""
+        self._pool.unmap_pages(self._range)
+        self.loaded = False
+        if self._retired:
+            self._pool.release_range(self._range)
+
+    def retire(self) -> None:
+        """Give up the addresses, now or as soon as the pages are given back."""
+        self._retired = True
+        if not self.loaded:
+            self._pool.release_range(self._range)
+
+    def weights_changed(self) -> bool:
+        """Whether they differ from what is on disk."""
+        return not torch.equal(self.base[: self.size].cpu(), self.blob)
+
+    def contains_address(self, address: int) -> bool:
+        """Whether the address is among the weights'."""
+        begin = self._range.address
+        return begin <= address < begin + self._range.pages * self._pool.backing.page_bytes

@@ -1,4 +1,4 @@
-"""Servers as child processes: start, wait until they answer, stop with everything they started."""
+"""Servers as child processes: start, wait until ready, stop with all their children."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def free_port() -> int:
+    """Return a TCP port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -26,7 +27,7 @@ def free_port() -> int:
 
 
 class Server:
-    """A child in a process group of its own; use as a context manager. Its output goes to `log`."""
+    """A child in its own process group, as a context manager. Its output goes to `log`."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         self._command = list(command)
@@ -45,29 +46,29 @@ class Server:
     def __exit__(self, *_: object) -> None:
         if self._child is None:
             return
-        family = self.processes()
+        processes = self.processes()
         self._child.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(8)
-        for process in family:
+        for process in processes:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self._child.wait(5)
 
     def processes(self) -> list[psutil.Process]:
-        """The child and all that descend from it."""
+        """Return the child and its descendants."""
         assert self._child is not None
         with contextlib.suppress(psutil.NoSuchProcess):
             top = psutil.Process(self._child.pid)
             return [top, *top.children(recursive=True)]
         return []
 
-    def wait(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Return once `ready()`. Raises `RuntimeError` with the end of the log if it dies or takes longer."""
+    def wait(self, is_ready: Callable[[], bool], seconds: float) -> None:
+        """Return once `is_ready()`. Raises `RuntimeError` with the end of the log on exit or timeout."""
         assert self._child is not None
         end = time.monotonic() + seconds
         while time.monotonic() < end and self._child.poll() is None:
-            if ready():
+            if is_ready():
                 return
             time.sleep(0.1)
         state = "ended" if self._child.poll() is not None else f"was not ready after {seconds:.0f} s"
@@ -76,7 +77,7 @@ class Server:
 
 
 def answers(url: str) -> Callable[[], bool]:
-    """Whether a GET of `url` is answered 200."""
+    """Return a check: True when a GET of `url` is answered with 200."""
 
     def ready() -> bool:
         try:
@@ -88,8 +89,8 @@ def answers(url: str) -> Callable[[], bool]:
     return ready
 
 
-def understands(port: int, request: bytes) -> Callable[[], bool]:
-    """Whether this very request, bytes of HTTP, is answered 200."""
+def accepts(port: int, request: bytes) -> Callable[[], bool]:
+    """Return a check: True when this HTTP request is answered with 200."""
 
     def ready() -> bool:
         try:
@@ -103,7 +104,7 @@ def understands(port: int, request: bytes) -> Callable[[], bool]:
 
 
 def listens(port: int) -> Callable[[], bool]:
-    """Whether somebody accepts connections there."""
+    """Return a check: True when the port accepts connections."""
 
     def ready() -> bool:
         with socket.socket() as probe:

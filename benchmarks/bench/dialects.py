@@ -1,4 +1,4 @@
-"""How each kind of server wants to be asked over HTTP: one request's bytes, and the numbers of its answer."""
+"""HTTP formats of the servers: the bytes of a request, and the numbers of its answer."""
 
 from __future__ import annotations
 
@@ -9,29 +9,33 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from bench.workload import DTYPES, Inputs, Scenario, numbers
+from bench.workload import DTYPES, Inputs, Scenario, parse_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 class Dialect(Protocol):
-    """`request(index)`: all bytes of a request. `answer(head, body)`: its numbers, decoded after the run."""
+    """The format of one kind of server."""
 
-    def request(self, index: int) -> bytes: ...
-    def answer(self, head: bytes, body: bytes) -> Any: ...
+    def request(self, index: int) -> bytes:
+        """Return all bytes of request `index`."""
+
+    def answer(self, head: bytes, body: bytes) -> Any:
+        """Return the numbers of an answer. Called after the run."""
 
 
-def post(path: str, host: str, headers: str, size: int | str) -> bytes:
+def post_head(path: str, host: str, headers: str, size: int | str) -> bytes:
+    """Return the head of a POST request whose body has `size` bytes."""
     return f"POST {path} HTTP/1.1\r\nHost: {host}\r\n{headers}Content-Length: {size}\r\n\r\n".encode()
 
 
 class Raw:
-    """The tensor's bytes and nothing else, both ways."""
+    """The tensor's bytes and nothing else, in both directions."""
 
     def __init__(self, scenario: Scenario, inputs: Inputs, host: str, path: str) -> None:
         self._raw = inputs.raw
-        self._head = post(path, host, "Content-Type: application/octet-stream\r\n", len(inputs.raw(0)))
+        self._head = post_head(path, host, "Content-Type: application/octet-stream\r\n", len(inputs.raw(0)))
         self._dtype = DTYPES[scenario.output.datatype]
 
     def request(self, index: int) -> bytes:
@@ -53,33 +57,35 @@ class Json:
 
     def request(self, index: int) -> bytes:
         body = self.body(index).encode()
-        return post(self._path, self._host, "Content-Type: application/json\r\n", len(body)) + body
+        return post_head(self._path, self._host, "Content-Type: application/json\r\n", len(body)) + body
 
     def answer(self, head: bytes, body: bytes) -> Any:
-        return numbers(body)
+        return parse_numbers(body)
 
 
 class Base64(Json):
-    """`{"x": "<base64 of the bytes>"}` -> `{"y": numbers}`: large tensors for servers that only take JSON."""
+    """`{"x": "<base64 of the bytes>"}` -> `{"y": numbers}`: large tensors for servers that accept only JSON."""
 
     def body(self, index: int) -> str:
         return f'{{"x": "{base64.b64encode(self._inputs.raw(index)).decode()}"}}'
 
 
 class JsonRows(Json):
-    """`{"x": [[numbers]]}` -> `[[numbers]]`: for servers whose inputs are batches already."""
+    """`{"x": [[numbers]]}` -> `[[numbers]]`: for servers whose inputs are batches."""
 
     def body(self, index: int) -> str:
         return f'{{"x": [{self._inputs.text(index)}]}}'
 
 
 class Base64Rows(Json):
+    """`{"x": ["<base64 of the bytes>"]}` -> `[[numbers]]`."""
+
     def body(self, index: int) -> str:
         return f'{{"x": ["{base64.b64encode(self._inputs.raw(index)).decode()}"]}}'
 
 
 class OipJson(Json):
-    """Open Inference Protocol v2 with the data as JSON numbers. `slo`: send the scenario's SLO as `timeout`."""
+    """Open Inference Protocol v2 with the data as JSON numbers. With `slo`, sends the scenario's SLO as `timeout`."""
 
     def __init__(self, scenario: Scenario, inputs: Inputs, host: str, path: str, slo: bool = False) -> None:
         super().__init__(scenario, inputs, host, path or f"/v2/models/{scenario.model}/infer")
@@ -93,7 +99,7 @@ class OipJson(Json):
 
 
 class OipBinary:
-    """Open Inference Protocol v2 with the binary tensor extension, both ways."""
+    """Open Inference Protocol v2 with the binary tensor extension in both directions."""
 
     def __init__(self, scenario: Scenario, inputs: Inputs, host: str, path: str, slo: bool = False) -> None:
         spec, size = scenario.input, len(inputs.raw(0))
@@ -102,7 +108,7 @@ class OipBinary:
         parameters = {"binary_data_output": True, **({"timeout": round(scenario.slo_ms * 1e3)} if slo else {})}
         text = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
         headers = f"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: {len(text)}\r\n"
-        self._head = post(path or f"/v2/models/{scenario.model}/infer", host, headers, len(text) + size) + text
+        self._head = post_head(path or f"/v2/models/{scenario.model}/infer", host, headers, len(text) + size) + text
         self._raw = inputs.raw
         self._dtype = DTYPES[scenario.output.datatype]
 
@@ -114,7 +120,7 @@ class OipBinary:
         lower = head.lower()
         at = lower.find(key)
         if at < 0:
-            return numbers(body)
+            return parse_numbers(body)
         length = int(lower[at + len(key) :].split(b"\r\n", 1)[0])
         return np.frombuffer(body[length:], self._dtype)
 
@@ -130,4 +136,4 @@ DIALECTS: dict[str, Callable[..., Dialect]] = {
     "oip-json-slo": functools.partial(OipJson, slo=True),
     "oip-binary-slo": functools.partial(OipBinary, slo=True),
 }
-"""By the name that `--dialect` takes; `-slo` sends the SLO along, which only Horologe acts upon."""
+"""Dialects by the name that `--dialect` accepts. `-slo` sends the SLO, which only Horologe uses."""
