@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_gateway import FakeGateway
+from horologe_frontend.http.http_responses import HttpResponse
 from horologe_frontend.http.request_reader import HttpRequest
-from horologe_frontend.http.responses import HttpResponse
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip import json_encoding
 from horologe_frontend.oip.handler import OipHandler

@@ -20,7 +20,7 @@ SAMPLED_STATUSES = frozenset({int(Status.OK), int(Status.LATE), int(Status.REFUS
 """Refused requests are sampled too. With only timely ones, long requests would seem rarer than they are."""
 KINDS_MAX = 1024
 """Maximum number of (model, application) pairs with a rate limit. Beyond it, the pair sampled least recently is
-dropped, and its limit starts anew."""
+dropped, and its limit starts again."""
 
 
 class RequestSampler:

@@ -6,7 +6,7 @@ import asyncio
 import zlib
 
 from horologe_common.status import InvalidInput, TooLarge
-from horologe_frontend.http.responses import HttpError
+from horologe_frontend.http.http_responses import HttpError
 
 INLINE_BYTES = 256 << 10
 """Bodies up to this size are processed on the loop, in about 1 ms. Larger ones go to a thread."""

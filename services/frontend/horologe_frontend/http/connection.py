@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import httptools
 
 from horologe_common.clock import NEVER_NS, monotonic_ns, s
+from horologe_frontend.http.http_responses import CONTINUE, encode_head, failure
 from horologe_frontend.http.request_reader import RequestReader, StopReading
-from horologe_frontend.http.responses import CONTINUE, encode_head, failure
 
 if TYPE_CHECKING:
+    from horologe_frontend.http.http_responses import HttpResponse
     from horologe_frontend.http.request_reader import HttpRequest
-    from horologe_frontend.http.responses import HttpResponse
     from horologe_frontend.http.server import HttpServer
 
 MAX_PIPELINED = 64

@@ -9,7 +9,7 @@ import httptools
 
 from horologe_common.clock import s
 from horologe_common.status import InvalidInput, Refused, TooLarge
-from horologe_frontend.http.responses import HttpResponse, error_response, failure
+from horologe_frontend.http.http_responses import HttpResponse, error_response, failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

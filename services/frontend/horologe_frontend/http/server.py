@@ -14,8 +14,8 @@ from horologe_common.service.settings import SettingsError
 from horologe_frontend.auth import read_keys
 from horologe_frontend.gateway import ReactorGateway
 from horologe_frontend.http.connection import HttpConnection
+from horologe_frontend.http.http_responses import DateHeader
 from horologe_frontend.http.request_reader import RequestLimits
-from horologe_frontend.http.responses import DateHeader
 from horologe_frontend.oip.handler import OipHandler
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from horologe_common.applications import BYTES_LIMIT, Application, check_applica
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Withdraw
 from horologe_frontend.core.feedback import ITEMS_LIMIT, TRUTHS_LIMIT
-from horologe_frontend.http.responses import json_response
+from horologe_frontend.http.http_responses import json_response
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.inference import check_json_length, read_inputs, read_request, write_outputs
 from horologe_frontend.oip.json_encoding import LONG_BYTES, TensorJson, tensor_values
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Acknowledged, Answer, ApplicationState
     from horologe_frontend.gateway import Gateway
+    from horologe_frontend.http.http_responses import HttpResponse
     from horologe_frontend.http.request_reader import HttpRequest
-    from horologe_frontend.http.responses import HttpResponse
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.oip.inference import InferenceRequest
     from horologe_frontend.oip.routes import Route

@@ -16,7 +16,7 @@ from horologe_common.clock import monotonic_ns
 from horologe_common.status import HorologeError, InvalidInput, Status, Unauthenticated, UnknownModel, error_for
 from horologe_common.wire import ModelState
 from horologe_frontend.http.compression import choose_encoding, compress_body, decompress_body
-from horologe_frontend.http.responses import HttpError, HttpResponse, error_response, failure, json_response
+from horologe_frontend.http.http_responses import HttpError, HttpResponse, error_response, failure, json_response
 from horologe_frontend.oip.applications_http import ApplicationsHandler
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.inference import read_request, write_answer

@@ -10,7 +10,7 @@ from horologe_common.clock import ms, s, us
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import Predict, Tensor
 from horologe_frontend.core.applications import APPLICATION_RUNTIME
-from horologe_frontend.http.responses import BINARY, HttpError, HttpResponse
+from horologe_frontend.http.http_responses import BINARY, HttpError, HttpResponse
 from horologe_frontend.oip.binary_encoding import (
     HEADER_LENGTH,
     BinaryData,

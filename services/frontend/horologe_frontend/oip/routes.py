@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from horologe_frontend.http.responses import HttpError
+from horologe_frontend.http.http_responses import HttpError
 
 GET, POST, GET_OR_POST, RESOURCE = ("GET",), ("POST",), ("GET", "POST"), ("GET", "PUT", "DELETE")
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
