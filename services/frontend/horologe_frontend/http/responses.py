@@ -1,4 +1,4 @@
-"""Responses as bytes of HTTP/1.1."""
+"""HTTP responses: status, headers and body, their bytes in HTTP/1.1, and the responses that errors become."""
 
 from __future__ import annotations
 
@@ -11,40 +11,9 @@ import msgspec
 
 from horologe_common.status import HorologeError, Status
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_STATUS_LINES = {int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
-
-
-class Date:
-    """The Date header of the current second."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._line = b""
-
-    def line(self) -> bytes:
-        second = int(time.time())
-        if second != self._second:
-            self._second, self._line = second, b"date: %s\r\n" % formatdate(second, usegmt=True).encode()
-        return self._line
-
-
-def head_of(response: Response, date: bytes, connection: bytes) -> bytes:
-    """Status line and headers; `connection` is that header's value, or empty where the version's default holds."""
-    parts = [
-        _STATUS_LINES[response.status],
-        b"content-length: %d\r\ncontent-type: %s\r\n" % (len(response.body), response.content_type),
-        date,
-    ]
-    parts += [b"%s: %s\r\n" % header for header in response.headers]
-    if connection:
-        parts.append(b"connection: %s\r\n" % connection)
-    parts.append(b"\r\n")
-    return b"".join(parts)
-
-
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 HTTP_STATUS: dict[Status, int] = {
     Status.OK: 200,
@@ -60,10 +29,11 @@ HTTP_STATUS: dict[Status, int] = {
     Status.FAILED: 500,
 }
 """Every other status is a 500."""
+_STATUS_LINES = {int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 
 
-class Response(NamedTuple):
-    """The server adds Content-Length, Date and Connection, and leaves the body away for HEAD."""
+class HttpResponse(NamedTuple):
+    """The server adds Content-Length, Date and Connection, and omits the body for HEAD."""
 
     status: int
     body: bytes = b""
@@ -72,7 +42,7 @@ class Response(NamedTuple):
 
 
 class HttpError(Exception):
-    """An HTTP status without a counterpart in `Status`: wrong verb, unknown path, unsupported extension."""
+    """An HTTP status that no `Status` stands for: wrong method, unknown path, unsupported extension."""
 
     def __init__(self, status: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(reason)
@@ -81,17 +51,45 @@ class HttpError(Exception):
         self.headers = headers
 
 
-def json_response(content: object, status: int = 200) -> Response:
-    return Response(status, msgspec.json.encode(content))
+class DateHeader:
+    """The Date header, formatted once per second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._line = b""
+
+    def line(self) -> bytes:
+        second = int(time.time())
+        if second != self._second:
+            self._second, self._line = second, b"date: %s\r\n" % formatdate(second, usegmt=True).encode()
+        return self._line
 
 
-def failure(status: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Response:
-    """`{"error": reason}`."""
-    return Response(status, msgspec.json.encode({"error": reason}), JSON, headers)
+def encode_head(response: HttpResponse, date: bytes, connection: bytes) -> bytes:
+    """Return status line and headers. `connection` is the Connection header; empty: the default of the version."""
+    parts = [
+        _STATUS_LINES[response.status],
+        b"content-length: %d\r\ncontent-type: %s\r\n" % (len(response.body), response.content_type),
+        date,
+    ]
+    parts += [b"%s: %s\r\n" % header for header in response.headers]
+    if connection:
+        parts.append(b"connection: %s\r\n" % connection)
+    parts.append(b"\r\n")
+    return b"".join(parts)
 
 
-def error_response(error: HorologeError | HttpError) -> Response:
-    """The response an exception stands for. UNAUTHENTICATED says nothing but that."""
+def json_response(content: object, status: int = 200) -> HttpResponse:
+    return HttpResponse(status, msgspec.json.encode(content))
+
+
+def failure(status: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> HttpResponse:
+    """Return a response with the body `{"error": reason}`."""
+    return HttpResponse(status, msgspec.json.encode({"error": reason}), JSON, headers)
+
+
+def error_response(error: HorologeError | HttpError) -> HttpResponse:
+    """Return the response for an exception. For UNAUTHENTICATED, the reason is not shown."""
     if isinstance(error, HttpError):
         return failure(error.status, error.reason, error.headers)
     status = HTTP_STATUS.get(error.status, 500)
@@ -101,7 +99,7 @@ def error_response(error: HorologeError | HttpError) -> Response:
 
 
 def _retry_after(error: HorologeError) -> tuple[tuple[bytes, bytes], ...]:
-    """Retry-After counts whole seconds, so the milliseconds travel beside it where they are known."""
+    """Return Retry-After in whole seconds, and Retry-After-Ms where the milliseconds are known."""
     seconds = max(1, -(-error.retry_after_ns // 1_000_000_000))
     headers = ((b"retry-after", b"%d" % seconds),)
     if error.retry_after_ns > 0:
