@@ -157,7 +157,8 @@ class Recorder:
         return ring[-1]
 
     def _is_selected(self, core: Core) -> bool:
-        return not self.settings.roles or role(core.address) in self.settings.roles
+        roles = self.settings.roles
+        return getattr(core, "recorded", True) and (not roles or role(core.address) in roles)
 
     def _begin_segment(self, now_ns: int, core: Core, ring: deque[Segment]) -> None:
         try:
