@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from horologe_common.latency import BUCKETS_NS, ERROR_BUCKETS_NS, Histogram
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from horologe_common.core.counters import Stats
+    from horologe_common.latency import Histogram
 
 
 class Metric(NamedTuple):
@@ -83,46 +84,6 @@ METRICS: dict[str, Metric] = {
     "horologe_messages_dropped_total": Metric("counter", "Messages without a route (receiver has left or restarted)"),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
 }
-
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-class Stats:
-    """Counters, gauges and histograms of one core: plain numbers by (name, label values)."""
-
-    def __init__(self) -> None:
-        self.values: dict[tuple[str, ...], float] = {}
-        self.histograms: dict[tuple[str, ...], Histogram] = {}
-
-    def count(self, name: str, *labels: str, by: float = 1) -> None:
-        key = (name, *labels)
-        self.values[key] = self.values.get(key, 0) + by
-
-    def set(self, name: str, *labels: str, to: float) -> None:
-        self.values[name, *labels] = to
-
-    def observe(self, name: str, *labels: str, value: int) -> None:
-        key = (name, *labels)
-        histogram = self.histograms.get(key)
-        if histogram is None:
-            histogram = self.histograms[key] = Histogram(_bounds(name))
-        histogram.observe(value)
-
-    def remove_values(self, prefix: str, *labels: str) -> None:
-        """Drop what is kept under names that begin so and has one of these first labels; without any, all of it.
-
-        It looks at every value: once for all labels, not once for each. Those who export may do so at the same time.
-        """
-        wanted = {(label,) for label in labels}
-        for kept in (self.values, self.histograms):
-            for key in [key for key in list(kept) if key[0].startswith(prefix) and (not labels or key[1:2] in wanted)]:
-                kept.pop(key, None)
-
-
-def _bounds(name: str) -> Sequence[int]:
-    if name.endswith("_rows"):
-        return ROWS
-    return ERROR_BUCKETS_NS if name.endswith("_error_seconds") else BUCKETS_NS
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,8 +16,8 @@ from horologe_common.status import Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horologe_common.core.counters import Stats
     from horologe_common.core.protocol import Buffer
-    from horologe_common.service.metrics import Stats
     from horologe_common.wire import ModelReport, Tensor
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.core.counters import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
-from horologe_common.service.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Models, Outcome, Outputs, Sample, Submit
 from horologe_profiler.core.active_runs import ActiveRuns

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.applications import undeclared_application
 from horologe_common.clock import NEVER_NS
+from horologe_common.core.counters import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
-from horologe_common.service.metrics import Stats
 from horologe_common.wire import (
     Answer,
     ApplicationInfo,
@@ -99,7 +99,10 @@ class Selector:
         self._frontends: dict[str, bool] = {}
         self._tick_needed = True
         self._wakeup_ns = 0
-        self._handlers: dict[type, Handler] = {
+        self._handlers = self._message_handlers()
+
+    def _message_handlers(self) -> dict[type, Handler]:
+        return {
             Query: self._on_query,
             Outputs: self.inflight.on_outputs,
             Outcome: self.inflight.on_outcome,

@@ -17,8 +17,8 @@ from horologe_selector.store import FamilyListed, ListFamily, Record, RecordChan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from horologe_common.core.counters import Stats
     from horologe_common.core.protocol import Buffer
-    from horologe_common.service.metrics import Stats
     from horologe_common.wire import Declare, Rollback, Withdraw
     from horologe_selector.core.announced_models import AnnouncedModels
     from horologe_selector.core.applications.losses import Loss

@@ -20,9 +20,9 @@ from horologe_common.wire.frames import split_rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from horologe_common.core.counters import Stats
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_common.service.metrics import Stats
     from horologe_common.wire import Query
     from horologe_selector.core.predictions.cache import PredictionCache
 
