@@ -220,9 +220,9 @@ def test_a_controller_that_is_restored_plans_what_the_first_one_does(scheduler: 
 
 def test_functions_are_named_and_put_in_place_by_whoever_restores() -> None:
     state = snapshot(cores()[1])
-    assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._admission._digest(b"", []) == b"mine"
+    assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._builder._digest(b"", []) == b"mine"
     with pytest.raises(SnapshotError, match="<lambda> is not part of a snapshot"):
-        restore(state)._admission._digest(b"", [])
+        restore(state)._builder._digest(b"", [])
 
 
 def test_records_of_a_store_are_kept_whole() -> None:
