@@ -23,7 +23,7 @@ import numpy as np
 from bench import table
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution, mixture
-from horologe_controller.schedulers.orloj.score_queue import OrlojQueue
+from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
 from horologe_controller.schedulers.orloj.scores import Scores
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 class Bench:
     """One queue, kept at a number of pending requests."""
 
-    def __init__(self, queue: OrlojQueue[int] | TournamentQueue, pending: int) -> None:
+    def __init__(self, queue: ScoreQueue[int] | TournamentQueue, pending: int) -> None:
         self.queue = queue
         self.pending = pending
         self.now_ns = START_NS
@@ -77,10 +77,10 @@ class Bench:
 
     def step(self) -> None:
         begin_ns = time.thread_time_ns()
-        late = self.queue.late(self.now_ns)
+        late = self.queue.timed_out_keys(self.now_ns)
         for key in late:
             self.queue.remove(key)
-        _, keys = self.queue.choose(self.now_ns) or (0, [])
+        _, keys = self.queue.choose_batch(self.now_ns) or (0, [])
         for key in keys:
             self.queue.remove(key)
         self.choose_ns.append(time.thread_time_ns() - begin_ns)
@@ -101,7 +101,7 @@ class Bench:
 
 def measure(name: str, scores: Scores, order: str, pending: int, steps: int) -> Row:
     earliest = order == "earliest"
-    queue: OrlojQueue[int] | TournamentQueue = OrlojQueue(scores, earliest=earliest)
+    queue: ScoreQueue[int] | TournamentQueue = ScoreQueue(scores, earliest=earliest)
     if name == "trees":
         queue = TournamentQueue(scores, earliest=earliest)
     bench = Bench(queue, pending)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Result
 from horologe_controller.core.controller import Controller
-from horologe_controller.core.metrics import side_of
+from horologe_controller.core.metrics import error_side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ class Errors:
                 ("prediction", message.end_ns - message.begin_ns - action.expected_ns),
                 ("completion", end_ns - action.promised_ns),
             ):
-                self._note(action.kind, error, side_of(error_ns), abs(error_ns))
+                self._note(action.kind, error, error_side(error_ns), abs(error_ns))
 
     def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Actions on their way: the mirror knows what was promised of each."""
