@@ -1,12 +1,12 @@
-"""What a decision costs: CPU time of the controller's core per served request, against models, devices and pending.
+"""Measure the cost of decisions: CPU time of the controller's core per served request.
 
-    python benchmarks/decisions.py              the bar: 4,026 models, 20 devices, 0.9 of capacity
+    python benchmarks/decisions.py              default point: 4,026 models, 20 devices, 0.9 of capacity
     python benchmarks/decisions.py --curves --json benchmarks/results/decisions.json --plot docs/decisions.png
 
-The bar's case is measured with `clockwork` and `horologe`, the curves with `clockwork`. The load is that of `horologe
-experiment fig8`: the Azure trace over copies of 61 models, SLO 100 ms. Capacity is the highest rate of which 99% is
-served by `clockwork`, found anew for each case. Only `handle` and `tick` of the controller are timed, by the thread's
-CPU clock; refusals cost time and do not count as served.
+The default point is measured with the schedulers `clockwork` and `horologe`. `--curves` varies the number of models,
+devices and pending requests with `clockwork`. The load is that of `horologe experiment fig8`: the Azure trace over
+copies of 61 models, SLO 100 ms. Capacity is the highest rate of which `clockwork` serves 99%, searched for each case.
+The thread's CPU clock times only `handle` and `tick` of the controller. Refusals cost time and do not count as served.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from bench import table
+from bench import report
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.trace_replay import Scene
@@ -37,21 +37,26 @@ if TYPE_CHECKING:
 
 VARIETIES = 61
 WARMUP_S, SEARCH_S = 2, 3
-NEAR = 25_000.0
-"""Requests a second that the bar's case can about serve."""
+FIRST_RATE = 25_000.0
+"""First rate of the search at the default point, in requests per second."""
 SERVED = 0.99
+"""Share of the requests that must be served at the capacity."""
 BAR_US = 40
 
 
 class Case(NamedTuple):
+    """A point of the measurement; the defaults are the default point."""
+
     models: int = 66 * VARIETIES
     devices: int = 20
     pending: int = 0
-    """Best-effort requests that wait behind the others from the beginning."""
+    """Best-effort requests queued from the start, behind all others."""
     scheduler: str = "clockwork"
 
 
-class Row(NamedTuple):
+class DecisionRow(NamedTuple):
+    """A row of the result; the field names are the columns."""
+
     scheduler: str
     models: int
     devices: int
@@ -64,8 +69,8 @@ class Row(NamedTuple):
     us_per_served: float
 
 
-class Found(NamedTuple):
-    """One run after its warm-up."""
+class CaseRun(NamedTuple):
+    """The result of one run after its warm-up."""
 
     served: int
     satisfaction: float
@@ -73,20 +78,20 @@ class Found(NamedTuple):
     cpu_ns: int
 
 
-def run(case: Case, rate: float, seconds: int, seed: int) -> Found:
-    """Warm up, then measure, with the garbage collector off, as it is in the reactor while there is work."""
-    place = scene("scale", Scene, False, {})
-    mapping = msgspec.structs.replace(place.mapping, copies=max(1, round(case.models / VARIETIES)))
-    laid = replay(mapping, rate, 1)
+def run(case: Case, rate: float, seconds: int, seed: int) -> CaseRun:
+    """Warm up, then measure without garbage collection. The reactor also switches it off while there is work."""
+    settings = scene("scale", Scene, False, {})
+    mapping = msgspec.structs.replace(settings.mapping, copies=max(1, round(case.models / VARIETIES)))
+    trace = replay(mapping, rate, 1)
     total_ns = s(WARMUP_S + seconds)
-    ledger = Ledger(["all", "best effort"], len(laid.models), total_ns, s(WARMUP_S))
-    stream = Stream(lambda step: laid.rates[step], total_ns, lambda step: ms(100))
+    ledger = Ledger(["all", "best effort"], len(trace.models), total_ns, s(WARMUP_S))
+    stream = Stream(lambda step: trace.rates[step], total_ns, lambda step: ms(100))
     setting = Setting(
         devices=case.devices,
         controller=ControllerSettings(scheduler=case.scheduler, margin_ns=ms(0.3), max_queued=10**6),
     )
-    chunks = _waiting(case.pending, len(laid.models), poisson([stream], total_ns, [seed]))
-    lean = Lean(setting, laid.models, ledger, seed, chunks, clock=time.thread_time_ns)
+    chunks = _prepend_pending(case.pending, len(trace.models), poisson([stream], total_ns, [seed]))
+    lean = Lean(setting, trace.models, ledger, seed, chunks, clock=time.thread_time_ns)
     cpu_ns: list[int] = []
 
     def progress(part: float) -> None:
@@ -100,80 +105,81 @@ def run(case: Case, rate: float, seconds: int, seed: int) -> Found:
         gc.enable()
     line = ledger.lines[0]
     rows, batches = (sum(getattr(panel, name) for panel in ledger.panels) for name in ("rows", "batches"))
-    return Found(line.ok, line.satisfaction, rows / max(1, batches), cpu_ns[-1] - cpu_ns[WARMUP_S - 1])
+    return CaseRun(line.ok, line.satisfaction, rows / max(1, batches), cpu_ns[-1] - cpu_ns[WARMUP_S - 1])
 
 
-def _waiting(count: int, models: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """With so many best-effort requests in front."""
+def _prepend_pending(count: int, models: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield `count` best-effort requests, then `chunks`."""
     if count:
         yield Chunk([0] * count, (np.arange(count) % models).tolist(), [0] * count, [1] * count)
     yield from chunks
 
 
-def capacity(case: Case, seed: int, near: float = 0.0) -> float:
-    """The highest rate of which `SERVED` is served, to 5%; sought from `near` on, if given."""
+def find_capacity(case: Case, seed: int, first_rate: float = 0.0) -> float:
+    """Return the highest rate of which `SERVED` is served, to 5%. The search starts at `first_rate` if it is given."""
 
-    def served(rate: float) -> bool:
+    def is_served(rate: float) -> bool:
         return run(case, rate, SEARCH_S, seed).satisfaction >= SERVED
 
-    low = high = near or 150.0 * case.devices
-    if served(low):
-        while served(high := 1.2 * low):
+    low = high = first_rate or 150.0 * case.devices
+    if is_served(low):
+        while is_served(high := 1.2 * low):
             low = high
     else:
-        while not served(low := high / 1.2):
+        while not is_served(low := high / 1.2):
             high = low
     while high > 1.05 * low:
         middle = (low + high) / 2
-        low, high = (middle, high) if served(middle) else (low, middle)
+        low, high = (middle, high) if is_served(middle) else (low, middle)
     return low
 
 
-def measure(case: Case, rate: float, options: argparse.Namespace) -> Row:
-    found = run(case, 0.9 * rate, options.seconds, options.seed)
-    cost_us = found.cpu_ns / 1000 / max(1, found.served)
+def measure(case: Case, rate: float, options: argparse.Namespace) -> DecisionRow:
+    """Measure a case at 0.9 of its capacity `rate`."""
+    result = run(case, 0.9 * rate, options.seconds, options.seed)
+    cost_us = result.cpu_ns / 1000 / max(1, result.served)
     print(f"  {case}: {cost_us:.1f} us", file=sys.stderr)
-    return Row(
+    return DecisionRow(
         case.scheduler,
         case.models,
         case.devices,
         case.pending,
         round(rate, 1),
         round(0.9 * rate, 1),
-        found.served,
-        round(found.satisfaction, 5),
-        round(found.rows_a_batch, 2),
+        result.served,
+        round(result.satisfaction, 5),
+        round(result.rows_a_batch, 2),
         round(cost_us, 1),
     )
 
 
-def curves(options: argparse.Namespace, rate: float) -> Iterator[Row]:
-    """One of the three at a time, from the bar's case."""
+def curves(options: argparse.Namespace, rate: float) -> Iterator[DecisionRow]:
+    """Vary models, devices and pending requests, one at a time, from the default point."""
     for models in (100, 300, 1000, 3000, 10_000):
         case = Case(models=models)
-        yield measure(case, capacity(case, options.seed, rate), options)
+        yield measure(case, find_capacity(case, options.seed, rate), options)
     for devices in (1, 3, 10, 50, 100):
         case = Case(devices=devices)
-        yield measure(case, capacity(case, options.seed, rate * devices / Case().devices), options)
+        yield measure(case, find_capacity(case, options.seed, rate * devices / Case().devices), options)
     for pending in (10, 100, 1000, 10_000, 100_000):
         yield measure(Case(pending=pending), rate, options)
 
 
-def draw(rows: list[Row], path: Path) -> None:
-    """Cost against each of the three, on logarithmic scales."""
+def draw(rows: list[DecisionRow], path: Path) -> None:
+    """Draw the cost against models, devices and pending requests, on logarithmic scales."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    bar, figure = Case(), plt.figure(figsize=(11, 3.4), layout="constrained")
-    for place, name in enumerate(("models", "devices", "pending")):
-        axes = figure.add_subplot(1, 3, place + 1)
+    default, figure = Case(), plt.figure(figsize=(11, 3.4), layout="constrained")
+    for number, name in enumerate(("models", "devices", "pending")):
+        axes = figure.add_subplot(1, 3, number + 1)
         others = [field for field in Case._fields if field != name]
         points = sorted(
             (getattr(row, name) or 1, row.us_per_served)
             for row in rows
-            if all(getattr(row, field) == getattr(bar, field) for field in others)
+            if all(getattr(row, field) == getattr(default, field) for field in others)
         )
         axes.plot(*zip(*points, strict=True), marker="o")
         axes.axhline(BAR_US, color="k", linestyle="--", linewidth=0.8)
@@ -183,23 +189,23 @@ def draw(rows: list[Row], path: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=5, help="of virtual time, after 2 to warm up")
+    parser.add_argument("--seconds", type=int, default=5, help="virtual time after a warm-up of 2 s")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--curves", action="store_true", help="models 100..10,000, devices 1..100, pending 10..100,000")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path, help="needs matplotlib")
+    parser.add_argument("--plot", type=Path, help="draw the curves into this file; needs matplotlib")
     options = parser.parse_args()
-    machine = table.machine()
-    rate = capacity(Case(), options.seed, NEAR)
+    machine = report.describe_machine()
+    rate = find_capacity(Case(), options.seed, FIRST_RATE)
     rows = [measure(Case(scheduler=scheduler), rate, options) for scheduler in ("clockwork", "horologe")]
     if options.curves:
         rows += curves(options, rate)
-    print(table.text(Row._fields, [[str(cell) for cell in row] for row in rows]))
+    print(report.markdown(DecisionRow._fields, rows))
     cost_us = rows[0].us_per_served
     holds = cost_us <= BAR_US
     print(f"\n4,026 models, 20 devices, 0.9: {cost_us} us, wanted <= {BAR_US}: {'yes' if holds else 'NO'}")
     if options.json:
-        table.save(options.json, {"machine": machine, "rows": [row._asdict() for row in rows]})
+        report.save_json(options.json, {"machine": machine, "rows": [row._asdict() for row in rows]})
     if options.plot:
         draw(rows, options.plot)
     return 0 if holds else 1

@@ -1,12 +1,12 @@
-"""What ORLOJ's queue costs with 100 to 100,000 requests pending: on arrays, as served, and on trees.
+"""Measure the cost of ORLOJ's queue with 100 to 100,000 pending requests: on arrays, as served, and on trees.
 
     python benchmarks/orloj_queue.py --json benchmarks/results/orloj_queue.json
 
-Both are asked the same: four applications of one model with log-normal times (median 10 to 80 ms), histograms of some
-64 bins, batch sizes 1 to 16, SLOs that leave 0.5 to 1.5 times 3 s, b = 1e-4 per ms. Choosing a batch counts everything
-from the time told to the batch out of the queue: drops, milestones, the size, the best of it. After each batch as many
-are inserted as have left, and the time goes on by so much that a request waits half its SLO (Little's law). The
-thread's CPU clock is read. The bar: at 10,000 pending 50 us for an insertion, 500 us for a batch, on average.
+Both queues get the same load: four applications of one model with log-normal times (median 10 to 80 ms), histograms
+of about 64 bins, batch sizes 1 to 16, budgets of 0.5 to 1.5 times 3 s, b = 1e-4 per ms. The cost of a batch includes
+drops, milestones, the choice of the size and of the members, and their removal. After each batch, as many requests are
+inserted as have left. Time advances so that a request waits half its SLO (Little's law). Costs are the thread's CPU
+time. The bar at 10,000 pending requests: on average 50 us for an insertion and 500 us for a batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench import table
+from bench import report
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution, mixture
 from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
@@ -36,7 +36,9 @@ PENDING = (100, 1_000, 10_000, 100_000)
 BAR_AT, INSERT_BAR_US, CHOOSE_BAR_US = 10_000, 50, 500
 
 
-class Row(NamedTuple):
+class QueueRow(NamedTuple):
+    """A row of the result; the field names are the columns."""
+
     queue: str
     order: str
     pending: int
@@ -48,8 +50,8 @@ class Row(NamedTuple):
     dropped: float
 
 
-class Bench:
-    """One queue, kept at a number of pending requests."""
+class QueueBench:
+    """A queue that is refilled to `pending` requests after each batch."""
 
     def __init__(self, queue: ScoreQueue[int] | TournamentQueue, pending: int) -> None:
         self.queue = queue
@@ -63,7 +65,7 @@ class Bench:
         self.drops: list[int] = []
 
     def fill(self) -> None:
-        """As many as are missing."""
+        """Insert the missing requests and record the cost per insertion."""
         count = self.pending - len(self.queue)
         if not count:
             return
@@ -76,6 +78,7 @@ class Bench:
         self.key += count
 
     def step(self) -> None:
+        """Drop late requests, remove one batch, refill, advance the time."""
         begin_ns = time.thread_time_ns()
         late = self.queue.timed_out_keys(self.now_ns)
         for key in late:
@@ -90,40 +93,42 @@ class Bench:
         self.now_ns += max(1, SLO_NS // 2 * max(1, len(keys) + len(late)) // self.pending)
 
     def run(self, warmup: int, steps: int) -> None:
+        """Fill the queue, run `warmup` steps without recording them, then `steps`."""
         self.fill()
         for _ in range(warmup):
             self.step()
-        for kept in (self.insert_ns, self.choose_ns, self.batches, self.drops):
-            kept.clear()
+        for record in (self.insert_ns, self.choose_ns, self.batches, self.drops):
+            record.clear()
         for _ in range(steps):
             self.step()
 
 
-def measure(name: str, scores: Scores, order: str, pending: int, steps: int) -> Row:
+def measure(name: str, scores: Scores, order: str, pending: int, steps: int) -> QueueRow:
+    """Measure the queue `arrays` or `trees` in the order `earliest` or `latest`."""
     earliest = order == "earliest"
     queue: ScoreQueue[int] | TournamentQueue = ScoreQueue(scores, earliest=earliest)
     if name == "trees":
         queue = TournamentQueue(scores, earliest=earliest)
-    bench = Bench(queue, pending)
+    bench = QueueBench(queue, pending)
     gc.collect()
     gc.freeze()
     bench.run(max(50, min(1_000, pending // 8)), steps)
     gc.unfreeze()
     insert_us, choose_us = np.array(bench.insert_ns) / 1e3, np.array(bench.choose_ns) / 1e3
     figures = insert_us.mean(), np.quantile(insert_us, 0.99), choose_us.mean(), np.quantile(choose_us, 0.99)
-    rest = float(np.mean(bench.batches)), float(np.mean(bench.drops))
-    return Row(name, order, pending, *(round(float(one), 1) for one in (*figures, *rest)))
+    sizes = float(np.mean(bench.batches)), float(np.mean(bench.drops))
+    return QueueRow(name, order, pending, *(round(float(value), 1) for value in (*figures, *sizes)))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=300, help="batches to choose for each row")
-    parser.add_argument("--pending", type=int, nargs="*", default=PENDING)
+    parser.add_argument("--steps", type=int, default=300, help="batches per row")
+    parser.add_argument("--pending", type=int, nargs="*", default=PENDING, help="numbers of pending requests")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    machine = table.machine()
+    machine = report.describe_machine()
     rng = np.random.default_rng(1)
-    groups = [Distribution.of(rng.lognormal(np.log(ms(median)), 0.5, 1000)) for median in MEDIANS_MS]
+    groups = [Distribution.from_samples(rng.lognormal(np.log(ms(median)), 0.5, 1000)) for median in MEDIANS_MS]
     scores = Scores(SIZES, groups, mixture(groups), BASE_NS)
     rows = [
         measure(name, scores, order, pending, options.steps)
@@ -131,13 +136,13 @@ def main() -> int:
         for order in ("earliest", "latest")
         for name in ("arrays", "trees")
     ]
-    print(table.text(Row._fields, [[str(cell) for cell in row] for row in rows]))
+    print(report.markdown(QueueRow._fields, rows))
     bar = [row for row in rows if (row.queue, row.pending) == ("arrays", BAR_AT)]
     holds = all(row.insert_us <= INSERT_BAR_US and row.choose_us <= CHOOSE_BAR_US for row in bar)
     bars = f"insertion <= {INSERT_BAR_US} us, a batch <= {CHOOSE_BAR_US} us"
     print(f"\n{BAR_AT} pending: {bars}: {'yes' if holds else 'NO'}")
     if options.json:
-        table.save(options.json, {"machine": machine, "rows": [row._asdict() for row in rows]})
+        report.save_json(options.json, {"machine": machine, "rows": [row._asdict() for row in rows]})
     return 0 if holds else 1
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from horologe_cli.local.topology import sections
+from horologe_cli.local.topology import settings_sections
 from horologe_common import models, wire
 from horologe_common.service import settings
 from horologe_common.service.metrics import METRICS, Metric
@@ -54,7 +54,7 @@ class Field(NamedTuple):
 def settings_page() -> str:
     """Every table a settings file may have, field by field."""
     parts = [SETTINGS_HEAD]
-    for section, kind in sections().items():
+    for section, kind in settings_sections().items():
         parts.append(f"## [{section}]\n" + (f"\n{doc_of(kind)}\n" if kind.__doc__ else ""))
         rows = [
             (f"`{one.name}`", _kind(one), f"`{_default(one)}`", _documented(f"{section}.{one.name}", one.doc))
@@ -222,7 +222,7 @@ def _wire_default(one: Field) -> str:
 def _packets() -> str:
     """The packet format, from the docstrings of the modules that make it, and one packet byte by byte."""
     predict = wire.Predict(7, "adder", "", 50_000_000, (wire.Tensor("x", "FP32", (1, 2), 8),))
-    header = wire.encode([wire.Letter("", "", [predict])])
+    header = wire.encode([wire.Envelope("", "", [predict])])
     return PACKETS.format(
         wire="\n".join(inspect.cleandoc(wire.__doc__ or "").splitlines()[2:]),
         frames="\n".join(inspect.cleandoc(frames.__doc__ or "").splitlines()[2:]),

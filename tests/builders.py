@@ -1,4 +1,4 @@
-"""Small builders that keep tests to one verb a line."""
+"""Builders of specs, profiles and messages, with defaults for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ M = TypeVar("M")
 
 
 def a_spec(name: str = "sum", version: str = "1", **fields: Any) -> ModelSpec:
-    """A batched model: `x` [-1, 4] FP32 -> `y` [-1, 1] FP32."""
+    """Return the spec of a batched model: `x` [-1, 4] FP32 -> `y` [-1, 1] FP32."""
     settings: dict[str, Any] = {
         "batch_sizes": (1, 2, 4, 8, 16),
         "content_hash": f"hash-{name}",
@@ -54,7 +54,7 @@ def some_bytes(rows: int = 1, width: int = 4) -> bytes:
 
 
 def sent(core: Core, kind: type[M], to: str = "") -> list[M]:
-    """Messages of a kind (to addresses starting with `to`) that the core has put out; they are taken from it."""
-    found = [out for out in core.out if isinstance(out.message, kind) and out.to.startswith(to)]
-    core.out = [out for out in core.out if out not in found]
-    return [out.message for out in found]
+    """Remove from `core.out` the messages of one type to addresses that start with `to`, and return them."""
+    removed = [out for out in core.out if isinstance(out.message, kind) and out.to.startswith(to)]
+    core.out = [out for out in core.out if out not in removed]
+    return [out.message for out in removed]

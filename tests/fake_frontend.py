@@ -1,4 +1,4 @@
-"""A frontend of one thread and no decisions: it welcomes, knows a few models, and answers by echo."""
+"""A fake frontend: one thread that accepts clients, describes a few models, and returns inputs as outputs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from horologe_common.wire import (
     Cancel,
     Describe,
     Description,
+    Envelope,
     Hello,
-    Letter,
     ModelInfo,
     Models,
     ModelState,
@@ -47,7 +47,7 @@ Replies: TypeAlias = "list[tuple[Any, Sequence[Any]]]"
 
 
 class FakeFrontend:
-    """Serves in a thread until `stop`. `react` may replace the answers to a message; None leaves the usual ones."""
+    """Serve in a thread until `stop`. `react` may return replies to a message, or None for the default replies."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class FakeFrontend:
         self.protocol = protocol
         self.models = models
         self.seen: list[Any] = []
-        """Every message that has come."""
+        """Every message received."""
         self.packets: list[list[bytes]] = []
-        """Every packet, raw."""
+        """Every packet received, undecoded."""
         self.clients: dict[bytes, None] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -81,11 +81,12 @@ class FakeFrontend:
         self.stop()
 
     def stop(self) -> None:
-        """Die: no goodbye, what is unanswered stays so."""
+        """Stop without answering pending requests."""
         self._stopping.set()
         self._thread.join(5)
 
     def named(self, kind: type[Any]) -> list[Any]:
+        """Return the received messages of one type."""
         return [message for message in list(self.seen) if isinstance(message, kind)]
 
     def _run(self) -> None:
@@ -116,21 +117,21 @@ class FakeFrontend:
         try:
             arrivals = unpack(frames, 64 << 10)
         except HorologeError as error:
-            sock.send_multipart([identity, *pack([Letter("", "", [Rejected(error.status, error.reason)])], ())])
+            sock.send_multipart([identity, *pack([Envelope("", "", [Rejected(error.status, error.reason)])], ())])
             return
         for _, _, message, buffers in arrivals:
             self.seen.append(message)
             replies = self.react(message, buffers)
-            for reply, tensors in self._usual(message, buffers) if replies is None else replies:
+            for reply, tensors in self._default_replies(message, buffers) if replies is None else replies:
                 if isinstance(reply, bytes):
                     sock.send_multipart([identity, reply])
                 else:
                     messages.append(reply)
                     payloads.extend(tensors)
         if messages:
-            sock.send_multipart([identity, *pack([Letter("", "", messages)], payloads)])
+            sock.send_multipart([identity, *pack([Envelope("", "", messages)], payloads)])
 
-    def _usual(self, message: Any, buffers: Sequence[Any]) -> Replies:
+    def _default_replies(self, message: Any, buffers: Sequence[Any]) -> Replies:
         match message:
             case Hello() if self.protocol != message.protocol:
                 return [(Rejected(Status.PROTOCOL, f"protocol: got {message.protocol}, wanted {self.protocol}"), ())]
@@ -153,6 +154,6 @@ class FakeFrontend:
 
 
 def echo(message: Predict, buffers: Sequence[Any]) -> tuple[Answer, Sequence[Any]]:
-    """The inputs as outputs."""
+    """Return an answer whose outputs are the inputs."""
     outputs = tuple(Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.nbytes) for tensor in message.inputs)
     return Answer(message.id, Status.OK, outputs, "", 0, message.model, "1", 10, 20, 1), buffers

@@ -7,7 +7,7 @@ from typing import Any
 from builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import s
-from horologe_common.core.protocol import Joined
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -20,7 +20,7 @@ from horologe_common.wire import (
     Predict,
     Query,
 )
-from horologe_common.wire.frames import array_of
+from horologe_common.wire.frames import decode_array
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.settings import FrontendSettings
 
@@ -39,7 +39,7 @@ def a_frontend(*applications: Application, specs: Any = SPECS, **settings: Any) 
     """Connected to everything; two models and these applications known."""
     frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
     for address in (SELECTOR, CONTROLLER, WORKER):
-        frontend.handle(0, address, Joined(address), ())
+        frontend.handle(0, address, PeerConnected(address), ())
     frontend.handle(0, CONTROLLER, Models(0, tuple(map(a_state, specs))), ())
     announce(frontend, *(applications or (SAFE, BARE)))
     return frontend
@@ -72,7 +72,7 @@ def defaulted(frontend: Frontend) -> Any:
     assert out.message.defaulted
     assert (out.message.confidence, out.message.models) == (0.0, ())
     pairs = zip(out.message.outputs, out.buffers, strict=True)
-    return {tensor.name: array_of(tensor, buffer).tolist() for tensor, buffer in pairs}
+    return {tensor.name: decode_array(tensor, buffer).tolist() for tensor, buffer in pairs}
 
 
 def item(*truths: float, prediction: bytes | None = None, **fields: Any) -> Observation:

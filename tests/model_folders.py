@@ -1,4 +1,4 @@
-"""Builders of model folders, for tests."""
+"""Builders of model folders for tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Model:
 
 
 def a_folder(repository: Path, name: str, manifest: str = "", version: str = "1", **files: str | bytes) -> Path:
-    """`<repository>/<name>/<version>` with `model.toml` and files; `model_py="..."` becomes `model.py`."""
+    """Create `<repository>/<name>/<version>` with `model.toml` and files. `model_py="..."` becomes `model.py`."""
     folder = repository / name / version
     folder.mkdir(parents=True)
     if manifest:
@@ -45,30 +45,30 @@ def a_folder(repository: Path, name: str, manifest: str = "", version: str = "1"
 
 
 def an_emulated_model(repository: Path, name: str = "pretend", **keys: Any) -> Path:
-    """`x` [-1, 4] comes back as `y`; batch sizes 1 and 2 take 1 and 1.5 ms. `keys` go in front of the tables."""
+    """Create an emulated model: `x` [-1, 4] -> `y`; batches of 1 and 2 take 1 and 1.5 ms. `keys` precede the tables."""
     times = "[emulated]\nexec_ms = { 1 = 1.0, 2 = 1.5 }\nload_ms = 3\n"
     lines = "".join(f"{key} = {value}\n" for key, value in keys.items())
     return a_folder(repository, name, lines + SIGNATURE + times)
 
 
 def a_python_model(repository: Path, source: str = ECHO, name: str = "code", **keys: Any) -> Path:
-    """`x` [-1, 4] -> `y` [-1, 4], batch sizes 1 and 2."""
+    """Create a Python model: `x` [-1, 4] -> `y` [-1, 4], batch sizes 1 and 2."""
     lines = "".join(f"{key} = {value}\n" for key, value in ({"batch_sizes": [1, 2]} | keys).items())
     return a_folder(repository, name, lines + SIGNATURE, model_py=source)
 
 
 def an_onnx_model(repository: Path, name: str = "graph", manifest: str = "batch_sizes = [1, 2]\n", **kind: Any) -> Path:
-    """`y = x`, see `onnx_bytes`."""
+    """Create an ONNX model with `y = x`; `kind` is passed to `onnx_bytes`."""
     return a_folder(repository, name, manifest, model_onnx=onnx_bytes(**kind))
 
 
 def a_pytorch_model(repository: Path, name: str = "program", manifest: str = "batch_sizes = [1, 2]\n") -> Path:
-    """`y` = `x` [-1, 4]. Skips the test where PyTorch is not installed."""
+    """Create a PyTorch model: `y` = `x` [-1, 4]. Skips the test if PyTorch is not installed."""
     return a_pytorch_export(repository, "echo", name, manifest)
 
 
 def a_pytorch_export(repository: Path, kind: str, name: str = "program", manifest: str = "") -> Path:
-    """One of the models of models/export_pytorch.py."""
+    """Create one of the models of models/export_pytorch.py."""
     path = _exported(kind)
     return a_folder(repository, name, manifest, model_pt2=path.read_bytes())
 
@@ -84,7 +84,7 @@ def _exported(kind: str) -> Path:
 
 @cache
 def pytorch_exports() -> Any:
-    """The module models/export_pytorch.py."""
+    """Return the module models/export_pytorch.py."""
     file = Path(__file__).resolve().parents[1] / "models" / "export_pytorch.py"
     spec = importlib.util.spec_from_file_location("export_pytorch", file)
     assert spec is not None
@@ -97,7 +97,7 @@ def pytorch_exports() -> Any:
 def onnx_bytes(
     shape: Sequence[int | str | None] = ("rows", 4), output: Sequence[int | str | None] = (), doubled: bool = False
 ) -> bytes:
-    """A graph with `y = x`, or (`doubled`) with twice as many rows in `y` as in `x`."""
+    """Return an ONNX graph with `y = x`; if `doubled`, `y` has twice as many rows as `x`."""
     ends = [
         helper.make_tensor_value_info(end, TensorProto.FLOAT, list(dims))
         for end, dims in (("x", shape), ("y", output or shape))

@@ -1,4 +1,4 @@
-"""A TCP proxy that breaks connections, for tests of what is lost with them."""
+"""A TCP proxy that breaks connections, for tests of lost connections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 class Proxy:
-    """In front of `127.0.0.1:target`, as long as the context lasts."""
+    """Forward connections to `127.0.0.1:target` while the context is open."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -32,13 +32,13 @@ class Proxy:
         for thread in self._threads:
             thread.join(10)
 
-    def cut(self, *, told: bool = False) -> None:
-        """Every connection breaks for whoever made it, and what is under way is lost; `told`: at the other end too."""
+    def cut(self, *, both_ends: bool = False) -> None:
+        """Break every connection at the client's end, or at `both_ends`. Data in flight is lost."""
         pairs, self._pairs = self._pairs, []
         self._cut += pairs
         for near, far in pairs:
             _close(near)
-            if told:
+            if both_ends:
                 _close(far)
 
     def _accept(self) -> None:
@@ -47,7 +47,7 @@ class Proxy:
                 near, _ = self._listener.accept()
                 try:
                     pair = near, socket.create_connection(("127.0.0.1", self._target))
-                except OSError:  # nobody is there yet
+                except OSError:  # the target does not listen yet
                     _close(near)
                     continue
                 self._pairs.append(pair)

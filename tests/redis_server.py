@@ -1,4 +1,4 @@
-"""A real Redis for tests, on a Unix socket of its own, as durable as compose has it."""
+"""A real Redis server for tests, on its own Unix socket, with the durability settings of the compose file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRIES = 200
 
 
 class RedisServer:
-    """`start` and `stop` as often as wanted: what it has acknowledged is there again."""
+    """A Redis server that tests may stop and start repeatedly. Acknowledged writes survive."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,16 +48,17 @@ class RedisServer:
             stdout=subprocess.DEVNULL,
         )
         with redis.Redis.from_url(self.url) as client:
-            for left in reversed(range(TRIES)):
+            for tries_left in reversed(range(TRIES)):
                 try:
                     client.ping()
                     return
                 except redis.exceptions.RedisError:
-                    if not left:
+                    if not tries_left:
                         raise
-                    self._nap()
+                    self._wait_briefly()
 
-    def _nap(self) -> None:
+    def _wait_briefly(self) -> None:
+        """Wait 20 ms. Raises AssertionError with the server's log if the server has ended."""
         assert self._process
         try:
             self._process.wait(0.02)
@@ -66,7 +67,7 @@ class RedisServer:
         raise AssertionError((self.folder / "redis.log").read_text())
 
     def stop(self) -> None:
-        """kill -9."""
+        """Kill the server with SIGKILL."""
         if self._process:
             self._process.kill()
             self._process.wait()
@@ -74,11 +75,11 @@ class RedisServer:
 
 
 def a_redis() -> Iterator[RedisServer]:
-    """Body of a fixture. Skips where there is no Redis to start."""
+    """Start a server; the body of a fixture. Skips the test if Redis is not installed."""
     if not shutil.which("redis-server"):
         pytest.skip("no redis-server: apt install redis-server")
     pytest.importorskip("redis", reason="no package redis: pip install 'horologe[redis]'")
-    folder = Path(tempfile.mkdtemp(prefix="redis-"))  # short: the path of a socket has at most 107 characters
+    folder = Path(tempfile.mkdtemp(prefix="redis-"))  # a socket path has at most 107 characters
     server = RedisServer(folder)
     try:
         server.start()

@@ -9,9 +9,9 @@ import msgspec
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.network import NetworkSettings
-from horologe_sim.scenario.scenario import Entry, Fault, Scenario
-from horologe_sim.scenario.simulated_cluster import House
-from horologe_sim.scenario.workload import Load
+from horologe_sim.scenario.scenario import Fault, ModelEntry, Scenario
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
+from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
     from horologe_sim.report.report import Report
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 PAGE_MB = 16.0
 
 
-def an_entry(name: str = "m", exec_ms: Any = None, **fields: Any) -> Entry:
+def an_entry(name: str = "m", exec_ms: Any = None, **fields: Any) -> ModelEntry:
     """A model that gives its inputs back, so that swapped answers show."""
     facts = {"load_ms": 4.0, "slo_ns": ms(50), "echo": True} | fields
-    return Entry(name, exec_ms or {1: 2.0, 2: 3.0, 4: 5.0, 8: 9.0}, **facts)
+    return ModelEntry(name, exec_ms or {1: 2.0, 2: 3.0, 4: 5.0, 8: 9.0}, **facts)
 
 
-def poisson(rate: float, **fields: Any) -> Load:
-    return Load("poisson", rate=rate, **fields)
+def poisson(rate: float, **fields: Any) -> LoadPhase:
+    return LoadPhase("poisson", rate=rate, **fields)
 
 
 def a_scenario(
-    *models: Entry, load: Any = (), scheduler: str = "horologe", split: bool = False, **fields: Any
+    *models: ModelEntry, load: Any = (), scheduler: str = "horologe", split: bool = False, **fields: Any
 ) -> Scenario:
     """Two seconds of 200 requests per second, unless said otherwise."""
     facts: dict[str, Any] = {
@@ -58,25 +58,27 @@ def cut(process: str, at_ms: float, for_ms: float) -> Fault:
     return Fault(ms(at_ms), process, "cut", for_ns=ms(for_ms))
 
 
-def played(scenario: Scenario) -> House:
+def played(scenario: Scenario) -> SimulatedCluster:
     """Run it to the end, check every core's laws, and what must hold of every run."""
-    house = House(scenario)
+    house = SimulatedCluster(scenario)
     house.run()
     house.world.check()
     assert_one_answer_each(house)
     return house
 
 
-def assert_one_answer_each(house: House) -> None:
+def assert_one_answer_each(house: SimulatedCluster) -> None:
     """Every request has ended; none was answered with another's outputs; no device did what it could not."""
-    assert house.tally.asked == house.tally.answers, f"{house.tally.asked - house.tally.answers} unanswered"
-    assert not house.asker.open
+    assert house.tally.sent_total == house.tally.ended_total, (
+        f"{house.tally.sent_total - house.tally.ended_total} unanswered"
+    )
+    assert not house.client.open
     assert house.tally.swapped == []
     for meter in house.meters.values():
         assert meter.violations == []
 
 
-def assert_at_rest(house: House) -> None:
+def assert_at_rest(house: SimulatedCluster) -> None:
     """Nothing is left anywhere, and what the controller believes of every page is so."""
     house.world.run(house.world.now_ns + s(2))
     house.world.check()
@@ -87,7 +89,7 @@ def assert_at_rest(house: House) -> None:
     assert_mirror(house)
 
 
-def assert_mirror(house: House) -> None:
+def assert_mirror(house: SimulatedCluster) -> None:
     """The controller's pages are the workers', where no LOAD or UNLOAD is under way."""
     controller: Any = house.world.core("controller/0")
     mirrored = {(share.worker, share.number): share for share in controller.cluster.shares()}
@@ -95,12 +97,12 @@ def assert_mirror(house: House) -> None:
         for worker in house.world.processes[name].cores.values():
             for number, held in enumerate(worker.shares):  # type: ignore[attr-defined]
                 share, pages = mirrored[worker.address, number], held.pages
-                held_there = {model: pages.held(model) for model in sorted(pages)}
+                held_there = {model: pages.pages_of(model) for model in sorted(pages)}
                 believed = dict(sorted(share.resident.items()))
                 assert believed == held_there, f"{worker.address}, share {number}: {believed} is not {held_there}"
                 assert share.pages_free == pages.free_pages
                 assert not share.exec.pending, "nothing that a lane waits for will come any more"
 
 
-def reported(house: House) -> Report:
+def reported(house: SimulatedCluster) -> Report:
     return house.report()

@@ -1,4 +1,4 @@
-"""A session of the client and the other end of its line, for tests."""
+"""A client session and its simulated frontend, for tests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from horologe_common.status import (
 from horologe_common.wire import (
     PROTOCOL,
     Answer,
+    Envelope,
     Hello,
-    Letter,
     Models,
     ModelState,
     Welcome,
@@ -27,7 +27,7 @@ X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
 class Sink:
-    """Where a request ends; ending it twice is an error."""
+    """Receives the result of a request. A second result is an error."""
 
     def __init__(self) -> None:
         self.ends: list[Any] = []
@@ -51,7 +51,7 @@ class Sink:
 
 
 class Talk:
-    """A session and the other end of its line, at a time that only tests move."""
+    """A session and its simulated frontend. The test sets the time."""
 
     def __init__(self, **limits: int) -> None:
         self.session = Session({}, **limits)
@@ -59,7 +59,7 @@ class Talk:
         self.headers: list[bytes] = []
 
     def sent(self) -> list[tuple[Any, list[Any]]]:
-        """What the session sends now: (message, buffers)."""
+        """Return the packets that the session sends now, as (message, buffers)."""
         arrived = []
         for packet in self.session.packets(self.now_ns):
             self.headers.append(bytes(packet[0]))
@@ -67,7 +67,7 @@ class Talk:
         return arrived
 
     def get(self, *messages: Any, buffers: Any = ()) -> None:
-        self.session.receive(self.now_ns, pack([Letter("", "", list(messages))], buffers))
+        self.session.receive(self.now_ns, pack([Envelope("", "", list(messages))], buffers))
 
     def welcomed(self) -> Talk:
         self.session.connected(self.now_ns)
@@ -76,7 +76,7 @@ class Talk:
         return self
 
     def knowing(self, *specs: ModelSpec) -> Talk:
-        """Connected, with the signatures of these models."""
+        """Connect, and answer the session's queries for the signatures of these models."""
         self.welcomed()
         for spec in specs:
             self.predict(spec.name, {})

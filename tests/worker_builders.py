@@ -8,14 +8,14 @@ import numpy as np
 
 from builders import a_report, a_spec
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Joined, Out
+from horologe_common.core.protocol import Out, PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Outputs, Result, Row, Ship, Shipped
-from horologe_common.wire.frames import header_of
+from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
 from horologe_gpu_worker.core.worker import Worker
-from horologe_gpu_worker.execution.batching import assemble, results
-from horologe_gpu_worker.execution.io_cache import Workspace
+from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
+from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def a_worker(inline: bool = True, specs: Sequence[ModelSpec] = (), **settings: A
 
 
 def joined(worker: Worker, controller: str = CONTROLLER) -> list[Out]:
-    return told(worker, 0, controller, Joined(controller))
+    return told(worker, 0, controller, PeerConnected(controller))
 
 
 def told(worker: Worker, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer] = ()) -> list[Out]:
@@ -65,7 +65,7 @@ def an_infer(
 ) -> Infer:
     """`rows[i]` rows of input 100 + i at HOLDER, for submit 200 + i of SELECTOR; or the `entries` given."""
     entries = entries or tuple(Row(0, 100 + at, 1, 200 + at, count) for at, count in enumerate(rows))
-    batch_size = batch_size or a_spec().compiled(sum(entry.rows for entry in entries))
+    batch_size = batch_size or a_spec().compiled_batch_size(sum(entry.rows for entry in entries))
     return Infer(action_id, share, model, batch_size, entries, parties, *window, expected_ns=ms(1))
 
 
@@ -80,7 +80,7 @@ def a_ship(
     """Inputs by id, as values per row, and their bytes."""
     shipped, buffers = [], []
     for input_id, values in items.items():
-        header, buffer = header_of("x", an_input(values))
+        header, buffer = encode_array("x", an_input(values))
         shipped.append(Shipped(input_id, (header,)))
         buffers.append(buffer)
     return Ship(action_id, holder, tuple(shipped), missing), buffers
@@ -89,9 +89,9 @@ def a_ship(
 def ran(operation: Operation, begin_ns: int = 5, spec: ModelSpec | None = None) -> Finished:
     """What a lane says after it has run the sum of each row."""
     space = Workspace()
-    x = assemble(operation, True, space)["x"]
+    x = assemble_inputs(operation, True, space)["x"]
     assert x.shape == (operation.batch_size, 4)
-    found = results(operation, spec or a_spec(), {"y": x.sum(1, keepdims=True)}, space)
+    found = output_tensors(operation, spec or a_spec(), {"y": x.sum(1, keepdims=True)}, space)
     return Finished(operation.action_id, "exec", Status.OK, begin_ns, begin_ns + ms(1), ms(1), found)
 
 

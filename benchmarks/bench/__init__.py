@@ -1,1 +1,1 @@
-"""The parts of the benchmarks: what is sent, how it is sent, what came of it."""
+"""Parts of the benchmarks: scenarios, servers, targets, runs, reports."""

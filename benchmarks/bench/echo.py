@@ -1,6 +1,6 @@
-"""The least a server can do: answers every request with the sum of its 64 bytes of floats, undecoded headers.
+"""A minimal HTTP server: answers every request with the sum of its 16 floats and does not decode headers.
 
-Only for finding the load generator's own limit (`load.py --calibrate`).
+It measures the limit of the load generator itself (`load.py --calibrate`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ SIZE = 64
 unpack, pack = struct.Struct("<16f").unpack, struct.Struct("<f").pack
 
 
-class Echo(asyncio.Protocol):
+class EchoConnection(asyncio.Protocol):
+    """One connection with one request in flight at a time."""
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.write = cast("asyncio.Transport", transport).write
         self.data = b""
@@ -32,7 +34,7 @@ class Echo(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(EchoConnection, "127.0.0.1", port)
     await server.serve_forever()
 
 

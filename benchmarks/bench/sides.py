@@ -1,8 +1,7 @@
-"""The sides of a comparison by name, each a server that is started, asked and stopped.
+"""Sides of a comparison by name.
 
-`horologe:sdk`, `horologe:http` (binary) and `horologe:json`, with `:split` behind for a process per service;
-`mosec:binary`, `litserve:json`, ...: a peer and its dialect, with `:4` behind for a batch limit other than
-the scenario's.
+`horologe:sdk`, `horologe:http` (binary) and `horologe:json`; a suffix `:split` starts a process per service.
+`mosec:binary`, `litserve:json`, ...: a peer and its dialect; a suffix such as `:4` replaces the scenario's batch limit.
 """
 
 from __future__ import annotations
@@ -10,47 +9,47 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from bench import peer
-from bench.horologe import start_horologe
-from bench.loops import Run
-from bench.target import target
+from bench import peers
+from bench.horologe_server import start_horologe
+from bench.runs import ScenarioRuns
+from bench.targets import make_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bench.workload import Scenario
 
-FACES = {"sdk": "", "http": "oip-binary-slo", "json": "oip-json-slo"}
-"""Of ours -> the dialect; through the SDK there is none."""
+DIALECTS_OF_HOROLOGE = {"sdk": "", "http": "oip-binary-slo", "json": "oip-json-slo"}
+"""Interface of Horologe -> dialect. The SDK has none."""
 
 
 @contextlib.contextmanager
-def side(name: str, scenario: Scenario) -> Iterator[Run]:
-    """A started server of this name. Raises `ValueError` for a name that is none, `RuntimeError` if it won't start."""
+def start_side(name: str, scenario: Scenario) -> Iterator[ScenarioRuns]:
+    """Start the server of this name. Raises `ValueError` for an unknown name, `RuntimeError` if it does not start."""
     kind, *options = name.split(":")
-    opened = _ours(options, scenario) if kind == "horologe" else _peer(kind, options, scenario)
-    with opened as run:
-        yield run
+    started = _start_horologe(options, scenario) if kind == "horologe" else _start_peer(kind, options, scenario)
+    with started as runs:
+        yield runs
 
 
 @contextlib.contextmanager
-def _ours(options: list[str], scenario: Scenario) -> Iterator[Run]:
-    dialect = FACES[next((option for option in options if option in FACES), "sdk")]
-    if unknown := set(options) - {*FACES, "split"}:
-        raise ValueError(f"horologe: got {sorted(unknown)}, wanted {', '.join(FACES)} or split")
-    with start_horologe(scenario.repository, scenario.workers, "split" in options, model=scenario.model) as house:
-        url = house.http if dialect else house.sdk
-        yield Run(scenario, lambda inputs: target(url, dialect, scenario, inputs))
+def _start_horologe(options: list[str], scenario: Scenario) -> Iterator[ScenarioRuns]:
+    dialect = DIALECTS_OF_HOROLOGE[next((option for option in options if option in DIALECTS_OF_HOROLOGE), "sdk")]
+    if unknown := set(options) - {*DIALECTS_OF_HOROLOGE, "split"}:
+        raise ValueError(f"horologe: got {sorted(unknown)}, wanted {', '.join(DIALECTS_OF_HOROLOGE)} or split")
+    with start_horologe(scenario.repository, scenario.workers, "split" in options, model=scenario.model) as server:
+        url = server.http if dialect else server.sdk
+        yield ScenarioRuns(scenario, lambda inputs: make_target(url, dialect, scenario, inputs))
 
 
 @contextlib.contextmanager
-def _peer(kind: str, options: list[str], scenario: Scenario) -> Iterator[Run]:
-    if kind not in peer.KNOWN:
-        raise ValueError(f"side: got {kind!r}, wanted horologe or one of {', '.join(peer.KNOWN)}")
+def _start_peer(kind: str, options: list[str], scenario: Scenario) -> Iterator[ScenarioRuns]:
+    if kind not in peers.PEER_SERVERS:
+        raise ValueError(f"side: got {kind!r}, wanted horologe or one of {', '.join(peers.PEER_SERVERS)}")
     if unknown := {option for option in options if option not in ("binary", "json") and not option.isdigit()}:
         raise ValueError(f"{kind}: got {sorted(unknown)}, wanted binary, json or a batch limit")
     max_batch = next((int(option) for option in options if option.isdigit()), 0)
-    started = peer.start(peer.KNOWN[kind], scenario, "binary" in options, max_batch)
+    started = peers.prepare_peer(peers.PEER_SERVERS[kind], scenario, "binary" in options, max_batch)
     with started.server:
-        peer.wait_ready(peer.KNOWN[kind], started, scenario)
-        yield Run(scenario, lambda inputs: target(started.url, started.dialect, scenario, inputs))
+        peers.wait_ready(peers.PEER_SERVERS[kind], started, scenario)
+        yield ScenarioRuns(scenario, lambda inputs: make_target(started.url, started.dialect, scenario, inputs))

@@ -1,4 +1,4 @@
-"""What a scenario file says, the distinct inputs made of it, and the check of the answers."""
+"""Scenario files, distinct inputs, and the check of answers."""
 
 from __future__ import annotations
 
@@ -26,51 +26,53 @@ COUNTER_LIMIT, EPOCHS = 1 << 20, 1 << 16
 
 
 class Tensor(msgspec.Struct, frozen=True):
+    """Name, datatype and shape of a tensor, in the words of the Open Inference Protocol."""
+
     name: str
     datatype: str
     shape: tuple[int, ...]
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model, what to send it, and how hard. Read from `benchmarks/scenarios/<name>.toml`."""
+    """A model and the load on it. Read from `benchmarks/scenarios/<name>.toml`."""
 
     model: str
     repository: str
-    """Model repository that has it, relative to the root of the checkout."""
+    """Model repository, relative to the root of the checkout."""
     input: Tensor
     output: Tensor
     slo_ms: float
     counter_scale: float = 1.0
-    """What the request number is multiplied by before it is added to the first elements."""
+    """Factor of the request number before it is added to the first elements."""
     reference: str = ""
-    """ONNX file that says what is right, relative to the root; empty: the sum of the input."""
+    """ONNX file that computes the right answer, relative to the root; empty: the sum of the input."""
     clients: tuple[int, ...] = (1, 16, 64)
     start_rate: float = 500.0
-    """Where the search for the open-loop capacity begins, requests per second."""
+    """First rate of the search for the open-loop capacity, in requests per second."""
     tolerance: float = 1e-3
-    """Relative and absolute, of every number of an answer; 0: exact."""
+    """Relative and absolute tolerance of every number of an answer; 0: exact."""
     unchecked: bool = False
-    """Answers mean nothing (an emulated model's)."""
+    """Skip the check: answers of an emulated model mean nothing."""
     workers: int = 1
     max_batch: int = 16
-    """Of the peers; ours decides itself."""
+    """Largest batch of the peers. Horologe chooses its own."""
     batch_wait_ms: float = 2.0
 
 
-def read(path: Path, changes: Mapping[str, Any] | None = None) -> Scenario:
-    """Raises `msgspec.ValidationError` naming the field. `changes` override the file."""
+def read_scenario(path: Path, changes: Mapping[str, Any] | None = None) -> Scenario:
+    """Read a scenario. `changes` override the file. Raises `msgspec.ValidationError`, which names the field."""
     return msgspec.convert({**tomllib.loads(path.read_text()), **(changes or {})}, Scenario)
 
 
-def named(name: str, changes: Mapping[str, Any] | None = None) -> Scenario:
-    """The scenario of this name, or of this path if it ends in .toml."""
-    return read(Path(name) if name.endswith(".toml") else ROOT / f"benchmarks/scenarios/{name}.toml", changes)
+def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenario:
+    """Return the scenario of this name, or of this path if it ends in .toml."""
+    return read_scenario(Path(name) if name.endswith(".toml") else ROOT / f"benchmarks/scenarios/{name}.toml", changes)
 
 
 class Inputs:
-    """Request `index` -> its tensor: a fixed pattern with the index, and which run it is, in its first two elements.
+    """The tensor of request `index`: a fixed pattern whose first two elements hold the index and the number of the run.
 
-    No input is sent twice to a server, not by another run either: a prediction cache never helps.
+    No input is sent to a server twice, not even by two runs, so that a prediction cache never helps.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -85,11 +87,12 @@ class Inputs:
         self._tail = flat[2:].tobytes()
         self._pack = struct.Struct(PACKED[self.spec.datatype]).pack
 
-    def renew(self) -> None:
-        """Another run: none of the inputs so far comes again."""
+    def start_epoch(self) -> None:
+        """Start another run: no earlier input is used again."""
         self._epoch = (self._epoch + 1) % EPOCHS
 
-    def head(self, index: int) -> tuple[float, float]:
+    def counters(self, index: int) -> tuple[float, float]:
+        """Return the first two elements."""
         return index % COUNTER_LIMIT * self.scale, (index // COUNTER_LIMIT + 16 * self._epoch) * self.scale
 
     @functools.cached_property
@@ -97,22 +100,23 @@ class Inputs:
         return "".join(f", {number}" for number in self.base.reshape(-1)[2:].tolist())
 
     def array(self, index: int) -> NDArray[Any]:
+        """Return the tensor as an array."""
         array = self.base.copy()
-        array.reshape(-1)[:2] = self.head(index)
+        array.reshape(-1)[:2] = self.counters(index)
         return array
 
     def raw(self, index: int) -> bytes:
-        """Little-endian, row-major bytes."""
-        return self._pack(*self.head(index)) + self._tail
+        """Return the tensor as little-endian, row-major bytes."""
+        return self._pack(*self.counters(index)) + self._tail
 
     def text(self, index: int) -> str:
-        """The flat JSON list."""
-        first, second = self.head(index)
+        """Return the tensor as a flat JSON list."""
+        first, second = self.counters(index)
         return f"[{first}, {second}{self._json_tail}]"
 
 
-class Check:
-    """Compares kept answers with what they should be, after the run, so that it costs the run nothing."""
+class AnswerCheck:
+    """Compares answers with the reference. Runs after the run, so that it costs the run nothing."""
 
     def __init__(self, scenario: Scenario, inputs: Inputs) -> None:
         self.scenario, self.inputs = scenario, inputs
@@ -122,7 +126,8 @@ class Check:
 
             self._session = ort.InferenceSession(str(ROOT / scenario.reference), providers=["CPUExecutionProvider"])
 
-    def wanted(self, index: int) -> NDArray[Any]:
+    def right_answer(self, index: int) -> NDArray[Any]:
+        """Compute the answer to request `index`."""
         x = self.inputs.array(index)
         if self._session is None:
             return np.asarray(x.reshape(-1).sum(dtype=np.float64))
@@ -132,22 +137,22 @@ class Check:
         answer: NDArray[Any] = self._session.run([chosen], {self._session.get_inputs()[0].name: x})[0]
         return answer
 
-    def wrong(self, kept: Mapping[int, object], most: int = 500) -> tuple[int, int]:
-        """How many were checked, and how many of them were wrong."""
+    def count_wrong(self, answers: Mapping[int, object], limit: int = 500) -> tuple[int, int]:
+        """Check at most about `limit` answers. Return the number of checked and of wrong ones."""
         if self.scenario.unchecked:
             return 0, 0
-        chosen = sorted(kept)[:: max(1, len(kept) // most)]
-        return len(chosen), sum(not self._right(index, kept[index]) for index in chosen)
+        chosen = sorted(answers)[:: max(1, len(answers) // limit)]
+        return len(chosen), sum(not self._is_right(index, answers[index]) for index in chosen)
 
-    def _right(self, index: int, answer: object) -> bool:
-        got = np.asarray(answer, np.float64).reshape(-1)
-        want = self.wanted(index).astype(np.float64).reshape(-1)
-        near = self.scenario.tolerance
-        return got.shape == want.shape and bool(np.allclose(got, want, rtol=near, atol=near))
+    def _is_right(self, index: int, answer: object) -> bool:
+        actual = np.asarray(answer, np.float64).reshape(-1)
+        expected = self.right_answer(index).astype(np.float64).reshape(-1)
+        tolerance = self.scenario.tolerance
+        return actual.shape == expected.shape and bool(np.allclose(actual, expected, rtol=tolerance, atol=tolerance))
 
 
-def numbers(document: bytes) -> Any:
-    """The numbers in a JSON answer of any of the servers: OIP outputs, `{"y": ...}` or a bare value."""
+def parse_numbers(document: bytes) -> Any:
+    """Return the numbers in a JSON answer of any server: OIP outputs, `{"y": ...}` or a bare value."""
     value = json.loads(document)
     if isinstance(value, dict) and "outputs" in value:
         return value["outputs"][0]["data"]

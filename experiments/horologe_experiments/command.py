@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import Exit, Json, console, exit_for, fail, notes, print_json
+from horologe_cli.output import ExitCode, Json, console, fail, fail_with, print_json, stderr_console
 
 if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Experiment, Findings
@@ -39,18 +39,18 @@ def experiment(
             console().print(f"{one.name:8} {one.title}", markup=False)
         return
     if name not in known:
-        fail(f"NAME: got {name!r}, wanted one of {', '.join(known)}", Exit.USAGE)
+        fail(f"NAME: got {name!r}, wanted one of {', '.join(known)}", ExitCode.USAGE)
     try:
         findings = _run(known[name], seed, quick, _changes(changes or []), quiet=json)
         _write(findings, known[name], out, plot, quiet=json)
     except Exception as error:
-        exit_for(error, "")
+        fail_with(error, "")
     if json:
         print_json(findings.as_json())
     else:
         _print(findings)
     if not findings.holds:
-        raise SystemExit(int(Exit.FAILED))
+        raise SystemExit(int(ExitCode.FAILED))
 
 
 def _known() -> dict[str, Experiment]:
@@ -73,7 +73,7 @@ def _changes(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not key:
-            fail(f"--set: got {text!r}, wanted KEY=VALUE", Exit.USAGE)
+            fail(f"--set: got {text!r}, wanted KEY=VALUE", ExitCode.USAGE)
         try:
             found[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
@@ -84,7 +84,7 @@ def _changes(texts: list[str]) -> dict[str, Any]:
 def _run(one: Experiment, seed: int, quick: bool, changes: dict[str, Any], quiet: bool) -> Findings:
     from rich.progress import Progress
 
-    with Progress(console=notes(), transient=True, disable=quiet) as progress:
+    with Progress(console=stderr_console(), transient=True, disable=quiet) as progress:
         task = progress.add_task(one.name, total=1.0)
         return one.run(
             seed,
@@ -102,9 +102,9 @@ def _write(findings: Findings, one: Experiment, out: Path | None, plot: bool, qu
     try:
         written = write(findings, one, out or Path.cwd(), plot)
     except ImportError:
-        fail("--plot: needs matplotlib: pip install matplotlib", Exit.USAGE)
+        fail("--plot: needs matplotlib: pip install matplotlib", ExitCode.USAGE)
     if not quiet:
-        notes().print("\n".join(map(str, written)), markup=False)
+        stderr_console().print("\n".join(map(str, written)), markup=False)
 
 
 def _print(findings: Findings) -> None:

@@ -167,7 +167,7 @@ def test_what_an_application_has_learned_outlives_its_selector_and_its_store(sta
 
 
 def _weights(client: Client) -> dict[str, float]:
-    return {standing.model: standing.weight for standing in client.application("digits").standings}
+    return {standing.model: standing.weight for standing in client.application("digits").statistics}
 
 
 def test_a_killed_worker_comes_back_and_service_resumes(stack: Stack, client: Client) -> None:

@@ -43,7 +43,7 @@ def test_one_that_can_wait_gives_way() -> None:
 
 
 def test_of_one_kind_the_urgent_are_worth_no_more_than_the_others() -> None:
-    known = RuntimeDistributions(BASE_NS, [SoloDistribution("0", 0, Distribution.of([ms(10), ms(60)]))])
+    known = RuntimeDistributions(BASE_NS, [SoloDistribution("0", 0, Distribution.from_samples([ms(10), ms(60)]))])
     found = best(known, ("0", 30), ("0", 500))
     assert found is not None
     assert found.places == (1,), "surely in time before perhaps in time"
@@ -63,7 +63,9 @@ def test_what_cannot_be_in_time_is_not_run() -> None:
 
 
 def test_a_gamble_is_taken_where_it_pays() -> None:
-    known = RuntimeDistributions(BASE_NS, [SoloDistribution("0", 0, Distribution.of([ms(10)] * 3 + [ms(60)]))])
+    known = RuntimeDistributions(
+        BASE_NS, [SoloDistribution("0", 0, Distribution.from_samples([ms(10)] * 3 + [ms(60)]))]
+    )
     alone = best(known, ("0", 30))
     assert alone is not None
     assert alone.size == 1

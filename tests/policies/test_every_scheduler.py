@@ -19,8 +19,8 @@ from horologe_controller.core.requests.request import Request
 from horologe_controller.schedulers import SCHEDULERS, create_scheduler
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.noise import Noise
-from horologe_sim.scenario.simulated_cluster import House
-from horologe_sim.scenario.workload import Load as Phase
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
+from horologe_sim.scenario.workload import LoadPhase as Phase
 from sim_builders import a_scenario, an_entry, assert_at_rest, assert_mirror, played, poisson
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def test_rows_count_towards_the_batch(name: str) -> None:
         desk.ask(spec, 200, rows)
     for batch in desk.plan().start:
         rows = sum(request.rows for request in batch.requests)
-        assert batch.batch_size == spec.compiled(rows)
+        assert batch.batch_size == spec.compiled_batch_size(rows)
 
 
 @everyone
@@ -279,33 +279,33 @@ def test_the_same_questions_get_the_same_answers(name: str) -> None:
 class Witness:
     """Watches controller and workers of a world (as a recorder would), and keeps what they say in order."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: SimulatedCluster) -> None:
         self.house = house
         self.actions: dict[int, tuple[int, Infer | Load]] = {}
         self.results: list[tuple[int, Result]] = []
         self.said: list[tuple[int, Out]] = []
         self.submits: dict[int, tuple[int, Submit]] = {}
-        house.world.tap = self
+        house.world.observer = self
 
-    def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+    def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         if core.address.startswith("controller/"):
             if isinstance(message, Result):
                 self.results.append((now_ns, message))
             elif isinstance(message, Submit):
                 self.submits.setdefault(message.id, (now_ns, message))
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         if core.address.startswith("controller/"):
             for out in outs:
                 self.said.append((now_ns, out))
                 if isinstance(out.message, Infer | Load):
                     self.actions[out.message.action_id] = (now_ns, out.message)
 
-    def faulted(self, now_ns: int, core: Core) -> None: ...
+    def observe_fault(self, now_ns: int, core: Core) -> None: ...
 
 
-def watched(scenario: Scenario) -> tuple[House, Witness]:
-    house = House(scenario)
+def watched(scenario: Scenario) -> tuple[SimulatedCluster, Witness]:
+    house = SimulatedCluster(scenario)
     witness = Witness(house)
     house.run()
     house.world.check()
@@ -412,7 +412,7 @@ def test_a_refusal_comes_no_later_than_when_batch_one_cannot_finish(name: str) -
             arrival_ns, submit = witness.submits[out.message.id]
             report = specs[submit.model]
             assert report.profile is not None
-            shortest_ns = report.profile.exec_ns[report.spec.compiled(submit.rows)]
+            shortest_ns = report.profile.exec_ns[report.spec.compiled_batch_size(submit.rows)]
             latest_ns = arrival_ns + submit.budget_ns - shortest_ns
             assert now_ns <= max(arrival_ns, latest_ns) + slack_ns
             assert out.message.reason

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NOW = s(1000)
 BASE_NS = ms(4)
-SHORT, LONG = Distribution.counted([ms(5), ms(7)], [1]), Distribution.counted([ms(20), ms(40)], [1])
+SHORT, LONG = Distribution.from_counts([ms(5), ms(7)], [1]), Distribution.from_counts([ms(20), ms(40)], [1])
 
 
 class Desk:

@@ -21,8 +21,8 @@ NOW = s(10**6)
 SIZES = (1, 2, 4)
 BASE_NS = ms(2)
 GROUPS = [
-    Distribution.counted([ms(5), ms(8), ms(20), ms(30)], [3, 0, 1]),
-    Distribution.counted([ms(4), ms(6)], [1]),
+    Distribution.from_counts([ms(5), ms(8), ms(20), ms(30)], [3, 0, 1]),
+    Distribution.from_counts([ms(4), ms(6)], [1]),
     Distribution.point(ms(12)),
 ]
 MIXED = mixture(GROUPS)

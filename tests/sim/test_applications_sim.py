@@ -11,28 +11,28 @@ from horologe_common.clock import ms, s
 from horologe_common.status import InvalidInput
 from horologe_sim.engine.noise import Noise
 from horologe_sim.engine.traceable_inputs import Skill, label, truth
-from horologe_sim.scenario.scenario import Scenario, load
-from horologe_sim.scenario.simulated_cluster import House
-from horologe_sim.scenario.workload import Load
+from horologe_sim.scenario.scenario import Scenario, read_scenario
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
+from horologe_sim.scenario.workload import LoadPhase
 from sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, poisson
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from horologe_sim.scenario.scenario import Entry
+    from horologe_sim.scenario.scenario import ModelEntry
 
 SLOW = Noise(tail_share=1.0, tail_ns=ms(100))
 
 
-def a_classifier(name: str, worker: int, **fields: Any) -> Entry:
+def a_classifier(name: str, worker: int, **fields: Any) -> ModelEntry:
     return an_entry(name, {1: 3.0, 2: 4.0, 4: 6.0}, echo=False, accuracy=0.8, workers=(worker,), **fields)
 
 
-def asked(rate: float = 100, **fields: Any) -> Load:
+def asked(rate: float = 100, **fields: Any) -> LoadPhase:
     return poisson(rate, application="digits", **fields)
 
 
-def an_ensemble(*models: Entry, load: Any = (), application: Any = None, **fields: Any) -> Scenario:
+def an_ensemble(*models: ModelEntry, load: Any = (), application: Any = None, **fields: Any) -> Scenario:
     declared = {"slo_ms": 30.0, "default": 0.0, "cache": False} | (application or {})
     names = tuple(model.name for model in models)
     return a_scenario(
@@ -72,14 +72,14 @@ def test_models_and_applications_share_a_load_and_contexts_are_named() -> None:
     models = (a_classifier("a", 0), a_classifier("b", 1))
     house = played(an_ensemble(*models, load=(asked(50, contexts=3), poisson(50))))
     assert sorted(house.report().models) == ["a", "b", "digits"]
-    assert sorted(house.tally.lines) == ["a", "b", "digits"]
+    assert sorted(house.tally.counts) == ["a", "b", "digits"]
 
 
 def test_applications_outlive_the_selector() -> None:
     models = (a_classifier("a", 0), a_classifier("b", 1))
     house = played(an_ensemble(*models, faults=(kill("edge", 500, 200),)))
-    line = house.tally.lines["digits"]
-    assert line.ended["OK"] > 0.7 * line.sent
+    line = house.tally.counts["digits"]
+    assert line.statuses["OK"] > 0.7 * line.sent
     assert house.world.processes["edge"].incarnation == 2
 
 
@@ -109,7 +109,7 @@ def test_a_scenario_file_declares_applications(tmp_path: Path) -> None:
         '[[applications]]\nname = "digits"\nmodels = ["m-0", "m-1"]\nslo_ms = 30\n'
         '[[load]]\napplication = "digits"\nrate = 50\n'
     )
-    report = played(load(file)).report()
+    report = played(read_scenario(file)).report()
     assert report.total.ok == report.total.sent == report.applications["digits"].answers > 0
 
 
@@ -126,7 +126,7 @@ def test_a_scenario_file_declares_applications(tmp_path: Path) -> None:
 def test_what_cannot_be_is_named(changes: dict[str, Any], told: str) -> None:
     facts = {"load": (asked(),), "applications": (Application("digits", ("a",)),)} | changes
     with pytest.raises(InvalidInput, match=told):
-        House(a_scenario(a_classifier("a", 0), **facts))
+        SimulatedCluster(a_scenario(a_classifier("a", 0), **facts))
 
 
 @pytest.mark.parametrize("process", ["selector", "controller", "worker/0"])
@@ -136,7 +136,7 @@ def test_with_a_default_no_query_is_late_or_unanswered_whatever_dies_behind_the_
 ) -> None:
     models = (a_classifier("a", 0), a_classifier("b", 1))
     house = played(an_ensemble(*models, split=True, faults=(kill(process, 500, 400, void=void),), duration_ns=s(1)))
-    line = house.tally.lines["digits"]
-    assert line.ended == {"OK": line.sent}
+    line = house.tally.counts["digits"]
+    assert line.statuses == {"OK": line.sent}
     assert house.tally.overdue_ns == 0
     assert_at_rest(house)

@@ -14,9 +14,9 @@ from sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played
 def test_a_workers_share_serves_again_whatever_was_lost(at_ms: int, for_ms: int) -> None:
     house = played(a_scenario(load=[poisson(400)], faults=(cut("worker/0", at_ms, for_ms),), duration_ns=ms(500)))
     assert_at_rest(house)
-    (line,) = house.tally.lines.values()
-    assert line.ended["OK"] > 150
-    assert line.ended["LOST"] == 0
+    (line,) = house.tally.counts.values()
+    assert line.statuses["OK"] > 150
+    assert line.statuses["LOST"] == 0
 
 
 @pytest.mark.parametrize("at_ms", [100, 110, 120, 130])
@@ -30,7 +30,7 @@ def test_pages_are_known_where_loads_and_unloads_were_lost(at_ms: int) -> None:
     )
     house = played(scenario)
     assert_at_rest(house)
-    assert sum(line.ended["OK"] for line in house.tally.lines.values()) > 20
+    assert sum(line.statuses["OK"] for line in house.tally.counts.values()) > 20
 
 
 def test_a_share_is_not_held_for_inputs_whose_holder_died() -> None:
@@ -45,5 +45,5 @@ def test_a_share_is_not_held_for_inputs_whose_holder_died() -> None:
     )
     house = played(scenario)
     assert_at_rest(house)
-    ended = next(line.ended for name, line in house.tally.lines.items() if name.startswith("urgent"))
+    ended = next(line.statuses for name, line in house.tally.counts.items() if name.startswith("urgent"))
     assert ended["OK"] > 0.85 * sum(ended.values())

@@ -19,7 +19,7 @@ from horologe_sim.fast.cluster_setting import Setting
 from horologe_sim.fast.fast_world import Lean
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import STATIC, Chunk, Loop, Request
-from horologe_sim.scenario.clockwork_models import varieties
+from horologe_sim.scenario.clockwork_models import catalogue_models
 
 BASE_NS = ms(7)
 SIZES = (1, 2, 4, 8, 16)
@@ -34,7 +34,7 @@ SPEC = ModelSpec(
     weights_bytes=1 << 20,
 )
 TEXT = SimModel(ModelReport(SPEC, Profile({size: BASE_NS + size * ms(5) for size in SIZES}, ms(1))), base_ns=BASE_NS)
-(RESNET,) = varieties(["resnet50_v1"])
+(RESNET,) = catalogue_models(["resnet50_v1"])
 
 
 def solos(application: str, rng: np.random.Generator, count: int) -> list[int]:
@@ -63,7 +63,7 @@ def played(scheduler: str, rate: float, slo_ms: float, seed: int = 1, static: fl
     controller = ControllerSettings(scheduler=scheduler, admission=False, margin_ns=us(100))
     setting = Setting(noise=NOISES["none"], settle_ns=ms(500), controller=controller)
     lean = Lean(setting, [TEXT, *RESNET.copies(3)], Ledger(["text", "static"], 4, s(1)), seed, [chunk])
-    parts = [SoloDistribution(one, 0, Distribution.of(solos(one, rng, 500))) for one in ROW_MS]
+    parts = [SoloDistribution(one, 0, Distribution.from_samples(solos(one, rng, 500))) for one in ROW_MS]
     lean.controller.cluster.distributions[SPEC.key] = RuntimeDistributions(BASE_NS, parts)
     lean.run(s(seconds))
     lean.check()

@@ -12,9 +12,9 @@ from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.world import START_NS
-from horologe_sim.replay import replay
-from horologe_sim.report.action_errors import Errors
-from horologe_sim.scenario.simulated_cluster import House
+from horologe_sim.replay import replay_recording
+from horologe_sim.report.action_errors import ActionErrors
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import a_scenario, an_entry, poisson
 
 if TYPE_CHECKING:
@@ -36,20 +36,20 @@ def busy() -> Scenario:
     )
 
 
-def played(errors: Errors, scenario: Scenario) -> House:
-    house = House(scenario)
-    house.world.tap = errors
+def played(errors: ActionErrors, scenario: Scenario) -> SimulatedCluster:
+    house = SimulatedCluster(scenario)
+    house.world.observer = errors
     house.run()
     return house
 
 
-def core_of(house: House, kind: type[C]) -> C:
+def core_of(house: SimulatedCluster, kind: type[C]) -> C:
     cores = [core for process in house.world.processes.values() for core in process.cores.values()]
     return next(core for core in cores if isinstance(core, kind))
 
 
 def test_there_is_a_value_for_each_that_the_metrics_count_and_their_sums_agree() -> None:
-    errors = Errors()
+    errors = ActionErrors()
     house = played(errors, busy())
     controller = core_of(house, Controller)
     counted = {
@@ -63,7 +63,7 @@ def test_there_is_a_value_for_each_that_the_metrics_count_and_their_sums_agree()
 
 
 def test_the_start_error_of_an_infer_is_the_workers() -> None:
-    errors = Errors()
+    errors = ActionErrors()
     worker = core_of(played(errors, busy()), Worker)
     histogram = worker.stats.histograms[("horologe_start_error_seconds",)]
     values = errors.values["infer", "start", "under"]
@@ -71,7 +71,7 @@ def test_the_start_error_of_an_infer_is_the_workers() -> None:
 
 
 def test_only_actions_sent_in_the_time_asked_for_count() -> None:
-    whole, part = Errors(), Errors(START_NS + ms(500), START_NS + ms(1500))
+    whole, part = ActionErrors(), ActionErrors(START_NS + ms(500), START_NS + ms(1500))
     for errors in (whole, part):
         played(errors, busy())
     first, all_of_it = part.statuses["infer", "OK"], whole.statuses["infer", "OK"]
@@ -82,15 +82,15 @@ def test_only_actions_sent_in_the_time_asked_for_count() -> None:
 
 
 def test_a_recording_has_the_errors_of_the_run_that_was_recorded(tmp_path: Path) -> None:
-    live, again = Errors(), Errors()
+    live, again = ActionErrors(), ActionErrors()
     played(live, busy())
     recorder = Recorder(RecorderSettings(str(tmp_path), 100_000, roles=("controller",)), "sim")
-    house = House(busy())
-    house.world.tap = recorder
+    house = SimulatedCluster(busy())
+    house.world.observer = recorder
     house.run()
     path = recorder.write("stop")
     assert path is not None
-    report = replay(path, tap=again)
+    report = replay_recording(path, observer=again)
     assert report.identical
     assert [core.partition("/")[0] for core in report.cores] == ["controller"]
     assert (again.values, again.statuses) == (live.values, live.statuses)

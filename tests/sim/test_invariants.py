@@ -17,7 +17,7 @@ from horologe_controller.schedulers import SCHEDULERS
 from horologe_gpu_worker.core.lanes import Finished
 from horologe_sim.engine.noise import Noise
 from horologe_sim.scenario.scenario import Fault
-from horologe_sim.scenario.simulated_cluster import House
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import (
     a_scenario,
     an_entry,
@@ -48,7 +48,7 @@ class Inspector:
         self.resident: dict[str, dict[str, bool]] = {}
         self.begun = 0
 
-    def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+    def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         if isinstance(message, Infer | Load) and role(core.address) == "worker":
             self.windows[core.address, message.action_id] = message.earliest_ns, message.latest_ns
         elif isinstance(message, Finished) and message.lane == "exec" and message.end_ns > message.begin_ns:
@@ -70,7 +70,7 @@ class Inspector:
             if action and not message.status:
                 self.resident[sender][action.model] = True
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         if not isinstance(core, Controller):
             return
         for out in outs:
@@ -89,7 +89,7 @@ class Inspector:
             assert action.start_ns >= now_ns
             assert request.best_effort or action.start_ns + action.expected_ns <= request.deadline_ns
 
-    def faulted(self, now_ns: int, core: Core) -> None:
+    def observe_fault(self, now_ns: int, core: Core) -> None:
         raise AssertionError(f"{core.address} raised")
 
 
@@ -149,8 +149,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_of_every_action(scenario: Scenario) -> None:
-    house = House(scenario)
-    house.world.tap = Inspector()
+    house = SimulatedCluster(scenario)
+    house.world.observer = Inspector()
     house.run()
     house.world.check()
     assert_one_answer_each(house)
@@ -159,8 +159,8 @@ def test_of_every_action(scenario: Scenario) -> None:
 
 
 def test_the_inspector_sees_something() -> None:
-    house = House(a_scenario(path="direct"))
-    house.world.tap = inspector = Inspector()
+    house = SimulatedCluster(a_scenario(path="direct"))
+    house.world.observer = inspector = Inspector()
     house.run()
     assert inspector.begun > 100
 
@@ -176,7 +176,7 @@ def test_a_device_that_becomes_slower_is_estimated_anew_within_a_few_actions(sch
         path="direct",
         faults=(Fault(s(1), "worker/0", "slow", factor=3.0),),
     )
-    house = House(scenario)
+    house = SimulatedCluster(scenario)
     house.run()
     total = house.report().total
     assert total.sent > 500

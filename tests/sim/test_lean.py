@@ -23,11 +23,11 @@ from horologe_sim.fast.fast_world import Lean
 from horologe_sim.fast.ledger import Ledger, Times
 from horologe_sim.fast.traffic import Chunk, Loop, Stream, poisson
 from horologe_sim.scenario import scenario as scenarios
-from horologe_sim.scenario.clockwork_models import batch_limited_rate, varieties
-from horologe_sim.scenario.scenario import Entry, Scenario
-from horologe_sim.scenario.workload import Load as Phase
+from horologe_sim.scenario.clockwork_models import batch_limited_rate, catalogue_models
+from horologe_sim.scenario.scenario import ModelEntry, Scenario
+from horologe_sim.scenario.workload import LoadPhase as Phase
 
-(RESNET,) = varieties(["resnet50_v1"])
+(RESNET,) = catalogue_models(["resnet50_v1"])
 
 
 def a_stream(rate: float, models: int = 1, slo_ms: float = 50) -> Stream:
@@ -70,8 +70,10 @@ def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> Non
     controller = ControllerSettings(admission=False, margin_ns=us(300))
     lean = played(Setting(noise=NOISES["none"], controller=controller), 2, chunks, duration_ns=s(seconds))
     times = [(at + us(100), model) for chunk in chunks for at, model in zip(*chunk[:2], strict=True)]
-    entry = Entry("m", RESNET.exec_ms, count=2, load_ms=RESNET.load_ms, weights_mb=RESNET.weights_mb, slo_ns=ms(slo_ms))
-    report = scenarios.run(
+    entry = ModelEntry(
+        "m", RESNET.exec_ms, count=2, load_ms=RESNET.load_ms, weights_mb=RESNET.weights_mb, slo_ns=ms(slo_ms)
+    )
+    report = scenarios.run_scenario(
         Scenario(
             (entry,),
             tuple(

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from horologe_common.clock import ms, s
 from horologe_sim.engine.noise import Noise
 from horologe_sim.scenario.scenario import Scenario
-from horologe_sim.scenario.workload import Load
+from horologe_sim.scenario.workload import LoadPhase
 from sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, stall
 
 PROCESSES = ("worker/0", "worker/1", "edge", "frontend", "selector", "controller")
 
 loads = st.builds(
-    lambda rate, rows, cancel, slo, kind: Load(
+    lambda rate, rows, cancel, slo, kind: LoadPhase(
         kind,
         rate=rate,
         burst_rate=10 * rate,
@@ -103,7 +103,7 @@ def test_one_answer_by_deadline_plus_grace_and_never_swapped(scenario: Scenario)
     edge = [fault for fault in scenario.faults if fault.process in ("edge", "frontend")]
     if not stalled and not edge:  # then nobody but a client who cancelled has stopped waiting
         crossed = [status for _, status in house.tally.strays]
-        assert len(crossed) <= sum(line.ended["CANCELLED"] for line in house.tally.lines.values())
+        assert len(crossed) <= sum(line.statuses["CANCELLED"] for line in house.tally.counts.values())
     assert_at_rest(house)
 
 
@@ -117,14 +117,14 @@ def test_the_property_can_fail() -> None:
             self.out.extend([out for out in self.out if out.to.startswith("client/")])
 
     from horologe_frontend.digest import digest
-    from horologe_sim.scenario.simulated_cluster import House
+    from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 
-    house = House(a_scenario())
+    house = SimulatedCluster(a_scenario())
 
     def make(process: Any) -> Any:
         return [Twice(process.address("frontend"), house.scenario.frontend, digest), *edge(process)[1:]]
 
-    edge = house.world.processes["edge"].make
-    house.world.processes["edge"].make = make
+    edge = house.world.processes["edge"].make_cores
+    house.world.processes["edge"].make_cores = make
     house.run()
-    assert len(house.tally.strays) == house.tally.asked
+    assert len(house.tally.strays) == house.tally.sent_total

@@ -13,7 +13,7 @@ from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.settings import ProfilerSettings
 from horologe_sim.engine.noise import Noise
 from horologe_sim.scenario.scenario import Fault
-from horologe_sim.scenario.simulated_cluster import House
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, kill, played, poisson
 
 if TYPE_CHECKING:
@@ -31,24 +31,24 @@ class Published:
     def __init__(self) -> None:
         self.told: list[tuple[int, Distributions]] = []
 
-    def handled(self, *_: Any) -> None: ...
+    def observe_message(self, *_: Any) -> None: ...
 
-    def faulted(self, *_: Any) -> None: ...
+    def observe_fault(self, *_: Any) -> None: ...
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         self.told += [(now_ns, out.message) for out in outs if isinstance(out.message, Distributions)]
 
 
 def with_profiler(*entries: Any, **fields: Any) -> Scenario:
-    settings = ProfilerSettings(**({"publish_ns": ms(200)} | fields.pop("profiler", {})))
+    settings = ProfilerSettings(**({"publish_interval_ns": ms(200)} | fields.pop("profiler", {})))
     frontend = a_scenario().frontend
     fields |= {"frontend": msgspec.structs.replace(frontend, sample_ns=ms(50)), "profiler": settings}
     return a_scenario(*(entries or (an_entry(exec_ms=EXEC_MS),)), **({"duration_ns": s(4)} | fields))
 
 
-def play(scenario: Scenario) -> tuple[House, list[tuple[int, Distributions]]]:
-    house, tap = House(scenario), Published()
-    house.world.tap = tap
+def play(scenario: Scenario) -> tuple[SimulatedCluster, list[tuple[int, Distributions]]]:
+    house, tap = SimulatedCluster(scenario), Published()
+    house.world.observer = tap
     house.run()
     house.world.check()
     assert_one_answer_each(house)
@@ -59,7 +59,7 @@ def play(scenario: Scenario) -> tuple[House, list[tuple[int, Distributions]]]:
 def test_it_learns_from_nothing_what_the_devices_take(split: bool) -> None:
     house, told = play(with_profiler(split=split, noise=Noise(sigma=0.02), wire=True))
     message = told[-1][1]
-    (part,) = message.parts
+    (part,) = message.histograms
     assert message.model == "m/1"
     assert ms(1.8) < part.edges_ns[0] < part.edges_ns[-1] < ms(2.2)
     assert sum(part.counts) >= 20
@@ -69,7 +69,9 @@ def test_it_learns_from_nothing_what_the_devices_take(split: bool) -> None:
 
 
 def test_solo_runs_keep_to_their_share_and_deadlines_are_kept() -> None:
-    scenario = with_profiler(load=[poisson(200)], profiler={"busy_share": 0.02, "busy_burst_ns": 0, "enough": 10**6})
+    scenario = with_profiler(
+        load=[poisson(200)], profiler={"busy_share": 0.02, "busy_burst_ns": 0, "initial_runs": 10**6}
+    )
     house, _ = play(scenario)
     report, without = house.report(), played(msgspec.structs.replace(scenario, profiler=None)).report()
     assert report.total.ok == report.total.sent == without.total.sent
@@ -83,11 +85,11 @@ def test_after_a_step_change_what_is_published_is_new() -> None:
         faults=faults,
         duration_ns=s(7),
         load=[poisson(50)],
-        profiler={"steady_ns": ms(200)},
+        profiler={"rerun_interval_ns": ms(200)},
     )
     house, told = play(scenario)
-    before = [one for at_ns, one in told if at_ns < house.begin_ns + s(3)][-1].parts[0]
-    after = told[-1][1].parts[0]
+    before = [one for at_ns, one in told if at_ns < house.begin_ns + s(3)][-1].histograms[0]
+    after = told[-1][1].histograms[0]
     assert (before.edges_ns[0], before.edges_ns[-1]) == (ms(2), ms(2) + 1)
     assert (after.edges_ns[0], after.edges_ns[-1]) == (ms(6), ms(6) + 1)
 
@@ -97,7 +99,7 @@ def test_killed_and_back_it_knows_what_it_knew_and_serving_went_on(split: bool) 
     house, told = play(with_profiler(split=split, faults=(kill("profiler", 2000, 500),)))
     total = house.report().total
     assert total.ok == total.sent
-    known = [(at_ns - house.begin_ns, sum(one.parts[0].counts)) for at_ns, one in told if one.parts]
+    known = [(at_ns - house.begin_ns, sum(one.histograms[0].counts)) for at_ns, one in told if one.histograms]
     before = [count for at_ns, count in known if at_ns < ms(2000)][-1]
     back = next(count for at_ns, count in known if at_ns > ms(2500))
     assert back >= before - 3
@@ -107,11 +109,11 @@ def test_killed_and_back_it_knows_what_it_knew_and_serving_went_on(split: bool) 
 class Strikes(Published):
     """A tap that has the profiler die or hang just after it has submitted a row, and back later."""
 
-    def __init__(self, house: House, kind: str) -> None:
+    def __init__(self, house: SimulatedCluster, kind: str) -> None:
         super().__init__()
         self.house, self.kind, self.count = house, kind, 0
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         if any(isinstance(out.message, Submit) and out.message.solo for out in outs):
             self.count += 1
             self.house.world.events.schedule(now_ns + 1, self._strike)
@@ -128,8 +130,8 @@ class Strikes(Published):
 @pytest.mark.parametrize("kind", ["kill", "stall"])
 def test_a_profiler_that_dies_or_hangs_with_a_run_under_way_holds_no_device(kind: str) -> None:
     """Its input never comes: the device waits for it no longer than a moment."""
-    house = House(with_profiler(load=[poisson(50, slo_ns=ms(600))]))
-    house.world.tap = strikes = Strikes(house, kind)
+    house = SimulatedCluster(with_profiler(load=[poisson(50, slo_ns=ms(600))]))
+    house.world.observer = strikes = Strikes(house, kind)
     house.run()
     house.world.check()
     assert_one_answer_each(house)
@@ -142,10 +144,10 @@ def test_a_profiler_that_dies_or_hangs_with_a_run_under_way_holds_no_device(kind
 def test_it_outlives_everybody_else(victim: str) -> None:
     """A controller that comes back is told everything at once."""
     house, told = play(with_profiler(split=True, workers=2, faults=(kill(victim, 2000, 300),)))
-    assert sum(told[-1][1].parts[0].counts) >= 20
+    assert sum(told[-1][1].histograms[0].counts) >= 20
     if victim == "controller":
         first = next(one for at_ns, one in told if at_ns > house.begin_ns + ms(2300))
-        assert sum(first.parts[0].counts) >= 15
+        assert sum(first.histograms[0].counts) >= 15
     assert_at_rest(house)
 
 

@@ -11,9 +11,9 @@ from horologe_common.clock import ms
 from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_common.service.settings import SettingsError
 from horologe_controller.core.actions import Actions
-from horologe_sim.replay import replay
+from horologe_sim.replay import replay_recording
 from horologe_sim.scenario.scenario import Scenario
-from horologe_sim.scenario.simulated_cluster import House
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import a_scenario, an_entry, kill, poisson, stall
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def recorded(folder: Path, scenario: Scenario, messages: int = 20_000, segments: int = 2) -> Path:
-    house = House(scenario)
+    house = SimulatedCluster(scenario)
     recorder = Recorder(RecorderSettings(str(folder), messages, segments), "sim")
-    house.world.tap = recorder
+    house.world.observer = recorder
     house.run()
     path = recorder.write("stop")
     assert path is not None
@@ -44,7 +44,7 @@ def test_every_core_does_again_what_it_did(tmp_path: Path, messages: int, split:
         split=split,
         faults=(kill("worker/1", 600, 200), stall("worker/0", 1300, 40)),
     )
-    report = replay(recorded(tmp_path, scenario, messages))
+    report = replay_recording(recorded(tmp_path, scenario, messages))
     assert report.identical, report.table()
     assert {core.partition("/")[0] for core in report.cores} == {"frontend", "selector", "controller", "worker"}
     assert all(core.faults == 0 and core.ticks > 50 for core in report.cores.values())
@@ -53,8 +53,8 @@ def test_every_core_does_again_what_it_did(tmp_path: Path, messages: int, split:
 
 def test_one_core_and_a_part_of_the_time(tmp_path: Path) -> None:
     path = recorded(tmp_path, a_scenario())
-    whole = replay(path, core="controller")
-    part = replay(path, core="controller", until_s=0.5)
+    whole = replay_recording(path, core="controller")
+    part = replay_recording(path, core="controller", until_s=0.5)
     assert list(whole.cores) == list(part.cores) == ["controller/0#00000001"]
     first, second = part.cores["controller/0#00000001"], whole.cores["controller/0#00000001"]
     assert part.identical
@@ -70,7 +70,7 @@ def test_the_first_difference_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         return start(self, now_ns + 1, batch)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Actions, "_start_batch", late)
-    report = replay(path)
+    report = replay_recording(path)
     assert not report.identical
     difference = report.cores["controller/0#00000001"].difference
     assert "'Infer'" in difference
@@ -86,7 +86,7 @@ def test_a_fault_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(Actions, "_start_batch", broken)
-    core = replay(path, core="controller").cores["controller/0#00000001"]
+    core = replay_recording(path, core="controller").cores["controller/0#00000001"]
     assert core.faults > 0
     assert "ZeroDivisionError: oh" in core.fault
 
@@ -96,11 +96,11 @@ def test_what_is_no_recording_is_said_to_be_none(tmp_path: Path, content: bytes)
     file = tmp_path / "x.rec"
     file.write_bytes(content)
     with pytest.raises(SettingsError, match="recording"):
-        replay(file)
+        replay_recording(file)
 
 
 def test_a_recording_cut_short_is_an_error(tmp_path: Path) -> None:
     path = recorded(tmp_path, a_scenario(duration_ns=ms(200)))
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(SettingsError, match="cut short"):
-        replay(path)
+        replay_recording(path)

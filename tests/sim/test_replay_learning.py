@@ -13,17 +13,22 @@ from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
 from horologe_common.recording.recorder import Handled, Recorder, RecorderSettings, read_segments
 from horologe_common.recording.snapshot import restore, snapshot
-from horologe_common.recording.tensor_summary import fill, filled, outline, outlines
+from horologe_common.recording.tensor_summary import (
+    expand_summaries,
+    expand_summary,
+    summarize_tensor,
+    summarize_tensors,
+)
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Answer, Feedback, Observation, Outputs, Tensor
-from horologe_selector.core.predictions.cache import Cache
-from horologe_selector.core.predictions.tensor_values import values_of
+from horologe_selector.core.predictions.cache import PredictionCache
+from horologe_selector.core.predictions.tensor_values import extract_values
 from horologe_selector.policies.exp4 import Exp4
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.store import Found, Written
+from horologe_selector.store import RecordsRead, RecordsWritten
 from horologe_sim.engine.simulated_clients import Client
 from horologe_sim.engine.traceable_inputs import ROWS_A_REQUEST, truth
-from horologe_sim.replay import replay
+from horologe_sim.replay import replay_recording
 from horologe_sim.scenario import simulated_cluster as houses
 from sim_builders import a_scenario, an_entry, kill, poisson
 
@@ -69,7 +74,7 @@ def recorded(folder: Path, messages: int, split: bool = False, **selector: Any) 
         for policy in ("exp3", "exp4")
         for cache in (False, True)
     )
-    house = houses.House(
+    house = houses.SimulatedCluster(
         a_scenario(
             *models,
             workers=3,
@@ -84,7 +89,7 @@ def recorded(folder: Path, messages: int, split: bool = False, **selector: Any) 
         )
     )
     recorder = Recorder(RecorderSettings(str(folder), messages, 200), "sim")
-    house.world.tap = recorder
+    house.world.observer = recorder
     house.run()
     path = recorder.write("stop")
     assert path is not None
@@ -97,21 +102,23 @@ def test_what_was_learned_and_read_again_after_a_restart_is_replayed(
 ) -> None:
     path = recorded(tmp_path, messages, split)
     assert taught.count(int(Status.OK)) > 60
-    report = replay(path, "selector")
+    report = replay_recording(path, "selector")
     assert report.identical, report.table()
     assert [core.faults for core in report.cores.values()] == [0, 0]
     for core in report.cores.values():
         assert core.handled["Feedback"] > 10
-        assert core.handled["Written"] > 10
-    assert report.cores["selector/0#00000002"].handled["Found"] > 10, "the second has read what the first learned"
+        assert core.handled["RecordsWritten"] > 10
+    assert report.cores["selector/0#00000002"].handled["RecordsRead"] > 10, "the second has read what the first learned"
 
 
 def test_records_are_recorded_whole_and_tensors_are_not(tmp_path: Path, taught: list[int]) -> None:
     segments = [one for one in read_segments(recorded(tmp_path, 20_000)) if one.core.startswith("selector/")]
     handled = [entry for segment in segments for entry in segment.entries if isinstance(entry, Handled)]
-    found = [record for entry in handled if isinstance(entry.message, Found) for record in entry.message.records or ()]
+    found = [
+        record for entry in handled if isinstance(entry.message, RecordsRead) for record in entry.message.records or ()
+    ]
     assert any(record is not None and len(record.data) > 256 and any(record.data) for record in found)
-    written = [entry.message for entry in handled if isinstance(entry.message, Written)]
+    written = [entry.message for entry in handled if isinstance(entry.message, RecordsWritten)]
     assert all(any(change.data or b"1") for message in written for change in message.changes)
     kept = {type(one) for entry in handled for one in entry.outlines if not isinstance(entry.message, Outputs)}
     assert kept <= {int}
@@ -127,7 +134,7 @@ def test_a_policy_that_learns_something_else_is_found_out(
         return observe(self, state, selection, {model: 1 - loss for model, loss in losses.items()})
 
     monkeypatch.setattr(Exp4, "observe", late)
-    assert not replay(path, "selector").identical
+    assert not replay_recording(path, "selector").identical
 
 
 def scores(*rows: Sequence[float], datatype: str = "<f4") -> tuple[Tensor, bytes]:
@@ -150,22 +157,22 @@ def scores(*rows: Sequence[float], datatype: str = "<f4") -> tuple[Tensor, bytes
 )
 def test_an_outline_is_as_little_as_says_the_same(tensor: tuple[Tensor, bytes], wanted: Any) -> None:
     header, buffer = tensor
-    found = outline(header, buffer)
+    found = summarize_tensor(header, buffer)
     assert found == wanted
-    again = filled(header, found)
+    again = expand_summary(header, found)
     assert len(again) == len(buffer)
-    assert outline(header, again) == found
+    assert summarize_tensor(header, again) == found
     message = Outputs(1, (), (header,))
-    assert fill(message, outlines(message, [buffer])) == [again]
+    assert expand_summaries(message, summarize_tensors(message, [buffer])) == [again]
 
 
 def test_a_cache_in_a_snapshot_says_what_it_said() -> None:
     application = Application("digits", ("a",))
-    cache = Cache(1 << 20)
+    cache = PredictionCache(1 << 20)
     tensor, buffer = scores([0.0] * 150 + [0.5] + [0.1] * 50, [0.0] * 200 + [1e-9])
     cache.store(0, b"scores", (tensor,), [buffer], 10)
     state = snapshot(cache)  # type: ignore[arg-type]
-    entry = restore(state).recall(b"scores")
-    assert values_of(application, entry.outputs, entry.buffers) == values_of(application, (tensor,), [buffer])
+    entry = restore(state).peek(b"scores")
+    assert extract_values(application, entry.outputs, entry.buffers) == extract_values(application, (tensor,), [buffer])
     assert (entry.expires_ns, len(entry.buffers[0])) == (10, len(buffer))
     assert len(state) < len(buffer)

@@ -13,14 +13,14 @@ from sim_builders import a_scenario, an_entry, assert_at_rest, played, poisson
 
 if TYPE_CHECKING:
     from horologe_sim.scenario.scenario import Scenario
-    from horologe_sim.scenario.simulated_cluster import House
+    from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 
 EXEC_MS = {1: 5.0, 2: 7.0, 4: 11.0, 8: 19.0}
 
 
-def part(house: House, status: str, model: str = "m") -> float:
+def part(house: SimulatedCluster, status: str, model: str = "m") -> float:
     """Of the requests for a model, those that ended so."""
-    ended = next(line.ended for name, line in house.tally.lines.items() if name.startswith(model))
+    ended = next(line.statuses for name, line in house.tally.counts.items() if name.startswith(model))
     return ended[status] / sum(ended.values())
 
 

@@ -1,4 +1,4 @@
-"""Applications through everything: `horologe up` with the digits models, by command line, SDK and HTTP."""
+"""Applications on a real system: `horologe up` with the digits models, by command line, SDK and HTTP."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 MODELS = Path(__file__).parents[2] / "models"
 THREE = ("digits-cnn", "digits-mlp", "digits-linear")
 SLO_MS = 5000.0
-"""Long enough for a machine that is busy: what is tested here is not how fast it is."""
+"""Long enough for a busy machine: these tests do not measure speed."""
 
 
 def until(condition: Callable[[], bool], seconds: float = 20) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "did not come about"
+        assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    lead = "frontend.default_lead_ns=100ms"  # on a busy machine a timer may be late by more than it is by default
+    lead = "frontend.default_lead_ns=100ms"  # on a busy machine timers may be later than the default lead
     up = Up(tmp_path_factory.mktemp("up"), "--models", str(MODELS), "--split", "--no-profiler", "--set", lead)
     yield up
     up.stop(signal.SIGTERM)
@@ -64,9 +64,9 @@ def test_an_ensemble_answers_and_learns(client: Client, digits: tuple[Any, Any])
         assert (set(reply.models), reply.missing, reply.defaulted) == (set(THREE), (), False)
         client.feedback("ensemble", reply, truth)
     state = client.application("ensemble")
-    assert {one.model for one in state.standings} == set(THREE)
-    assert all(one.observations == 40 for one in state.standings)
-    assert sum(one.weight for one in state.standings) == pytest.approx(1)
+    assert {statistics.model for statistics in state.statistics} == set(THREE)
+    assert all(statistics.observations == 40 for statistics in state.statistics)
+    assert sum(statistics.weight for statistics in state.statistics) == pytest.approx(1)
 
 
 def test_rows_and_lists_of_feedback(client: Client, digits: tuple[Any, Any]) -> None:
@@ -74,15 +74,15 @@ def test_rows_and_lists_of_feedback(client: Client, digits: tuple[Any, Any]) -> 
     declare(client, "rows", "digits-linear")
     replies = [client.ask("rows", images[at : at + 2]) for at in range(0, 200, 2)]
     client.feedback("rows", replies, [truths[at : at + 2] for at in range(0, 200, 2)])
-    (standing,) = client.application("rows").standings
-    assert standing.observations in (100, 200)
+    (statistics,) = client.application("rows").statistics
+    assert statistics.observations in (100, 200)
 
 
 def test_feedback_by_the_inputs(client: Client, digits: tuple[Any, Any]) -> None:
     images, truths = digits
     declare(client, "inputs", "digits-linear")
     client.feedback("inputs", None, truths[0], inputs=images[:1])
-    assert client.application("inputs").standings[0].observations == 1
+    assert client.application("inputs").statistics[0].observations == 1
 
 
 def test_an_ab_test_keeps_each_user_with_a_model(client: Client, digits: tuple[Any, Any]) -> None:
@@ -97,21 +97,21 @@ def test_an_ab_test_keeps_each_user_with_a_model(client: Client, digits: tuple[A
     assert {next(iter(models)) for models in seen.values()} == {("digits-mlp",), ("digits-linear",)}
 
 
-def test_a_shadow_is_asked_and_never_answered_from(client: Client, digits: tuple[Any, Any]) -> None:
+def test_a_shadow_is_queried_and_never_answers(client: Client, digits: tuple[Any, Any]) -> None:
     declare(client, "shadowed", "digits-linear", shadows=("digits-cnn",), cache=False)
     for image in digits[0][:20]:
         assert client.ask("shadowed", image.reshape(1, 64)).models == ("digits-linear",)
 
-    def answered() -> int:
-        return {one.model: one for one in client.application("shadowed").standings}["digits-cnn"].answered
+    def of_shadow() -> Any:
+        return next(entry for entry in client.application("shadowed").statistics if entry.model == "digits-cnn")
 
-    until(lambda: answered() == 20)
-    shadow = {one.model: one for one in client.application("shadowed").standings}["digits-cnn"]
+    until(lambda: of_shadow().answered == 20)
+    shadow = of_shadow()
     assert shadow.shadow
     assert 0 < shadow.agreed <= 20
 
 
-def test_a_canary_and_back(client: Client) -> None:
+def test_a_canary_and_its_rollback(client: Client) -> None:
     declare(client, "canary", "digits-mlp")
     first = client.application("canary")
     declare(client, "canary", "digits-cnn")
@@ -131,7 +131,7 @@ def test_outputs_of_any_kind(client: Client, digits: tuple[Any, Any]) -> None:
     assert np.array_equal(reply.prediction, client.predict("digits-mlp", digits[0][:2]))
 
 
-def test_what_cannot_be(client: Client) -> None:
+def test_wrong_declarations_are_rejected(client: Client) -> None:
     with pytest.raises(InvalidInput, match="policy"):
         declare(client, "wrong", policy="crystal-ball")
     with pytest.raises(InvalidInput, match="noop"):
@@ -140,7 +140,7 @@ def test_what_cannot_be(client: Client) -> None:
         client.application("wrong")
 
 
-def test_too_little_agreement_is_the_default(client: Client, digits: tuple[Any, Any]) -> None:
+def test_too_little_agreement_returns_the_default(client: Client, digits: tuple[Any, Any]) -> None:
     declare(client, "sure", "digits-linear", "novice", default=7.0, confidence=1.0)
     replies = [client.ask("sure", image.reshape(1, 64)) for image in digits[0][:40]]
     assert any(reply.defaulted for reply in replies)
@@ -158,13 +158,13 @@ def test_by_http_and_by_command(up: Up, digits: tuple[Any, Any]) -> None:
     assert json.loads(up.http("POST", f"{url}/feedback", json.dumps(named).encode())[1])["statuses"] == ["OK"]
     shown = up.ask("application", "show", "web", "--context", "u1")
     assert shown == json.loads(up.get(f"{url}?context=u1")[1])
-    assert all(one["observations"] == 1 for one in shown["standings"])
+    assert all(statistics["observations"] == 1 for statistics in shown["statistics"])
     as_model = json.dumps({"inputs": [image]}).encode()
     assert up.http("POST", f"{up.ready['http']}/v2/models/web/infer", as_model)[0] == 200
     assert up.http("DELETE", url)[0] == 200
 
 
-def test_a_selector_killed_at_any_time_costs_neither_an_answer_nor_what_was_acknowledged(
+def test_a_killed_selector_loses_no_answer_and_no_acknowledged_feedback(
     up: Up, client: Client, digits: tuple[Any, Any]
 ) -> None:
     images, truths = digits
@@ -172,7 +172,7 @@ def test_a_selector_killed_at_any_time_costs_neither_an_answer_nor_what_was_ackn
     pid = up.ready["processes"]["selector"]
     for at in range(10):
         client.feedback("lasting", client.ask("lasting", images[at : at + 1]), truths[at])
-    before = {one.model: one.weight for one in client.application("lasting").standings}
+    before = {statistics.model: statistics.weight for statistics in client.application("lasting").statistics}
     os.kill(pid, signal.SIGSTOP)
     held = client.ask("lasting", images[:1], slo_ms=400)
     assert (held.defaulted, held.prediction.tolist(), held.models) == (True, [7], ())
@@ -188,6 +188,6 @@ def test_a_selector_killed_at_any_time_costs_neither_an_answer_nor_what_was_ackn
     until(back)
 
     def weights() -> dict[str, float]:
-        return {one.model: one.weight for one in client.application("lasting").standings}
+        return {statistics.model: statistics.weight for statistics in client.application("lasting").statistics}
 
     until(lambda: weights() == pytest.approx(before))

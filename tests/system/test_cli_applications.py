@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_frontend import ECHO, FakeFrontend
-from horologe_cli.commands.declaration import declaration, rows_of, settings_of
+from horologe_cli.commands.application_definition import parse_policy_settings, parse_truth, read_application
 from horologe_common.application_outputs import answer_tensors, output_specs
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec
@@ -26,8 +26,8 @@ from horologe_common.wire import (
     Feedback,
     ModelInfo,
     Models,
-    ModelStanding,
     ModelState,
+    ModelStatistics,
     Predict,
     Rollback,
     Withdraw,
@@ -71,7 +71,7 @@ class Kept:
         return None
 
     def _told(self, number: int, name: str) -> Applications:
-        standings = (ModelStanding("echo", 0.75, False, 4, 1, 3, 2, 0.5),) if name else ()
+        standings = (ModelStatistics("echo", 0.75, False, 4, 1, 3, 2, 0.5),) if name else ()
         states = [
             ApplicationState(one, 7, standings, 2) for one in self.applications.values() if name in ("", one.name)
         ]
@@ -151,7 +151,7 @@ def test_a_model_that_is_not_served_is_named(shell: Shell) -> None:
     command = [sys.executable, "-m", "horologe_cli.main", "application", "create", "new", "--endpoint", shell.endpoint]
     result = subprocess.run([*command, "-m", "echo", "-m", "ecco"], capture_output=True, text=True, timeout=30)
     assert result.returncode == OK
-    assert "not served now, and missing until they are: ecco" in result.stderr
+    assert "not ready, and missing from answers until they are: ecco" in result.stderr
 
 
 def test_an_application_from_a_file(shell: Shell, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_an_application_from_a_file(shell: Shell, tmp_path: Path) -> None:
 def test_lists_and_shows(shell: Shell) -> None:
     assert [one["application"]["name"] for one in shell.json("list")] == ["digits"]
     shown = shell.json("show", "digits", "--context", "user-1")
-    assert shown["standings"][0]["weight"] == 0.75
+    assert shown["statistics"][0]["weight"] == 0.75
     assert shell.frontend.named(ApplicationInfo)[-1].context == "user-1"
     text = shell.run("show", "digits")
     assert all(word in text for word in ("echo, other/2", "eta 0.5", "default 7", "0.750", "75.0%", "0.250"))
@@ -218,11 +218,14 @@ def test_files_that_are_none(tmp_path: Path, text: str, word: str) -> None:
     file = tmp_path / "app.json"
     file.write_text(text)
     with pytest.raises(InvalidInput, match=word):
-        declaration("x", str(file), {})
+        read_application("x", str(file), {})
 
 
 def test_settings_and_truths() -> None:
-    assert settings_of(["eta=0.1", "weights.a/1=2", "weights.b.c=3"]) == {"eta": 0.1, "weights": {"a/1": 2, "b.c": 3}}
+    assert parse_policy_settings(["eta=0.1", "weights.a/1=2", "weights.b.c=3"]) == {
+        "eta": 0.1,
+        "weights": {"a/1": 2, "b.c": 3},
+    }
     with pytest.raises(InvalidInput, match="number already"):
-        settings_of(["eta=1", "eta.m=2"])
-    assert rows_of("3,4.5") == [3.0, 4.5]
+        parse_policy_settings(["eta=1", "eta.m=2"])
+    assert parse_truth("3,4.5") == [3.0, 4.5]

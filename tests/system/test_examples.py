@@ -15,7 +15,7 @@ import pytest
 
 from horologe import AsyncClient, Client
 from horologe_cli.demo.digits import held_out
-from horologe_cli.local.local_services import services
+from horologe_cli.local.local_services import local_services
 from horologe_common.status import HorologeError, ModelFailed
 from model_folders import ECHO, a_python_model
 
@@ -49,9 +49,9 @@ PATIENCE_MS = 20_000
 @contextmanager
 def house(folder: Path) -> Iterator[str]:
     """The services on `folder`/models; the endpoint for clients."""
-    with services(folder / "models", [f"worker.cache={folder / 'cache'}"]) as embedded:
+    with local_services(folder / "models", [f"worker.cache={folder / 'cache'}"]) as embedded:
         embedded.wait_ready(READY_S)
-        yield embedded.arrangement.clients[0]
+        yield embedded.topology.clients[0]
 
 
 @pytest.fixture(scope="module")

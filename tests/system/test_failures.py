@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from horologe import AsyncClient
-from horologe_cli.local.local_system import Embedded
+from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.ports import free_port
-from horologe_cli.local.topology import Options
+from horologe_cli.local.topology import SystemOptions
 from horologe_common.status import HorologeError
 from model_folders import an_emulated_model
 from proxy import Proxy
@@ -41,7 +41,7 @@ class House:
         endpoint = f"ipc://{folder}/clients"
         sets = (f"worker.cache={folder}/cache", f"frontend.grace_ns={GRACE_MS}ms")
         self.lines: list[str] = []
-        self.options = Options(
+        self.options = SystemOptions(
             models=str(folder / "models"),
             workers=2,
             split=split,
@@ -50,7 +50,7 @@ class House:
             metrics="off",
             sets=sets,
         )
-        self.embedded = Embedded(self.options, lambda name, line: self.lines.append(f"{name}: {line}"))
+        self.embedded = LocalSystem(self.options, lambda name, line: self.lines.append(f"{name}: {line}"))
         self.endpoint = endpoint
 
     def kill(self, module: str, number: signal.Signals = signal.SIGKILL) -> None:
@@ -226,7 +226,7 @@ def test_broken_connections_cost_no_request_its_answer(far_worker: tuple[str, Pr
             for told in (False, True) * 4:
                 load = asyncio.ensure_future(offer(client, tally, 200, 0.3, cancel_every=11))
                 await asyncio.sleep(0.15)
-                proxy.cut(told=told)
+                proxy.cut(both_ends=told)
                 await load
                 await resumes(client)
         return tally

@@ -1,4 +1,4 @@
-"""Real processes that learn, killed and cut off: what was acknowledged is there, and everything counts once."""
+"""Learning processes that are killed or lose their store: acknowledged observations survive and count once."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def a_learner(settings: SelectorSettings, number: int, first: int, count: int) -
 
 
 def numbers(process: subprocess.Popen[bytes], count: int = 1 << 60) -> list[int]:
-    """So many that it has acknowledged, or all until it ends."""
+    """Return the next `count` numbers that the process has acknowledged, or all until it ends."""
     assert process.stdout
-    found: list[int] = []
-    while len(found) < count and (line := process.stdout.readline()):
-        found.append(int(line))
-    return found
+    acknowledged: list[int] = []
+    while len(acknowledged) < count and (line := process.stdout.readline()):
+        acknowledged.append(int(line))
+    return acknowledged
 
 
 def in_store(settings: SelectorSettings) -> list[int]:
-    """All that was learned, in any context."""
+    """Return the stored observations of all contexts."""
     store = open_store(settings)
     found = [int(loss) for context in range(CONTEXTS) for loss in kept(store, f"contexts/digits\n{context}")]
     store.close()
     return found
 
 
-def each_once(found: Sequence[int], wanted: Sequence[int]) -> None:
-    assert len(found) == len(set(found))
-    assert sorted(found) == sorted(wanted)
+def assert_each_once(stored: Sequence[int], wanted: Sequence[int]) -> None:
+    assert len(stored) == len(set(stored))
+    assert sorted(stored) == sorted(wanted)
 
 
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
@@ -67,20 +67,20 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 
 def test_two_selectors_on_one_redis_lose_no_update(server: RedisServer) -> None:
     settings = SelectorSettings(store="redis", redis=server.url, unsaved=40, context_refresh_ns=ms(5))
-    with a_learner(settings, 0, 0, 250) as one, a_learner(settings, 1, 1000, 250) as other:
-        acknowledged = numbers(one), numbers(other)
+    with a_learner(settings, 0, 0, 250) as first, a_learner(settings, 1, 1000, 250) as second:
+        acknowledged = numbers(first), numbers(second)
     assert [sorted(found) for found in acknowledged] == [[*range(250)], [*range(1000, 1250)]]
-    each_once(in_store(settings), [*range(250), *range(1000, 1250)])
+    assert_each_once(in_store(settings), [*range(250), *range(1000, 1250)])
 
 
-def test_redis_may_be_killed_and_started_again_in_the_middle(server: RedisServer) -> None:
-    settings = SelectorSettings(store="redis", redis=server.url, unsaved=40, store_pause_ns=ms(20))
-    with a_learner(settings, 0, 0, 300) as one, a_learner(settings, 1, 1000, 300) as other:
+def test_redis_may_be_killed_and_restarted(server: RedisServer) -> None:
+    settings = SelectorSettings(store="redis", redis=server.url, unsaved=40, store_retry_ns=ms(20))
+    with a_learner(settings, 0, 0, 300) as first, a_learner(settings, 1, 1000, 300) as second:
         for _ in range(3):
-            numbers(one, 60)
+            numbers(first, 60)
             server.stop()
             server.start()
-        numbers(one)
-        numbers(other)
-    assert (one.returncode, other.returncode) == (0, 0)
-    each_once(in_store(settings), [*range(300), *range(1000, 1300)])
+        numbers(first)
+        numbers(second)
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert_each_once(in_store(settings), [*range(300), *range(1000, 1300)])

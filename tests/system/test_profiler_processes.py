@@ -1,4 +1,4 @@
-"""The profiler among real processes: samples flow, distributions arrive, and a kill -9 costs nobody anything."""
+"""The profiler as a real process: it receives samples, publishes distributions, and survives a kill -9."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 from horologe import Client
-from horologe_cli.commands.profile_sweep import measure
-from horologe_cli.local.local_system import Embedded
-from horologe_cli.local.topology import Options
+from horologe_cli.commands.profile_sweep import measure_model
+from horologe_cli.local.local_system import LocalSystem
+from horologe_cli.local.topology import SystemOptions
 from horologe_common.clock import ms
 from horologe_common.recording.recorder import Handled, read_segments
 from horologe_common.wire import Distributions
-from horologe_profiler.core.measurements import bound_of
-from horologe_profiler.core.sweep import Cell
+from horologe_profiler.core.measurements import length_bound
+from horologe_profiler.core.sweep import SweepCell
 from model_folders import a_folder, an_emulated_model
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Model:
 
 
 class House:
-    """Edge, worker and profiler; the controller's mail is recorded."""
+    """Edge, worker and profiler. The messages to the controller are recorded."""
 
     def __init__(self, folder: Path, split: bool) -> None:
         an_emulated_model(folder / "models")
@@ -55,27 +55,27 @@ class House:
         sets = (
             f"worker.cache={folder}/cache",
             f"profiler.state={folder}/state",
-            "profiler.publish_ns=200ms",
+            "profiler.publish_interval_ns=200ms",
             "profiler.busy_share=0.5",
             "frontend.sample_ns=20ms",
             f"recorder.directory={folder}/records",
             "recorder.roles=controller",
         )
-        options = Options(
+        options = SystemOptions(
             str(folder / "models"), 1, split, "127.0.0.1:0", (self.endpoint,), "127.0.0.1:0", sets=sets, profiler=True
         )
-        self.embedded = Embedded(options, lambda name, line: self.lines.append(f"{name}: {line}"))
+        self.embedded = LocalSystem(options, lambda name, line: self.lines.append(f"{name}: {line}"))
 
     def pid(self, module: str) -> int:
-        """Of the process that runs `module`; 0 while there is none."""
+        """Return the id of the process that runs `module`, or 0 if there is none."""
         for child in psutil.Process().children(recursive=True):
             if module in child.cmdline():
                 return int(child.pid)
         return 0
 
     def metric(self, name: str) -> float:
-        """Of the profiler, all labels together; 0 while it cannot be asked."""
-        host = self.embedded.arrangement.metrics["profiler"].removeprefix("http://").partition("/")[0]
+        """Return a metric of the profiler, summed over all labels; 0 while the profiler is not reachable."""
+        host = self.embedded.topology.metrics["profiler"].removeprefix("http://").partition("/")[0]
         connection = HTTPConnection(host, timeout=5)
         try:
             connection.request("GET", "/metrics")
@@ -86,8 +86,8 @@ class House:
             connection.close()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
-    def told(self) -> list[Distributions]:
-        """What the controller has been told so far."""
+    def distributions(self) -> list[Distributions]:
+        """Return the Distributions messages that the controller has received so far."""
         written = self._written()
         os.kill(self.pid("horologe_controller" if self.split else "horologe_cli.local.edge"), signal.SIGUSR1)
         until(lambda: self._written() > written)
@@ -101,14 +101,14 @@ class House:
         ]
 
     def _written(self) -> int:
-        """Recordings that are whole."""
+        """Return the number of complete recordings."""
         return sum("recording written" in line for line in self.lines)
 
 
 def until(fulfilled: Callable[[], Any]) -> None:
     end = time.monotonic() + PATIENCE_S
     while not fulfilled():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.05)
 
 
@@ -134,12 +134,12 @@ def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> N
             return house.metric("horologe_profiler_runs_total") >= 20
 
         until(learned)
-        until(lambda: any(sum(part.counts) >= 10 for one in house.told() for part in one.parts))
-        told = house.told()
-        newest = told[-1]
+        until(lambda: any(sum(part.counts) >= 10 for message in house.distributions() for part in message.histograms))
+        before = house.distributions()
+        newest = before[-1]
         assert newest.model == "pretend/1"
-        assert [(part.application, part.length) for part in newest.parts] == [("chat", 0)]
-        assert ms(1) <= newest.parts[0].edges_ns[0] < ms(20)
+        assert [(part.application, part.length) for part in newest.histograms] == [("chat", 0)]
+        assert ms(1) <= newest.histograms[0].edges_ns[0] < ms(20)
         until(lambda: list((house.folder / "state").glob("*.msgpack")))
 
         first = house.pid("horologe_profiler")
@@ -148,9 +148,9 @@ def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> N
         until(lambda: house.pid("horologe_profiler") not in (0, first))
         until(lambda: any("remembered" in line for line in house.lines))
         until(lambda: house.metric("horologe_profiler_published_total") >= 1)
-        again = house.told()
-        assert len(again) > len(told)
-        assert sum(again[-1].parts[0].counts) >= sum(newest.parts[0].counts)
+        after = house.distributions()
+        assert len(after) > len(before)
+        assert sum(after[-1].histograms[0].counts) >= sum(newest.histograms[0].counts)
 
         def learns_on() -> bool:
             ask(client, 10, "search")
@@ -159,8 +159,8 @@ def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> N
         until(learns_on)
 
 
-def test_lengths_are_told_apart(house: House) -> None:
-    """A model whose time grows with the length of its rows."""
+def test_lengths_are_distinguished(house: House) -> None:
+    """Execution times that grow with the length of rows give one histogram for each range of lengths."""
     with Client(house.endpoint) as client:
 
         def learned() -> bool:
@@ -170,27 +170,31 @@ def test_lengths_are_told_apart(house: House) -> None:
 
         until(learned)
 
-        def told() -> list[Distributions]:
-            return [one for one in house.told() if one.model == "sleepy/1" and len(one.parts) == 3]
+        def published() -> list[Distributions]:
+            return [
+                message
+                for message in house.distributions()
+                if message.model == "sleepy/1" and len(message.histograms) == 3
+            ]
 
-        until(told)
-    newest = told()[-1]
-    whole, short, long = newest.parts
-    assert [whole.length, short.length, long.length] == [0, bound_of(20), bound_of(100)]
+        until(published)
+    newest = published()[-1]
+    whole, short, long = newest.histograms
+    assert [whole.length, short.length, long.length] == [0, length_bound(20), length_bound(100)]
     assert short.edges_ns[0] < long.edges_ns[0]
     assert newest.row_ns_per_length > 0
 
 
-def test_a_running_system_is_swept(house: House) -> None:
+def test_a_sweep_measures_a_running_system(house: House) -> None:
     with Client(house.endpoint) as client:
         (state,) = client.models("pretend")
-        found = measure(client, state.spec, (), 3, lambda share: None)
-    assert [row.cell for row in found.rows] == [Cell(1, 0), Cell(2, 0)]
+        found = measure_model(client, state.spec, (), 3, lambda share: None)
+    assert [row.cell for row in found.rows] == [SweepCell(1, 0), SweepCell(2, 0)]
     assert all(row.runs == 3 and row.took_ns >= ms(1) for row in found.rows)
     assert found.failed == {}
     (share,) = found.shares
     assert sorted(share.exec_ns) == [1, 2]
     assert share.load_ns > 0
     document = found.document()
-    assert [one["batch_size"] for one in document["measured"]] == [1, 2]
+    assert [row["batch_size"] for row in document["measured"]] == [1, 2]
     assert document["fit"]["c0_ms"] >= 0

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horologe_cli.local.ports import free_port
-from horologe_common.core.protocol import Gone, Joined, Out
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.service.settings import SettingsError
 from horologe_common.transport.keys import is_loopback, load_keys, make_keys
 from horologe_common.transport.links import Links
@@ -23,8 +23,8 @@ from horologe_common.wire import (
     PROTOCOL,
     AnyMessage,
     Directory,
+    Envelope,
     Hello,
-    Letter,
     Ping,
     Pong,
     Predict,
@@ -154,7 +154,7 @@ def client(tmp_path: Path) -> Iterator[Any]:
 
 
 def packet(*messages: AnyMessage) -> bytes:
-    return encode([Letter("", "", list(messages))])
+    return encode([Envelope("", "", list(messages))])
 
 
 def reply(sock: zmq.Socket[bytes]) -> Any:
@@ -164,27 +164,27 @@ def reply(sock: zmq.Socket[bytes]) -> Any:
 def test_both_ends_of_a_link_learn_of_each_other_and_of_its_end(start: Any, tmp_path: Path) -> None:
     left = start("controller", bind=(f"ipc://{tmp_path}/c",))
     right = start("worker", connect=(f"ipc://{tmp_path}/c",))
-    assert left.core.wait_for(Joined)[0] == Joined(right.core.address, "host")
-    assert right.core.wait_for(Joined)[0] == Joined(left.core.address, "host")
+    assert left.core.wait_for(PeerConnected)[0] == PeerConnected(right.core.address, "host")
+    assert right.core.wait_for(PeerConnected)[0] == PeerConnected(left.core.address, "host")
     left.say(right.core.address, Ping(5))
     assert left.core.wait_for(Pong)[0].sent_ns == 5
     right.stop()
-    assert left.core.wait_for(Gone) == [Gone(right.core.address)]
+    assert left.core.wait_for(PeerDisconnected) == [PeerDisconnected(right.core.address)]
 
 
 def test_a_restarted_process_is_a_new_one_and_nothing_reaches_the_old(start: Any, tmp_path: Path) -> None:
     right = start("worker", connect=(f"ipc://{tmp_path}/c",))
     left = start("controller", bind=(f"ipc://{tmp_path}/c",))
-    right.core.wait_for(Joined)
+    right.core.wait_for(PeerConnected)
     left.stop()
-    right.core.wait_for(Gone)
+    right.core.wait_for(PeerDisconnected)
     again = start("controller", bind=(f"ipc://{tmp_path}/c",))
-    joined = right.core.wait_for(Joined, 2)
+    joined = right.core.wait_for(PeerConnected, 2)
     assert [one.address for one in joined] == [left.core.address, again.core.address]
     right.say(left.core.address, Ping(1))
     right.say(again.core.address, Ping(2))
     assert [ping.sent_ns for ping in again.core.wait_for(Ping)] == [2]
-    assert right.links.dropped == 1
+    assert right.reactor.host.dropped == 1
 
 
 def test_a_connection_made_anew_is_news_to_both_ends(start: Any) -> None:
@@ -193,14 +193,16 @@ def test_a_connection_made_anew_is_news_to_both_ends(start: Any) -> None:
     left = start("controller", bind=(f"tcp://127.0.0.1:{port}",))
     with Proxy(port) as proxy:
         right = start("worker", connect=(f"tcp://127.0.0.1:{proxy.port}",))
-        left.core.wait_for(Joined)
-        right.core.wait_for(Joined)
+        left.core.wait_for(PeerConnected)
+        right.core.wait_for(PeerConnected)
         proxy.cut()
-        right.core.wait_for(Joined, 2)
+        right.core.wait_for(PeerConnected, 2)
         left.say(right.core.address, Ping(5))
         assert left.core.wait_for(Pong)[0].sent_ns == 5
-        news = [type(message) for _, message in left.core.heard if isinstance(message, Joined | Gone)]
-        assert news == [Joined, Gone, Joined]
+        news = [
+            type(message) for _, message in left.core.heard if isinstance(message, PeerConnected | PeerDisconnected)
+        ]
+        assert news == [PeerConnected, PeerDisconnected, PeerConnected]
         right.stop()
         left.stop()
 
@@ -208,10 +210,10 @@ def test_a_connection_made_anew_is_news_to_both_ends(start: Any) -> None:
 def test_workers_find_the_holders_through_the_directory(start: Any, tmp_path: Path) -> None:
     controller = start("controller", bind=(f"ipc://{tmp_path}/c",))
     worker = start("worker", connect=(f"ipc://{tmp_path}/c",), follows=True)
-    worker.core.wait_for(Joined)
+    worker.core.wait_for(PeerConnected)
     frontend = start("frontend", bind=(f"ipc://{tmp_path}/f",), connect=(f"ipc://{tmp_path}/c",))
-    assert frontend.core.address in [joined.address for joined in worker.core.wait_for(Joined, 2)]
-    assert controller.core.wait_for(Joined, 2)
+    assert frontend.core.address in [joined.address for joined in worker.core.wait_for(PeerConnected, 2)]
+    assert controller.core.wait_for(PeerConnected, 2)
 
 
 def test_a_fault_in_a_core_is_logged_and_survived(start: Any, client: Any, tmp_path: Path) -> None:
@@ -219,7 +221,7 @@ def test_a_fault_in_a_core_is_logged_and_survived(start: Any, client: Any, tmp_p
     sock = client(f"ipc://{tmp_path}/clients")
     sock.send(packet(Predict(1, "fault", "", 0, ()), Ping(3)))
     assert reply(sock).sent_ns == 3
-    assert frontend.reactor.cores.faults == 1
+    assert frontend.reactor.host.faults == 1
 
 
 def test_clients_shake_hands_and_their_end_is_noticed(start: Any, client: Any, tmp_path: Path) -> None:
@@ -231,7 +233,7 @@ def test_clients_shake_hands_and_their_end_is_noticed(start: Any, client: Any, t
     frontend.core.wait_for(Predict)
     (address,) = {sender for sender, message in frontend.core.heard if isinstance(message, Predict)}
     sock.close()
-    assert frontend.core.wait_for(Gone) == [Gone(address)]
+    assert frontend.core.wait_for(PeerDisconnected) == [PeerDisconnected(address)]
 
 
 def test_another_protocol_version_is_a_clear_error(start: Any, client: Any, tmp_path: Path) -> None:
@@ -282,7 +284,7 @@ def test_random_bytes_on_every_socket_do_no_harm(start: Any, client: Any, tmp_pa
     while not isinstance(pong := reply(public), Pong):
         pass
     assert pong.sent_ns == 77
-    assert frontend.reactor.cores.faults == 0
+    assert frontend.reactor.host.faults == 0
 
 
 @pytest.mark.parametrize(
@@ -313,7 +315,7 @@ def test_a_connection_that_is_not_of_our_kind_silences_nobody(
     later = client(f"ipc://{ends[0]}")
     later.send(packet(Ping(3)))
     assert reply(later).sent_ns == 3
-    assert frontend.reactor.cores.faults == 0
+    assert frontend.reactor.host.faults == 0
 
 
 def test_a_fault_of_the_loop_itself_is_logged_and_survived(start: Any, client: Any, tmp_path: Path) -> None:
@@ -331,7 +333,7 @@ def test_a_fault_of_the_loop_itself_is_logged_and_survived(start: Any, client: A
     frontend.links.receive = receive
     sock.send(packet(Ping(2)))
     assert isinstance(reply(sock), Pong)
-    assert frontend.reactor.cores.faults == 1
+    assert frontend.reactor.host.faults == 1
 
 
 def test_with_keys_only_their_holders_get_in(start: Any, client: Any, tmp_path: Path) -> None:

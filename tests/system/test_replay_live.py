@@ -1,4 +1,4 @@
-"""A recording of a real selector that learns, was killed, and goes on from its store, replayed."""
+"""Replay of recordings of a real selector that learns, is killed, and restarts from its store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from horologe import Application, Client, HorologeError
 from horologe_cli.demo.digits import held_out
-from horologe_sim.replay import replay
+from horologe_sim.replay import replay_recording
 from up_house import Up
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ THREE = ("digits-cnn", "digits-mlp", "digits-linear")
 
 
 def teach(client: Client, count: int) -> None:
-    """Ask both applications, and tell the truth of what they answer."""
+    """Query both applications, and send feedback on their answers."""
     images, truths = held_out()
     for at in range(count):
         for name in ("one", "all"):
@@ -29,12 +29,12 @@ def teach(client: Client, count: int) -> None:
             client.feedback(name, reply, truths[at : at + 2])
 
 
-def in_the_end(deed: Callable[[], object]) -> None:
-    """Try until it is done: the selector is not there for a while."""
+def retry(call: Callable[[], object]) -> None:
+    """Repeat the call for at most 60 s while it raises HorologeError, because the selector restarts."""
     end = time.monotonic() + 60
     while True:
         try:
-            deed()
+            call()
             return
         except HorologeError:
             if time.monotonic() > end:
@@ -42,7 +42,7 @@ def in_the_end(deed: Callable[[], object]) -> None:
             time.sleep(0.1)
 
 
-def test_a_selector_that_learns_does_again_what_it_did(tmp_path: Path) -> None:
+def test_the_replay_of_a_learning_selector_is_identical(tmp_path: Path) -> None:
     recorder = ("directory=recordings", "roles=selector", "messages=300", "segments=50")
     sets = [part for one in recorder for part in ("--set", f"recorder.{one}")]
     up = Up(tmp_path, "--models", str(MODELS), "--split", "--no-profiler", *sets)
@@ -54,13 +54,13 @@ def test_a_selector_that_learns_does_again_what_it_did(tmp_path: Path) -> None:
         os.kill(selector, signal.SIGUSR1)
         teach(client, 1)
         os.kill(selector, signal.SIGKILL)
-        in_the_end(lambda: teach(client, 30))
+        retry(lambda: teach(client, 30))
     up.stop(signal.SIGTERM)
-    reports = [replay(path, "selector") for path in sorted((tmp_path / "recordings").glob("selector*.rec"))]
+    reports = [replay_recording(path, "selector") for path in sorted((tmp_path / "recordings").glob("selector*.rec"))]
     assert len(reports) == 2
     for report in reports:
         assert report.identical, report.table()
         ((_, core),) = report.cores.items()
         assert core.faults == 0
         assert core.handled["Feedback"] >= 40
-        assert core.handled["Found"] > 0
+        assert core.handled["RecordsRead"] > 0

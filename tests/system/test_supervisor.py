@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horologe_cli.local.supervisor import AT_ONCE, LONGEST_DELAY_S, STEADY_S, Backoff, ChildSpec, Exit, Supervisor
+from horologe_cli.local.supervisor import (
+    IMMEDIATE_RESTARTS,
+    MAX_DELAY_S,
+    STEADY_S,
+    ChildExit,
+    ChildSpec,
+    RestartBackoff,
+    Supervisor,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +53,7 @@ class Said:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.exits: list[Exit] = []
+        self.exits: list[ChildExit] = []
         self._news = threading.Condition()
 
     def line(self, name: str, line: str) -> None:
@@ -53,7 +61,7 @@ class Said:
             self.lines.append(line)
             self._news.notify_all()
 
-    def exit(self, exit: Exit) -> None:
+    def exit(self, exit: ChildExit) -> None:
         with self._news:
             self.exits.append(exit)
             self._news.notify_all()
@@ -107,7 +115,7 @@ def test_a_killed_child_is_started_again(supervise: Callable[..., Supervisor], s
     assert second["a"] != first["a"]
     assert second["b"] == first["b"]
     assert supervisor.restarts() == {"a": 1, "b": 0}
-    assert said.exits == [Exit("a", -signal.SIGKILL, False)]
+    assert said.exits == [ChildExit("a", -signal.SIGKILL, False)]
 
 
 def test_children_are_drained_stage_by_stage(supervise: Callable[..., Supervisor], said: Said) -> None:
@@ -137,12 +145,12 @@ def test_a_crash_loop_is_reported_and_slows_down(supervise: Callable[..., Superv
 
 
 def test_delays_grow_to_a_bound_and_start_anew_after_a_steady_life() -> None:
-    backoff = Backoff()
-    delays = [backoff.delay_s(0.1) for _ in range(AT_ONCE + 10)]
-    assert delays[:AT_ONCE] == [0.0] * AT_ONCE
-    assert delays[AT_ONCE] > 0
+    backoff = RestartBackoff()
+    delays = [backoff.delay_s(0.1) for _ in range(IMMEDIATE_RESTARTS + 10)]
+    assert delays[:IMMEDIATE_RESTARTS] == [0.0] * IMMEDIATE_RESTARTS
+    assert delays[IMMEDIATE_RESTARTS] > 0
     assert delays == sorted(delays)
-    assert delays[-1] == LONGEST_DELAY_S
+    assert delays[-1] == MAX_DELAY_S
     assert backoff.delay_s(STEADY_S) == 0.0
 
 

@@ -1,4 +1,4 @@
-"""A frontend and a selector with applications, in virtual time, while what is between and behind them fails."""
+"""A frontend and a selector with applications in virtual time, while links, selector and models fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from builders import a_spec, a_state, a_tensor, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -44,7 +44,7 @@ OK = int(Status.OK)
 
 
 class Town:
-    """Letters take `way_ns` between frontend and selector; the controller and its workers are the test's."""
+    """Frontend and selector with a link latency of `way_ns`. The test plays the controller and its workers."""
 
     def __init__(self) -> None:
         self.now_ns = s(100)
@@ -58,13 +58,13 @@ class Town:
         self.answers: dict[int, list[tuple[int, Answer]]] = {}
         self.acknowledged: dict[int, list[Acknowledged]] = {}
         self.deadlines: dict[int, int] = {}
-        """The deadlines of requests."""
+        """Return the deadlines of open requests."""
         self.given: list[int] = []
         self.names: list[bytes] = []
         self.number = 0
         self.catalogue = Models(0, tuple(a_state(a_spec(name)) for name in MODELS))
         for address in (CONTROLLER, WORKER):
-            self.frontend.handle(self.now_ns, address, Joined(address), ())
+            self.frontend.handle(self.now_ns, address, PeerConnected(address), ())
         self.frontend.handle(self.now_ns, CONTROLLER, self.catalogue, ())
         self.link()
         self.declare("exp4")
@@ -76,16 +76,16 @@ class Town:
 
     def link(self) -> None:
         for address in (FRONTEND, CONTROLLER):
-            self.selector.handle(self.now_ns, address, Joined(address), ())
+            self.selector.handle(self.now_ns, address, PeerConnected(address), ())
         self.selector.handle(self.now_ns, CONTROLLER, self.catalogue, ())
-        self.frontend.handle(self.now_ns, self.selector.address, Joined(self.selector.address), ())
+        self.frontend.handle(self.now_ns, self.selector.address, PeerConnected(self.selector.address), ())
 
     def die(self) -> None:
-        """The selector is killed, and is there again at once."""
+        """Kill the selector, and start a new one at once."""
         old = self.selector.address
         self.post = deque(one for one in self.post if old not in one[1:3])
         self.submits.clear()
-        self.frontend.handle(self.now_ns, old, Gone(old), ())
+        self.frontend.handle(self.now_ns, old, PeerDisconnected(old), ())
         self.selector = self.a_selector()
         self.link()
 
@@ -132,7 +132,7 @@ class Town:
             self.selector.handle(self.now_ns, CONTROLLER, Outcome(submit.id, int(Status.REFUSED), "no room"), ())
 
     def turn(self) -> None:
-        """All that is to be done now."""
+        """Process all events that are due."""
         for _ in range(50):
             moved = False
             for core in (self.selector, self.frontend):
@@ -195,16 +195,16 @@ class Town:
             self.deadlines.pop(self.number, None)
 
     def controller_restarts(self) -> None:
-        self.selector.handle(self.now_ns, CONTROLLER, Gone(CONTROLLER), ())
+        self.selector.handle(self.now_ns, CONTROLLER, PeerDisconnected(CONTROLLER), ())
         self.submits.clear()
-        self.selector.handle(self.now_ns, CONTROLLER, Joined(CONTROLLER), ())
+        self.selector.handle(self.now_ns, CONTROLLER, PeerConnected(CONTROLLER), ())
 
     def withdraw(self) -> None:
         self.number += 1
         self.frontend.handle(self.now_ns, CLIENT, Withdraw(self.number, "safe"), ())
 
     def step(self, name: str, value: Any) -> None:
-        """One thing that happens, and what follows at once."""
+        """Apply one event, and process its immediate consequences."""
         deeds: dict[str, Any] = {
             "ask": lambda: self.ask("safe", value),
             "brief": lambda: self.ask("safe", 1, value),
@@ -248,7 +248,7 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @given(STEPS)
-def test_whatever_fails_every_request_ends_once_in_time_and_nothing_stays(steps: list[tuple[str, Any]]) -> None:
+def test_every_request_ends_once_in_time_and_leaves_no_state(steps: list[tuple[str, Any]]) -> None:
     town = Town()
     for name, value in steps:
         town.step(name, value)
@@ -261,8 +261,8 @@ def test_whatever_fails_every_request_ends_once_in_time_and_nothing_stays(steps:
         assert at_ns <= deadline_ns or answer.status != OK
     assert all(len(town.acknowledged[number]) == 1 for number in town.given)
     assert len(town.frontend.staging) == 0
-    assert not len(town.selector.ensembles)
-    assert not list(town.selector.flights.waiters())
+    assert not len(town.selector.application_queries)
+    assert not list(town.selector.inflight.waiters())
     assert town.selector.drained()
     town.ask("safe", 9)
     town.run(ms(5))

@@ -8,7 +8,7 @@ import msgspec
 
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Models, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.cluster.cluster import Cluster
@@ -24,7 +24,7 @@ def a_controller(**settings: Any) -> Controller:
     settings = {"margin_ns": 0, "preload": False} | settings
     controller = Controller("controller/0#2", ControllerSettings(**settings), "host")
     for address in (FRONTEND, SELECTOR):
-        controller.handle(0, address, Joined(address, "host"), ())
+        controller.handle(0, address, PeerConnected(address, "host"), ())
     return controller
 
 
@@ -37,7 +37,7 @@ def register(
 ) -> None:
     """A first report, or another: the worker joins if it has not."""
     if worker not in controller.cluster.workers:
-        controller.handle(now_ns, worker, Joined(worker, "host"), ())
+        controller.handle(now_ns, worker, PeerConnected(worker, "host"), ())
     controller.handle(now_ns, worker, Register(shares or (Share(0, "cpu", 10),), reports), ())
     tick(controller, now_ns)
 
@@ -186,7 +186,7 @@ def test_a_worker_without_all_batch_sizes_is_not_given_the_model_and_it_is_said_
     submit(controller, *range(20))
     assert sent(controller, Infer, WORKER)
     assert not sent(controller, Infer, OTHER)
-    controller.handle(1, WORKER, Gone(WORKER), ())
+    controller.handle(1, WORKER, PeerDisconnected(WORKER), ())
     tick(controller, 1)
     assert state(controller) == ("READY", ""), "now it is the one that says what the model is"
     assert [load.model for load in sent(controller, Load, OTHER)] == ["sum/1"]
@@ -282,7 +282,7 @@ def test_gauges_end_with_what_they_are_of() -> None:
         ("horologe_device_slowness", "worker/0", "0"),
     )
     assert {waiting, slowness} <= set(controller.stats.values)
-    controller.handle(s(1), WORKER, Gone(WORKER), ())
+    controller.handle(s(1), WORKER, PeerDisconnected(WORKER), ())
     tick(controller, s(1))
     controller.refresh_stats()
     assert waiting in controller.stats.values

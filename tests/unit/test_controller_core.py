@@ -8,7 +8,7 @@ import pytest
 
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Admit,
@@ -48,7 +48,7 @@ def a_controller(scheduler: str = "edf", reports: Any = None, pages: int = 64, *
     """One worker with one share whose models are all loaded."""
     controller = Controller("controller/0#1", ControllerSettings(scheduler=scheduler, margin_ns=0, **settings), "host")
     for address in (FRONTEND, SELECTOR):
-        controller.handle(0, address, Joined(address, "host"), ())
+        controller.handle(0, address, PeerConnected(address, "host"), ())
     join(controller, WORKER, reports, pages)
     for _ in range(len(reports or [1])):
         for load in sent(controller, Load, WORKER):
@@ -58,7 +58,7 @@ def a_controller(scheduler: str = "edf", reports: Any = None, pages: int = 64, *
 
 
 def join(controller: Controller, worker: str, reports: Any = None, pages: int = 64, now_ns: int = 0) -> None:
-    controller.handle(now_ns, worker, Joined(worker, "host"), ())
+    controller.handle(now_ns, worker, PeerConnected(worker, "host"), ())
     controller.handle(now_ns, worker, Register((Share(0, "cpu", pages),), tuple(reports or [a_report()])), ())
     controller.tick(now_ns)
 
@@ -234,7 +234,7 @@ def test_the_requests_of_a_dead_worker_go_to_another() -> None:
     join(controller, "worker/1#1", now_ns=ms(1))
     for load in sent(controller, Load, "worker/1"):
         controller.handle(ms(2), "worker/1#1", Result(load.action_id, Status.OK, ms(1), ms(2)), ())
-    controller.handle(ms(3), WORKER, Gone(WORKER), ())
+    controller.handle(ms(3), WORKER, PeerDisconnected(WORKER), ())
     controller.tick(ms(3))
     (again,) = sent(controller, Infer, "worker/1#1")
     assert again.rows == infer.rows
@@ -244,7 +244,7 @@ def test_the_requests_of_a_dead_worker_go_to_another() -> None:
 
 def test_without_workers_requests_wait_until_they_cannot() -> None:
     controller = a_controller()
-    controller.handle(0, WORKER, Gone(WORKER), ())
+    controller.handle(0, WORKER, PeerDisconnected(WORKER), ())
     states = sent(controller, Models, FRONTEND)[-1].models
     assert [state.state for state in states] == ["LOADING"]
     submit(controller, 1, budget_ms=50)
@@ -331,7 +331,7 @@ def test_cancelled_requests_leave_the_queue() -> None:
 def test_a_dead_selectors_requests_are_dropped() -> None:
     controller = a_controller()
     submit(controller, 1, 2, 3)
-    controller.handle(1, SELECTOR, Gone(SELECTOR), ())
+    controller.handle(1, SELECTOR, PeerDisconnected(SELECTOR), ())
     assert controller.pending() == 0
     controller.check()
 
@@ -408,9 +408,9 @@ def test_a_model_that_does_not_load_is_withdrawn_with_its_reason() -> None:
 
 def test_windows_are_in_the_workers_clock() -> None:
     controller = Controller("controller/0#1", ControllerSettings(scheduler="edf", margin_ns=0), "host")
-    controller.handle(0, FRONTEND, Joined(FRONTEND, "host"), ())
-    controller.handle(0, SELECTOR, Joined(SELECTOR, "host"), ())
-    controller.handle(0, WORKER, Joined(WORKER, "elsewhere"), ())
+    controller.handle(0, FRONTEND, PeerConnected(FRONTEND, "host"), ())
+    controller.handle(0, SELECTOR, PeerConnected(SELECTOR, "host"), ())
+    controller.handle(0, WORKER, PeerConnected(WORKER, "elsewhere"), ())
     controller.handle(0, WORKER, Register((Share(0, "cpu", 4, ("sum/1",)),), (a_report(),)), ())
     controller.tick(0)
     (ping,) = sent(controller, Ping, WORKER)

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import typer
 
-from horologe_cli.local.topology import sections
+from horologe_cli.local.topology import settings_sections
 from horologe_cli.main import app
 from horologe_common import wire
 from horologe_gpu_worker.repository.manifest import Manifest
@@ -73,7 +73,7 @@ def test_a_setting_without_a_docstring_is_an_error(
         """Something."""
         silent: int = 2
 
-    monkeypatch.setattr(generate, "sections", lambda: {"bare": Bare})
+    monkeypatch.setattr(generate, "settings_sections", lambda: {"bare": Bare})
     assert generate.main(["--check"]) == 1
     assert "bare.silent" in capsys.readouterr().err
 
@@ -113,7 +113,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_settings_that_pages_name_exist(page: Path) -> None:
-    known = {f"{section}.{name}" for section, kind in sections().items() for name in kind.__struct_fields__}
+    known = {f"{section}.{name}" for section, kind in settings_sections().items() for name in kind.__struct_fields__}
     text = page.read_text(encoding="utf-8")
     named = re.findall(r"--set[ =]([a-z]+\.[a-z_]+)=", text)
     variables = {f"HOROLOGE_{name.replace('.', '_').upper()}": name for name in known}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from builders import sent
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.wire import (
     ApplicationInfo,
@@ -32,7 +32,7 @@ def test_at_the_deadline_what_is_there_is_combined() -> None:
     answer, values = desk.answer()
     assert (values, answer.models, answer.missing) == ([3], ("a",), ("b", "c"))
     assert answer.confidence == pytest.approx(1 / 3)
-    assert answer.lingers
+    assert answer.inputs_retained
     desk.lands("b", 4)
     assert not desk.answers()
     assert not sent(desk.selector, Release)
@@ -145,12 +145,12 @@ def test_shadows_are_asked_but_not_waited_for_nor_answered_from() -> None:
     assert not desk.submits["a"].best_effort
     desk.lands("a", 3)
     answer, values = desk.answer()
-    assert (values, answer.models, answer.lingers) == ([3], ("a",), True)
+    assert (values, answer.models, answer.inputs_retained) == ([3], ("a",), True)
     desk.lands("b", 3)
     assert sent(desk.selector, Release) == [Release((1,))]
     desk.tell(FRONTEND, ApplicationInfo(9, "digits"))
     ((state,),) = [told.applications for told in sent(desk.selector, Applications) if told.id == 9]
-    shadow = state.standings[1]
+    shadow = state.statistics[1]
     assert (shadow.model, shadow.shadow, shadow.answered, shadow.agreed) == ("b", True, 1, 1)
 
 
@@ -179,8 +179,8 @@ def test_a_cancelled_query_frees_everything() -> None:
 def test_a_frontend_that_goes_takes_its_queries_with_it() -> None:
     desk = Asked(models=("a", "b"))
     desk.ask()
-    desk.tell(FRONTEND, Gone(FRONTEND))
-    assert not desk.selector.ensembles
+    desk.tell(FRONTEND, PeerDisconnected(FRONTEND))
+    assert not desk.selector.application_queries
     desk.selector.check()
 
 
@@ -203,7 +203,7 @@ def test_a_selector_restored_from_a_snapshot_goes_on_with_what_was_asked(task: s
     answer, _ = desk.answer()
     assert (answer.status, answer.models) == (0, ("a", "b"))
     desk.selector.check()
-    assert desk.selector.registry.running["digits"].loss(3.0, 3.5) == (1.0 if task == "classes" else 0.5)
+    assert desk.selector.registry.active["digits"].loss(3.0, 3.5) == (1.0 if task == "classes" else 0.5)
 
 
 @given(
@@ -234,8 +234,8 @@ def test_one_answer_and_one_release_whatever_happens(events: list[str], default:
     if answered or not cancel:
         answer, _ = desk.answer()
         assert answer.status == 0 or not default
-        assert bool(sent(desk.selector, Release)) == (answer.lingers or cancel)
+        assert bool(sent(desk.selector, Release)) == (answer.inputs_retained or cancel)
     else:
         assert not desk.answers()
-    assert not desk.selector.ensembles
+    assert not desk.selector.application_queries
     desk.selector.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from horologe_common.clock import ms, s
-from horologe_common.latency import AGE_NS, Rolling
+from horologe_common.latency import AGE_NS, RollingQuantile
 from horologe_controller.core.cluster.estimates import PROFILE_PART, TRIAL_EXECS, TRIAL_NS, Estimate
 
 FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
@@ -11,7 +11,7 @@ FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
 
 def an_estimate(*took_ns: int, now_ns: int = 0) -> Estimate:
     """Of a profile of 5 ms and 9 ms, with these measurements of batches of one, on a share as fast as profiled."""
-    pace = Rolling(age_ns=s(10), quantile=0.5)
+    pace = RollingQuantile(age_ns=s(10), quantile=0.5)
     for _ in range(5):
         pace.observe(now_ns, 1000)
     estimate = Estimate({0: ms(4), 1: FAST_NS, 2: ms(9)}, pace)

@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as hnp
 
 from horologe_common.models import DTYPES
 from horologe_common.status import HorologeError, InvalidInput, TooLarge
-from horologe_common.wire import Answer, Cancel, Letter, Ping, Predict, Ship, Shipped, Tensor
-from horologe_common.wire.frames import GLUE_BELOW, array_of, concat_rows, header_of, pack, unpack
+from horologe_common.wire import Answer, Cancel, Envelope, Ping, Predict, Ship, Shipped, Tensor
+from horologe_common.wire.frames import GLUE_BELOW, concat_rows, decode_array, encode_array, pack, unpack
 
 LIMIT = 1 << 16
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -31,10 +31,10 @@ def a_packet(*messages: list[np.ndarray[Any, Any]]) -> list[bytes]:
     """One Predict per list of arrays."""
     predicts, buffers = [], []
     for number, inputs in enumerate(messages):
-        tensors = [header_of(f"t{at}", array) for at, array in enumerate(inputs)]
+        tensors = [encode_array(f"t{at}", array) for at, array in enumerate(inputs)]
         predicts.append(Predict(number, "m", "", 0, tuple(header for header, _ in tensors)))
         buffers += [payload for _, payload in tensors]
-    return [bytes(frame) for frame in pack([Letter("to", "sender", list(predicts))], buffers)]
+    return [bytes(frame) for frame in pack([Envelope("to", "sender", list(predicts))], buffers)]
 
 
 @given(st.lists(st.lists(arrays | strings, max_size=3), max_size=3))
@@ -44,7 +44,7 @@ def test_what_is_packed_comes_out(messages: list[list[np.ndarray[Any, Any]]]) ->
     for (to, sender, message, buffers), inputs in zip(arrived, messages, strict=True):
         assert (to, sender) == ("to", "sender")
         for header, buffer, array in zip(message.inputs, buffers, inputs, strict=True):
-            came = array_of(header, buffer)
+            came = decode_array(header, buffer)
             assert came.shape == array.shape
             assert came.dtype == array.dtype
             assert np.array_equal(came, array)
@@ -61,42 +61,42 @@ def test_small_tensors_share_a_frame_and_large_ones_do_not() -> None:
 
 
 def test_every_kind_of_message_with_tensors_gets_its_own() -> None:
-    header, payload = header_of("x", np.arange(4, dtype=np.int32))
+    header, payload = encode_array("x", np.arange(4, dtype=np.int32))
     messages: list[Any] = [
         Ping(1),
         Answer(1, 0, (header,)),
         Ship(2, "h", (Shipped(1, (header,)), Shipped(2, (header,)))),
         Cancel((1,)),
     ]
-    arrived = unpack(pack([Letter("", "", messages)], [payload] * 3), LIMIT)
+    arrived = unpack(pack([Envelope("", "", messages)], [payload] * 3), LIMIT)
     assert [len(buffers) for *_, buffers in arrived] == [0, 1, 2, 0]
 
 
 def test_any_layout_arrives_as_little_endian_rows() -> None:
     array = np.arange(12, dtype=">f4").reshape(3, 4).T
-    header, payload = header_of("x", array)
+    header, payload = encode_array("x", array)
     assert header == Tensor("x", "FP32", (4, 3), 48)
     assert bytes(payload) == array.astype("<f4").tobytes()
 
 
 def test_a_contiguous_array_is_not_copied() -> None:
     array = np.zeros(8, np.float32)
-    _, payload = header_of("x", array)
+    _, payload = encode_array("x", array)
     array[0] = 1
-    assert array_of(Tensor("x", "FP32", (8,), 32), payload)[0] == 1
+    assert decode_array(Tensor("x", "FP32", (8,), 32), payload)[0] == 1
 
 
 def test_strings_of_any_kind_become_bytes() -> None:
     for array in (np.array(["é", ""]), np.array(["é", ""], object), np.array(["é".encode(), b""], object)):
-        header, payload = header_of("s", array)
+        header, payload = encode_array("s", array)
         assert (header.datatype, header.shape) == ("BYTES", (2,))
-        assert list(array_of(header, payload)) == ["é".encode(), b""]
+        assert list(decode_array(header, payload)) == ["é".encode(), b""]
 
 
 @pytest.mark.parametrize("array", [np.zeros(2, np.complex64), np.zeros(2, "M8[s]"), np.array([1, None], object)])
 def test_what_the_protocol_has_no_datatype_for_is_refused(array: np.ndarray[Any, Any]) -> None:
     with pytest.raises(InvalidInput, match="input 'x'"):
-        header_of("x", array)
+        encode_array("x", array)
 
 
 LIES = [
@@ -126,12 +126,12 @@ def test_a_header_that_lies_is_invalid_input(tensors: list[Any], bodies: list[by
 @pytest.mark.parametrize("body", [b"\x05\0\0\0abc", b"\xff\xff\xff\xffabcd", b"\0\0\0\0\0\0\0\0", b"\1\0\0\0ab"])
 def test_strings_that_do_not_fill_their_bytes_are_invalid_input(body: bytes) -> None:
     with pytest.raises(InvalidInput, match="BYTES"):
-        array_of(Tensor("s", "BYTES", (1,), len(body)), body)
+        decode_array(Tensor("s", "BYTES", (1,), len(body)), body)
 
 
 def test_an_empty_tensor_too_large_for_an_array_is_invalid_input() -> None:
     with pytest.raises(InvalidInput, match="shape"):
-        array_of(Tensor("x", "FP32", (0, 1 << 40, 1 << 40), 0), b"")
+        decode_array(Tensor("x", "FP32", (0, 1 << 40, 1 << 40), 0), b"")
 
 
 def test_a_packet_without_frames_is_invalid_input() -> None:
@@ -154,7 +154,7 @@ def test_random_headers_and_bodies_raise_nothing_else(tensors: list[Any], bodies
         for arrival in unpack([msgpack.packb([["", "", [[2, 1, 0, tensors]]]]), *bodies], LIMIT):
             message: Any = arrival[2]
             for header, buffer in zip(message.outputs, arrival[3], strict=True):
-                assert array_of(header, buffer).shape == header.shape
+                assert decode_array(header, buffer).shape == header.shape
     except InvalidInput:
         pass
 

@@ -27,7 +27,7 @@ from frontend_builders import (
 )
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.models import TensorSpec
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -171,7 +171,7 @@ def test_inputs_linger_until_the_selector_releases_them() -> None:
     frontend = a_frontend()
     query = ask(frontend)
     assert query is not None
-    frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, lingers=True), ())
+    frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, inputs_retained=True), ())
     frontend.check()
     frontend.handle(NOW + ms(6), CONTROLLER, Dispatch(1, WORKER, (query.id,)), ())
     assert sent(frontend, Ship, WORKER)[0].items
@@ -187,14 +187,14 @@ def test_nothing_lingers_for_ever(end: str) -> None:
     frontend = a_frontend()
     query = ask(frontend)
     assert query is not None
-    frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, lingers=True), ())
+    frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, inputs_retained=True), ())
     if end == "time":
         frontend.tick(NOW + ms(500))
         frontend.tick(NOW + s(1))
         assert frontend.wakeup_ns() == NOW + ms(40) + s(1)
         frontend.tick(NOW + ms(40) + s(1))
     else:
-        frontend.handle(NOW + ms(6), SELECTOR, Gone(SELECTOR), ())
+        frontend.handle(NOW + ms(6), SELECTOR, PeerDisconnected(SELECTOR), ())
     assert len(frontend.staging) == 0
     frontend.check()
 
@@ -225,7 +225,7 @@ def test_metrics_are_of_declared_applications_only() -> None:
 
 def test_a_profiler_sees_the_models_that_were_asked() -> None:
     frontend = a_frontend(sample_burst=1)
-    frontend.handle(NOW, "profiler/0#1", Joined("profiler/0#1"), ())
+    frontend.handle(NOW, "profiler/0#1", PeerConnected("profiler/0#1"), ())
     for at_ns in (NOW, NOW + ms(1)):
         query = ask(frontend, now_ns=at_ns)
         assert query is not None
@@ -259,15 +259,15 @@ def test_every_request_and_every_feedback_has_one_end_and_nothing_is_left(steps:
                 given_ += 1
             case "answer" | "linger":
                 for key in queries[-2:]:
-                    frontend.handle(now_ns, SELECTOR, Answer(key, 0, lingers=step == "linger"), ())
+                    frontend.handle(now_ns, SELECTOR, Answer(key, 0, inputs_retained=step == "linger"), ())
             case "acknowledge":
                 for key in told[-2:]:
                     frontend.handle(now_ns, SELECTOR, Acknowledged(key, (0,)), ())
             case "release":
                 frontend.handle(now_ns, SELECTOR, Release(tuple(queries[-2:])), ())
             case "gone":
-                frontend.handle(now_ns, SELECTOR, Gone(SELECTOR), ())
-                frontend.handle(now_ns, SELECTOR, Joined(SELECTOR), ())
+                frontend.handle(now_ns, SELECTOR, PeerDisconnected(SELECTOR), ())
+                frontend.handle(now_ns, SELECTOR, PeerConnected(SELECTOR), ())
                 announce(frontend, SAFE, BARE)
             case "wait":
                 now_ns += s(12)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.applications import NAME_LIMIT
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Admit,
@@ -42,7 +42,7 @@ def a_frontend(spec: Any = None, **settings: Any) -> Frontend:
     """Connected to everything, one model known."""
     frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
     for address in (SELECTOR, CONTROLLER, WORKER):
-        frontend.handle(0, address, Joined(address), ())
+        frontend.handle(0, address, PeerConnected(address), ())
     frontend.handle(0, CONTROLLER, Models(0, (a_state(spec),)), ())
     return frontend
 
@@ -176,7 +176,7 @@ def test_cancel_and_disconnect_end_a_request_without_an_answer() -> None:
     ask(frontend, a_predict(2))
     queries = sent(frontend, Query)
     frontend.handle(1, CLIENT, Cancel((1,)), ())
-    frontend.handle(1, CLIENT, Gone(CLIENT), ())
+    frontend.handle(1, CLIENT, PeerDisconnected(CLIENT), ())
     assert frontend.pending() == 0
     assert not sent(frontend, Answer)
     assert [message.ids for message in sent(frontend, Cancel, SELECTOR)] == [(queries[0].id,), (queries[1].id,)]
@@ -189,8 +189,8 @@ def test_a_new_selector_is_asked_again_with_what_is_left() -> None:
     frontend = a_frontend()
     ask(frontend, a_predict(7))
     (first,) = sent(frontend, Query)
-    frontend.handle(ms(10), SELECTOR, Gone(SELECTOR), ())
-    frontend.handle(ms(30), "selector/0#2", Joined("selector/0#2"), ())
+    frontend.handle(ms(10), SELECTOR, PeerDisconnected(SELECTOR), ())
+    frontend.handle(ms(30), "selector/0#2", PeerConnected("selector/0#2"), ())
     (again,) = sent(frontend, Query, "selector/0#2")
     assert again.id == first.id
     assert again.budget_ns == ms(70)
@@ -221,8 +221,8 @@ def test_questions_about_models_and_cluster() -> None:
 
 def test_a_question_without_a_controller_is_answered() -> None:
     frontend = a_frontend()
-    frontend.handle(0, CONTROLLER, Gone(CONTROLLER), ())
-    assert not frontend.ready()
+    frontend.handle(0, CONTROLLER, PeerDisconnected(CONTROLLER), ())
+    assert not frontend.is_ready()
     frontend.handle(0, CLIENT, Admit(4, "sum", "", True), ())
     assert sent(frontend, Models, CLIENT)[0].status == Status.LOST
 
@@ -242,7 +242,7 @@ def test_draining_refuses_and_finishes() -> None:
     ask(frontend, a_predict(1))
     (query,) = sent(frontend, Query)
     frontend.drain()
-    assert not frontend.ready()
+    assert not frontend.is_ready()
     assert not frontend.drained()
     ask(frontend, a_predict(2))
     assert sent(frontend, Answer)[0].status == Status.REFUSED
@@ -273,16 +273,16 @@ def test_every_request_has_exactly_one_answer_whatever_happens(events: list[tupl
             ask(frontend, a_predict(asked), now_ns)
         elif kind == "answer":
             frontend.handle(now_ns, selector, Answer(pick + 1, 0), ())
-        elif kind == "cancel" and any(request.client_id == pick for request in frontend._book):
+        elif kind == "cancel" and any(request.client_id == pick for request in frontend._requests):
             cancelled.add(pick)
             frontend.handle(now_ns, CLIENT, Cancel((pick,)), ())
         elif kind == "gone":
-            frontend.handle(now_ns, selector, Gone(selector), ())
+            frontend.handle(now_ns, selector, PeerDisconnected(selector), ())
         elif kind == "joined":
             selectors += 1
-            frontend.handle(now_ns, f"selector/0#{selectors}", Joined(f"selector/0#{selectors}"), ())
+            frontend.handle(now_ns, f"selector/0#{selectors}", PeerConnected(f"selector/0#{selectors}"), ())
         elif kind == "release":
-            frontend.handle(now_ns, selector, Release((pick,)), ()) if pick in frontend._lingering else None
+            frontend.handle(now_ns, selector, Release((pick,)), ()) if pick in frontend._retained_inputs else None
         elif kind == "dispatch":
             frontend.handle(now_ns, CONTROLLER, Dispatch(1, WORKER, (pick,)), ())
         frontend.tick(now_ns)

@@ -9,7 +9,7 @@ import pytest
 from builders import sent
 from frontend_builders import BARE, CLIENT, NOW, SAFE, SELECTOR, a_frontend, announce, ask, give, item, the_answer
 from horologe_common.applications import Application
-from horologe_common.core.protocol import Gone
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -34,11 +34,11 @@ def test_declarations_are_the_selectors_affair(message: Any) -> None:
     (answer,) = sent(frontend, Applications, CLIENT)
     assert (answer.id, answer.applications, answer.status) == (3, told.applications, Status.OK)
     frontend.handle(NOW, CLIENT, message, ())
-    frontend.handle(NOW, SELECTOR, Gone(SELECTOR), ())
+    frontend.handle(NOW, SELECTOR, PeerDisconnected(SELECTOR), ())
     frontend.handle(NOW, CLIENT, message, ())
     went, away = sent(frontend, Applications, CLIENT)
     assert (went.status, away.status) == (Status.LOST, Status.LOST)
-    assert (went.reason, away.reason) == ("the selector went away", "the selector is away")
+    assert (went.reason, away.reason) == ("the selector disconnected", "the selector is not connected")
 
 
 @pytest.mark.parametrize("context", ["u" * 129, "u\0"])
@@ -61,7 +61,7 @@ def test_questions_that_are_open_are_bounded() -> None:
     assert len(sent(frontend, ApplicationInfo, SELECTOR)) == 2
     (told,) = sent(frontend, Applications, CLIENT)
     assert (told.id, told.status) == (2, Status.LOST)
-    assert told.reason == "the selector has 2 questions open already"
+    assert told.reason == "the selector has 2 pending calls already"
 
 
 def test_a_declaration_that_contradicts_itself_goes_no_further() -> None:

@@ -9,10 +9,10 @@ from builders import a_tensor, sent, some_bytes
 from frontend_builders import CLIENT, NOW, SELECTOR, a_frontend, ask, defaulted, the_answer
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Predict, Query, Release
-from horologe_frontend.core.default_lead import Lag
+from horologe_frontend.core.default_lead import DefaultLead
 from horologe_frontend.core.frontend import Frontend
 
 
@@ -20,10 +20,10 @@ from horologe_frontend.core.frontend import Frontend
 def test_a_selector_that_does_not_answer_means_the_default_in_time(selector: str) -> None:
     frontend = a_frontend()
     if selector == "never there":
-        frontend.handle(NOW, SELECTOR, Gone(SELECTOR), ())
+        frontend.handle(NOW, SELECTOR, PeerDisconnected(SELECTOR), ())
     query = ask(frontend, rows=2)
     if selector == "gone":
-        frontend.handle(NOW + ms(1), SELECTOR, Gone(SELECTOR), ())
+        frontend.handle(NOW + ms(1), SELECTOR, PeerDisconnected(SELECTOR), ())
     wakeup_ns = frontend.wakeup_ns()
     assert wakeup_ns == NOW + ms(38)
     frontend.tick(wakeup_ns)
@@ -40,7 +40,7 @@ def test_the_default_is_better_than_a_refusal(status: Status) -> None:
     frontend = a_frontend()
     query = ask(frontend)
     assert query is not None
-    frontend.handle(NOW + ms(1), SELECTOR, Answer(query.id, int(status), reason="no worker", lingers=True), ())
+    frontend.handle(NOW + ms(1), SELECTOR, Answer(query.id, int(status), reason="no worker", inputs_retained=True), ())
     assert defaulted(frontend)["prediction"] == [7]
     assert query.id in frontend.staging
     frontend.check()
@@ -58,7 +58,7 @@ def test_an_answer_after_the_default_is_dropped() -> None:
     assert query is not None
     frontend.tick(NOW + ms(39))
     assert the_answer(frontend).defaulted
-    frontend.handle(NOW + ms(39), SELECTOR, Answer(query.id, 0, lingers=True), ())
+    frontend.handle(NOW + ms(39), SELECTOR, Answer(query.id, 0, inputs_retained=True), ())
     assert not sent(frontend, Answer)
     assert query.id in frontend.staging
     frontend.handle(NOW + ms(39), SELECTOR, Release((query.id,)), ())
@@ -133,21 +133,21 @@ def test_a_default_is_late_only_after_the_deadline(at_ns: int, status: Status) -
 
 
 def test_requests_that_are_due_at_once_do_not_hide_a_stall() -> None:
-    lag = Lag(ms(2))
-    lag.lead_ns(0)
-    lag.tick(ms(50) + ms(9))
+    lead = DefaultLead(ms(2))
+    lead.lead_ns(0)
+    lead.measure_delay(ms(50) + ms(9))
     for at_ns in range(ms(60), ms(61), 1000):
-        lag.lead_ns(at_ns)
-        lag.tick(at_ns)
-    assert lag.lead_ns(ms(61)) == ms(9)
+        lead.lead_ns(at_ns)
+        lead.measure_delay(at_ns)
+    assert lead.lead_ns(ms(61)) == ms(9)
 
 
 def test_a_stall_of_long_ago_is_forgotten_and_nothing_wakes_a_frontend_that_is_not_asked() -> None:
-    lag = Lag(ms(2))
-    lag.lead_ns(0)
-    lag.tick(ms(90))
-    assert lag.lead_ns(ms(90)) == ms(40)
-    while (at_ns := lag.next_ns()) is not None:
-        lag.tick(at_ns)
-    assert lag.next_ns() is None
-    assert lag.lead_ns(s(61)) == ms(2)
+    lead = DefaultLead(ms(2))
+    lead.lead_ns(0)
+    lead.measure_delay(ms(90))
+    assert lead.lead_ns(ms(90)) == ms(40)
+    while (at_ns := lead.timer_ns) is not None:
+        lead.measure_delay(at_ns)
+    assert lead.timer_ns is None
+    assert lead.lead_ns(s(61)) == ms(2)

@@ -11,7 +11,7 @@ from builders import a_tensor, sent, some_bytes
 from frontend_builders import CLIENT, NOW, SELECTOR, SPECS, a_frontend, acknowledged, ask, give, item
 from horologe_common.applications import Application
 from horologe_common.clock import s
-from horologe_common.core.protocol import Gone
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.models import TensorSpec
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Observation, Predict, Query, Release
@@ -140,7 +140,7 @@ def test_feedback_has_an_end_whatever_the_selector_does() -> None:
     frontend.tick(NOW + s(10))
     assert acknowledged(frontend)[0] == [Status.LOST, Status.INVALID_INPUT]
     give(frontend, item(1, inputs=(a_tensor(),)), buffers=[some_bytes()])
-    frontend.handle(NOW, SELECTOR, Gone(SELECTOR), ())
+    frontend.handle(NOW, SELECTOR, PeerDisconnected(SELECTOR), ())
     assert acknowledged(frontend)[0] == [Status.LOST]
     assert len(frontend.staging) == 0
     assert give(frontend, item()) is None

@@ -13,8 +13,8 @@ from builders import a_spec, a_tensor, sent, some_bytes
 from frontend_builders import BARE, CLIENT, NOW, SAFE, SELECTOR, a_frontend, acknowledged, announce, ask, give, item
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone, Joined, instance
-from horologe_common.prediction_id import mark
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance
+from horologe_common.prediction_id import selector_mark
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -29,14 +29,14 @@ from horologe_common.wire import (
     Release,
 )
 from horologe_frontend.core.frontend import Frontend
-from horologe_frontend.core.selector_routing import chosen
+from horologe_frontend.core.selector_routing import highest_ranked
 
 OTHER = "selector/1#1"
 BYTES = some_bytes()
 
 
 def join(frontend: Frontend, address: str, *applications: Application) -> None:
-    frontend.handle(NOW, address, Joined(address), ())
+    frontend.handle(NOW, address, PeerConnected(address), ())
     announce(frontend, *applications, selector=address)
 
 
@@ -58,8 +58,8 @@ def test_a_new_selector_is_asked_when_it_knows_its_applications() -> None:
     frontend = a_frontend()
     first = ask(frontend)
     assert first is not None
-    frontend.handle(NOW, SELECTOR, Gone(SELECTOR), ())
-    frontend.handle(NOW, "selector/0#2", Joined("selector/0#2"), ())
+    frontend.handle(NOW, SELECTOR, PeerDisconnected(SELECTOR), ())
+    frontend.handle(NOW, "selector/0#2", PeerConnected("selector/0#2"), ())
     assert not sent(frontend, Query)
     assert give(frontend, item()) is None
     assert acknowledged(frontend)[0] == [Status.REFUSED]
@@ -75,11 +75,11 @@ def test_a_selector_that_was_left_for_another_does_not_release_what_that_one_nee
     assert first is not None
     assert second is None, "the same id of the same client"
     join(frontend, OTHER, BARE)
-    frontend.handle(NOW, SELECTOR, Gone(SELECTOR), ())
+    frontend.handle(NOW, SELECTOR, PeerDisconnected(SELECTOR), ())
     (again,) = sent(frontend, Query, OTHER)
     frontend.handle(NOW, SELECTOR, Release((again.id,)), ())
     assert again.id in frontend.staging
-    frontend.handle(NOW, OTHER, Answer(again.id, 0, lingers=True), ())
+    frontend.handle(NOW, OTHER, Answer(again.id, 0, inputs_retained=True), ())
     frontend.handle(NOW, SELECTOR, Release((again.id,)), ())
     assert again.id in frontend.staging
     frontend.handle(NOW, OTHER, Release((again.id,)), ())
@@ -98,18 +98,18 @@ ADDRESSES = st.lists(st.integers(0, 9), min_size=1, unique=True).map(
 @given(ADDRESSES, st.binary(max_size=8), st.data())
 def test_only_what_one_had_moves_when_it_goes_and_comes_back(addresses: list[str], key: bytes, data: Any) -> None:
     gone = data.draw(st.sampled_from(addresses))
-    before = chosen(addresses, key)
-    after = chosen([one for one in addresses if one != gone], key)
+    before = highest_ranked(addresses, key)
+    after = highest_ranked([one for one in addresses if one != gone], key)
     assert after != gone
     if before != gone:
         assert after == before
     reborn = [f"{gone}0", *[one for one in addresses if one != gone]]
-    assert chosen(reborn, key) == (before if before != gone else f"{gone}0")
+    assert highest_ranked(reborn, key) == (before if before != gone else f"{gone}0")
 
 
 def test_contexts_are_shared_out_fairly() -> None:
     addresses = [f"selector/{number}#1" for number in range(4)]
-    counts = Counter(chosen(addresses, f"digits\0user-{number}".encode()) for number in range(4000))
+    counts = Counter(highest_ranked(addresses, f"digits\0user-{number}".encode()) for number in range(4000))
     assert all(900 < count < 1100 for count in counts.values()), counts
 
 
@@ -148,7 +148,7 @@ def test_what_the_one_that_went_was_asked_is_asked_of_the_other_and_nothing_else
         name: dict[str, Any] = {"application": "bare", "context": f"user-{number}"} if number % 2 else {}
         frontend.handle(NOW, CLIENT, Predict(number, "" if name else "one", "", ms(50), (a_tensor(),), **name), [BYTES])
     before = queries(frontend)
-    frontend.handle(NOW + ms(10), SELECTOR, Gone(SELECTOR), ())
+    frontend.handle(NOW + ms(10), SELECTOR, PeerDisconnected(SELECTOR), ())
     again = queries(frontend)
     assert {to for to, _ in again} == {OTHER}
     assert [query.id for _, query in again] == [query.id for to, query in before if to == SELECTOR]
@@ -168,7 +168,7 @@ def test_one_that_joins_is_asked_nothing_that_another_works_on() -> None:
     assert ask(frontend, "bare")
     join(frontend, OTHER)
     assert not queries(frontend)
-    frontend.handle(NOW, OTHER, Gone(OTHER), ())
+    frontend.handle(NOW, OTHER, PeerDisconnected(OTHER), ())
     assert not queries(frontend)
 
 
@@ -176,7 +176,7 @@ def test_an_application_that_only_the_one_that_went_knew_waits_for_the_other_to_
     frontend = a_frontend(SAFE)
     join(frontend, OTHER)
     assert ask(frontend)
-    frontend.handle(NOW, SELECTOR, Gone(SELECTOR), ())
+    frontend.handle(NOW, SELECTOR, PeerDisconnected(SELECTOR), ())
     assert not queries(frontend)
     announce(frontend, SAFE, selector=OTHER)
     ((to, _),) = queries(frontend)
@@ -187,9 +187,9 @@ def test_an_application_that_only_the_one_that_went_knew_waits_for_the_other_to_
 def test_what_one_that_has_gone_said_last_is_too_late() -> None:
     """A socket may be read after its end was noticed; nobody would ever take that back."""
     frontend = two()
-    frontend.handle(NOW, OTHER, Gone(OTHER), ())
+    frontend.handle(NOW, OTHER, PeerDisconnected(OTHER), ())
     announce(frontend, SAFE, BARE, selector=OTHER, revision=2)
-    assert frontend.declared.announcers("digits") == (SELECTOR,)
+    assert frontend.declared.serving_selectors("digits") == (SELECTOR,)
     assert ask(frontend)
     frontend.check()
 
@@ -208,13 +208,13 @@ def test_of_two_declarations_the_later_one_counts_and_is_served_by_those_who_kno
     assert {(to, query.budget_ns) for to, query in queries(frontend)} == {(OTHER, ms(70))}
     assert len(sent(frontend, ApplicationInfo, OTHER)) == 10
     announce(frontend, later, selector=SELECTOR, revision=2)
-    assert frontend.declared.announcers("bare") == (SELECTOR, OTHER)
+    assert frontend.declared.serving_selectors("bare") == (SELECTOR, OTHER)
 
 
 def test_what_is_withdrawn_is_gone_when_both_have_heard_of_it() -> None:
     frontend = two()
     announce(frontend, SAFE, selector=OTHER)
-    assert frontend.declared.announcers("bare") == (SELECTOR,)
+    assert frontend.declared.serving_selectors("bare") == (SELECTOR,)
     announce(frontend, SAFE)
     assert "bare" not in frontend.declared
 
@@ -224,7 +224,7 @@ def test_what_is_withdrawn_is_gone_when_both_have_heard_of_it() -> None:
 
 def test_feedback_goes_to_the_one_that_has_predicted_and_else_where_its_context_is() -> None:
     frontend = two()
-    named = {mark(who) + b"n" * 8 + bytes(32): who for who in (SELECTOR, OTHER)}
+    named = {selector_mark(who) + b"n" * 8 + bytes(32): who for who in (SELECTOR, OTHER)}
     unknown = [item(1, context=f"user-{number}", prediction=b"?" * 44) for number in range(10)]
     frontend.handle(NOW, CLIENT, Feedback(9, "bare", (*[item(1, prediction=name) for name in named], *unknown)), ())
     passed = {out.to: out.message for out in frontend.out if isinstance(out.message, Feedback)}
@@ -237,7 +237,7 @@ def test_feedback_goes_to_the_one_that_has_predicted_and_else_where_its_context_
     for to, query in queries(frontend):
         assert query.context in [one.context for one in passed[to].items]
     frontend.out.clear()
-    frontend.handle(NOW, OTHER, Gone(OTHER), ())
+    frontend.handle(NOW, OTHER, PeerDisconnected(OTHER), ())
     frontend.handle(NOW, SELECTOR, Acknowledged(passed[SELECTOR].id, (0,) * len(passed[SELECTOR].items)), ())
     statuses, reason = acknowledged(frontend)
     assert Counter(statuses) == {
@@ -245,7 +245,7 @@ def test_feedback_goes_to_the_one_that_has_predicted_and_else_where_its_context_
         Status.LOST: len(passed[OTHER].items),
     }
     assert statuses[:2] == [Status.OK, Status.LOST]
-    assert reason == "the selector went away"
+    assert reason == "the selector disconnected"
     frontend.handle(NOW, CLIENT, Feedback(9, "bare", tuple(item(1, prediction=name) for name in named)), ())
     (again,) = sent(frontend, Feedback, SELECTOR)
     assert len(again.items) == 2
@@ -283,11 +283,11 @@ def test_everything_has_one_end_whoever_comes_and_goes(steps: list[tuple[str, in
             case "answer" | "acknowledge":
                 for to, message in open_[-3:]:
                     if to in there and isinstance(message, Query):
-                        frontend.handle(now_ns, to, Answer(message.id, 0, lingers=step == "acknowledge"), ())
+                        frontend.handle(now_ns, to, Answer(message.id, 0, inputs_retained=step == "acknowledge"), ())
                     elif to in there:
                         frontend.handle(now_ns, to, Acknowledged(message.id, (0,) * len(message.items)), ())
             case "gone" if there:
-                frontend.handle(now_ns, "", Gone(there.pop(pick % len(there))), ())
+                frontend.handle(now_ns, "", PeerDisconnected(there.pop(pick % len(there))), ())
             case "joined" if len(there) < 2:
                 births += 1
                 free = "1" if any(instance(one) == "selector/0" for one in there) else "0"

@@ -6,7 +6,7 @@ from typing import Any
 
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Joined
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit
 from horologe_controller.core.controller import Controller
@@ -19,9 +19,9 @@ REPORTS = (a_report(), a_report(a_spec("other")))
 def a_controller(workers: int = 1, **settings: Any) -> Controller:
     """Nothing is loaded before it is asked for."""
     controller = Controller("controller/0#1", ControllerSettings(margin_ns=0, preload=False, **settings), "host")
-    controller.handle(0, "selector/0#1", Joined("selector/0#1", "host"), ())
+    controller.handle(0, "selector/0#1", PeerConnected("selector/0#1", "host"), ())
     for worker in WORKERS[:workers]:
-        controller.handle(0, worker, Joined(worker, "host"), ())
+        controller.handle(0, worker, PeerConnected(worker, "host"), ())
         register(controller, worker, 0)
     return controller
 

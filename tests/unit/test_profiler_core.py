@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.models import ModelSpec
-from horologe_common.recording.snapshot import light, restore, snapshot
+from horologe_common.recording.snapshot import restore, snapshot, strip_tensors
 from horologe_common.status import Status
 from horologe_common.wire import (
     Cancel,
@@ -26,7 +26,7 @@ from horologe_common.wire import (
     Ship,
     Submit,
 )
-from horologe_profiler.core.measurements import Kept
+from horologe_profiler.core.measurements import ProfilerState
 from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.settings import ProfilerSettings
 
@@ -37,7 +37,7 @@ def a_profiler(*specs: ModelSpec, **settings: Any) -> Profiler:
     """Connected, one model known."""
     profiler = Profiler("profiler/0#1", ProfilerSettings(**({"busy_share": 0.5, "busy_burst_ns": 0} | settings)))
     for address in (FRONTEND, CONTROLLER, WORKER):
-        profiler.handle(0, address, Joined(address), ())
+        profiler.handle(0, address, PeerConnected(address), ())
     announce(profiler, *(specs or (a_spec(batch_sizes=(1,)),)))
     return profiler
 
@@ -105,16 +105,16 @@ def test_what_was_learned_is_told_the_controller_and_kept() -> None:
     sent(profiler, Distributions)
     profiler.tick(now_ns + s(3))
     (message,) = sent(profiler, Distributions, CONTROLLER)
-    (part,) = message.parts
+    (part,) = message.histograms
     assert (message.model, part.application, part.length) == ("sum/1", "chat", 0)
     assert (part.edges_ns, part.counts) == ((ms(2), ms(2) + 1), (6,))
-    kept = sent(profiler, Kept, profiler.store)
-    assert len(kept[-1].parts[0][2]) == 6
+    kept = sent(profiler, ProfilerState, profiler.store)
+    assert len(kept[-1].windows[0][2]) == 6
     assert profiler.wakeup_ns() is None
 
 
 def test_it_is_told_seldom_and_only_when_changed() -> None:
-    profiler = a_profiler(publish_ns=s(5))
+    profiler = a_profiler(publish_interval_ns=s(5))
     learned(profiler, ms(1), 20)
     assert len(sent(profiler, Distributions)) == 1
     profiler.tick(s(6))
@@ -128,11 +128,11 @@ def test_a_new_controller_is_told_all_at_once() -> None:
     now_ns = learned(profiler, ms(2))
     profiler.tick(now_ns + s(3))
     sent(profiler, Distributions)
-    profiler.handle(now_ns, CONTROLLER, Gone(CONTROLLER), ())
-    profiler.handle(now_ns, "controller/0#2", Joined("controller/0#2"), ())
+    profiler.handle(now_ns, CONTROLLER, PeerDisconnected(CONTROLLER), ())
+    profiler.handle(now_ns, "controller/0#2", PeerConnected("controller/0#2"), ())
     profiler.tick(now_ns)
     (message,) = sent(profiler, Distributions, "controller/0#2")
-    assert sum(message.parts[0].counts) == 20
+    assert sum(message.histograms[0].counts) == 20
 
 
 def test_it_takes_no_more_than_its_share_of_a_device() -> None:
@@ -150,7 +150,7 @@ def test_it_takes_no_more_than_its_share_of_a_device() -> None:
 
 
 def test_at_first_more_is_run_at_once_and_in_the_long_run_no_more_than_the_share() -> None:
-    profiler = a_profiler(busy_share=0.1, busy_burst_ns=ms(95), enough=10**6)
+    profiler = a_profiler(busy_share=0.1, busy_burst_ns=ms(95), initial_runs=10**6)
     begun, now_ns = [], 0
     while now_ns < s(10):
         sample(profiler, now_ns)
@@ -174,7 +174,7 @@ def test_the_least_known_goes_first() -> None:
 
 
 def test_what_is_known_well_is_run_seldom() -> None:
-    profiler = a_profiler(enough=10, steady_ns=s(30))
+    profiler = a_profiler(initial_runs=10, rerun_interval_ns=s(30))
     now_ns = learned(profiler, ms(2), 10)
     sample(profiler, now_ns)
     assert sent(profiler, Submit) == []
@@ -184,14 +184,14 @@ def test_what_is_known_well_is_run_seldom() -> None:
 
 
 def test_another_application_and_other_lengths_are_not_known_by_that() -> None:
-    profiler = a_profiler(enough=10)
+    profiler = a_profiler(initial_runs=10)
     now_ns = learned(profiler, ms(2), 10)
     now_ns = run(profiler, now_ns, ms(2), application="search")
     run(profiler, now_ns, ms(2), length=40)
 
 
 def test_a_row_is_also_run_in_batches_of_itself_as_far_as_they_are_short() -> None:
-    profiler = a_profiler(a_spec(batch_sizes=(1, 2, 4, 8)), longest_ns=ms(20))
+    profiler = a_profiler(a_spec(batch_sizes=(1, 2, 4, 8)), batch_time_max_ns=ms(20))
     sample(profiler, data=b"abcd" * 4)
     now_ns, sizes = 0, []
     while submits := sent(profiler, Submit):
@@ -212,7 +212,7 @@ def test_a_row_is_also_run_in_batches_of_itself_as_far_as_they_are_short() -> No
 
 
 def test_after_drift_batches_are_tried_anew() -> None:
-    profiler = a_profiler(a_spec(batch_sizes=(1, 2)), enough=100)
+    profiler = a_profiler(a_spec(batch_sizes=(1, 2)), initial_runs=100)
     sample(profiler)
     for _ in range(2):
         (submit,) = sent(profiler, Submit)
@@ -232,7 +232,7 @@ def test_without_a_controller_nothing_is_run_and_nothing_grows() -> None:
     profiler = a_profiler()
     sample(profiler)
     assert len(sent(profiler, Submit)) == 1
-    profiler.handle(1, CONTROLLER, Gone(CONTROLLER), ())
+    profiler.handle(1, CONTROLLER, PeerDisconnected(CONTROLLER), ())
     profiler.tick(1)
     profiler.check()
     assert profiler.pending() == 0
@@ -241,7 +241,7 @@ def test_without_a_controller_nothing_is_run_and_nothing_grows() -> None:
     assert sent(profiler, Submit) == []
     assert profiler.wakeup_ns() is None
     assert profiler.staging.held_bytes == 16 * 16
-    profiler.handle(3, "controller/0#2", Joined("controller/0#2"), ())
+    profiler.handle(3, "controller/0#2", PeerConnected("controller/0#2"), ())
     profiler.tick(3)
     assert len(sent(profiler, Submit, "controller/0#2")) == 1
 
@@ -256,7 +256,7 @@ def test_a_run_that_never_comes_back_is_given_up_after_its_budget() -> None:
     assert sent(profiler, Cancel, CONTROLLER) == [Cancel((submit.id,))]
     assert (profiler.pending(), profiler.staging.ids()) == (0, [])
     ended(profiler, submit, s(7), ms(1))
-    assert len(profiler.memory.points("sum/1")) == 0
+    assert len(profiler.measurements.fit_points("sum/1")) == 0
 
 
 @pytest.mark.parametrize("status", [Status.REFUSED, Status.LOST, Status.UNKNOWN_MODEL, Status.FAILED])
@@ -299,7 +299,7 @@ def test_another_content_under_the_same_name_is_learned_anew() -> None:
     now_ns = learned(profiler, ms(2))
     announce(profiler, a_spec(batch_sizes=(1,), content_hash="another"))
     profiler.tick(now_ns + s(5))
-    assert sent(profiler, Distributions)[-1].parts == ()
+    assert sent(profiler, Distributions)[-1].histograms == ()
     run(profiler, now_ns + s(6), ms(9))
 
 
@@ -308,7 +308,7 @@ def test_inputs_beyond_the_room_for_them_are_dropped() -> None:
     for _ in range(5):
         sample(profiler)
     assert profiler.staging.held_bytes == 32
-    assert profiler.stats.values["horologe_profiler_samples_total", "sum", "1", "no_room"] == 3
+    assert profiler.stats.values["horologe_profiler_samples_total", "sum", "1", "dropped"] == 3
 
 
 def test_a_batch_that_there_is_no_room_for_is_not_tried() -> None:
@@ -344,7 +344,7 @@ def test_applications_without_end_take_bounded_room() -> None:
     profiler = a_profiler(keys_max=50)
     for number in range(400):
         sample(profiler, application=f"application-{number}")
-    assert len(profiler.memory) == 50
+    assert len(profiler.measurements) == 50
     assert len(profiler.staging.ids()) <= 51
 
 
@@ -357,7 +357,7 @@ def test_its_state_can_be_recorded() -> None:
     for one in (profiler, again):
         one.out.clear()
         one.tick(s(100))
-    assert light(again.out[-1].message) == light(profiler.out[-1].message)
+    assert strip_tensors(again.out[-1].message) == strip_tensors(profiler.out[-1].message)
 
 
 @given(st.data())
@@ -377,8 +377,8 @@ def test_whatever_comes_in_whatever_order_everything_has_one_end(data: st.DataOb
             case "refused" if open_:
                 profiler.handle(now_ns, CONTROLLER, Outcome(open_.pop().id, int(Status.REFUSED)), ())
             case "controller":
-                profiler.handle(now_ns, CONTROLLER, Gone(CONTROLLER), ())
-                profiler.handle(now_ns, CONTROLLER, Joined(CONTROLLER), ())
+                profiler.handle(now_ns, CONTROLLER, PeerDisconnected(CONTROLLER), ())
+                profiler.handle(now_ns, CONTROLLER, PeerConnected(CONTROLLER), ())
             case "models":
                 announce(profiler, *data.draw(st.sampled_from([(), (a_spec(batch_sizes=(1, 2, 4)),)])))
         profiler.tick(now_ns)

@@ -33,7 +33,7 @@ def test_a_batch_is_the_earliest_that_survive_it(waiting: list[tuple[int, int]],
     assert batch == survivors[: len(batch)]
     rows = sum(request.rows for request in batch)
     assert rows <= size
-    assert not batch or SPEC.compiled(rows) == size
+    assert not batch or SPEC.compiled_batch_size(rows) == size
     assert queue.rows == sum(request.rows for request in queue)
 
 

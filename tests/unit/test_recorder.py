@@ -13,7 +13,7 @@ import pytest
 
 from builders import a_report
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Joined, Out
+from horologe_common.core.protocol import Out, PeerConnected
 from horologe_common.models import PAGE_BYTES
 from horologe_common.recording import snapshot as snapshot_module
 from horologe_common.recording.recorder import (
@@ -30,10 +30,10 @@ from horologe_common.recording.snapshot import (
     SnapshotError,
     Zeros,
     dump_message,
-    light,
     load_message,
     restore,
     snapshot,
+    strip_tensors,
 )
 from horologe_common.transport import keys
 from horologe_common.wire import Infer, Ping, Pong, Predict, Register, Share, Submit, Tensor
@@ -47,7 +47,7 @@ from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.store import Change, Found, Record, Written
+from horologe_selector.store import Record, RecordChange, RecordsRead, RecordsWritten
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,11 +84,11 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
 
 def tell(recorder: Recorder, core: Any, now_ns: int) -> None:
     """One message and one tick, as a reactor does it."""
-    recorder.handled(now_ns, core, "controller/0#1", Ping(now_ns), ())
+    recorder.observe_message(now_ns, core, "controller/0#1", Ping(now_ns), ())
     core.handle(now_ns, "controller/0#1", Ping(now_ns), ())
     core.tick(now_ns)
     outs, core.out = core.out, []
-    recorder.ticked(now_ns, core, outs)
+    recorder.observe_tick(now_ns, core, outs)
 
 
 def test_the_ring_is_bounded_and_each_segment_starts_from_a_snapshot(tmp_path: Path, echo: Echo) -> None:
@@ -121,9 +121,9 @@ def test_a_fault_is_written_out_after_its_turn_and_not_every_time(tmp_path: Path
     recorder = Recorder(RecorderSettings(str(tmp_path)), "p")
     begin_ns = 10**12
     for now_ns in range(begin_ns, begin_ns + 3):
-        recorder.handled(now_ns, echo, "x", Ping(1), ())
-        recorder.faulted(now_ns, echo)
-        recorder.ticked(now_ns, echo, [])
+        recorder.observe_message(now_ns, echo, "x", Ping(1), ())
+        recorder.observe_fault(now_ns, echo)
+        recorder.observe_tick(now_ns, echo, [])
     assert [file.name for file in tmp_path.iterdir()] == ["p-001-fault.rec"]
     assert [len(one.entries) for one in read_segments(tmp_path / "p-001-fault.rec")] == [2]
 
@@ -137,14 +137,14 @@ def test_written_when_asked(tmp_path: Path, echo: Echo) -> None:
 
 def test_a_signal_asks_and_no_directory_means_off(tmp_path: Path) -> None:
     class Hosting:
-        tap: Any = None
+        observer: Any = None
 
     before = signal.getsignal(signal.SIGUSR1)
     try:
         off, on = Hosting(), Hosting()
-        assert install(off, RecorderSettings(), "p") is off.tap is None  # type: ignore[arg-type]
+        assert install(off, RecorderSettings(), "p") is off.observer is None  # type: ignore[arg-type]
         recorder = install(on, RecorderSettings(str(tmp_path)), "p")  # type: ignore[arg-type]
-        assert recorder is on.tap is not None
+        assert recorder is on.observer is not None
         os.kill(os.getpid(), signal.SIGUSR1)
         assert recorder.wanted == "asked"
     finally:
@@ -173,16 +173,16 @@ def test_messages_survive_the_file_without_their_tensors(tmp_path: Path) -> None
     finished = Finished(1, "exec", 0, 5, 6, outputs=[(tensor, b"\1" * 16)], staged=object())
     told: list[Handled | Ticked] = [
         Handled(1, "a", Predict(1, "m", "", 5, (tensor,)), (16,)),
-        Handled(2, "b", Joined("worker/0#1", "host")),
-        Handled(3, "c", light(finished)),
+        Handled(2, "b", PeerConnected("worker/0#1", "host")),
+        Handled(3, "c", strip_tensors(finished)),
         Ticked(4, (("d", Ping(3), ()),)),
     ]
     file = tmp_path / "x.rec"
     with file.open("wb") as opened:
         write_segments(opened, [Segment("a/0#1", 0, b"", told)], "test")
     assert next(iter(read_segments(file))).entries == told
-    assert light(finished).outputs == ((tensor, Zeros(16)),)
-    assert light(finished).staged is None
+    assert strip_tensors(finished).outputs == ((tensor, Zeros(16)),)
+    assert strip_tensors(finished).staged is None
 
 
 def cores() -> list[Any]:
@@ -204,7 +204,7 @@ def test_every_core_can_be_restored(core: Any) -> None:
 def test_a_controller_that_is_restored_plans_what_the_first_one_does(scheduler: str) -> None:
     controller = Controller("controller/0#1", ControllerSettings(scheduler=scheduler), "host")
     for address in ("selector/0#1", "worker/0#1"):
-        controller.handle(0, address, Joined(address, "host"), ())
+        controller.handle(0, address, PeerConnected(address, "host"), ())
     controller.handle(0, "worker/0#1", Register((Share(0, "cpu", 64, ("sum/1",)),), (a_report(),)), ())
     controller.tick(0)
     controller.out.clear()
@@ -220,16 +220,19 @@ def test_a_controller_that_is_restored_plans_what_the_first_one_does(scheduler: 
 
 def test_functions_are_named_and_put_in_place_by_whoever_restores() -> None:
     state = snapshot(cores()[1])
-    assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._admission._digest(b"", []) == b"mine"
+    assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._builder._digest(b"", []) == b"mine"
     with pytest.raises(SnapshotError, match="<lambda> is not part of a snapshot"):
-        restore(state)._admission._digest(b"", [])
+        restore(state)._builder._digest(b"", [])
 
 
 def test_records_of_a_store_are_kept_whole() -> None:
-    record, change = Record("contexts/digits\nann", 3, b"\1" * 1000), Change("contexts/digits\nann", 3, b"\2" * 1000)
+    record, change = (
+        Record("contexts/digits\nann", 3, b"\1" * 1000),
+        RecordChange("contexts/digits\nann", 3, b"\2" * 1000),
+    )
     assert restore(snapshot([record, b"\3" * 1000])) == [record, bytes(1000)]  # type: ignore[arg-type]
-    for message in (Written((change, change), [4, record]), Found((record.key, "other"), [record, None])):
-        told = load_message(dump_message(light(message)))
+    for message in (RecordsWritten((change, change), [4, record]), RecordsRead((record.key, "other"), [record, None])):
+        told = load_message(dump_message(strip_tensors(message)))
         assert [list(getattr(told, name)) for name in told.__struct_fields__ if name != "reason"] == [
             list(getattr(message, name)) for name in message.__struct_fields__ if name != "reason"
         ]
@@ -260,7 +263,7 @@ class Evil:
         Evil(os.system, "true"),
         Evil(eval, "1"),
         Evil(getattr, Out, "__new__"),
-        Evil(Joined.__class__, "x", (), {}),
+        Evil(PeerConnected.__class__, "x", (), {}),
         Evil(io.open, "/dev/null"),
         Evil(keys.service_keys, None),
         Evil(snapshot_module.method, Ping(1), "__reduce__"),

@@ -9,12 +9,12 @@ import pytest
 
 from builders import sent
 from horologe_common.applications import Application
-from horologe_common.core.protocol import Joined
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Applications, Declare, Rollback, Withdraw
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.store import Write, Written
+from horologe_selector.store import RecordsWritten, WriteRecords
 from selector_desk import FRONTEND, Asked
 
 
@@ -56,7 +56,7 @@ def test_a_declaration_that_cannot_be_served_is_refused_by_name(fields: dict[str
 def test_no_more_applications_are_declared_than_settings_allow() -> None:
     desk = Asked()
     desk.selector = Selector("selector/0#1", SelectorSettings(store="memory", applications=1), random.Random(1))
-    desk.tell(FRONTEND, Joined(FRONTEND))
+    desk.tell(FRONTEND, PeerConnected(FRONTEND))
     assert desk.declare("one", ("a",), policy="").status == 0
     told = desk.declare("two", ("a",), policy="")
     assert (told.status, told.reason) == (Status.REFUSED, "1 applications are declared already")
@@ -76,7 +76,7 @@ def test_applications_are_there_again_after_a_restart() -> None:
     after = Asked()
     after.store = desk.store
     after.selector = Selector("selector/0#2", SelectorSettings(store="memory"), random.Random(1))
-    after.tell(FRONTEND, Joined(FRONTEND))
+    after.tell(FRONTEND, PeerConnected(FRONTEND))
     (announced,) = sent(after.selector, Applications, FRONTEND)
     assert [state.application.name for state in announced.applications] == ["digits"]
 
@@ -85,10 +85,10 @@ def test_while_the_store_is_away_declarations_are_refused() -> None:
     desk = Asked()
     selector = desk.selector
     selector.handle(0, FRONTEND, Declare(7, Application("digits", ("a",))), ())
-    (write,) = sent(selector, Write)
-    selector.handle(0, "store/0", Written(write.changes, None, "the state store is away"), ())
+    (write,) = sent(selector, WriteRecords)
+    selector.handle(0, "store/0", RecordsWritten(write.changes, None, "the state store is unavailable"), ())
     (told,) = [told for told in sent(selector, Applications) if told.id == 7]
-    assert (told.status, told.reason) == (Status.REFUSED, "the state store is away")
+    assert (told.status, told.reason) == (Status.REFUSED, "the state store is unavailable")
 
 
 @pytest.mark.parametrize("models", [("a", "b"), ("a/1",), ("z", "a")])

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from horologe_common.clock import ms
 from horologe_common.distribution import Distribution, maximum_of
 from horologe_common.recording import snapshot
-from horologe_common.wire import Distributions, Durations
+from horologe_common.wire import Distributions, DurationHistogram
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution, store_distributions
 
 BASE_NS = ms(7)
-SHORT, LONG = Distribution.of([ms(8), ms(9)]), Distribution.of([ms(20), ms(30)])
+SHORT, LONG = Distribution.from_samples([ms(8), ms(9)]), Distribution.from_samples([ms(20), ms(30)])
 
 
 def test_a_request_is_of_the_most_telling_kind() -> None:
@@ -54,7 +54,7 @@ def test_durations_survive_a_recording() -> None:
 
 def told(*times_ms: float) -> Distributions:
     edges = tuple(round(took * 1e6) for took in times_ms)
-    return Distributions("m/1", BASE_NS, 0.0, (Durations("chat", 0, edges, (1,) * (len(edges) - 1)),))
+    return Distributions("m/1", BASE_NS, 0.0, (DurationHistogram("chat", 0, edges, (1,) * (len(edges) - 1)),))
 
 
 def test_only_models_that_vary_are_dynamic() -> None:
@@ -75,7 +75,7 @@ SAMPLES = st.lists(st.floats(8, 200), min_size=1, max_size=30)
 
 @given(SAMPLES, SAMPLES, st.integers(0, 8), st.integers(1, 8))
 def test_the_grid_knows_the_longest_of_a_batch(first: list[float], second: list[float], a: int, b: int) -> None:
-    parts = [Distribution.of(np.array(samples) * 1e6) for samples in (first, second)]
+    parts = [Distribution.from_samples(np.array(samples) * 1e6) for samples in (first, second)]
     known = RuntimeDistributions(BASE_NS, [SoloDistribution("a", 0, parts[0]), SoloDistribution("b", 0, parts[1])])
     counts = np.zeros(len(known))
     counts[known.kind_of("a", 0)] += a

@@ -8,7 +8,7 @@ import pytest
 
 from builders import a_predict, a_spec, a_state, sent, some_bytes
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Dispatch, Models, Query, Sample
 from horologe_frontend.core.frontend import Frontend
@@ -20,7 +20,7 @@ CLIENT, SELECTOR, PROFILER, WORKER = "client/aa", "selector/0#1", "profiler/0#1"
 def a_frontend(**settings: Any) -> Frontend:
     frontend = Frontend("frontend/0#1", FrontendSettings(**settings), lambda header, buffers: b"")
     for address in (SELECTOR, PROFILER, WORKER):
-        frontend.handle(0, address, Joined(address), ())
+        frontend.handle(0, address, PeerConnected(address), ())
     frontend.handle(0, "controller/0#1", Models(0, (a_state(), a_state(a_spec("other")))), ())
     return frontend
 
@@ -110,7 +110,7 @@ def test_all_samples_together_have_a_rate_of_bytes() -> None:
 
 def test_without_a_profiler_or_where_it_is_switched_off_nothing_is_shown() -> None:
     frontend = a_frontend()
-    frontend.handle(0, PROFILER, Gone(PROFILER), ())
+    frontend.handle(0, PROFILER, PeerDisconnected(PROFILER), ())
     serve(frontend)
     assert sent(frontend, Sample) == []
     frontend = a_frontend(sample_ns=0)

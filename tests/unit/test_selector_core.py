@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders import a_spec, a_state, sent
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Gone, Joined
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Models, Outcome, Outputs, Query, Release, RowStatus, Submit, Tensor
 from horologe_selector.core.selector import Selector
@@ -22,8 +22,8 @@ FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 
 def a_selector(**spec: Any) -> Selector:
     selector = Selector("selector/0#1", SelectorSettings(), random.Random(1))
-    selector.handle(0, FRONTEND, Joined(FRONTEND), ())
-    selector.handle(0, CONTROLLER, Joined(CONTROLLER), ())
+    selector.handle(0, FRONTEND, PeerConnected(FRONTEND), ())
+    selector.handle(0, CONTROLLER, PeerConnected(CONTROLLER), ())
     selector.handle(0, CONTROLLER, Models(0, (a_state(a_spec(**spec)),)), ())
     return selector
 
@@ -203,7 +203,7 @@ def test_a_dead_frontend_whose_queries_share_a_flight_ends_it_once() -> None:
     for number in range(10, 20):
         query(selector, number, hashed=b"h")
     sent(selector, Submit)
-    selector.handle(1, FRONTEND, Gone(FRONTEND), ())
+    selector.handle(1, FRONTEND, PeerDisconnected(FRONTEND), ())
     assert len(sent(selector, Cancel, CONTROLLER)) == 1
     assert sent(selector, Submit) == []
     selector.check()
@@ -213,10 +213,10 @@ def test_a_new_controller_gets_the_open_submits_again() -> None:
     selector = a_selector()
     query(selector, 10)
     (first,) = sent(selector, Submit)
-    selector.handle(ms(5), CONTROLLER, Gone(CONTROLLER), ())
+    selector.handle(ms(5), CONTROLLER, PeerDisconnected(CONTROLLER), ())
     query(selector, 11, now_ns=ms(6))
     assert not sent(selector, Submit)
-    selector.handle(ms(20), "controller/0#2", Joined("controller/0#2"), ())
+    selector.handle(ms(20), "controller/0#2", PeerConnected("controller/0#2"), ())
     again = sent(selector, Submit, "controller/0#2")
     assert [(one.input_id, one.budget_ns) for one in again] == [(10, ms(80)), (11, ms(86))]
     assert again[0].id == first.id
@@ -226,6 +226,6 @@ def test_a_dead_frontends_queries_are_dropped() -> None:
     selector = a_selector()
     query(selector, 10)
     (first,) = sent(selector, Submit)
-    selector.handle(1, FRONTEND, Gone(FRONTEND), ())
+    selector.handle(1, FRONTEND, PeerDisconnected(FRONTEND), ())
     assert sent(selector, Cancel, CONTROLLER)[0].ids == (first.id,)
     selector.check()

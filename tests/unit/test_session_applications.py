@@ -25,8 +25,8 @@ from horologe_common.wire import (
     Applications,
     ApplicationState,
     Declare,
+    Envelope,
     Feedback,
-    Letter,
     ModelInfo,
     Models,
     ModelState,
@@ -63,7 +63,7 @@ def a_session() -> Session:
 
 
 def get(session: Session, message: Any, buffers: Any = ()) -> None:
-    session.receive(s(1), pack([Letter("", "", [message])], buffers))
+    session.receive(s(1), pack([Envelope("", "", [message])], buffers))
 
 
 def sent(session: Session) -> Any:

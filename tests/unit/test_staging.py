@@ -5,17 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_common.core.staging import Staging
+from horologe_common.core.staging import StagedInputs
 from horologe_common.wire import Dispatch, Ship, Shipped, Tensor
 
 X = (Tensor("x", "UINT8", (4,), 4),)
 
 
 def test_what_is_held_is_shipped_to_the_worker_that_the_dispatch_names() -> None:
-    staging = Staging("frontend/0#a", 100)
+    staging = StagedInputs("frontend/0#a", 100)
     assert staging.hold(1, X, [b"aaaa"])
     assert staging.hold(2, X, [b"bbbb"])
-    out = staging.ship(Dispatch(9, "worker/0#b", (2, 1)))
+    out = staging.answer_dispatch(Dispatch(9, "worker/0#b", (2, 1)))
     assert out.to == "worker/0#b"
     assert out.message == Ship(9, "frontend/0#a", (Shipped(2, X), Shipped(1, X)))
     assert list(out.buffers) == [b"bbbb", b"aaaa"]
@@ -23,16 +23,16 @@ def test_what_is_held_is_shipped_to_the_worker_that_the_dispatch_names() -> None
 
 
 def test_what_is_no_longer_held_is_named_missing() -> None:
-    staging = Staging("frontend/0#a", 100)
+    staging = StagedInputs("frontend/0#a", 100)
     staging.hold(1, X, [b"aaaa"])
     staging.release(1)
     staging.release(1)
-    assert staging.ship(Dispatch(9, "w", (1, 5))).message == Ship(9, "frontend/0#a", (), (1, 5))
+    assert staging.answer_dispatch(Dispatch(9, "w", (1, 5))).message == Ship(9, "frontend/0#a", (), (1, 5))
     assert 1 not in staging
 
 
 def test_beyond_the_bound_nothing_is_held() -> None:
-    staging = Staging("frontend/0#a", 10)
+    staging = StagedInputs("frontend/0#a", 10)
     assert staging.hold(1, X, [b"x" * 6])
     assert not staging.hold(2, X, [b"x" * 5])
     assert 2 not in staging
@@ -42,7 +42,7 @@ def test_beyond_the_bound_nothing_is_held() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 4), st.integers(0, 9)), max_size=40))
 def test_the_bytes_held_are_those_of_what_is_held(steps: list[tuple[bool, int, int]]) -> None:
-    staging = Staging("frontend/0#a", 20)
+    staging = StagedInputs("frontend/0#a", 20)
     for hold, input_id, size in steps:
         if hold:
             staging.hold(input_id, X, [b"x" * size, b""])

@@ -12,10 +12,10 @@ import pytest
 from onnx import numpy_helper
 
 from horologe_common.wire import Tensor
-from horologe_common.wire.frames import array_of, header_of
+from horologe_common.wire.frames import decode_array, encode_array
 from horologe_gpu_worker.core.lanes import Operation
-from horologe_gpu_worker.execution.batching import assemble, results
-from horologe_gpu_worker.execution.io_cache import Workspace
+from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
+from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.runtimes.onnx.onnx_runtime import OnnxRuntime
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def embeddings(encoder: tuple[ModelSpec, OpenModel], texts: list[NDArray[np.int6
     rows = sum(map(len, texts))
     longest = max(text.shape[1] for text in texts)
     columns = [
-        [header_of(name, array) for array in arrays]
+        [encode_array(name, array) for array in arrays]
         for name, arrays in (
             ("tokens", texts),
             ("mask", [np.ones(text.shape, np.float32) for text in texts]),
@@ -52,12 +52,12 @@ def embeddings(encoder: tuple[ModelSpec, OpenModel], texts: list[NDArray[np.int6
         for column in columns
     ]
     shapes = [[header.shape for header, _ in column] for column in columns]
-    size = spec.compiled(rows)
+    size = spec.compiled_batch_size(rows)
     operation = Operation(1, 0, "exec", spec.key, size, rows, inputs=inputs, shapes=shapes)
     space = Workspace()
-    outputs = model.run(size, assemble(operation, True, space))
-    [(header, buffer)] = results(operation, spec, outputs, space)
-    found: NDArray[np.float32] = array_of(header, buffer)
+    outputs = model.run(size, assemble_inputs(operation, True, space))
+    [(header, buffer)] = output_tensors(operation, spec, outputs, space)
+    found: NDArray[np.float32] = decode_array(header, buffer)
     return found
 
 
@@ -79,7 +79,7 @@ def test_a_text_without_tokens_has_an_embedding_too(encoder: tuple[ModelSpec, Op
 def test_it_is_served_as_a_padded_model_of_bounded_length(encoder: tuple[ModelSpec, OpenModel]) -> None:
     spec = encoder[0]
     assert (spec.padded, spec.max_length, spec.profile_length, spec.batch_sizes) == (True, 512, 16, (1, 2, 4, 8))
-    assert spec.variable == {"tokens": (1,), "mask": (1,)}
+    assert spec.variable_dimensions == {"tokens": (1,), "mask": (1,)}
 
 
 def test_the_committed_graph_is_what_the_script_makes() -> None:

@@ -12,24 +12,22 @@ from horologe_common.clock import ms, s
 from horologe_common.status import Refused
 from horologe_experiments.live.finish_rates import of_run, settled_s, windows
 from horologe_experiments.live.text_traffic import (
-    LATE,
-    OK,
-    UNSENT,
-    Application,
-    Ended,
-    Replay,
     Text,
+    TextResult,
+    TextSource,
+    TextTraffic,
     inputs_of,
-    one_at_a_time,
-    poisson,
+    poisson_texts,
+    share_one_at_a_time,
 )
+from horologe_load.samples import Outcome
 
-CHAT = Application("chat", 0.75, 24, 0.6, 4, 128)
-DOCUMENT = Application("document", 0.25, 240, 0.3, 96, 512)
+CHAT = TextSource("chat", 0.75, 24, 0.6, 4, 128)
+DOCUMENT = TextSource("document", 0.25, 240, 0.3, 96, 512)
 
 
 def test_arrivals_are_as_the_applications_say_and_the_same_for_the_same_seed() -> None:
-    texts, again, other = (poisson((CHAT, DOCUMENT), 500, 20, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    texts, again, other = (poisson_texts((CHAT, DOCUMENT), 500, 20, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert texts == again != other
     assert texts == sorted(texts)
     assert 9_000 < len(texts) < 11_000
@@ -54,9 +52,9 @@ def test_a_text_is_a_row_of_tokens_and_its_mask() -> None:
 
 def test_one_at_a_time_leaves_out_what_would_be_late() -> None:
     texts = [Text(0, 0, 1), Text(1, 0, 1), Text(2, 0, 1), Text(40, 0, 1)]
-    assert one_at_a_time(texts, [10.0] * 4, 20) == 0.75
-    assert one_at_a_time(texts, [10.0] * 4, 28) == 1
-    assert one_at_a_time(texts, [21.0] * 4, 20) == 0
+    assert share_one_at_a_time(texts, [10.0] * 4, 20) == 0.75
+    assert share_one_at_a_time(texts, [10.0] * 4, 28) == 1
+    assert share_one_at_a_time(texts, [21.0] * 4, 20) == 0
 
 
 class Fake:
@@ -73,7 +71,7 @@ class Fake:
             future.set_exception(Refused("no"))
         else:
             wait_s = 1.01 * slo_ms / 1e3 if length == 13 else 0.0
-            reply = type("Reply", (), {"batch_size": 2})()
+            reply = type("Reply", (), {"batch_size": 2, "cached": False})()
             asyncio.get_running_loop().call_later(wait_s, future.set_result, reply)
         return future
 
@@ -81,11 +79,16 @@ class Fake:
 def test_every_text_ends_and_is_counted_from_the_time_it_was_due() -> None:
     texts = [Text(-s(21), 0, 6), Text(-s(10), 0, 13), Text(0, 0, 5), Text(1, 1, 9)]
     client = Fake()
-    replay = Replay(client, "m", ["chat", "document"], s(20))  # type: ignore[arg-type]
-    ended = {one.text.length: one for one in asyncio.run(replay.run(texts))}
-    assert {length: one.status for length, one in ended.items()} == {5: OK, 9: "REFUSED", 13: LATE, 6: UNSENT}
-    assert (ended[5].batch_size, ended[9].batch_size) == (2, 0)
-    assert ended[6].took_ns >= s(21)
+    traffic = TextTraffic(client, "m", ["chat", "document"], s(20))  # type: ignore[arg-type]
+    results = {one.text.length: one for one in asyncio.run(traffic.run(texts))}
+    assert {length: one.outcome for length, one in results.items()} == {
+        5: Outcome.OK,
+        9: Outcome.REFUSED,
+        13: Outcome.LATE,
+        6: Outcome.UNSENT,
+    }
+    assert (results[5].batch_size, results[9].batch_size) == (2, 0)
+    assert results[6].took_ns >= s(21)
     assert [(length, application) for length, application, _ in client.asked] == [
         (13, "chat"),
         (5, "chat"),
@@ -95,13 +98,13 @@ def test_every_text_ends_and_is_counted_from_the_time_it_was_due() -> None:
 
 
 def test_rates_are_shares_of_all_of_each_application_and_of_each_window() -> None:
-    ends = [OK, "REFUSED", LATE, OK]
-    ended = [Ended(Text(s(at), at % 2, 5), ms(10), status, 2) for at, status in enumerate(ends)]
-    rates = of_run(["chat", "document", "none"], ended)
+    ends = [Outcome.OK, Outcome.REFUSED, Outcome.LATE, Outcome.OK]
+    results = [TextResult(Text(s(at), at % 2, 5), ms(10), status, 2) for at, status in enumerate(ends)]
+    rates = of_run(["chat", "document", "none"], results)
     assert [rates[name] for name in ("finished", "chat", "document", "none")] == [0.5, 0.5, 0.5, 0]
     assert [rates[name] for name in ("refused", "late", "p50_ms", "batch")] == [0.25, 0.25, 10, 2]
-    assert windows(4, 2, [ended, ended[:1]]) == [(0, 0.6667), (2, 0.5)]
-    assert of_run(["chat"], [ended[1]])["p99_ms"] == 0
+    assert windows(4, 2, [results, results[:1]]) == [(0, 0.6667), (2, 0.5)]
+    assert of_run(["chat"], [results[1]])["p99_ms"] == 0
 
 
 @pytest.mark.parametrize(

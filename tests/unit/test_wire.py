@@ -23,7 +23,7 @@ APPLICATION = wire.ApplicationState(
         "digits", ("m", "n/2"), 50.0, "classes", "y", "exp4", {"eta": 0.5}, "zero_one", 3.0, 0.5, ("o",), False, 10
     ),
     2,
-    (wire.ModelStanding("m", 0.5, False, 3, 1, 2, 4, 0.5),),
+    (wire.ModelStatistics("m", 0.5, False, 3, 1, 2, 4, 0.5),),
     1,
 )
 
@@ -95,7 +95,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Drain(), "913a"),
     (wire.Sample("m/1", (TENSOR,), 1, 96, "chat"), "963ca36d2f319194a178a446503332920104100160a463686174"),
     (
-        wire.Distributions("m/1", 100, 1.5, (wire.Durations("chat", 96, (100, 200, 400), (3, 1)),)),
+        wire.Distributions("m/1", 100, 1.5, (wire.DurationHistogram("chat", 96, (100, 200, 400), (3, 1)),)),
         "953da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301",
     ),
     (
@@ -164,7 +164,7 @@ def test_an_older_peer_may_leave_out_what_has_a_default(message: wire.AnyMessage
 
 
 def test_another_msgpack_reads_a_packet() -> None:
-    letters = [wire.Letter("selector/0#a", "frontend/0#b", [wire.Ping(5), wire.Cancel((1,))])]
+    letters = [wire.Envelope("selector/0#a", "frontend/0#b", [wire.Ping(5), wire.Cancel((1,))])]
     assert msgpack.unpackb(wire.encode(letters)) == [["selector/0#a", "frontend/0#b", [[54, 5], [3, [1]]]]]
 
 

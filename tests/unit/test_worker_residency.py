@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_report, a_spec
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Gone, Joined, Out
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Drain,
@@ -100,20 +100,20 @@ def test_every_controller_incarnation_hears_what_is_resident_and_running() -> No
     told(worker, 0, worker.lanes, loaded())
     told(worker, 0, CONTROLLER, an_infer(7))
     told(worker, 0, CONTROLLER, a_load(8, MODEL))
-    told(worker, 1, "", Gone(CONTROLLER))
+    told(worker, 1, "", PeerDisconnected(CONTROLLER))
     [out] = joined(worker, "controller/0#b")
     assert out.to == "controller/0#b"
     assert out.message.shares[0].resident == (MODEL,)
     assert out.message.running == (7,)
     assert [report.spec.key for report in out.message.models] == [MODEL]
-    assert not told(worker, 1, "", Joined("frontend/0#x"))
+    assert not told(worker, 1, "", PeerConnected("frontend/0#x"))
 
 
 def test_a_load_of_a_lost_controller_is_told_to_its_successor_with_its_result() -> None:
     worker = a_worker()
     joined(worker)
     told(worker, 0, CONTROLLER, a_load(5))
-    told(worker, 1, "", Gone(CONTROLLER))
+    told(worker, 1, "", PeerDisconnected(CONTROLLER))
     [out] = joined(worker, "controller/0#b")
     assert (out.message.shares[0].resident, out.message.shares[0].loading) == ((), ((MODEL, 5),))
     assert result(told(worker, 10, worker.lanes, loaded(5)), "controller/0#b").action_id == 5
@@ -125,7 +125,7 @@ def test_an_action_of_a_lost_controller_still_ends_and_its_successor_hears_of_it
     worker = a_worker()
     joined(worker)
     told(worker, 0, CONTROLLER, an_infer())
-    told(worker, 1, "", Gone(CONTROLLER))
+    told(worker, 1, "", PeerDisconnected(CONTROLLER))
     joined(worker, "controller/0#b")
     [operation] = operations(told(worker, 2, HOLDER, *a_ship({100: [7.0]})))
     ended = told(worker, 3, worker.lanes, ran(operation))
@@ -157,7 +157,7 @@ def test_scan_reads_one_model_again_and_registers() -> None:
 def test_draining_finishes_what_is_in_flight_and_takes_nothing_new() -> None:
     worker = a_worker()
     told(worker, 0, CONTROLLER, an_infer(1))
-    told(worker, 0, CONTROLLER, Joined(CONTROLLER, "host"))
+    told(worker, 0, CONTROLLER, PeerConnected(CONTROLLER, "host"))
     outs = told(worker, 0, CONTROLLER, Drain())
     assert [(out.to, out.message) for out in outs] == [(CONTROLLER, Drain())], "which plans nothing more for it"
     assert not worker.drained()
@@ -187,7 +187,7 @@ def test_each_lane_counts_its_operations_its_work_and_how_long_they_waited() -> 
     assert busy == pytest.approx({"load": 0.002, "input": 0.001, "exec": 0.002, "output": 0.0009995})
     waited = {key[1]: one.sum for key, one in worker.stats.histograms.items() if key[0] == "horologe_lane_wait_seconds"}
     assert waited == {"load": ms(1), "input": ms(2), "exec": 0, "output": 500}, "a window that is not open is no wait"
-    assert not worker.telemetry
+    assert not worker.lane_metrics
 
 
 def test_an_operation_that_was_never_run_is_counted_but_was_neither_work_nor_a_wait() -> None:
@@ -198,7 +198,7 @@ def test_an_operation_that_was_never_run_is_counted_but_was_neither_work_nor_a_w
     assert lane_counts(worker) == {("exec", "TOO_LATE"): 1}
     assert not [key for key in worker.stats.values if key[0] == "horologe_lane_busy_seconds_total"]
     assert not worker.stats.histograms
-    assert not worker.telemetry
+    assert not worker.lane_metrics
 
 
 def test_an_unload_is_counted_by_its_own_name() -> None:
@@ -208,4 +208,4 @@ def test_an_unload_is_counted_by_its_own_name() -> None:
     told(worker, ms(3), CONTROLLER, Unload(10, 0, MODEL))
     told(worker, ms(4), worker.lanes, Finished(10, "unload", Status.OK, ms(3), ms(4)))
     assert lane_counts(worker) == {("load", "OK"): 1, ("unload", "OK"): 1}
-    assert not worker.telemetry
+    assert not worker.lane_metrics

@@ -103,7 +103,9 @@ def test_every_row_goes_to_its_submitter_and_to_nobody_else(
     joined(worker)
     parties = ("frontend/0#a", "selector/0#a", "frontend/1#b")
     entries = tuple(Row(p.holder, at, p.submitter, 50 + at, p.rows) for at, p in enumerate(batch))
-    infer = an_infer(entries=entries, parties=parties, batch_size=a_spec().compiled(sum(p.rows for p in batch)))
+    infer = an_infer(
+        entries=entries, parties=parties, batch_size=a_spec().compiled_batch_size(sum(p.rows for p in batch))
+    )
     values = {at: [100.0 * at + row for row in range(p.rows)] for at, p in enumerate(batch)}
     messages: list[tuple[str, Any, Any]] = []
     for number, holder in enumerate(parties):

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.recording.recorder import Handled, Segment, Ticked, read_segments, seen
-from horologe_common.recording.snapshot import heavy, light, restore
-from horologe_common.recording.tensor_summary import fill
+from horologe_common.recording.snapshot import fill_tensors, restore, strip_tensors
+from horologe_common.recording.tensor_summary import expand_summaries
 from horologe_selector.core.applications.losses import LOSSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from horologe_common.core.hosting import Tap
+    from horologe_common.core.hosting import CoreObserver
     from horologe_common.core.protocol import Buffer, Core, Out
-    from horologe_common.recording.tensor_summary import Outline
+    from horologe_common.recording.tensor_summary import TensorSummary
     from horologe_selector.core.applications.losses import Loss
 
-OF_TENSORS = ("inputs", "outputs", "input_hash", "staged")
+TENSOR_FIELDS = ("inputs", "outputs", "input_hash", "staged")
 """Fields that follow from the bytes of tensors."""
 
 
@@ -77,16 +77,16 @@ class ReplayReport(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-def replay(
+def replay_recording(
     path: str | Path,
     core: str = "",
     until_s: float | None = None,
-    tap: Tap | None = None,
+    observer: CoreObserver | None = None,
     losses: Sequence[Loss] = (),
 ) -> ReplayReport:
     """Replay the cores of a recording whose address begins with `core`, `until_s` seconds from their beginning.
 
-    `tap` sees what the cores see, as it would have in the process that was recorded. `losses`: functions of the
+    `observer` sees what the cores see, as it would have in the process that was recorded. `losses`: functions of the
     operator's, found by their own names.
     Raises `SettingsError` for a file that is no recording, `SnapshotError` for a snapshot that cannot be restored.
     """
@@ -98,24 +98,24 @@ def replay(
         report = found.setdefault(segment.core, CoreReplay(segment.core))
         start_ns = begin_ns.setdefault(segment.core, segment.start_ns)
         until_ns = None if until_s is None else start_ns + round(until_s * 1e9)
-        _Run(segment, report, start_ns, tap, losses).play(until_ns)
+        _SegmentReplay(segment, report, start_ns, observer, losses).play(until_ns)
     return ReplayReport(str(path), found)
 
 
-class _Run:
+class _SegmentReplay:
     """One segment."""
 
     def __init__(
-        self, segment: Segment, report: CoreReplay, begin_ns: int, tap: Tap | None, losses: Sequence[Loss]
+        self, segment: Segment, report: CoreReplay, begin_ns: int, observer: CoreObserver | None, losses: Sequence[Loss]
     ) -> None:
         self.segment = segment
         self.report = report
         self.begin_ns = begin_ns
-        self.tap = tap
+        self.observer = observer
         own = {loss.__name__: loss for loss in losses}
         functions = {"digest": lambda header, buffers: b"", "inline_io": _inline_io(segment), **LOSSES, **own}
         self.core: Core = restore(segment.snapshot, functions)
-        self.outlined = getattr(self.core, "outlined", False)
+        self.records_predictions = getattr(self.core, "records_predictions", False)
 
     def play(self, until_ns: int | None) -> None:
         report = self.report
@@ -132,22 +132,22 @@ class _Run:
             report.ticks += 1
             self._call(self._tick, entry)
             outs, self.core.out = self.core.out, []
-            if self.tap:
-                self.tap.ticked(entry.now_ns, self.core, outs)
+            if self.observer:
+                self.observer.observe_tick(entry.now_ns, self.core, outs)
             put_out.update(type(out.message).__name__ for out in outs)
             self._compare(entry, outs)
         report.handled, report.put_out = dict(sorted(handled.items())), dict(sorted(put_out.items()))
 
     def _handle(self, entry: Handled) -> None:
         buffers = self._buffers(entry)
-        message = heavy(entry.message)
-        if self.tap:
-            self.tap.handled(entry.now_ns, self.core, entry.sender, message, buffers)
+        message = fill_tensors(entry.message)
+        if self.observer:
+            self.observer.observe_message(entry.now_ns, self.core, entry.sender, message, buffers)
         self.core.handle(entry.now_ns, entry.sender, message, buffers)
 
     def _buffers(self, entry: Handled) -> Sequence[Buffer]:
-        if self.outlined:
-            return fill(entry.message, entry.outlines)
+        if self.records_predictions:
+            return expand_summaries(entry.message, entry.outlines)
         return [bytes(size) for size in entry.outlines if isinstance(size, int)]
 
     def _tick(self, entry: Ticked) -> None:
@@ -165,9 +165,13 @@ class _Run:
         """Note the first difference."""
         if self.report.difference:
             return
-        said = [_essence(to, message, told if self.outlined else ()) for to, message, told in entry.outs]
+        said = [_comparable(to, message, told if self.records_predictions else ()) for to, message, told in entry.outs]
         says = [
-            _essence(out.to, light(out.message), seen(self.core, out.message, out.buffers) if self.outlined else ())
+            _comparable(
+                out.to,
+                strip_tensors(out.message),
+                seen(self.core, out.message, out.buffers) if self.records_predictions else (),
+            )
             for out in outs
         ]
         if said != says:
@@ -179,8 +183,8 @@ class _Run:
             )
 
 
-def _essence(to: str, message: Any, outlines: tuple[Outline, ...]) -> tuple[Any, ...]:
-    fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in OF_TENSORS}
+def _comparable(to: str, message: Any, outlines: tuple[TensorSummary, ...]) -> tuple[Any, ...]:
+    fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in TENSOR_FIELDS}
     return to, type(message).__name__, fields, *outlines
 
 

@@ -13,7 +13,7 @@ from horologe_experiments.harness.runs import Runs
 from horologe_sim.fast.cluster_setting import Setting
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
-from horologe_sim.scenario.clockwork_models import Variety, batch_limited_rate
+from horologe_sim.scenario.clockwork_models import CatalogueModel, batch_limited_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,9 +40,9 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: Setting
 
     @property
-    def model(self) -> Variety:
+    def model(self) -> CatalogueModel:
         exec_ms = {size: self.base_ms + size * self.row_ms for size in range(1, self.largest + 1)}
-        return Variety("gpu", 16.0, 5.0, exec_ms)
+        return CatalogueModel("gpu", 16.0, 5.0, exec_ms)
 
 
 class Replicas:

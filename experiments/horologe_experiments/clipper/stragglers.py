@@ -14,9 +14,9 @@ from horologe_common.applications import Application
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.harness.experiment import Bar, Findings, scene
 from horologe_sim.engine.noise import Noise
-from horologe_sim.scenario.scenario import Entry, Scenario
-from horologe_sim.scenario.simulated_cluster import House
-from horologe_sim.scenario.workload import Load
+from horologe_sim.scenario.scenario import ModelEntry, Scenario
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
+from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from horologe_experiments.harness.experiment import Progress
-    from horologe_sim.report.report import ApplicationRow
+    from horologe_sim.report.report import ApplicationSummary
 
 NAME, BLOCKING = "ensemble", "blocking"
 LOSS_POINTS = 2.0
@@ -56,7 +56,7 @@ class Side(msgspec.Struct, frozen=True):
     strays: int
     took_ms: tuple[float, float, float]
     """Mean, P99, P99.9."""
-    made_of: ApplicationRow
+    made_of: ApplicationSummary
 
 
 class Stragglers:
@@ -110,7 +110,7 @@ class Stragglers:
 def _play(place: Scene, size: int, scheduler: str, slo_ns: int, seed: int) -> Side:
     """One run to its end."""
     models = tuple(
-        Entry(
+        ModelEntry(
             f"model-{number}",
             place.exec_ms,
             accuracy=place.accuracy,
@@ -123,10 +123,10 @@ def _play(place: Scene, size: int, scheduler: str, slo_ns: int, seed: int) -> Si
     application = Application(
         NAME, tuple(model.name for model in models), slo_ns / 1e6, default=place.default, cache=False
     )
-    house = House(
+    house = SimulatedCluster(
         Scenario(
             models,
-            (Load("poisson", rate=place.rate, application=NAME),),
+            (LoadPhase("poisson", rate=place.rate, application=NAME),),
             seed=seed,
             duration_ns=place.duration_ns,
             warmup_ns=place.warmup_ns,
@@ -138,8 +138,8 @@ def _play(place: Scene, size: int, scheduler: str, slo_ns: int, seed: int) -> Si
     )
     house.run()
     house.world.check()
-    line, report = house.tally.lines[NAME], house.report()
-    took_ms = np.asarray(line.took_ns) / 1e6
+    line, report = house.tally.counts[NAME], house.report()
+    took_ms = np.asarray(line.latencies_ns) / 1e6
     p99_ms, p999_ms = map(float, np.quantile(took_ms, (0.99, 0.999), method="inverted_cdf"))
     return Side(
         line.sent, len(took_ms), report.strays, (float(took_ms.mean()), p99_ms, p999_ms), report.applications[NAME]

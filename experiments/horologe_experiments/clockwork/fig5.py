@@ -12,7 +12,7 @@ from horologe_experiments.harness.runs import Runs
 from horologe_sim.fast.cluster_setting import Setting
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Loop
-from horologe_sim.scenario.clockwork_models import batch_limited_rate, varieties
+from horologe_sim.scenario.clockwork_models import batch_limited_rate, catalogue_models
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +82,7 @@ class Fig5:
 
 
 def _row(place: Scene, scheduler: str, slo_ms: float, seed: int, runs: Runs) -> dict[str, Any]:
-    (variety,) = varieties([place.model])
+    (variety,) = catalogue_models([place.model])
     ledger = Ledger(["clients"], place.copies, place.duration_ns, place.warmup_ns)
     loops = [Loop(model, ms(slo_ms), 0, place.resend_ns) for _ in range(place.clients) for model in range(place.copies)]
     controller = msgspec.structs.replace(place.cluster.controller, scheduler=scheduler)

@@ -15,7 +15,7 @@ from horologe_experiments.harness.runs import Runs
 from horologe_sim.fast.cluster_setting import Setting
 from horologe_sim.fast.ledger import Ledger, Panel
 from horologe_sim.fast.traffic import Stream, poisson
-from horologe_sim.scenario.clockwork_models import varieties
+from horologe_sim.scenario.clockwork_models import catalogue_models
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ class Fig6:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
         place = scene(self.name, Scene, quick, changes)
-        (variety,) = varieties([place.model])
+        (variety,) = catalogue_models([place.model])
         cost = Cost()
         step_ns = place.minute_ns // 60
         total_ns = (place.minutes_before + place.minutes) * place.minute_ns

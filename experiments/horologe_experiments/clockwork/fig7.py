@@ -13,7 +13,7 @@ from horologe_experiments.harness.runs import Runs
 from horologe_sim.fast.cluster_setting import Setting
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import BEST_EFFORT, Loop, Stream, poisson
-from horologe_sim.scenario.clockwork_models import Variety, varieties
+from horologe_sim.scenario.clockwork_models import CatalogueModel, catalogue_models
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ class Fig7:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
         place = scene(self.name, Scene, quick, changes)
-        (variety,) = varieties([place.model])
+        (variety,) = catalogue_models([place.model])
         cost = Cost()
         runs = Runs(len(place.models) * len(place.rates) + len(place.batch), cost, progress)
         rows: list[dict[str, Any]] = []
@@ -111,7 +111,7 @@ class Fig7:
 
 
 def _run(
-    place: Scene, variety: Variety, runs: Runs, seed: int, count: int, rate: float, batch: Batch, what: str
+    place: Scene, variety: CatalogueModel, runs: Runs, seed: int, count: int, rate: float, batch: Batch, what: str
 ) -> list[dict[str, Any]]:
     """One curve: a row per step of the SLO."""
     before = -(-place.warmup_ns // place.step_ns)
@@ -152,7 +152,7 @@ def _run(
     return rows
 
 
-def _beside(row: dict[str, Any], left: float, batch: Batch, variety: Variety) -> dict[str, Any]:
+def _beside(row: dict[str, Any], left: float, batch: Batch, variety: CatalogueModel) -> dict[str, Any]:
     """A row of an isolation run, with what the latency-sensitive clients alone would leave."""
     sizes = [size for size in variety.exec_ms if size <= batch.concurrency]
     best = max((1e3 * size / variety.exec_ms[size] for size in sizes), default=0.0) * left

@@ -13,7 +13,7 @@ from horologe_experiments.harness.runs import Runs
 from horologe_sim.fast.cluster_setting import Setting
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
-from horologe_sim.scenario.clockwork_models import varieties
+from horologe_sim.scenario.clockwork_models import catalogue_models
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ class Window:
 
 
 def _row(place: Scene, width_ms: float, seed: int, runs: Runs) -> dict[str, Any]:
-    (variety,) = varieties([place.model])
+    (variety,) = catalogue_models([place.model])
     rates = np.full(place.copies, place.rate / place.copies)
     controller = msgspec.structs.replace(place.cluster.controller, window_ns=ms(width_ms))
     setting = msgspec.structs.replace(place.cluster, controller=controller)

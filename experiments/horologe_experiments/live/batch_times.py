@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import psutil
 
-from horologe_cli.local.local_services import repository
+from horologe_cli.local.local_services import default_repository
 from horologe_common.clock import ms
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.runtimes import RUNTIMES
@@ -111,9 +111,9 @@ def lay_out(folder: Path, onnx: Sequence[str], estimators: Sequence[str]) -> dic
         raise SettingsError("batching: scikit-learn is not installed: pip install 'horologe[demo]'") from None
     found: dict[str, tuple[str, Path]] = {}
     for name in onnx:
-        source = Path(repository()) / name / "1" / "model.onnx"
+        source = Path(default_repository()) / name / "1" / "model.onnx"
         if not source.is_file():
-            raise SettingsError(f"onnx: got {name!r}, wanted a model of {Path(repository()).resolve()}")
+            raise SettingsError(f"onnx: got {name!r}, wanted a model of {Path(default_repository()).resolve()}")
         found[name] = "onnx", _version(folder, name, "batch_sizes = [1]\n")
         shutil.copy(source, found[name][1])
     for name in estimators:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_cli.local.local_services import machine
+from horologe_cli.local.local_services import describe_machine
 from horologe_common.clock import s
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
 from horologe_experiments.harness.runs import Runs
@@ -206,7 +206,7 @@ def _facts(place: Scene, models: Mapping[str, Measured]) -> dict[str, str]:
     svms = [most[name] for name in PAPER_QPS if name in most]
     ratio = f"; the linear SVM has {svms[0] / svms[-1]:.0f} times those of the kernel SVM (the paper: 241)"
     return {
-        "machine": f"{machine()}; python models run scikit-learn in a process of their own, one thread each",
+        "machine": f"{describe_machine()}; python models run scikit-learn in a process of their own, one thread each",
         "largest": f"rows of a batch that takes {place.slo_ms:g} ms, as measured{ratio if len(svms) > 1 else ''}",
         "load": f"{place.overload:g} times what the best fixed batch serves, SLO {place.slo_ms:g} ms, of which the "
         f"scheduler keeps {place.cluster.controller.margin_ns / 1e6:g} ms for the way back",

@@ -10,7 +10,7 @@ import numpy as np
 from horologe_experiments.harness.batch_log import Batches
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
-from horologe_sim.scenario.clockwork_models import Variety
+from horologe_sim.scenario.clockwork_models import CatalogueModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ class Played(NamedTuple):
 def play(case: Case, cluster: Setting, slo_ns: int, seed: int, runs: Runs) -> Played:
     """On one device that takes as long as was measured."""
     exec_ms = {size: case.model.took_ms(size * case.unit) for size in range(1, case.largest + 1)}
-    (model,) = Variety(case.model.name, 1.0, 1.0, exec_ms).copies(1)
+    (model,) = CatalogueModel(case.model.name, 1.0, 1.0, exec_ms).copies(1)
     controller = msgspec.structs.replace(cluster.controller, **case.settings)
     setting = msgspec.structs.replace(cluster, controller=controller)
     ledger = Ledger(["all"], 1, case.duration_ns, case.warmup_ns)

@@ -17,28 +17,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_cli.local.local_services import READY_S, benchmark_model, machine, services
+from horologe_cli.local.local_services import READY_S, benchmark_model, describe_machine, local_services
 from horologe_common.clock import ms
 from horologe_experiments.harness.experiment import Bar, Findings, scene
 from horologe_experiments.live.finish_rates import NEAR, ROLLING, of_run, settled_s, windows
 from horologe_experiments.live.text_traffic import (
-    Application,
-    Ended,
-    Replay,
-    alone_ms,
-    drawn,
+    TextResult,
+    TextSource,
+    TextTraffic,
+    draw_texts,
     inputs_of,
-    one_at_a_time,
-    poisson,
+    measure_alone_ms,
+    poisson_texts,
+    share_one_at_a_time,
 )
-from horologe_load.open_loop import PATIENCE_S
+from horologe_load.targets import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matplotlib.figure import Figure
 
-    from horologe_cli.local.local_system import Embedded
+    from horologe_cli.local.local_system import LocalSystem
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.live.text_traffic import Text
 
@@ -77,7 +77,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of each length."""
     lengths: tuple[int, ...]
     """That are timed alone; between them times are interpolated."""
-    applications: tuple[Application, ...]
+    applications: tuple[TextSource, ...]
     sides: tuple[Side, ...]
     """The first is what the last has to reach."""
 
@@ -89,7 +89,7 @@ class Run(NamedTuple):
     mean_ms: float
     p99_ms: float
     possible: float
-    ended: dict[str, list[Ended]]
+    ended: dict[str, list[TextResult]]
 
 
 class Dynamic:
@@ -133,19 +133,19 @@ def _run(folder: Path, place: Scene, seed: int, number: int, progress: Progress)
     progress(number / place.runs, f"run {number + 1}")
     with _services(folder, place.sides[0]) as house:
         alone = uvloop.run(_probe(house, place))
-    times_ms = _times_ms(alone, drawn(place.applications, DRAWN, np.random.default_rng(seed))[1])
+    times_ms = _times_ms(alone, draw_texts(place.applications, DRAWN, np.random.default_rng(seed))[1])
     mean_ms, p99_ms = float(times_ms.mean()), float(np.quantile(times_ms, 0.99))
     slo_ns = ms(place.slo_multiple * p99_ms)
     random = np.random.default_rng([seed, number])
-    texts = poisson(place.applications, place.load * 1e3 / mean_ms, place.seconds, random)
+    texts = poisson_texts(place.applications, place.load * 1e3 / mean_ms, place.seconds, random)
     took_ns = 1e6 * _times_ms(alone, [text.length for text in texts])
-    ended: dict[str, list[Ended]] = {}
+    ended: dict[str, list[TextResult]] = {}
     first = number % len(place.sides)  # a machine that becomes slower does not always hit the same side
     for side in (*place.sides[first:], *place.sides[:first]):
         progress((number + len(ended) / len(place.sides)) / place.runs, f"run {number + 1}, {side.label}")
         with _services(folder, side) as house:
             ended[side.label] = uvloop.run(_replay(house, place, texts, slo_ns))
-    return Run(alone, mean_ms, p99_ms, one_at_a_time(texts, took_ns.tolist(), slo_ns), ended)
+    return Run(alone, mean_ms, p99_ms, share_one_at_a_time(texts, took_ns.tolist(), slo_ns), ended)
 
 
 def _times_ms(alone: Mapping[int, float], lengths: Any) -> Any:
@@ -153,30 +153,30 @@ def _times_ms(alone: Mapping[int, float], lengths: Any) -> Any:
     return np.interp(lengths, list(alone), list(alone.values()))
 
 
-def _services(folder: Path, side: Side) -> Embedded:
+def _services(folder: Path, side: Side) -> LocalSystem:
     """With nothing learned, but for the worker's profile of the model: that is measured once for all."""
     sets = f"worker.cache={folder / 'cache'}", f"controller.scheduler={side.scheduler}", "profiler.state=", *side.sets
-    return services(folder / "models", sets, profiler=side.profiler)
+    return local_services(folder / "models", sets, profiler=side.profiler)
 
 
-async def _probe(house: Embedded, place: Scene) -> dict[int, float]:
+async def _probe(house: LocalSystem, place: Scene) -> dict[int, float]:
     from horologe import AsyncClient
 
     house.wait_ready(READY_S)
-    async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
-        return await alone_ms(client, place.model, place.lengths, place.probes)
+    async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
+        return await measure_alone_ms(client, place.model, place.lengths, place.probes)
 
 
-async def _replay(house: Embedded, place: Scene, texts: list[Text], slo_ns: int) -> list[Ended]:
+async def _replay(house: LocalSystem, place: Scene, texts: list[Text], slo_ns: int) -> list[TextResult]:
     from horologe import AsyncClient
 
     house.wait_ready(READY_S)
-    async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
-        await client.predict(place.model, inputs_of(place.lengths[0], 0), timeout=PATIENCE_S)  # a LOAD is no arrival's
-        return await Replay(client, place.model, [one.name for one in place.applications], slo_ns).run(texts)
+    async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
+        await client.predict(place.model, inputs_of(place.lengths[0], 0), timeout=TIMEOUT_S)  # a LOAD is no arrival's
+        return await TextTraffic(client, place.model, [one.name for one in place.applications], slo_ns).run(texts)
 
 
-def _row(place: Scene, name: str, runs: list[list[Ended]]) -> dict[str, Any]:
+def _row(place: Scene, name: str, runs: list[list[TextResult]]) -> dict[str, Any]:
     """Medians over the runs."""
     found = [of_run([one.name for one in place.applications], ended) for ended in runs]
     medians = {
@@ -199,7 +199,7 @@ def _facts(place: Scene, runs: Sequence[Run]) -> dict[str, str]:
         statistics.median(getattr(run, field) for run in runs) for field in ("mean_ms", "p99_ms", "possible")
     )
     return {
-        "machine": f"{machine()}, shared by client, edge, worker and profiler",
+        "machine": f"{describe_machine()}, shared by client, edge, worker and profiler",
         "applications": "; ".join(
             f"{one.name}: {one.share:g} of the requests, {one.median:g} tokens (median), {one.least} to {one.most}"
             for one in place.applications

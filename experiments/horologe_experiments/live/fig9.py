@@ -17,22 +17,29 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_cli.local.local_services import READY_S, copies, machine, repository, services, write_emulated
+from horologe_cli.local.local_services import (
+    READY_S,
+    default_repository,
+    describe_machine,
+    local_services,
+    model_names,
+    write_emulated,
+)
 from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Findings, scene
-from horologe_load.sender import Ended, Sender
-from horologe_sim.replay import replay
-from horologe_sim.report.action_errors import Errors
-from horologe_sim.scenario.scenario import Entry
+from horologe_experiments.live.model_traffic import ModelRequest, ModelTraffic
+from horologe_sim.replay import replay_recording
+from horologe_sim.report.action_errors import ActionErrors
+from horologe_sim.scenario.scenario import ModelEntry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matplotlib.figure import Figure
 
-    from horologe_cli.local.local_system import Embedded
+    from horologe_cli.local.local_system import LocalSystem
     from horologe_experiments.harness.experiment import Progress
     from horologe_sim.report.action_errors import Key
 
@@ -61,7 +68,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     slo_ns: int
     pages: int
-    emulated: tuple[Entry, ...] = ()
+    emulated: tuple[ModelEntry, ...] = ()
     folders: tuple[str, ...] = ()
     """Of the repository's models, where none are emulated."""
     width: int = 1
@@ -73,7 +80,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def names(self) -> list[str]:
-        return [*self.folders, *(name for entry in self.emulated for name in copies(entry))]
+        return [*self.folders, *(name for entry in self.emulated for name in model_names(entry))]
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,7 +97,7 @@ class Fig9:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Starts the services as processes of this machine."""
         place = scene(self.name, Scene, quick, changes)
-        facts = {"machine": f"{machine()}, shared by client, edge and worker"}
+        facts = {"machine": f"{describe_machine()}, shared by client, edge and worker"}
         idle = os.getloadavg()[0]
         rows: list[dict[str, Any]] = []
         tails: dict[str, list[tuple[float, float]]] = {}
@@ -128,7 +135,7 @@ class Fig9:
         return drawn
 
 
-def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[Ended], Errors]:
+def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[ModelRequest], ActionErrors]:
     """One live run, its requests and the errors of its actions."""
     import uvloop
 
@@ -143,14 +150,14 @@ def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[Ended
             f"recorder.messages={MESSAGES}",
             "recorder.roles=controller",
         )
-        with services(models, sets) as house:
+        with local_services(models, sets) as house:
             house.wait_ready(READY_S)
             begin_ns = time.monotonic_ns()
             ended = uvloop.run(_send(house, place, source, seed))
             house.supervisor.drain(STOP_S)
-        errors = Errors(begin_ns + s(place.warmup_s))
+        errors = ActionErrors(begin_ns + s(place.warmup_s))
         for path in recordings.iterdir():
-            report = replay(path, "controller", tap=errors)
+            report = replay_recording(path, "controller", observer=errors)
             if not report.identical:
                 raise SettingsError(f"{source.name}: the recording is not what its replay says: {report.table()}")
     return ended, errors
@@ -161,17 +168,17 @@ def _lay_out(models: Path, source: Source) -> None:
     if source.emulated:
         write_emulated(models, source.emulated)
     for folder in source.folders:
-        if not (path := Path(repository()) / folder).is_dir():
-            raise SettingsError(f"{source.name}.folders: got {folder}, wanted a folder of {repository()}")
+        if not (path := Path(default_repository()) / folder).is_dir():
+            raise SettingsError(f"{source.name}.folders: got {folder}, wanted a folder of {default_repository()}")
         shutil.copytree(path, models / folder)
 
 
-async def _send(house: Embedded, place: Scene, source: Source, seed: list[int]) -> list[Ended]:
+async def _send(house: LocalSystem, place: Scene, source: Source, seed: list[int]) -> list[ModelRequest]:
     from horologe import AsyncClient
 
-    async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
-        sender = Sender(client, source.names, source.slo_ns, source.width)
-        return await sender.poisson(source.rate, place.seconds, np.random.default_rng(seed), source.skew)
+    async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
+        traffic = ModelTraffic(client, source.names, source.slo_ns, source.width)
+        return await traffic.send_poisson(source.rate, place.seconds, np.random.default_rng(seed), source.skew)
 
 
 def _row(source: str, key: Key, values_us: Any) -> dict[str, Any]:
@@ -209,9 +216,9 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
     ]
 
 
-def _told(place: Scene, source: Source, ended: list[Ended], errors: Errors) -> str:
+def _told(place: Scene, source: Source, ended: list[ModelRequest], errors: ActionErrors) -> str:
     counted = [one for one in ended if one.sent_ns >= s(place.warmup_s)]
-    in_time = sum(one.status == "OK" and one.took_ns <= source.slo_ns for one in counted)
+    in_time = sum(one.ok and one.took_ns <= source.slo_ns for one in counted)
     actions: dict[str, Counter[str]] = {}
     for (action, status), count in sorted(errors.statuses.items()):
         actions.setdefault(action, Counter())[status] += count

@@ -8,26 +8,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from horologe_common.clock import s
-from horologe_common.status import Status
-from horologe_experiments.live.text_traffic import OK
+from horologe_load.samples import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_experiments.live.text_traffic import Ended
+    from horologe_experiments.live.text_traffic import TextResult
 
 NEAR, ROLLING = 0.02, 3
 """The finish rate has settled where that of so many windows on end is first this near to that of the second half."""
 
 
-def of_run(applications: Sequence[str], ended: Sequence[Ended]) -> dict[str, float]:
+def of_run(applications: Sequence[str], ended: Sequence[TextResult]) -> dict[str, float]:
     """Shares of the requests of one run; latencies and batches of those in time."""
-    good = [one for one in ended if one.status == OK]
+    good = [one for one in ended if one.outcome == Outcome.OK]
     took = sorted(one.took_ns for one in good) or [0]
-    refused = sum(one.status == Status.REFUSED.name for one in ended)
+    refused = sum(one.outcome == Outcome.REFUSED for one in ended)
     rates = {"finished": len(good) / len(ended)}
     for at, application in enumerate(applications):
-        own = [one.status == OK for one in ended if one.text.application == at]
+        own = [one.outcome == Outcome.OK for one in ended if one.text.application == at]
         rates[application] = sum(own) / max(1, len(own))
     return rates | {
         "refused": refused / len(ended),
@@ -38,7 +37,7 @@ def of_run(applications: Sequence[str], ended: Sequence[Ended]) -> dict[str, flo
     }
 
 
-def windows(seconds: float, window_s: float, runs: Sequence[Sequence[Ended]]) -> list[tuple[float, float]]:
+def windows(seconds: float, window_s: float, runs: Sequence[Sequence[TextResult]]) -> list[tuple[float, float]]:
     """(second at which it begins, finish rate) of each window, over all runs."""
     count = int(seconds / window_s)
     sent, good = np.zeros(count), np.zeros(count)
@@ -46,7 +45,7 @@ def windows(seconds: float, window_s: float, runs: Sequence[Sequence[Ended]]) ->
         at = int(one.text.at_ns / s(window_s))
         if at < count:
             sent[at] += 1
-            good[at] += one.status == OK
+            good[at] += one.outcome == Outcome.OK
     rates = good / np.maximum(1, sent)
     return [(window_s * at, round(float(rate), 4)) for at, rate in enumerate(rates)]
 

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_cli.local.local_services import READY_S, copies, services, settings_of, write_emulated
+from horologe_cli.local.local_services import READY_S, changed_settings, local_services, model_names, write_emulated
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.harness.experiment import Bar, Findings, scene
-from horologe_load.sender import Ended, Sender
+from horologe_experiments.live.model_traffic import ModelRequest, ModelTraffic
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.scenario import scenario as scenarios
-from horologe_sim.scenario.scenario import Entry, Scenario
-from horologe_sim.scenario.workload import Load
+from horologe_sim.scenario.scenario import ModelEntry, Scenario
+from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from matplotlib.figure import Figure
 
-    from horologe_cli.local.local_system import Embedded
+    from horologe_cli.local.local_system import LocalSystem
     from horologe_experiments.harness.experiment import Progress
 
 HOPS = 4
@@ -45,18 +45,18 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float
     warmup_s: float
     probes: int
-    models: tuple[Entry, ...]
+    models: tuple[ModelEntry, ...]
     controller: ControllerSettings = ControllerSettings()
 
     @property
     def names(self) -> list[str]:
-        return [name for entry in self.models for name in copies(entry)]
+        return [name for entry in self.models for name in model_names(entry)]
 
     @property
     def capacity(self) -> float:
         """Requests a second of one device that runs full batches of all models in turn."""
-        took_ms = [entry.exec_ms[max(entry.exec_ms)] for entry in self.models for _ in copies(entry)]
-        rows = [max(entry.exec_ms) for entry in self.models for _ in copies(entry)]
+        took_ms = [entry.exec_ms[max(entry.exec_ms)] for entry in self.models for _ in model_names(entry)]
+        rows = [max(entry.exec_ms) for entry in self.models for _ in model_names(entry)]
         return 1e3 * len(rows) / sum(took / size for took, size in zip(took_ms, rows, strict=True))
 
 
@@ -104,21 +104,23 @@ def _both(folder: str, place: Scene, load: float, seed: list[int]) -> tuple[dict
     """One run: live, then simulated with the network as it was measured just before."""
     import uvloop
 
-    with services(folder, settings_of("controller", place.controller)) as house:
+    with local_services(folder, changed_settings("controller", place.controller)) as house:
         house.wait_ready(READY_S)
         ways, ended = uvloop.run(_measure(house, place, load, seed))
     network = _network(ways, place)
     return _live(ended, place) | _simulated(ended, place, network, seed[0]), network
 
 
-async def _measure(house: Embedded, place: Scene, load: float, seed: list[int]) -> tuple[list[Ended], list[Ended]]:
+async def _measure(
+    house: LocalSystem, place: Scene, load: float, seed: list[int]
+) -> tuple[list[ModelRequest], list[ModelRequest]]:
     """Requests one at a time, then the load."""
     from horologe import AsyncClient
 
-    async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
-        sender = Sender(client, place.names, place.slo_ns)
-        ways = await sender.one_by_one(place.probes)
-        return ways, await sender.poisson(load * place.capacity, place.seconds, np.random.default_rng(seed))
+    async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
+        traffic = ModelTraffic(client, place.names, place.slo_ns)
+        ways = await traffic.send_one_by_one(place.probes)
+        return ways, await traffic.send_poisson(load * place.capacity, place.seconds, np.random.default_rng(seed))
 
 
 def _told(networks: list[NetworkSettings]) -> str:
@@ -130,10 +132,10 @@ def _told(networks: list[NetworkSettings]) -> str:
     )
 
 
-def _network(ended: list[Ended], place: Scene) -> NetworkSettings:
+def _network(ended: list[ModelRequest], place: Scene) -> NetworkSettings:
     """What the way takes beside EXEC of one row: its shortest time, and the mean of what comes on top, by hop."""
-    alone_ns = {name: ms(entry.exec_ms[1]) for entry in place.models for name in copies(entry)}
-    ways = sorted(one.took_ns - alone_ns[place.names[one.model]] for one in ended if one.status == "OK")
+    alone_ns = {name: ms(entry.exec_ms[1]) for entry in place.models for name in model_names(entry)}
+    ways = sorted(one.took_ns - alone_ns[place.names[one.model]] for one in ended if one.ok)
     ways = ways[: max(1, len(ways) * 99 // 100)]
     least = ways[len(ways) // 100]
     return NetworkSettings(
@@ -141,22 +143,22 @@ def _network(ended: list[Ended], place: Scene) -> NetworkSettings:
     )
 
 
-def _live(ended: list[Ended], place: Scene) -> dict[str, Any]:
+def _live(ended: list[ModelRequest], place: Scene) -> dict[str, Any]:
     counted = [one for one in ended if one.sent_ns >= s(place.warmup_s)]
-    took = sorted(one.took_ns for one in counted if one.status == "OK" and one.took_ns <= place.slo_ns)
+    took = sorted(one.took_ns for one in counted if one.ok and one.took_ns <= place.slo_ns)
     seconds = place.seconds - place.warmup_s
     return _side("live", len(took) / seconds, took[len(took) // 2] / 1e6, took[len(took) * 99 // 100] / 1e6)
 
 
-def _simulated(ended: list[Ended], place: Scene, network: NetworkSettings, seed: int) -> dict[str, Any]:
+def _simulated(ended: list[ModelRequest], place: Scene, network: NetworkSettings, seed: int) -> dict[str, Any]:
     """The same moments of sending, in the simulator."""
     times = [tuple(one.sent_ns for one in ended if one.model == at) for at in range(len(place.names))]
     loads = tuple(
-        Load("trace", times_ns=sent, models=(name,), slo_ns=place.slo_ns)
+        LoadPhase("trace", times_ns=sent, models=(name,), slo_ns=place.slo_ns)
         for name, sent in zip(place.names, times, strict=True)
         if sent
     )
-    total = scenarios.run(
+    total = scenarios.run_scenario(
         Scenario(
             place.models,
             loads,

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_cli.local.local_services import READY_S, machine, repository, services
+from horologe_cli.local.local_services import READY_S, default_repository, describe_machine, local_services
 from horologe_common.applications import Application
 from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Findings, scene
-from horologe_load.open_loop import quiet_collector
+from horologe_load.samples import no_garbage_collection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from horologe import AsyncClient, Reply
-    from horologe_cli.local.local_system import Embedded
+    from horologe_cli.local.local_system import LocalSystem
     from horologe_experiments.harness.experiment import Progress
 
 ENSEMBLE, ONE_BY_ONE, AT_ONCE = WAYS = "ensemble", "one by one", "at once"
@@ -71,12 +71,12 @@ class Overhead:
         idle = os.getloadavg()[0]
         with tempfile.TemporaryDirectory() as folder:
             models = _lay_out(Path(folder), place)
-            with services(folder) as house:
+            with local_services(folder) as house:
                 house.wait_ready(READY_S)
                 samples = uvloop.run(_measure(house, place, models, progress))
         rows = [_row(size, way, taken) for (size, way), taken in samples.items()]
         facts = {
-            "machine": f"{machine()}, shared by client, edge and one worker, which runs one model at a time",
+            "machine": f"{describe_machine()}, shared by client, edge and one worker, which runs one model at a time",
             "load average": f"{idle:.1f} before, {os.getloadavg()[0]:.1f} at the end",
             "model": f"{place.model}: medians of {place.rounds} rounds of each, interleaved, one at a time",
             "one by one": "the next model is asked when the one before has answered; parts are sums",
@@ -106,9 +106,9 @@ class Overhead:
 
 def _lay_out(folder: Path, place: Scene) -> list[str]:
     """So many copies of the model."""
-    source = Path(repository()) / place.model
+    source = Path(default_repository()) / place.model
     if not source.is_dir():
-        raise SettingsError(f"model: got {place.model!r}, wanted a folder of {repository()}")
+        raise SettingsError(f"model: got {place.model!r}, wanted a folder of {default_repository()}")
     names = [f"{place.model}-{number}" for number in range(max(place.sizes))]
     for name in names:
         shutil.copytree(source, folder / name)
@@ -116,19 +116,19 @@ def _lay_out(folder: Path, place: Scene) -> list[str]:
 
 
 async def _measure(
-    house: Embedded, place: Scene, models: Sequence[str], progress: Progress
+    house: LocalSystem, place: Scene, models: Sequence[str], progress: Progress
 ) -> dict[tuple[int, str], list[Sample]]:
     from horologe import AsyncClient
 
     samples: dict[tuple[int, str], list[Sample]] = {(size, way): [] for size in place.sizes for way in WAYS}
-    async with AsyncClient(house.arrangement.clients[0], keys=house.arrangement.keys or None) as client:
+    async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
         for size in place.sizes:
             await client.declare(
                 Application(
                     _named(size), tuple(models[:size]), place.slo_ns / 1e6, "regression", policy="average", cache=False
                 )
             )
-        with quiet_collector():
+        with no_garbage_collection():
             for number in range(-place.warmup_rounds, place.rounds):
                 progress(max(0, number) / place.rounds, "rounds")
                 for (size, way), taken in samples.items():

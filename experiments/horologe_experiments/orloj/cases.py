@@ -9,7 +9,7 @@ from importlib import resources
 import msgspec
 
 from horologe_experiments.orloj.length_distributions import Application, constant, peaks, short_and_long
-from horologe_sim.scenario.clockwork_models import varieties
+from horologe_sim.scenario.clockwork_models import catalogue_models
 
 SYSTEMS = ("clipper", "nexus", "clockwork", "orloj")
 C0_SHARE = 0.7
@@ -88,7 +88,7 @@ def _modalities() -> list[Case]:
 def _static() -> list[Case]:
     """Table 4: the batch times of Clockwork's appendix A."""
     found = []
-    for name, variety in zip(STATIC, varieties(STATIC.values()), strict=True):
+    for name, variety in zip(STATIC, catalogue_models(STATIC.values()), strict=True):
         times = tuple(variety.exec_ms.values())
         found.append(Case(name, 4, times[0], profile_ms=times))
     return found

@@ -88,7 +88,9 @@ def durations(told: Told) -> RuntimeDistributions | None:
         solo_ns, length = history.solo_ns[chosen], history.length[chosen]
         ranges = _ranges(length) if told.lengths else [(0, np.ones(len(length), bool))]
         name = f"application {application}"
-        parts += [SoloDistribution(name, longest, Distribution.of(solo_ns[inside])) for longest, inside in ranges]
+        parts += [
+            SoloDistribution(name, longest, Distribution.from_samples(solo_ns[inside])) for longest, inside in ranges
+        ]
     known = RuntimeDistributions(_base_ns(history), parts)
     return known if known.spread >= STATIC_SPREAD else None
 

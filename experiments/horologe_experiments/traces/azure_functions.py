@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_sim.scenario.clockwork_models import Variety, varieties
+from horologe_sim.scenario.clockwork_models import CatalogueModel, catalogue_models
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +66,7 @@ class Replay(msgspec.Struct, frozen=True):
 
 def replay(mapping: Mapping, rate: float, minutes: int) -> Replay:
     """The first `minutes` of the trace (again from its beginning after 480), scaled to `rate` requests a second."""
-    used = [one for one in varieties() if one.name not in mapping.left_out]
+    used = [one for one in catalogue_models() if one.name not in mapping.left_out]
     if mapping.order == "cheapest":
         used.sort(key=lambda one: one.best_row_ms)
         used = used[mapping.start :: -1] + used[mapping.start + 1 :]
@@ -114,5 +114,5 @@ def calls() -> NDArray[np.float64]:
     return np.array([[float(cell or 0) for cell in row[FIRST_COLUMN:]] for row in rows])
 
 
-def _instance(variety: Variety, number: int) -> SimModel:
+def _instance(variety: CatalogueModel, number: int) -> SimModel:
     return variety.copies(1, number)[0]

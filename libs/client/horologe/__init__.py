@@ -26,7 +26,7 @@ from horologe_common.status import (
     Unauthenticated,
     UnknownModel,
 )
-from horologe_common.wire import ApplicationState, Description, ModelStanding, ModelState
+from horologe_common.wire import ApplicationState, Description, ModelState, ModelStatistics
 
 __all__ = [
     "Application",
@@ -43,8 +43,8 @@ __all__ = [
     "MissingInput",
     "ModelFailed",
     "ModelSpec",
-    "ModelStanding",
     "ModelState",
+    "ModelStatistics",
     "ProtocolMismatch",
     "Refused",
     "Reply",

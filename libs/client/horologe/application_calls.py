@@ -70,7 +70,7 @@ class ApplicationCalls:
         return list(self._ask(ApplicationInfo, timeout))
 
     def application(self, name: str, context: str = "", *, timeout: float = 5.0) -> ApplicationState:
-        """One of them, with `standings`: how its models have done, weights in this `context`. Raises `UnknownModel`."""
+        """Return an application with `statistics` of its models, weights in this `context`. Raises `UnknownModel`."""
         return one_of(self._ask(partial(ApplicationInfo, name=name, context=context), timeout), name)
 
     def withdraw(self, name: str, *, timeout: float = 5.0) -> None:

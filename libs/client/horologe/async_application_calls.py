@@ -69,7 +69,7 @@ class AsyncApplicationCalls:
         return list(await self._ask(ApplicationInfo, timeout))
 
     async def application(self, name: str, context: str = "", *, timeout: float = 5.0) -> ApplicationState:
-        """One of them, with `standings`: how its models have done, weights in this `context`. Raises `UnknownModel`."""
+        """Return an application with `statistics` of its models, weights in this `context`. Raises `UnknownModel`."""
         return one_of(await self._ask(partial(ApplicationInfo, name=name, context=context), timeout), name)
 
     async def withdraw(self, name: str, *, timeout: float = 5.0) -> None:

@@ -102,6 +102,6 @@ def check_name(field: str, text: str) -> None:
         raise InvalidInput(f"{field}: got {text[:NAME_LIMIT]!r}, wanted 1 to {NAME_LIMIT} printable characters")
 
 
-def undeclared(name: str) -> UnknownModel:
+def undeclared_application(name: str) -> UnknownModel:
     """What to raise, or to answer, where there is no application of this name."""
     return UnknownModel(f"application: got {name!r}, which is not declared")

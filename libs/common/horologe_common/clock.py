@@ -22,7 +22,7 @@ monotonic_ns = time.monotonic_ns
 """The real clock. Only the reactor and the shells around cores read it."""
 
 
-class Offset:
+class ClockOffset:
     """Offset of a peer's monotonic clock to ours, from ping round trips.
 
     The sample with the smallest round trip among the last `window` bounds the error by half that round trip
@@ -34,7 +34,7 @@ class Offset:
         self.offset_ns = 0
 
     @property
-    def known(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether there has been a round trip; `offset_ns` means nothing before."""
         return bool(self._samples)
 

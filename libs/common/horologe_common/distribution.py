@@ -59,7 +59,7 @@ class Distribution:
         return f"Distribution({low:.3f} to {high:.3f} ms, mean {self.mean_ns / 1e6:.3f} ms, {self.mass.size} bins)"
 
     @staticmethod
-    def of(samples_ns: ArrayLike, bins: int = BINS) -> Distribution:
+    def from_samples(samples_ns: ArrayLike, bins: int = BINS) -> Distribution:
         """The histogram of samples (n,), whole ns; see `coarse` for its bins. Raises ValueError without any."""
         samples = np.rint(np.asarray(samples_ns, np.float64).ravel())
         if not samples.size:
@@ -68,7 +68,7 @@ class Distribution:
         edges = np.unique(np.concatenate((values - POINT_NS / 2, values + POINT_NS / 2)))
         mass = np.zeros(edges.size - 1)
         mass[np.searchsorted(edges, values) - 1] = counts / samples.size
-        return Distribution(edges, mass, float(samples.mean())).coarse(bins)
+        return Distribution(edges, mass, float(samples.mean())).coarsen(bins)
 
     @staticmethod
     def point(ns: float) -> Distribution:
@@ -76,14 +76,14 @@ class Distribution:
         return Distribution((ns - POINT_NS / 2, ns + POINT_NS / 2), (1.0,))
 
     @staticmethod
-    def counted(edges_ns: ArrayLike, counts: ArrayLike) -> Distribution:
+    def from_counts(edges_ns: ArrayLike, counts: ArrayLike) -> Distribution:
         """From how many fell into each bin. Raises ValueError where nothing was counted."""
         counted = np.asarray(counts, np.float64)
         if not counted.sum() > 0:
             raise ValueError("counts: got a sum of 0, wanted at least one")
         return Distribution(edges_ns, counted / counted.sum())
 
-    def coarse(self, bins: int = BINS) -> Distribution:
+    def coarsen(self, bins: int = BINS) -> Distribution:
         """The same with bins merged: each holds at most 1/bins, or was one; at most 3 * `bins` of them.
 
         Edges are quantiles and not evenly spaced: times range over decades, and one outlier would squeeze all others
@@ -113,7 +113,7 @@ class Distribution:
         """Of base_ns + factor * t, factor > 0. The density is scaled by 1 / factor; the masses stay."""
         return Distribution(base_ns + factor * self.edges_ns, self.mass, base_ns + factor * self.mean_ns)
 
-    def above(self, base_ns: float) -> Distribution:
+    def excess_over(self, base_ns: float) -> Distribution:
         """Of max(0, t - base_ns): what lies below 0 is put into a bin that ends at 0."""
         if self.edges_ns[0] >= base_ns:
             return self.affine(-base_ns, 1.0)
@@ -197,5 +197,5 @@ def batch_of(parts: Sequence[Distribution], base_ns: float) -> Distribution:
     rows: dict[int, Distribution] = {}
     for part in parts:
         if id(part) not in rows:
-            rows[id(part)] = part.above(base_ns)
+            rows[id(part)] = part.excess_over(base_ns)
     return maximum_of([rows[id(part)] for part in parts]).affine(base_ns, len(parts))

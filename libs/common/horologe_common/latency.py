@@ -18,7 +18,7 @@ AGE_NS = s(2)
 """A measurement older than this says nothing about now: one stall must not refuse a model for ever."""
 
 
-class Rolling:
+class RollingQuantile:
     """The last `window` measurements, none older than `age_ns`, and a high quantile of them.
 
     By default the second largest of ten (p90): one stalled action among ten does not move the estimate.
@@ -30,7 +30,7 @@ class Rolling:
         self._window = window
         self._age_ns = age_ns
         self._quantile = quantile
-        self.holds_ns = NEVER_NS
+        self.valid_until_ns = NEVER_NS
         """Until when the last answer of `high` is the quantile, if nothing is measured: asked several times as often as
         measured."""
         self._high: int | None = None
@@ -41,15 +41,15 @@ class Rolling:
             self._forget()
         samples.append((now_ns, value))
         bisect.insort(self._ordered, value)
-        self.holds_ns = -1
+        self.valid_until_ns = -1
 
-    def high(self, now_ns: int) -> int | None:
+    def high_quantile(self, now_ns: int) -> int | None:
         """The high quantile, or None without a recent measurement."""
-        if now_ns > self.holds_ns:
+        if now_ns > self.valid_until_ns:
             self._forget_old(now_ns)
             ordered, samples = self._ordered, self._samples
             self._high = ordered[math.ceil(self._quantile * len(ordered)) - 1] if ordered else None
-            self.holds_ns = samples[0][0] + self._age_ns if samples else NEVER_NS
+            self.valid_until_ns = samples[0][0] + self._age_ns if samples else NEVER_NS
         return self._high
 
     def median(self, now_ns: int) -> int | None:
@@ -60,16 +60,16 @@ class Rolling:
 
     def summary(self, now_ns: int) -> tuple[int, int, int]:
         """(until when this holds if nothing is measured, high quantile, median); zeros without a measurement."""
-        high_ns, median_ns = self.high(now_ns), self.median(now_ns)
+        high_ns, median_ns = self.high_quantile(now_ns), self.median(now_ns)
         if high_ns is None or median_ns is None:
             return 0, 0, 0
         return self._samples[0][0] + self._age_ns, high_ns, median_ns
 
-    def forget_above(self, value: int) -> None:
+    def discard_above(self, value: int) -> None:
         """Drop what is larger."""
         self._samples = deque(sample for sample in self._samples if sample[1] <= value)
         del self._ordered[bisect.bisect_right(self._ordered, value) :]
-        self.holds_ns = -1
+        self.valid_until_ns = -1
 
     @property
     def count(self) -> int:

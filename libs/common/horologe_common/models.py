@@ -80,7 +80,7 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
         return f"{self.name}/{self.version}"
 
     @cached_property
-    def variable(self) -> dict[str, tuple[int, ...]]:
+    def variable_dimensions(self) -> dict[str, tuple[int, ...]]:
         """By input, the places of its variable dimensions, that of the rows left out; only inputs that have any."""
         places = {
             one.name: tuple(at for at in range(self.batched, len(one.shape)) if one.shape[at] == -1)
@@ -96,7 +96,7 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     def max_batch(self) -> int:
         return self.batch_sizes[-1]
 
-    def compiled(self, rows: int) -> int:
+    def compiled_batch_size(self, rows: int) -> int:
         """The smallest compiled batch size that holds `rows`; batches are padded up to it."""
         for size in self.batch_sizes:
             if size >= rows:
@@ -117,10 +117,10 @@ def nbytes(datatype: str, shape: tuple[int, ...]) -> int:
     dtype = DTYPES.get(datatype)
     if dtype is None:
         raise InvalidInput(f"datatype: got {datatype!r}, wanted one of {', '.join(DTYPES)}")
-    return count(shape) * dtype.itemsize
+    return element_count(shape) * dtype.itemsize
 
 
-def count(shape: Sequence[int]) -> int:
+def element_count(shape: Sequence[int]) -> int:
     """Elements of a tensor of this shape. Raises `InvalidInput` for one that no array can have."""
     if len(shape) > MAX_DIMS:
         raise InvalidInput(f"shape: got {len(shape)} dimensions, at most {MAX_DIMS}")
@@ -142,23 +142,25 @@ def check_tensor(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
         raise InvalidInput(f"input {spec.name!r}: shape: got {list(shape)}, wanted {list(spec.shape)}")
 
 
-def length_of(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> int:
+def input_length(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> int:
     """How large inputs of these shapes are in the variable dimensions: their product; 0 where all are fixed.
 
     Of several inputs the one with the most such dimensions counts, and of these the largest. For most models whose
     execution time depends on the input, this is what it depends on: tokens of a text, pixels of an image.
     """
-    sizes = ((len(places), math.prod(shapes[name][at] for at in places)) for name, places in spec.variable.items())
+    sizes = (
+        (len(places), math.prod(shapes[name][at] for at in places)) for name, places in spec.variable_dimensions.items()
+    )
     return max(sizes, default=(0, 0))[1]
 
 
-def check_variable(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> None:
+def check_variable_dimensions(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> None:
     """Raise `InvalidInput` where a variable dimension is too long, or, being padded, not the same in all inputs.
 
     Padded batches are filled up input by input: one whose mask is shorter than its tokens would fail its neighbours.
     """
     firsts: dict[int, str] = {}
-    for name, places in spec.variable.items():
+    for name, places in spec.variable_dimensions.items():
         for at in places:
             got, first = shapes[name][at], firsts.setdefault(at, name)
             said = f"input {name!r}: shape: got {list(shapes[name])}, wanted"
@@ -168,7 +170,7 @@ def check_variable(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> None
                 raise InvalidInput(f"{said} {wanted} in dimension {at}, as in input {first!r}")
 
 
-def natural(version: str) -> tuple[tuple[int, int, str], ...]:
+def natural_sort_key(version: str) -> tuple[tuple[int, int, str], ...]:
     """Numbers inside a version compare as numbers."""
     parts = re.findall(r"\d+|\D+", version)
     return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)

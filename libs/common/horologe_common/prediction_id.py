@@ -14,6 +14,6 @@ HEAD_BYTES = MARK_BYTES + NONCE_BYTES
 """In front of the hash."""
 
 
-def mark(address: str) -> bytes:
+def selector_mark(address: str) -> bytes:
     """Of a selector, in this incarnation."""
     return hashlib.blake2b(address.encode(), digest_size=MARK_BYTES).digest()

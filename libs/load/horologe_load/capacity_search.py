@@ -1,71 +1,92 @@
-"""Finding a capacity: which rate to offer next, given what became of those before."""
+"""Search for a capacity: the highest rate that a server carries within its SLO."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 ATTAINED = 0.99
 """Share of the requests that must be answered in time for a rate to count as carried."""
 GROWTH = 1.3
 PRECISION = 1.07
-"""The search ends when the lowest rate that failed is this close to the highest that was carried."""
+"""The search ends when the lowest failed rate is at most this multiple of the highest carried one."""
 STRIKES = 2
-"""So often must a rate fail: something else may have had the machine for a moment."""
+"""Failed trials that make a rate fail: another program may have used the machine for a moment."""
 RETREAT = 0.93
 LOWEST = 1.0
-MOST_STEPS = 16
+MAX_TRIALS = 16
 
 
-class Ramp:
-    """Upwards by `GROWTH` until a rate fails (downwards, should the first fail), then bisection; no clock, no I/O."""
+class Trial(NamedTuple):
+    """A rate in requests per second, and the share of its requests that was answered in time."""
 
-    def __init__(self, first: float, most_steps: int = MOST_STEPS) -> None:
+    rate: float
+    attained: float
+
+
+class CapacitySearch:
+    """Increases the rate by `growth` until a rate fails, then bisects. Reads no clock and does no I/O.
+
+    If the first rate fails already, the search goes down by `growth` squared. Assumes that less load is never worse.
+    Call `next_rate`, measure, call `observe`, until `next_rate` returns None.
+    """
+
+    def __init__(
+        self, first: float, max_trials: int = MAX_TRIALS, growth: float = GROWTH, precision: float = PRECISION
+    ) -> None:
         self._next: float | None = max(LOWEST, first)
-        self._left = most_steps
-        self._failed: float | None = None
+        self._max_trials = max_trials
+        self._growth = growth
+        self._precision = precision
         self._strikes = 0
+        self.trials: list[Trial] = []
         self.carried: float | None = None
         """The highest rate carried so far."""
+        self.failed: float | None = None
+        """The lowest rate that failed so far."""
 
     def next_rate(self) -> float | None:
-        """The rate to offer now; None when the search has ended."""
-        return self._next if self._left > 0 else None
+        """Return the rate to offer next; None when the search has ended."""
+        return self._next if len(self.trials) < self._max_trials else None
 
     def observe(self, rate: float, attained: float) -> None:
-        """`attained`: share of the requests offered at `rate` that were answered in time."""
-        self._left -= 1
+        """Record a trial: the share of the requests offered at `rate` that were answered in time."""
+        self.trials.append(Trial(rate, attained))
         self._strikes = 0 if attained >= ATTAINED else self._strikes + 1
         if 0 < self._strikes < STRIKES:
             return
         if self._strikes:
-            self._failed = rate
+            self.failed = rate
         else:
             self.carried = rate
         self._strikes = 0
-        self._next = self._following()
+        self._next = self._choose_rate()
 
-    def _following(self) -> float | None:
-        if self._failed is None:
-            return (self.carried or LOWEST) * GROWTH
+    def _choose_rate(self) -> float | None:
+        if self.failed is None:
+            return (self.carried or LOWEST) * self._growth
         if self.carried is None:
-            return self._failed / GROWTH**2 if self._failed > LOWEST else None
-        if self._failed / self.carried <= PRECISION:
+            return self.failed / self._growth**2 if self.failed > LOWEST else None
+        if self.failed / self.carried <= self._precision:
             return None
-        return float((self._failed * self.carried) ** 0.5)
+        return float((self.failed * self.carried) ** 0.5)
 
 
 class Confirmation:
-    """The rate found is offered again, for longer; while it is not carried, less is, in growing steps."""
+    """Offers a found rate again, for longer. Each time it is not carried, the rate is reduced in growing steps."""
 
-    def __init__(self, rate: float, most_tries: int = 6) -> None:
+    def __init__(self, rate: float, max_trials: int = 6) -> None:
         self._rate = rate
-        self._left = most_tries
+        self._trials_left = max_trials
         self._retreat = 1.0
         self.confirmed: float | None = None
 
     def next_rate(self) -> float | None:
-        return self._rate if self._left > 0 and self.confirmed is None else None
+        """Return the rate to offer next; None when a rate is confirmed or no trial is left."""
+        return self._rate if self._trials_left > 0 and self.confirmed is None else None
 
     def observe(self, attained: float) -> None:
-        self._left -= 1
+        """Record the share of the requests that were answered in time."""
+        self._trials_left -= 1
         if attained >= ATTAINED:
             self.confirmed = self._rate
         else:

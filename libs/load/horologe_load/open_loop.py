@@ -1,208 +1,121 @@
-"""Open-loop load: requests leave at times drawn in advance, whether or not earlier ones have been answered.
+"""Open loops: requests are sent at times drawn in advance, whether or not earlier ones have been answered.
 
-Latency counts from the intended time of sending, so a generator that is held up makes no request look faster, and
-the deadline it tells the server is what then remains of the SLO.
+Latency counts from the due time (no coordinated omission): a generator that falls behind makes no request look faster.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
+import ctypes
+import os
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-import numpy as np
-
-from horologe_common.clock import ms, s
-from horologe_common.status import HorologeError, Late, Refused
+from horologe_load.closed_loop import DRAIN_S, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
-    from horologe import AsyncClient
+    from horologe_load.samples import Samples
+    from horologe_load.targets import Target
 
 BURST = 32
-"""Requests sent in one go at most, when behind: answers must be taken in between."""
-HEAD_START_NS = ms(20)
-PATIENCE_S = 30.0
+"""Requests sent without a break at most when the loop is behind, so that it reads answers in between."""
+HEAD_START_NS = 20_000_000
+CLIENTS = 16
+"""Connections opened before the first request."""
 
 
-class Step(msgspec.Struct):
-    """What became of the requests of one step. Times in milliseconds from the intended time of sending."""
+async def open_loop(
+    target: Target, samples: Samples, arrivals: Sequence[int], drain_s: float = DRAIN_S, clients: int = CLIENTS
+) -> float:
+    """Send requests at `arrivals`, in nanoseconds from the start, and wait up to `drain_s` for the last answers.
 
-    rate: float
-    """Offered, requests a second."""
-    seconds: float
-    slo_ms: float
-    sent: int = 0
-    in_time: int = 0
-    late: int = 0
-    """Answered, but after the SLO by our own clock."""
-    refused: int = 0
-    other: int = 0
-    """Lost, failed, or anything else that must not happen."""
-    unsent: int = 0
-    """Whose time to be sent had passed by more than the SLO before the generator came to it."""
-    cached: int = 0
-    p50_ms: float = 0.0
-    p99_ms: float = 0.0
-    refusal_p99_ms: float = 0.0
-    reasons: dict[str, int] = {}
+    Return the seconds from the start to the last arrival.
+    """
+    total, all_answered, start_ns, sent = len(arrivals), asyncio.Event(), 0, 0
 
-    @property
-    def attained(self) -> float:
-        """Share of the requests that were answered in time."""
-        return self.in_time / self.sent if self.sent else 0.0
+    def on_answer(index: int, now_ns: int, outcome: int, answer: object) -> None:
+        samples.add_answer(index, now_ns, outcome, answer)
+        if not samples.in_flight and sent == total:
+            all_answered.set()
 
-    @property
-    def goodput(self) -> float:
-        """Requests answered in time, a second."""
-        return self.in_time / self.seconds
+    def send_due() -> None:
+        nonlocal sent
+        now_ns = time.monotonic_ns()
+        stop = sent + BURST
+        while sent < total and sent < stop and (due_ns := start_ns + arrivals[sent]) <= now_ns:
+            sent += 1
+            target.send(samples.add_request(due_ns, now_ns), due_ns)
+            now_ns = time.monotonic_ns()
+        if sent < total:
+            timer.set(start_ns + arrivals[sent])
 
-
-def poisson(rate: float, seconds: float, seed: int) -> NDArray[np.int64]:
-    """Arrival times in nanoseconds from the start, increasing, of a Poisson process with `rate` a second."""
-    random = np.random.default_rng(seed)
-    gaps = random.exponential(1e9 / rate, size=int(rate * seconds * 1.5) + 50)
-    times = np.cumsum(gaps).astype(np.int64)
-    return times[times < s(seconds)]
-
-
-class OpenLoop:
-    """Sends one-row requests for `model`, made from the rows of `images`, every one distinct."""
-
-    def __init__(self, client: AsyncClient, model: str, images: NDArray[np.float32], slo_ms: float, seed: int) -> None:
-        self._client = client
-        self._model = model
-        self._images = images
-        self._slo_ms = slo_ms
-        self._seed = seed
-        self._steps = 0
-
-    async def run(self, rate: float, seconds: float) -> Step:
-        """Offer `rate` for `seconds`, wait for every answer, and count."""
-        self._steps += 1
-        times = poisson(rate, seconds, self._seed + self._steps)
-        inputs = distinct(self._images, len(times), self._seed + self._steps)
-        run = _Run(self._client, self._model, Step(rate, seconds, self._slo_ms))
-        with quiet_collector():
-            await run.send(times, inputs)
-        return run.finish()
-
-    async def saturate(self, seconds: float, in_flight: int) -> float:
-        """Keep `in_flight` requests open, without a deadline: answers a second. Warms everything up, too."""
-        inputs = distinct(self._images, len(self._images), self._seed)
-        end_ns = time.monotonic_ns() + s(seconds)
-        answered = 0
-
-        async def one(first: int) -> None:
-            nonlocal answered
-            at = first
-            while time.monotonic_ns() < end_ns:
-                await self._client.submit(self._model, inputs[at : at + 1], timeout=PATIENCE_S)
-                answered += 1
-                at = (at + in_flight) % len(inputs)
-
-        with quiet_collector():
-            await asyncio.gather(*(one(number) for number in range(in_flight)))
-        return answered / seconds
-
-
-class _Run:
-    def __init__(self, client: AsyncClient, model: str, step: Step) -> None:
-        self._client = client
-        self._model = model
-        self._step = step
-        self._slo_ns = ms(step.slo_ms)
-        self._latencies: list[int] = []
-        self._refusals: list[int] = []
-        self._open = 0
-        self._all_answered = asyncio.Event()
-
-    async def send(self, times: NDArray[np.int64], inputs: NDArray[np.float32]) -> None:
-        start_ns = time.monotonic_ns() + HEAD_START_NS
-        for number, intended_ns in enumerate((times + start_ns).tolist()):
-            wait_ns = intended_ns - time.monotonic_ns()
-            if wait_ns > 0 or number % BURST == 0:
-                await asyncio.sleep(max(0, wait_ns) / 1e9)
-            self._submit(intended_ns, inputs[number : number + 1])
-        if self._open:
-            await self._all_answered.wait()
-
-    def _submit(self, intended_ns: int, row: NDArray[np.float32]) -> None:
-        self._step.sent += 1
-        remaining_ns = intended_ns + self._slo_ns - time.monotonic_ns()
-        if remaining_ns <= 0:
-            self._step.unsent += 1
-            return
-        self._open += 1
-        self._all_answered.clear()
-        future = self._client.submit(self._model, row, slo_ms=remaining_ns / 1e6)
-        future.add_done_callback(lambda done: self._ended(done, intended_ns))
-
-    def _ended(self, future: asyncio.Future[Any], intended_ns: int) -> None:
-        took_ns = time.monotonic_ns() - intended_ns
-        error = future.exception()
-        step = self._step
-        if error is None:
-            self._latencies.append(took_ns)
-            step.cached += future.result().cached
-            if took_ns <= self._slo_ns:
-                step.in_time += 1
-            else:
-                step.late += 1
-        elif isinstance(error, Refused):
-            self._refusals.append(took_ns)
-            step.refused += 1
-            self._reason(error)
-        elif isinstance(error, Late):
-            step.late += 1
-        else:
-            step.other += 1
-            self._reason(error)
-        self._open -= 1
-        if not self._open:
-            self._all_answered.set()
-
-    def _reason(self, error: BaseException) -> None:
-        reason = error.reason if isinstance(error, HorologeError) else repr(error)
-        kind = reason.partition(":")[0]  # what follows are the numbers of this one request
-        self._step.reasons[kind] = self._step.reasons.get(kind, 0) + 1
-
-    def finish(self) -> Step:
-        step = self._step
-        step.p50_ms, step.p99_ms = quantile_ms(self._latencies, 0.5), quantile_ms(self._latencies, 0.99)
-        step.refusal_p99_ms = quantile_ms(self._refusals, 0.99)
-        return step
-
-
-def distinct(images: NDArray[np.float32], count: int, seed: int) -> NDArray[np.float32]:
-    """`count` rows drawn from `images`, with noise too small to matter: no two requests are the same."""
-    random = np.random.default_rng(seed)
-    rows = images[random.integers(0, len(images), size=count)]
-    return np.ascontiguousarray(rows + random.uniform(0, 1e-3, size=rows.shape).astype(np.float32))
-
-
-def quantile_ms(times_ns: list[int], share: float) -> float:
-    """The smallest time that `share` of all do not exceed; 0 where there are none."""
-    if not times_ns:
+    if not total:
         return 0.0
-    ordered = sorted(times_ns)
-    return ordered[min(len(ordered) - 1, int(np.ceil(share * len(ordered))) - 1)] / 1e6
-
-
-@contextmanager
-def quiet_collector() -> Iterator[None]:
-    """No garbage collection while times are taken."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
+    await target.start(clients, on_answer)
+    timer = Timer(send_due)
+    start_ns = time.monotonic_ns() + HEAD_START_NS
+    timer.set(start_ns + max(0, arrivals[0]))
+    seconds = arrivals[-1] / 1e9
     try:
-        yield
+        await wait_for(all_answered, seconds + drain_s)
     finally:
-        gc.enable()
-        gc.unfreeze()
+        timer.close()
+    return seconds
+
+
+class Timer:
+    """Calls `callback` on the running loop at or after the time given to `set`, never earlier.
+
+    Uses timerfd on Linux, because timers of event loops are late by up to a millisecond; elsewhere the loop's own.
+    """
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._fd = _create_timerfd()
+        self._handle: asyncio.TimerHandle | None = None
+        if self._fd >= 0:
+            self._loop.add_reader(self._fd, self._on_expired)
+
+    def set(self, when_ns: int) -> None:
+        """Call back once at `when_ns` of CLOCK_MONOTONIC. Replaces the time set before."""
+        now_ns = time.monotonic_ns()
+        if self._fd < 0:
+            if self._handle:
+                self._handle.cancel()
+            self._handle = self._loop.call_later(max(0, when_ns - now_ns) / 1e9, self._callback)
+            return
+        when_ns = max(when_ns, now_ns + 1)
+        value = _TimerSpec(0, 0, when_ns // 1_000_000_000, when_ns % 1_000_000_000)
+        _libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(value), None)
+
+    def close(self) -> None:
+        """Cancel the timer."""
+        if self._handle:
+            self._handle.cancel()
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+
+    def _on_expired(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:
+            return
+        self._callback()
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_MONOTONIC, _NONBLOCK, _ABSOLUTE = 1, 0o4000, 1
+
+
+class _TimerSpec(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_long) for name in ("interval_s", "interval_ns", "s", "ns"))
+
+
+def _create_timerfd() -> int:
+    """Return a file descriptor; -1 where the system has no timerfd."""
+    create = getattr(_libc, "timerfd_create", None)
+    return int(create(_MONOTONIC, _NONBLOCK)) if create else -1

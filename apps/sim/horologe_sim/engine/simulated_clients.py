@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import s
-from horologe_common.core.protocol import Gone, Joined, Out, role
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.timers import Timers
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -23,7 +23,7 @@ from horologe_common.wire import (
     Submit,
 )
 from horologe_sim.engine.traceable_inputs import LABEL, echoes, inputs_of, mark, right
-from horologe_sim.report.tally import Open, Tally
+from horologe_sim.report.tally import OpenRequest, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Tensor
-    from horologe_sim.scenario.workload import Ask, Demand
+    from horologe_sim.scenario.workload import PlannedRequest, Workload
 
 BEST_EFFORT_NS = s(30)
 
@@ -49,7 +49,7 @@ class Asker:
     def __init__(
         self,
         address: str,
-        demand: Demand,
+        demand: Workload,
         specs: dict[str, ModelSpec],
         tally: Tally,
         patience_ns: int,
@@ -58,7 +58,7 @@ class Asker:
     ) -> None:
         self.address = address
         self.out: list[Out] = []
-        self.open: dict[int, Open] = {}
+        self.open: dict[int, OpenRequest] = {}
         self._demand = demand
         self._specs = specs
         self._tally = tally
@@ -66,14 +66,14 @@ class Asker:
         self._begin_ns = begin_ns
         self._loaded = loaded
         self._peer = ""
-        self._unsent: list[Open] = []
+        self._unsent: list[OpenRequest] = []
         self._limits = Timers()
         self._cancels = Timers()
         self._last_id = 0
 
     def tick(self, now_ns: int) -> None:
         """Send what is due; cancel what is to be cancelled; give up on what was not answered."""
-        for ask in self._demand.take(now_ns - self._begin_ns):
+        for ask in self._demand.pop_due(now_ns - self._begin_ns):
             self._ask(now_ns, ask)
         if self._peer and self._unsent:
             unsent, self._unsent = self._unsent, []
@@ -100,42 +100,44 @@ class Asker:
 
     def check(self) -> None:
         """Every request is open or has ended, once."""
-        assert self._tally.asked == self._tally.answers + len(self.open)
+        assert self._tally.sent_total == self._tally.ended_total + len(self.open)
 
-    def _ask(self, now_ns: int, ask: Ask) -> None:
+    def _ask(self, now_ns: int, ask: PlannedRequest) -> None:
         self._last_id += 1
         budget_ns = self._budget_ns(ask)
-        request = Open(self._last_id, ask, now_ns, now_ns + budget_ns if budget_ns else 0, not self._loaded(ask.name))
+        request = OpenRequest(
+            self._last_id, ask, now_ns, now_ns + budget_ns if budget_ns else 0, not self._loaded(ask.name)
+        )
         self.open[request.id] = request
         self._limits.arm(request.id, now_ns + (budget_ns or BEST_EFFORT_NS) + self._patience_ns)
         if ask.cancel_ns:
             self._cancels.arm(request.id, now_ns + ask.cancel_ns)
-        self._tally.sent(request)
+        self._tally.count_sent(request)
         self._unsent.append(request)
 
-    def _budget_ns(self, ask: Ask) -> int:
+    def _budget_ns(self, ask: PlannedRequest) -> int:
         return 0 if ask.best_effort else ask.slo_ns or self._specs[ask.name].slo_ns
 
-    def _send(self, now_ns: int, request: Open) -> None:
+    def _send(self, now_ns: int, request: OpenRequest) -> None:
         raise NotImplementedError
 
-    def _answered(self, now_ns: int, request_id: int, status: int) -> Open | None:
+    def _answered(self, now_ns: int, request_id: int, status: int) -> OpenRequest | None:
         request = self.open.get(request_id)
         if request is None:
-            self._tally.stray(request_id, status)
+            self._tally.count_stray(request_id, status)
         else:
             self._end(now_ns, request, status)
         return request
 
-    def _end(self, now_ns: int, request: Open, status: int) -> None:
+    def _end(self, now_ns: int, request: OpenRequest, status: int) -> None:
         """The one end of a request."""
         del self.open[request.id]
         self._limits.cancel(request.id)
         self._cancels.cancel(request.id)
-        self._tally.ended(now_ns, request, status)
-        self._demand.ended(now_ns - self._begin_ns, request.ask.loop)
+        self._tally.count_end(now_ns, request, status)
+        self._demand.schedule_next(now_ns - self._begin_ns, request.ask.loop)
 
-    def _inspect(self, request: Open, outputs: Sequence[Tensor], buffers: Sequence[Buffer], rows: int) -> None:
+    def _inspect(self, request: OpenRequest, outputs: Sequence[Tensor], buffers: Sequence[Buffer], rows: int) -> None:
         """Note outputs that are not those of this request. `rows`: how many it got."""
         spec = self._specs[request.ask.name]
         echo = echoes(spec)
@@ -157,12 +159,12 @@ class Client(Asker):
                 elif request is not None and message.status == Status.OK:
                     rows = message.outputs[0].shape[0] if message.outputs else 0
                     self._inspect(request, message.outputs, buffers, rows)
-            case Joined() if role(message.address) == "frontend":
+            case PeerConnected() if role(message.address) == "frontend":
                 self._peer = message.address
-            case Gone() if message.address == self._peer:
+            case PeerDisconnected() if message.address == self._peer:
                 self._peer = ""
 
-    def _send(self, now_ns: int, request: Open) -> None:
+    def _send(self, now_ns: int, request: OpenRequest) -> None:
         ask = request.ask
         inputs, buffers = inputs_of(self._specs[ask.name], request.id, ask.rows)
         waited = ask.slo_ns or now_ns > request.sent_ns  # else the frontend knows the model's SLO
@@ -172,12 +174,12 @@ class Client(Asker):
         )
         self.out.append(Out(self._peer, predict, buffers))
 
-    def _judge(self, request: Open, answer: Answer, buffers: Sequence[Buffer]) -> None:
+    def _judge(self, request: OpenRequest, answer: Answer, buffers: Sequence[Buffer]) -> None:
         """Note how true an application's answer is, and who was missing."""
         true = None
         if answer.status == Status.OK and self._specs[request.ask.name].outputs == (LABEL,):
             true = right(request.id, buffers[0])
-        self._tally.judged(request, answer, true)
+        self._tally.count_quality(request, answer, true)
 
 
 class Submitter(Asker):
@@ -192,13 +194,13 @@ class Submitter(Asker):
                 self._answered(now_ns, message.id, message.status)
             case Dispatch():
                 self._ship(message)
-            case Joined() if role(message.address) == "controller":
+            case PeerConnected() if role(message.address) == "controller":
                 self._peer = message.address
                 self._unsent = list(self.open.values())
-            case Gone() if message.address == self._peer:
+            case PeerDisconnected() if message.address == self._peer:
                 self._peer = ""
 
-    def _send(self, now_ns: int, request: Open) -> None:
+    def _send(self, now_ns: int, request: OpenRequest) -> None:
         ask = request.ask
         end_ns = request.deadline_ns or request.sent_ns + BEST_EFFORT_NS
         spec = self._specs[ask.name]

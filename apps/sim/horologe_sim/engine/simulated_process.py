@@ -1,237 +1,210 @@
-"""A process of the simulated cluster: hosts cores, and takes turns with them exactly as the reactor does."""
+"""A process of the simulated cluster: the driver of a `CoreHost` on virtual time and a simulated network."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from horologe_common.core.protocol import Buffer, Core, Gone, Joined, role
+from horologe_common.clock import NEVER_NS
+from horologe_common.core.hosting import CoreHost, raise_fault
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected, role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.event_queue import EventQueue
-    from horologe_common.core.hosting import Tap
+    from horologe_common.core.hosting import CoreObserver
+    from horologe_common.core.protocol import Arrival, Buffer, Core
+    from horologe_common.wire import Envelope
 
-ROUNDS_A_TURN = 64
-"""As the reactor: what its cores still have for each other then waits for the next turn."""
 IDLE_TURNS = 1000
 IDLE_NS = 100_000
-"""So many turns in which nothing came and nothing was put out, closer together than this: a core spins."""
-
-Arrival = tuple[str, str, Any, "Sequence[Buffer]"]
-"""`(to, sender, message, buffers)`"""
-Letters = dict[tuple[str, str], list[tuple[Any, "Sequence[Buffer]"]]]
-"""Messages of one packet, each with its tensors' bytes, by `(to, sender)`."""
+"""This many turns without a message in or out, closer together than this on average: a core is in a busy loop."""
 
 
-class Stuck(AssertionError):
-    """A core asks to be woken again and again, for nothing: a real process would take a processor for itself."""
+class BusyLoopError(AssertionError):
+    """A core asks for a tick again and again and sends nothing. On a real machine it would occupy a processor."""
 
 
-class Around(Protocol):
-    """What a process needs of its world."""
+class ProcessWorld(Protocol):
+    """What a process uses of its world."""
 
     events: EventQueue
-    tap: Tap | None
+    observer: CoreObserver | None
 
-    def due(self, process: Process) -> None:
-        """Give this process a turn before the clock goes on."""
+    def schedule_turn(self, process: Process) -> None:
+        """Give the process a turn before the clock advances, or once its last turn is over."""
 
-    def send(self, source: Process, target: Process, letters: Letters) -> None:
-        """A packet on its way."""
+    def send_packet(self, source: Process, target: Process, envelopes: list[Envelope], buffers: list[Buffer]) -> None:
+        """Send a packet from a process to another."""
 
 
 class Process:
-    """One process. `make` gives its cores, anew for every start: incarnations share nothing but the address book.
+    """A process. `make_cores` makes its cores anew at every start: incarnations share only their addresses' prefix.
 
-    `clock_ns` is what its clock is ahead of the world's; processes with the same `host` have the same clock.
+    `clock_ns` is the offset of its clock to the world's. Processes with the same `host` have the same clock.
     """
 
     def __init__(
-        self, world: Around, name: str, make: Callable[[Process], Sequence[Core]], host: str = "host", clock_ns: int = 0
+        self,
+        world: ProcessWorld,
+        name: str,
+        make_cores: Callable[[Process], Sequence[Core]],
+        host: str = "host",
+        clock_ns: int = 0,
     ) -> None:
         self.world = world
         self.name = name
         self.host = host
         self.clock_ns = clock_ns
-        self.make = make
+        self.make_cores = make_cores
         self.incarnation = 0
         self.alive = False
         self.stalled = False
-        self.dropped = 0
-        """Messages without a route or without a core: what was meant for a dead incarnation."""
         self.cores: dict[str, Core] = {}
         self.routes: dict[str, Process] = {}
-        self._attached: dict[str, Callable[[Any, Sequence[Buffer]], None]] = {}
-        self._inbox: list[Arrival] = []
-        self._timer: int | None = None
-        self._timer_ns: int | None = None
+        self.route = self.routes.get
+        """Part of `Transport`."""
         self.free_ns = 0
-        """World's time until which its last turn takes: what comes before is handled in one drain."""
-        self.waiting = False
-        """For that time, with something to do."""
+        """End of the current turn in the world's time: a message that arrives before is handled in the next turn."""
+        self.turn_pending = False
+        """Whether a turn is scheduled for `free_ns`."""
+        self._hosting = CoreHost((), self._clock, self, raise_fault)
+        self._attached: dict[str, Callable[[Any, Sequence[Buffer]], None]] = {}
+        self._timer: int | None = None
+        self._timer_ns = NEVER_NS
+        self._dropped = 0
+        self._sent = False
         self._idle_turns = 0
         self._idle_since_ns = 0
 
     @property
     def now_ns(self) -> int:
-        """The time by its own clock."""
+        """The time on the clock of this process."""
         return self.world.events.now_ns + self.clock_ns
 
     @property
     def public(self) -> bool:
-        """A client: its peers are not told that it has come, only that it has gone."""
+        """Whether this is a client: its peers are told when it disconnects, but not when it connects."""
         return any(role(address) == "client" for address in self.cores)
 
-    def address(self, of: str, number: str = "0") -> str:
-        """Address of a core of this incarnation. Lengths are those of real ones, which matters to nobody."""
-        return f"{of}/{number}#{self.incarnation:08x}"
+    @property
+    def dropped(self) -> int:
+        """Messages without a core or a route, over all incarnations: those for a dead incarnation."""
+        return self._dropped + self._hosting.dropped
+
+    def address(self, role: str, number: str = "0") -> str:
+        """Return the address of a core of this incarnation. It is as long as a real one."""
+        return f"{role}/{number}#{self.incarnation:08x}"
 
     def attach(self, address: str, deliver: Callable[[Any, Sequence[Buffer]], None]) -> None:
-        """Give everything cores put out for `address` to `deliver`."""
+        """Pass messages that cores send to `address` to `deliver`. For `make_cores`."""
         self._attached[address] = deliver
 
     def post(self, sender: str, to: str, message: Any, buffers: Sequence[Buffer] = ()) -> None:
-        """Hand a hosted core a message in the next turn, before the clock goes on."""
-        self._inbox.append((to, sender, message, buffers))
-        self.world.due(self)
+        """Put a message into a core's mailbox; the core handles it in the next turn."""
+        self.receive([(to, sender, message, buffers)])
 
-    def at(self, at_ns: int, call: Callable[..., None], *args: Any) -> int:
-        """Have `call` happen at `at_ns` of its own clock, if this incarnation lives to see it."""
+    def schedule(self, at_ns: int, call: Callable[..., None], *args: Any) -> int:
+        """Schedule `call` at `at_ns` of this process's clock. It is skipped if this incarnation has ended by then."""
         return self.world.events.schedule(at_ns - self.clock_ns, self._call, self.incarnation, call, args)
 
-    def begin(self) -> None:
-        """A new incarnation."""
+    def start(self) -> None:
+        """Start a new incarnation."""
         self.incarnation += 1
         self.alive = True
-        self.cores = {core.address: core for core in self.make(self)}
-        for core in self.cores.values():
-            for other in self.cores:
-                if other != core.address:
-                    self.post(other, core.address, Joined(other, self.host))
-        self.world.due(self)
+        self._dropped += self._hosting.dropped
+        cores = self.make_cores(self)
+        self.cores = {core.address: core for core in cores}
+        self._hosting = CoreHost(cores, self._clock, self, raise_fault)
+        self._hosting.attached = self._attached
+        self._hosting.introduce_cores(self.host)
+        self.world.schedule_turn(self)
 
-    def end(self) -> None:
-        """kill -9."""
+    def kill(self) -> None:
+        """End the incarnation at once, as `kill -9` does."""
         self.alive = self.stalled = False
         self.cores = {}
         self.routes.clear()
-        self._attached.clear()
-        self._inbox = []
-        self._arm()
+        self._attached = {}
+        self._set_timer(NEVER_NS)
 
-    def joined(self, peer: Process) -> None:
-        """The cores of a peer can be reached."""
+    def add_peer(self, peer: Process) -> None:
+        """Add routes to the cores of a peer that has connected."""
         for address in peer.cores:
-            known = address in self.routes
+            is_new = address not in self.routes
             self.routes[address] = peer
-            if not known and not peer.public:
+            if is_new and not peer.public:
                 for core in self.cores:
-                    self.post(address, core, Joined(address, peer.host))
+                    self.post(address, core, PeerConnected(address, peer.host))
 
-    def lost(self, addresses: Sequence[str]) -> None:
-        """The cores of a peer that has died."""
+    def remove_peer(self, addresses: Sequence[str]) -> None:
+        """Remove the routes to the cores of a peer that has disconnected."""
         for address in addresses:
             if self.routes.pop(address, None):
                 for core in self.cores:
-                    self.post(address, core, Gone(address))
+                    self.post(address, core, PeerDisconnected(address))
 
     def receive(self, arrivals: Sequence[Arrival]) -> None:
-        """A packet has come."""
+        """Put the messages of a packet into the mailboxes of their cores."""
         if self.alive:
-            self._inbox.extend(arrivals)
-            self.world.due(self)
+            self._hosting.enqueue(arrivals)
+            self.world.schedule_turn(self)
 
     def resume(self) -> None:
-        """The end of a stall."""
+        """End a stall."""
         self.stalled = False
         if self.alive:
-            self.world.due(self)
+            self.world.schedule_turn(self)
 
-    def turn(self) -> None:
-        """The reactor's turn, at one instant of virtual time."""
+    def send(self, route: Process, envelopes: list[Envelope], buffers: list[Buffer]) -> None:
+        """Part of `Transport`."""
+        self._sent = True
+        self.world.send_packet(self, route, envelopes, buffers)
+
+    def run_turn(self) -> None:
+        """Run a turn at one instant of virtual time."""
         if not self.alive or self.stalled:
             return
-        now_ns = self.now_ns
-        inbox, self._inbox = self._inbox, []
-        quiet = not inbox
-        packets: dict[str, tuple[Process, Letters]] = {}
-        due: dict[str, Core] = {
-            core.address: core
-            for core in self.cores.values()
-            if (at_ns := core.wakeup_ns()) is not None and at_ns <= now_ns
-        }
-        for _ in range(ROUNDS_A_TURN):
-            if not inbox and not due:
-                break
-            inbox = self._round(now_ns, inbox, due, packets)
-            due = {}
-        if inbox:
-            self._inbox[:0] = inbox
-            self.world.due(self)
-        for target, letters in packets.values():
-            self.world.send(self, target, letters)
-        self._arm()
-        self._watch(now_ns, quiet and not packets)
+        hosting = self._hosting
+        hosting.observer = self.world.observer
+        received, self._sent = hosting.has_messages(), False
+        hosting.run_turn()
+        if hosting.has_messages():
+            self.world.schedule_turn(self)
+        self._set_timer(hosting.wakeup_ns())
+        self._check_progress(received or self._sent)
 
-    def _round(
-        self, now_ns: int, inbox: list[Arrival], due: dict[str, Core], packets: dict[str, tuple[Process, Letters]]
-    ) -> list[Arrival]:
-        tap = self.world.tap
-        for to, sender, message, buffers in inbox:
-            if (core := self.cores.get(to)) is None:
-                self.dropped += 1
-                continue
-            if tap:
-                tap.handled(now_ns, core, sender, message, buffers)
-            due[to] = core
-            core.handle(now_ns, sender, message, buffers)
-        local: list[Arrival] = []
-        for core in due.values():
-            core.tick(now_ns)
-            outs, core.out = core.out, []
-            if tap:
-                tap.ticked(now_ns, core, outs)
-            for out in outs:
-                to, message, buffers = out.to, out.message, out.buffers
-                if to in self.cores:
-                    local.append((to, core.address, message, buffers))
-                elif deliver := self._attached.get(to):
-                    deliver(message, buffers)
-                elif target := self.routes.get(to):
-                    letters = packets.setdefault(target.name, (target, {}))[1]
-                    letters.setdefault((to, core.address), []).append((message, buffers))
-                else:
-                    self.dropped += 1
-        return local
+    def _clock(self) -> int:
+        return self.world.events.now_ns + self.clock_ns
 
-    def _arm(self) -> None:
-        """One timer, at the earliest time any core asks for; a superseded one is dropped."""
-        at_ns = min((at for core in self.cores.values() if (at := core.wakeup_ns()) is not None), default=None)
+    def _set_timer(self, at_ns: int) -> None:
+        """Keep one timer, at the earliest time at which a core wants a tick."""
         if at_ns == self._timer_ns:
             return
         if self._timer is not None:
             self.world.events.cancel(self._timer)
-        self._timer_ns, self._timer = at_ns, None
-        if at_ns is not None:
-            self._timer = self.at(at_ns, self._timeout)
+        self._timer_ns = at_ns
+        self._timer = None if at_ns == NEVER_NS else self.schedule(at_ns, self._on_timer)
 
-    def _timeout(self) -> None:
-        self._timer = self._timer_ns = None
-        self.world.due(self)
+    def _on_timer(self) -> None:
+        self._timer, self._timer_ns = None, NEVER_NS
+        self.world.schedule_turn(self)
 
     def _call(self, incarnation: int, call: Callable[..., None], args: tuple[Any, ...]) -> None:
         if self.alive and incarnation == self.incarnation:
             call(*args)
 
-    def _watch(self, now_ns: int, idle: bool) -> None:
-        """Raise `Stuck` when its cores spin."""
-        if not idle:
+    def _check_progress(self, progressed: bool) -> None:
+        """Raise `BusyLoopError` after too many turns without a message in or out in too short a time."""
+        now_ns = self.now_ns
+        if progressed:
             self._idle_turns, self._idle_since_ns = 0, now_ns
             return
         self._idle_turns += 1
         if self._idle_turns >= IDLE_TURNS:
             if now_ns - self._idle_since_ns < IDLE_TURNS * IDLE_NS:
-                wanted = {core.address: core.wakeup_ns() for core in self.cores.values()}
-                raise Stuck(f"{self.name}: {IDLE_TURNS} turns for nothing up to {now_ns} ns; asked for are {wanted}")
+                wakeups_ns = {core.address: core.wakeup_ns() for core in self.cores.values()}
+                raise BusyLoopError(
+                    f"{self.name}: {IDLE_TURNS} turns without a message up to {now_ns} ns; wakeups: {wakeups_ns}"
+                )
             self._idle_turns, self._idle_since_ns = 0, now_ns

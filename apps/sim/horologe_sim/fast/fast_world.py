@@ -7,10 +7,12 @@ tensors and one event per action, so that an hour at thousands of requests a sec
 from __future__ import annotations
 
 import heapq
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import NEVER_NS, s, us
-from horologe_common.core.protocol import Joined
+from horologe_common.core.hosting import CoreHost, NoTransport, raise_fault
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.controller import Controller
@@ -21,6 +23,7 @@ from horologe_sim.fast.traffic import STATIC, Chunk, Open
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from horologe_common.core.protocol import Buffer, Core, Out
     from horologe_sim.engine.virtual_worker import SimModel
     from horologe_sim.fast.cluster_setting import Setting
     from horologe_sim.fast.fast_worker import Ended
@@ -35,6 +38,37 @@ START_NS = s(1000)
 BEST_EFFORT_NS = s(30)
 PATIENCE_NS = s(2)
 PROGRESS_NS = s(1)
+
+
+class TimedCore:
+    """A core, with the time of `clock` spent in it."""
+
+    def __init__(self, core: Core, clock: Callable[[], int]) -> None:
+        self.address = core.address
+        self.out: list[Out] = []
+        self.spent_ns = 0
+        self._core = core
+        self._clock = clock
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """Pass the message on."""
+        begin = self._clock()
+        self._core.handle(now_ns, sender, message, buffers)
+        self.spent_ns += self._clock() - begin
+
+    def tick(self, now_ns: int) -> None:
+        """Tick the core and take over what it sends."""
+        begin = self._clock()
+        self._core.tick(now_ns)
+        self.spent_ns += self._clock() - begin
+        self.out, self._core.out = self._core.out, []
+
+    def wakeup_ns(self) -> int | None:
+        """Return the core's wakeup time."""
+        begin = self._clock()
+        at_ns = self._core.wakeup_ns()
+        self.spent_ns += self._clock() - begin
+        return at_ns
 
 
 class Lean:
@@ -55,8 +89,6 @@ class Lean:
         self.setting = setting
         self.ledger = ledger
         self.controller = Controller("controller/0#00000001", setting.controller, HOST)
-        self.controller_ns = 0
-        """Time of `clock` spent in the controller's core."""
         self.begin_ns = START_NS + setting.settle_ns
         self.open: dict[int, Open] = {}
         self.now_ns = START_NS
@@ -67,12 +99,11 @@ class Lean:
         self._at = 0
         self._next_ns = NEVER_NS
         self._loops = loops
-        self._clock = clock or (lambda: 0)
+        self._clock = clock
         self._watch = watch
         self._heap: list[tuple[int, int, Callable[[int, Any], None], Any]] = []
         self._events = 0
         self._asked = 0
-        self._told = True
         self._free_ns = self._wake_ns = START_NS
         self._solo_ns: dict[int, int] = {}
         by_key = {model.report.spec.key: model for model in models}
@@ -90,7 +121,13 @@ class Lean:
             )
             for number in range(setting.devices)
         }
+        self._host = self._make_host()
         self._join()
+
+    @property
+    def controller_ns(self) -> int:
+        """Time of `clock` spent in the controller's core."""
+        return self._core.spent_ns if isinstance(self._core, TimedCore) else 0
 
     def at(self, at_ns: int, call: Callable[[int, Any], None], argument: Any) -> None:
         """Have `call(now_ns, argument)` happen."""
@@ -119,7 +156,7 @@ class Lean:
             device.check()
 
     def _run(self, until_ns: int) -> None:
-        heap, controller, clock = self._heap, self.controller, self._clock
+        heap, host = self._heap, self._host
         while True:
             at_ns = min(heap[0][0] if heap else NEVER_NS, self._next_ns, self._wake_ns)
             if at_ns > until_ns:
@@ -131,43 +168,46 @@ class Lean:
                 call(at_ns, argument)
             if self._next_ns <= now_ns:
                 self._take(now_ns)
-            if self._told or self._wake_ns <= now_ns:
-                self._told = False
-                begin = clock()
-                controller.tick(now_ns)
-                wake_ns = controller.wakeup_ns()
-                self.controller_ns += clock() - begin
-                self._deliver(now_ns)
-                self._free_ns = now_ns + self.setting.turn_ns
-                self._wake_ns = NEVER_NS if wake_ns is None else max(wake_ns, self._free_ns)
+            if self._wake_ns <= now_ns or host.has_messages():
+                self._run_turn()
 
-    def _deliver(self, now_ns: int) -> None:
-        outs, self.controller.out = self.controller.out, []
-        devices = self.devices
-        for out in outs:
-            to, message = out.to, out.message
-            kind = type(message)
-            if kind is Infer:
-                devices[to].infer(now_ns, message)
-            elif kind is Outcome:
-                self._refused(now_ns, message)
-            elif kind is Load:
-                devices[to].begin_load(now_ns, message)
-            elif kind is Unload:
-                self.ledger.unloads += 1
-                self._loaded[message.model] -= devices[to].unload(message.model)
+    def _run_turn(self) -> None:
+        host = self._host
+        host.run_turn()
+        self._free_ns = self.now_ns + self.setting.turn_ns
+        self._wake_ns = max(host.wakeup_ns(), self._free_ns)
+
+    def _make_host(self) -> CoreHost:
+        """Host the controller; the client and the devices are addresses of its process."""
+        self._core: Core = TimedCore(self.controller, self._clock) if self._clock else self.controller
+        host = CoreHost([self._core], lambda: self.now_ns, NoTransport(), raise_fault)
+        host.attached = {address: partial(self._to_device, device) for address, device in self.devices.items()}
+        host.attached[CLIENT] = self._to_client
+        return host
+
+    def _to_client(self, message: Any, buffers: Sequence[Buffer]) -> None:
+        if type(message) is Outcome:
+            self._refused(self.now_ns, message)
+
+    def _to_device(self, device: LeanDevice, message: Any, buffers: Sequence[Buffer]) -> None:
+        kind = type(message)
+        if kind is Infer:
+            device.infer(self.now_ns, message)
+        elif kind is Load:
+            device.begin_load(self.now_ns, message)
+        elif kind is Unload:
+            self.ledger.unloads += 1
+            self._loaded[message.model] -= device.unload(message.model)
 
     def _tell(self, sender: str, message: Any) -> None:
-        begin = self._clock()
-        self.controller.handle(self.now_ns, sender, message, ())
-        self.controller_ns += self._clock() - begin
-        self._told = True
+        self._host.enqueue(((self.controller.address, sender, message, ()),))
 
     def _join(self) -> None:
-        self._tell(CLIENT, Joined(CLIENT, HOST))
+        self._tell(CLIENT, PeerConnected(CLIENT, HOST))
         for address in self.devices:
-            self._tell(address, Joined(address, HOST))
+            self._tell(address, PeerConnected(address, HOST))
             self._tell(address, Register((Share(0, "emulated", self.setting.pages),), self._reports))
+        self._run_turn()
 
     # requests
 

@@ -25,8 +25,8 @@ class _Sent(NamedTuple):
     """The window's start, in the worker's clock."""
 
 
-class Errors:
-    """A tap on the controller (see `Tap`) over the actions sent in [from_ns, until_ns).
+class ActionErrors:
+    """A tap on the controller (see `CoreObserver`) over the actions sent in [from_ns, until_ns).
 
     prediction, completion: as the metrics `horologe_prediction_error_seconds` and `horologe_completion_error_seconds`.
     start (`under` alone, for nothing begins early): begin less the latest of window start, end of what the lane did
@@ -44,7 +44,7 @@ class Errors:
         self._free_ns: dict[tuple[str, int, str], int] = {}
         """(worker, share, action) -> the end of the last one that ran."""
 
-    def handled(self, now_ns: int, core: Core, sender: str, message: object, buffers: Sequence[Buffer]) -> None:
+    def observe_message(self, now_ns: int, core: Core, sender: str, message: object, buffers: Sequence[Buffer]) -> None:
         """A Result: how an action ended."""
         if not (isinstance(message, Result) and isinstance(core, Controller)):
             return
@@ -56,21 +56,21 @@ class Errors:
         free_ns = self._free_ns.get(lane, 0)
         if message.status == Status.OK:
             self._free_ns[lane] = message.end_ns
-        if not self._counts(action):
+        if not self._is_in_interval(action):
             return
         ended = action.kind, Status(message.status).name
         self.statuses[ended] = self.statuses.get(ended, 0) + 1
         if message.status == Status.OK:
             possible_ns = max(sent.earliest_ns, free_ns, message.ready_ns)
             end_ns = min(now_ns, message.end_ns - core.cluster.workers[sender].offset_ns())
-            self._note(action.kind, "start", "under", max(0, message.begin_ns - possible_ns))
+            self._add_error(action.kind, "start", "under", max(0, message.begin_ns - possible_ns))
             for error, error_ns in (
                 ("prediction", message.end_ns - message.begin_ns - action.expected_ns),
                 ("completion", end_ns - action.promised_ns),
             ):
-                self._note(action.kind, error, error_side(error_ns), abs(error_ns))
+                self._add_error(action.kind, error, error_side(error_ns), abs(error_ns))
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Actions on their way: the mirror knows what was promised of each."""
         if not isinstance(core, Controller):
             return
@@ -82,11 +82,11 @@ class Errors:
                 if action := pending.get(message.action_id):
                     self._sent[action.id] = _Sent(action, message.earliest_ns)
 
-    def faulted(self, now_ns: int, core: Core) -> None:
-        """See `Tap`."""
+    def observe_fault(self, now_ns: int, core: Core) -> None:
+        """See `CoreObserver`."""
 
-    def _counts(self, action: Action) -> bool:
+    def _is_in_interval(self, action: Action) -> bool:
         return self._from_ns <= action.sent_ns and (self._until_ns is None or action.sent_ns < self._until_ns)
 
-    def _note(self, action: str, error: str, side: str, value_ns: int) -> None:
+    def _add_error(self, action: str, error: str, side: str, value_ns: int) -> None:
         self.values.setdefault((action, error, side), []).append(value_ns)

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_sim.engine.virtual_worker import Meter
-    from horologe_sim.report.tally import Judged, Line, Tally
+    from horologe_sim.report.tally import AnswerQuality, RequestCounts, Tally
 
 QUANTILES = (0.5, 0.99, 0.999)
 
 
-class Row(msgspec.Struct, frozen=True):
+class RequestSummary(msgspec.Struct, frozen=True):
     """Requests of one model (or of all). Latencies in ms: of answers in time, and of refusals."""
 
     sent: int
@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True):
     refusal_p99_ms: float
 
 
-class WorkerRow(msgspec.Struct, frozen=True):
+class WorkerSummary(msgspec.Struct, frozen=True):
     """One worker. `utilisation`: share of the time in EXEC, over all its shares."""
 
     utilisation: float
@@ -53,7 +53,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
     violations: tuple[str, ...]
 
 
-class ApplicationRow(msgspec.Struct, frozen=True):
+class ApplicationSummary(msgspec.Struct, frozen=True):
     """What an application's answers were made of. Its requests and latencies are a `Row` among the models'."""
 
     answers: int
@@ -77,9 +77,9 @@ class Report(msgspec.Struct, frozen=True):
     path: str
     seconds: float
     """Of load that was counted."""
-    total: Row
-    models: dict[str, Row]
-    workers: dict[str, WorkerRow]
+    total: RequestSummary
+    models: dict[str, RequestSummary]
+    workers: dict[str, WorkerSummary]
     batches: dict[int, int]
     """How often a batch of so many rows was run."""
     packets: int
@@ -89,7 +89,7 @@ class Report(msgspec.Struct, frozen=True):
     """Answers with somebody else's outputs."""
     overdue_ms: float
     """The latest that an answer came after its deadline."""
-    applications: dict[str, ApplicationRow] = {}
+    applications: dict[str, ApplicationSummary] = {}
 
     @property
     def attainment(self) -> float:
@@ -141,7 +141,7 @@ class Report(msgspec.Struct, frozen=True):
         return "\n".join(parts)
 
 
-def _table(applications: Mapping[str, ApplicationRow]) -> list[str]:
+def _table(applications: Mapping[str, ApplicationSummary]) -> list[str]:
     if not applications:
         return []
     lines: list[tuple[str, ...]] = [
@@ -153,7 +153,7 @@ def _table(applications: Mapping[str, ApplicationRow]) -> list[str]:
     return [*aligned(lines), ""]
 
 
-def _cells(name: str, row: Row) -> tuple[str, ...]:
+def _cells(name: str, row: RequestSummary) -> tuple[str, ...]:
     counts = (row.sent, row.ok, row.refused, row.late, row.lost, row.failed + row.cancelled, row.cold)
     times = (row.p50_ms, row.p99_ms, row.p999_ms)
     return (name, *map(str, counts), f"{row.goodput:.1f}", *(f"{time:.2f}" for time in times))
@@ -172,26 +172,28 @@ def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def rows(tally: Tally, groups: Mapping[str, str], seconds: float) -> tuple[Row, dict[str, Row]]:
+def summarize_by_model(
+    tally: Tally, groups: Mapping[str, str], seconds: float
+) -> tuple[RequestSummary, dict[str, RequestSummary]]:
     """All requests together, and by group; `groups`: model name -> group."""
-    by_group: dict[str, list[Line]] = {}
-    for model, line in sorted(tally.lines.items()):
+    by_group: dict[str, list[RequestCounts]] = {}
+    for model, line in sorted(tally.counts.items()):
         by_group.setdefault(groups.get(model, model), []).append(line)
-    total = row([line for lines in by_group.values() for line in lines], seconds)
-    return total, {group: row(lines, seconds) for group, lines in by_group.items()}
+    total = summarize_requests([line for lines in by_group.values() for line in lines], seconds)
+    return total, {group: summarize_requests(lines, seconds) for group, lines in by_group.items()}
 
 
-def row(lines: list[Line], seconds: float) -> Row:
+def summarize_requests(lines: list[RequestCounts], seconds: float) -> RequestSummary:
     """Lines added up."""
     ended: Counter[str] = Counter()
     for line in lines:
-        ended.update(line.ended)
+        ended.update(line.statuses)
     sent, ok = sum(line.sent for line in lines), ended["OK"]
     refused, late, lost, cancelled = (ended[name] for name in ("REFUSED", "LATE", "LOST", "CANCELLED"))
     failed = ended.total() - ok - refused - late - lost - cancelled
-    p50, p99, p999 = _quantiles_ms([line.took_ns for line in lines], QUANTILES)
-    (refusal,) = _quantiles_ms([line.refused_ns for line in lines], (0.99,))
-    return Row(
+    p50, p99, p999 = _quantiles_ms([line.latencies_ns for line in lines], QUANTILES)
+    (refusal,) = _quantiles_ms([line.refusal_latencies_ns for line in lines], (0.99,))
+    return RequestSummary(
         sent,
         ok,
         refused,
@@ -209,25 +211,25 @@ def row(lines: list[Line], seconds: float) -> Row:
     )
 
 
-def application_row(judged: Judged) -> ApplicationRow:
+def summarize_application(judged: AnswerQuality) -> ApplicationSummary:
     """Of the answers of one application."""
     missing = np.asarray(judged.missing)
     if not len(missing):
-        return ApplicationRow(0, None, 0.0, 0.0, 0.0, 0.0)
+        return ApplicationSummary(0, None, 0.0, 0.0, 0.0, 0.0)
     shares = judged.defaulted / len(missing), (missing > 0).mean(), missing.mean(), _high(missing)
     accuracy = round(judged.right / judged.rows, 5) if judged.rows else None
-    return ApplicationRow(len(missing), accuracy, *(round(float(share), 5) for share in shares))
+    return ApplicationSummary(len(missing), accuracy, *(round(float(share), 5) for share in shares))
 
 
 def _high(shares: NDArray[np.float64]) -> float:
     return float(np.quantile(shares, 0.99, method="inverted_cdf"))
 
 
-def worker_row(meter: Meter, shares: int, seconds: float) -> WorkerRow:
+def summarize_worker(meter: Meter, shares: int, seconds: float) -> WorkerSummary:
     """One worker's meter, over `seconds` in all."""
     batches = sum(meter.rows.values())
     rows = sum(size * count for (_, size), count in meter.rows.items())
-    return WorkerRow(
+    return WorkerSummary(
         round(sum(meter.busy_ns.values()) / 1e9 / (shares * seconds), 4) if seconds else 0.0,
         batches,
         round(rows / batches, 3) if batches else 0.0,
@@ -238,7 +240,7 @@ def worker_row(meter: Meter, shares: int, seconds: float) -> WorkerRow:
     )
 
 
-def batch_sizes(meters: Iterable[Meter]) -> dict[int, int]:
+def count_batch_sizes(meters: Iterable[Meter]) -> dict[int, int]:
     """Batches by true rows."""
     found: Counter[int] = Counter()
     for meter in meters:

@@ -24,7 +24,7 @@ LANES = {"infer": ("EXEC", 1), "load": ("LOAD", 3)}
 
 
 class Timeline:
-    """A tap on the controller (see `Tap`). Keeps the first `limit` actions."""
+    """A tap on the controller (see `CoreObserver`). Keeps the first `limit` actions."""
 
     def __init__(self, begin_ns: int, limit: int = 200_000) -> None:
         self.left_out = 0
@@ -34,14 +34,14 @@ class Timeline:
         self._events: list[dict[str, Any]] = []
         self._workers: dict[str, int] = {}
 
-    def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+    def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """A Result: what happened to an action."""
         if isinstance(message, Result) and isinstance(core, Controller):
             planned = self._planned.pop(message.action_id, None)
             if planned is not None:
-                self._ended(instance(sender), planned, message)
+                self._add_events(instance(sender), planned, message)
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Actions on their way: the mirror knows when each is predicted to run."""
         if not isinstance(core, Controller):
             return
@@ -58,15 +58,15 @@ class Timeline:
                 end_ns = action.promised_ns
                 self._planned[message.action_id] = kind, what, end_ns - action.expected_ns, end_ns
 
-    def faulted(self, now_ns: int, core: Core) -> None:
-        """See `Tap`."""
+    def observe_fault(self, now_ns: int, core: Core) -> None:
+        """See `CoreObserver`."""
 
     def write(self, path: Path) -> int:
         """Write the file; returns how many actions are in it. Raises OSError."""
         path.write_text(json.dumps({"traceEvents": [*self._names(), *self._events], "displayTimeUnit": "ms"}))
         return len(self._events) // 2
 
-    def _ended(self, worker: str, planned: tuple[str, str, int, int], result: Result) -> None:
+    def _add_events(self, worker: str, planned: tuple[str, str, int, int], result: Result) -> None:
         if len(self._events) >= 2 * self._limit:
             self.left_out += 1
             return

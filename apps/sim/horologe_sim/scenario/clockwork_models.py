@@ -22,7 +22,7 @@ PAGES = 1407
 """16 MiB pages of a device's cache: 201 models like ResNet-50 of 7 pages each (Clockwork section 6.2)."""
 
 
-class Variety(msgspec.Struct, frozen=True):
+class CatalogueModel(msgspec.Struct, frozen=True):
     """One line of the table. `exec_ms` by batch size."""
 
     name: str
@@ -44,11 +44,11 @@ class Variety(msgspec.Struct, frozen=True):
         ]
 
 
-def varieties(names: Iterable[str] = ()) -> list[Variety]:
+def catalogue_models(names: Iterable[str] = ()) -> list[CatalogueModel]:
     """The table in its order, or the named lines in the order given. Raises KeyError."""
     text = resources.files("horologe_sim").joinpath("data", "clockwork_models.csv").read_text()
     table = {
-        row["model"]: Variety(
+        row["model"]: CatalogueModel(
             row["model"],
             float(row["weights_MB"]),
             float(row["transfer_ms"]),
@@ -59,12 +59,12 @@ def varieties(names: Iterable[str] = ()) -> list[Variety]:
     return [table[name] for name in names] if names else list(table.values())
 
 
-def batch_limited_rate(variety: Variety, slo_ms: float) -> float:
+def batch_limited_rate(variety: CatalogueModel, slo_ms: float) -> float:
     """Requests a second of one device that only runs the largest batches that fit the SLO: max of b / exec(b)."""
     return max((1e3 * size / took for size, took in variety.exec_ms.items() if took <= slo_ms), default=0.0)
 
 
-def _spec(name: str, variety: Variety) -> ModelSpec:
+def _spec(name: str, variety: CatalogueModel) -> ModelSpec:
     return ModelSpec(
         name,
         "1",

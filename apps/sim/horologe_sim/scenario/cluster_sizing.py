@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_DEVICES = 1024
 
 
-class Probe(msgspec.Struct, frozen=True):
+class SizingRun(msgspec.Struct, frozen=True):
     """One run of the search. Shares are between 0 and 1."""
 
     devices: int
@@ -28,16 +28,18 @@ class Probe(msgspec.Struct, frozen=True):
     cold_share: float
 
 
-class Size(msgspec.Struct, frozen=True):
+class ClusterSize(msgspec.Struct, frozen=True):
     """The fewest devices that reach the target, the report of that run, and every run on the way."""
 
     target: float
     devices: int
     report: Report
-    probes: tuple[Probe, ...]
+    probes: tuple[SizingRun, ...]
 
 
-def fewest(scenario: Scenario, target: float, progress: Callable[[float, str], None] | None = None) -> Size:
+def find_cluster_size(
+    scenario: Scenario, target: float, progress: Callable[[float, str], None] | None = None
+) -> ClusterSize:
     """The fewest devices with which at least `target` (a share) of the requests is answered in time.
 
     Raises `HorologeError` where not even `MOST_DEVICES` do: more devices do not help what one alone is too slow for.
@@ -47,7 +49,7 @@ def fewest(scenario: Scenario, target: float, progress: Callable[[float, str], N
     def reached(devices: int) -> bool:
         what = f"{devices} device{'s' if devices > 1 else ''}"
         told = (lambda done: progress(done, what)) if progress else None
-        reports[devices] = scenarios.run(msgspec.structs.replace(scenario, workers=devices), progress=told)
+        reports[devices] = scenarios.run_scenario(msgspec.structs.replace(scenario, workers=devices), progress=told)
         return reports[devices].attainment >= target
 
     most = 1
@@ -61,10 +63,12 @@ def fewest(scenario: Scenario, target: float, progress: Callable[[float, str], N
     while least < most:
         middle = (least + most) // 2
         least, most = (least, middle) if reached(middle) else (middle + 1, most)
-    return Size(target, most, reports[most], tuple(_probe(devices, reports[devices]) for devices in sorted(reports)))
+    return ClusterSize(
+        target, most, reports[most], tuple(_sizing_run(devices, reports[devices]) for devices in sorted(reports))
+    )
 
 
-def _probe(devices: int, report: Report) -> Probe:
+def _sizing_run(devices: int, report: Report) -> SizingRun:
     total = report.total
     cold = round(total.cold / max(1, total.sent), 5)
-    return Probe(devices, round(report.attainment, 6), total.goodput, round(report.utilisation, 4), cold)
+    return SizingRun(devices, round(report.attainment, 6), total.goodput, round(report.utilisation, 4), cold)

@@ -9,12 +9,12 @@ import msgspec
 
 from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
-from horologe_common.service.settings import DURATIONS, SettingsError, quantity
+from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_sim.engine.noise import NOISES
-from horologe_sim.scenario.clockwork_models import PAGES, varieties
-from horologe_sim.scenario.scenario import Entry, Scenario
-from horologe_sim.scenario.workload import Load
+from horologe_sim.scenario.clockwork_models import PAGES, catalogue_models
+from horologe_sim.scenario.scenario import ModelEntry, Scenario
+from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ LONGEST = 1_000_000
 """Arrivals read from a file."""
 
 
-class Words(msgspec.Struct, frozen=True):
+class ScenarioOptions(msgspec.Struct, frozen=True):
     """What was said. `models`: `NAME` or `NAME*COPIES`, of the catalogue; `trace`: CSV lines `seconds[,model]`."""
 
     models: tuple[str, ...]
@@ -36,16 +36,16 @@ class Words(msgspec.Struct, frozen=True):
     noise: str = "clockwork"
 
 
-def scenario(words: Words) -> Scenario:
+def build_scenario(words: ScenarioOptions) -> Scenario:
     """The scenario meant. Raises `SettingsError` naming what cannot be."""
-    slo_ns = quantity("--slo", words.slo, DURATIONS)
+    slo_ns = parse_quantity("--slo", words.slo, DURATIONS)
     entries = tuple(_entry(text, slo_ns) for text in words.models)
     if words.noise not in NOISES:
         raise SettingsError(f"--noise: got {words.noise!r}, wanted one of {', '.join(NOISES)}")
     if (words.rate > 0) == (words.trace is not None):
         raise SettingsError("--rate, --trace: got both or neither, wanted one of them")
-    loads, last_ns = _arrivals(words.trace) if words.trace else ((Load(rate=words.rate),), s(10))
-    duration_ns = quantity("--duration", words.duration, DURATIONS) if words.duration else last_ns
+    loads, last_ns = _arrivals(words.trace) if words.trace else ((LoadPhase(rate=words.rate),), s(10))
+    duration_ns = parse_quantity("--duration", words.duration, DURATIONS) if words.duration else last_ns
     return Scenario(
         entries,
         loads,
@@ -59,17 +59,19 @@ def scenario(words: Words) -> Scenario:
     )
 
 
-def _entry(text: str, slo_ns: int) -> Entry:
+def _entry(text: str, slo_ns: int) -> ModelEntry:
     name, star, copies = text.partition("*")
-    known = {one.name: one for one in varieties()}
+    known = {one.name: one for one in catalogue_models()}
     if name not in known or (star and not (copies.isdigit() and int(copies) > 0)):
         raise SettingsError(f"--model: got {text!r}, wanted NAME or NAME*COPIES with one of {', '.join(known)}")
     found = known[name]
     count = int(copies) if star else 1
-    return Entry(name, found.exec_ms, count=count, load_ms=found.load_ms, weights_mb=found.weights_mb, slo_ns=slo_ns)
+    return ModelEntry(
+        name, found.exec_ms, count=count, load_ms=found.load_ms, weights_mb=found.weights_mb, slo_ns=slo_ns
+    )
 
 
-def _arrivals(path: Path) -> tuple[tuple[Load, ...], int]:
+def _arrivals(path: Path) -> tuple[tuple[LoadPhase, ...], int]:
     """Loads by model, and when the last request comes."""
     times: dict[str, list[int]] = {}
     try:
@@ -83,7 +85,7 @@ def _arrivals(path: Path) -> tuple[tuple[Load, ...], int]:
     except OSError as error:
         raise SettingsError(f"--trace {path}: {error}") from error
     loads = tuple(
-        Load("trace", times_ns=tuple(sorted(at)), models=(model,) if model else ()) for model, at in times.items()
+        LoadPhase("trace", times_ns=tuple(sorted(at)), models=(model,) if model else ()) for model, at in times.items()
     )
     return loads, max((at[-1] for at in (load.times_ns for load in loads)), default=0) + 1
 

@@ -15,7 +15,7 @@ import msgspec
 from horologe_common.applications import Application, check_application
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec, Profile, TensorSpec
-from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, quantity
+from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, parse_quantity
 from horologe_common.status import HorologeError, InvalidInput
 from horologe_common.wire import ModelReport
 from horologe_controller.settings import ControllerSettings
@@ -27,12 +27,12 @@ from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.engine.noise import NOISES, Noise
 from horologe_sim.engine.traceable_inputs import LABEL, Skill
 from horologe_sim.engine.virtual_worker import SimModel
-from horologe_sim.scenario.workload import Load
+from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_common.core.hosting import Tap
+    from horologe_common.core.hosting import CoreObserver
     from horologe_sim.report.report import Report
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -40,7 +40,7 @@ MIB = 1 << 20
 EXAMPLES = Path(__file__).parent / "examples"
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[[models]]`: one model, or `count` copies `name-0`, `name-1`... Times as in `[emulated]` of a model.toml."""
 
     name: str
@@ -85,8 +85,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that a run depends on."""
 
-    models: tuple[Entry, ...]
-    load: tuple[Load, ...]
+    models: tuple[ModelEntry, ...]
+    load: tuple[LoadPhase, ...]
     name: str = "scenario"
     description: str = ""
     seed: int = 0
@@ -144,12 +144,12 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 )
         return specs
 
-    def groups(self) -> dict[str, str]:
+    def entry_names(self) -> dict[str, str]:
         """Model name -> the name of its entry."""
         return {model.report.spec.name: entry.name for entry in self.models for model in _copies(entry)}
 
 
-def load(path: str | Path) -> Scenario:
+def read_scenario(path: str | Path) -> Scenario:
     """Read a scenario: a TOML file, or the name of an example (`examples()`). Raises `SettingsError`."""
     file = Path(path)
     if not file.exists() and (known := EXAMPLES / f"{path}.toml").exists():
@@ -164,26 +164,26 @@ def load(path: str | Path) -> Scenario:
         raise SettingsError(f"scenario {path}: {error}") from error
 
 
-def examples() -> list[str]:
+def example_names() -> list[str]:
     """Scenarios that come with the package."""
     return sorted(path.stem for path in EXAMPLES.glob("*.toml"))
 
 
-def run(
+def run_scenario(
     scenario: Scenario,
     seed: int | None = None,
     progress: Callable[[float], None] | None = None,
-    timeline: Callable[[int], Tap] | None = None,
+    timeline: Callable[[int], CoreObserver] | None = None,
 ) -> Report:
     """Play it. `progress` is told from time to time how far it is, from 0 to 1.
 
     `timeline` makes a tap on all cores, given when the load begins.
     """
-    from horologe_sim.scenario.simulated_cluster import House
+    from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 
-    house = House(scenario if seed is None else msgspec.structs.replace(scenario, seed=seed))
+    house = SimulatedCluster(scenario if seed is None else msgspec.structs.replace(scenario, seed=seed))
     if timeline:
-        house.world.tap = timeline(house.begin_ns)
+        house.world.observer = timeline(house.begin_ns)
     house.run(progress)
     return house.report()
 
@@ -194,13 +194,15 @@ def read_units(where: str, value: Any, key: str = "") -> Any:
     Keys may be written without `_ns` and `_bytes`. Raises `SettingsError`.
     """
     if isinstance(value, dict):
-        return {_full(name): read_units(f"{where}: {name}", one, _full(name)) for name, one in value.items()}
+        return {
+            _field_name(name): read_units(f"{where}: {name}", one, _field_name(name)) for name, one in value.items()
+        }
     if isinstance(value, list):
         return [read_units(where, one, key) for one in value]
     if isinstance(value, str) and key.endswith("_ns"):
-        return quantity(where, value, DURATIONS)
+        return parse_quantity(where, value, DURATIONS)
     if isinstance(value, str) and key.endswith("_bytes"):
-        return quantity(where, value, SIZES)
+        return parse_quantity(where, value, SIZES)
     if isinstance(value, str) and key == "noise":
         if value not in NOISES:
             raise SettingsError(f"{where}: got {value!r}, wanted one of {', '.join(NOISES)}, or a table")
@@ -208,7 +210,7 @@ def read_units(where: str, value: Any, key: str = "") -> Any:
     return value
 
 
-PLAIN = {
+FIELD_NAMES = {
     "duration": "duration_ns",
     "warmup": "warmup_ns",
     "settle": "settle_ns",
@@ -236,11 +238,11 @@ PLAIN = {
 """What people write -> the field."""
 
 
-def _full(name: str) -> str:
-    return PLAIN.get(name, name)
+def _field_name(name: str) -> str:
+    return FIELD_NAMES.get(name, name)
 
 
-def _copies(entry: Entry) -> list[SimModel]:
+def _copies(entry: ModelEntry) -> list[SimModel]:
     if not entry.exec_ms:
         raise HorologeError(f"model {entry.name}: exec_ms: got no times, wanted one for each batch size")
     names = [entry.name] if entry.count == 1 else [f"{entry.name}-{number}" for number in range(entry.count)]

@@ -14,22 +14,22 @@ from horologe_gpu_worker.core.worker import Worker
 from horologe_profiler.core.profiler import Profiler
 from horologe_selector.core.applications import registry
 from horologe_selector.core.selector import Selector
-from horologe_selector.store import Change
-from horologe_selector.stores.memory import Memory
-from horologe_selector.stores.store_writer import serve
+from horologe_selector.store import RecordChange
+from horologe_selector.stores.memory import MemoryStore
+from horologe_selector.stores.store_writer import execute_messages
 from horologe_sim.engine.network import Network
 from horologe_sim.engine.simulated_clients import BEST_EFFORT_NS, Asker, Client, Submitter
 from horologe_sim.engine.virtual_worker import Device, Meter
 from horologe_sim.engine.world import World
 from horologe_sim.report import report as reports
 from horologe_sim.report.tally import Tally
-from horologe_sim.scenario.workload import Demand
+from horologe_sim.scenario.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer, Core
-    from horologe_profiler.core.measurements import Kept
+    from horologe_profiler.core.measurements import ProfilerState
     from horologe_sim.engine.simulated_process import Process
     from horologe_sim.report.report import Report
     from horologe_sim.scenario.scenario import Fault, Scenario
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 STEPS = 200
 
 
-class House:
+class SimulatedCluster:
     """Builds the world of a scenario (constructor), runs it (`run`), and says what came of it (`report`)."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -48,13 +48,13 @@ class House:
         self.world = World(Network(scenario.network, scenario.seed), wire=scenario.wire)
         self.meters: dict[str, Meter] = {}
         self.devices: dict[str, Device] = {}
-        self.store = Memory()
+        self.store = MemoryStore()
         """The selector's, which outlives it."""
-        self.kept: tuple[int, Kept] | None = None
+        self.profiler_state: tuple[int, ProfilerState] | None = None
         """What the profiler keeps on disk, and since when."""
         self.begin_ns = self.world.now_ns + scenario.settle_ns
         self.end_ns = self.begin_ns + scenario.duration_ns
-        self.demand = Demand(
+        self.workload = Workload(
             scenario.load,
             [model.report.spec.name for model in self.models.values()],
             scenario.seed,
@@ -66,13 +66,13 @@ class House:
             self.meters[name] = Meter()
             self._add(name, self._worker(number))
         for one in scenario.applications:
-            kept = msgspec.msgpack.encode(registry.Kept(1, [one]))
-            self.store.write([Change(f"{registry.FAMILY}\n{one.name}", 0, kept)])
+            record = msgspec.msgpack.encode(registry.StoredDeclarations(1, [one]))
+            self.store.write_changes([RecordChange(f"{registry.FAMILY}\n{one.name}", 0, record)])
         for fault in scenario.faults:
             self.world.events.schedule(self.begin_ns + fault.at_ns, self._fault, fault)
 
     @property
-    def asker(self) -> Asker:
+    def client(self) -> Asker:
         """The client as it is now."""
         cores = self.world.processes["edge" if self._fused_submitter else "client"].cores.values()
         return next(core for core in cores if isinstance(core, Asker))
@@ -87,17 +87,17 @@ class House:
             if progress:
                 progress(step / STEPS)
         limit_ns = self.end_ns + BEST_EFFORT_NS + 2 * self._patience_ns()
-        while self.tally.asked > self.tally.answers and self.world.now_ns < limit_ns:
+        while self.tally.sent_total > self.tally.ended_total and self.world.now_ns < limit_ns:
             self.world.run(self.world.now_ns + self.scenario.patience_ns)
 
     def report(self) -> Report:
         """What was counted."""
         scenario = self.scenario
         seconds = (scenario.duration_ns - scenario.warmup_ns) / 1e9
-        total, models = reports.rows(self.tally, scenario.groups(), seconds)
+        total, models = reports.summarize_by_model(self.tally, scenario.entry_names(), seconds)
         busy_s = (self.end_ns - self.begin_ns) / 1e9
         workers = {
-            name: reports.worker_row(meter, scenario.worker.shares, busy_s) for name, meter in self.meters.items()
+            name: reports.summarize_worker(meter, scenario.worker.shares, busy_s) for name, meter in self.meters.items()
         }
         return reports.Report(
             scenario.name,
@@ -108,15 +108,15 @@ class House:
             total,
             models,
             workers,
-            reports.batch_sizes(self.meters.values()),
+            reports.count_batch_sizes(self.meters.values()),
             self.world.packets,
             len(self.tally.strays),
             len(self.tally.swapped),
             self.tally.overdue_ns / 1e6,
-            {name: reports.application_row(judged) for name, judged in self.tally.judgements.items()},
+            {name: reports.summarize_application(judged) for name, judged in self.tally.qualities.items()},
         )
 
-    def loaded(self, name: str) -> bool:
+    def is_loaded(self, name: str) -> bool:
         """Whether any device has the model, or all models of the application."""
         models = next((one.models for one in self.scenario.applications if one.name == name), (name,))
         return all(
@@ -156,7 +156,7 @@ class House:
         core = Selector(process.address("selector"), self.scenario.selector, random.Random(self.scenario.seed))
 
         def keep(message: Any, buffers: Sequence[Buffer]) -> None:
-            for reply in serve(self.store, [message]):
+            for reply in execute_messages(self.store, [message]):
                 process.post(core.store, core.address, reply)
 
         process.attach(core.store, keep)
@@ -169,14 +169,14 @@ class House:
         """Its disk is the house's, and outlives it."""
         assert self.scenario.profiler
         core = Profiler(process.address("profiler"), self.scenario.profiler)
-        if self.kept is not None:
-            saved_ns, kept = self.kept
-            core.restore(process.now_ns, kept, self.world.now_ns - saved_ns)
+        if self.profiler_state is not None:
+            saved_ns, state = self.profiler_state
+            core.restore(process.now_ns, state, self.world.now_ns - saved_ns)
 
-        def keep(kept: Kept, buffers: Sequence[Buffer]) -> None:
-            self.kept = self.world.now_ns, kept
+        def store_state(state: ProfilerState, buffers: Sequence[Buffer]) -> None:
+            self.profiler_state = self.world.now_ns, state
 
-        process.attach(core.store, keep)
+        process.attach(core.store, store_state)
         return core
 
     def _client(self, process: Process) -> Core:
@@ -189,7 +189,7 @@ class House:
     def _asker(self, kind: type[Client | Submitter], process: Process, address: str, patience_ns: int) -> Core:
         begin_ns = self.begin_ns + process.clock_ns
         self.tally.from_ns = begin_ns + self.scenario.warmup_ns
-        return kind(address, self.demand, self.signatures, self.tally, patience_ns, begin_ns, self.loaded)
+        return kind(address, self.workload, self.signatures, self.tally, patience_ns, begin_ns, self.is_loaded)
 
     def _worker(self, number: int) -> Callable[[Process], Sequence[Core]]:
         def make(process: Process) -> Sequence[Core]:

@@ -23,7 +23,7 @@ CHUNK = 1024
 OPEN = -1
 
 
-class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LoadPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One phase of load; a scenario adds up any number of them."""
 
     kind: Literal["poisson", "bursts", "even", "trace", "closed"] = "poisson"
@@ -59,7 +59,7 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the phase lasts; 0: to the end."""
 
 
-class Ask(NamedTuple):
+class PlannedRequest(NamedTuple):
     """A request to come, of a model or else an application. `loop`: the closed loop it belongs to, or OPEN."""
 
     at_ns: int
@@ -79,26 +79,26 @@ class Ask(NamedTuple):
         return self.application or self.model
 
 
-class Demand:
+class Workload:
     """All loads of a scenario, in the order of time. Times count from the beginning of the load."""
 
-    def __init__(self, loads: Sequence[Load], models: Sequence[str], seed: int, duration_ns: int) -> None:
+    def __init__(self, loads: Sequence[LoadPhase], models: Sequence[str], seed: int, duration_ns: int) -> None:
         self._loads = [_Phase(load, models, [seed, 3, index], duration_ns) for index, load in enumerate(loads)]
-        streams = [phase.asks(phase.times(), OPEN) for phase in self._loads if phase.load.kind != "closed"]
+        streams = [phase.requests(phase.times(), OPEN) for phase in self._loads if phase.load.kind != "closed"]
         self._open = heapq.merge(*streams)
         self._next = next(self._open, None)
-        self._closed: list[Ask] = []
+        self._closed: list[PlannedRequest] = []
         for index, phase in enumerate(self._loads):
             if phase.load.kind == "closed":
                 for _ in range(phase.load.clients):
-                    self._again(index, phase.load.from_ns)
+                    self._push_closed_request(index, phase.load.from_ns)
 
     def next_ns(self) -> int | None:
         """When the next request is due; None: not before an answer, or never."""
         times = [ask.at_ns for ask in (self._next, self._closed[0] if self._closed else None) if ask is not None]
         return min(times, default=None)
 
-    def take(self, now_ns: int) -> Iterator[Ask]:
+    def pop_due(self, now_ns: int) -> Iterator[PlannedRequest]:
         """What is due."""
         while self._next is not None and self._next.at_ns <= now_ns:
             yield self._next
@@ -106,36 +106,36 @@ class Demand:
         while self._closed and self._closed[0].at_ns <= now_ns:
             yield heapq.heappop(self._closed)
 
-    def ended(self, now_ns: int, loop: int) -> None:
+    def schedule_next(self, now_ns: int, loop: int) -> None:
         """A request has its answer: a closed loop goes on."""
         if loop != OPEN:
-            self._again(loop, now_ns + self._loads[loop].load.think_ns)
+            self._push_closed_request(loop, now_ns + self._loads[loop].load.think_ns)
 
-    def _again(self, loop: int, at_ns: int) -> None:
+    def _push_closed_request(self, loop: int, at_ns: int) -> None:
         if at_ns < self._loads[loop].end_ns:
-            heapq.heappush(self._closed, next(self._loads[loop].asks(iter((at_ns,)), loop)))
+            heapq.heappush(self._closed, next(self._loads[loop].requests(iter((at_ns,)), loop)))
 
 
 class _Phase:
     """One load and its random numbers."""
 
-    def __init__(self, load: Load, models: Sequence[str], seed: Sequence[int], duration_ns: int) -> None:
+    def __init__(self, load: LoadPhase, models: Sequence[str], seed: Sequence[int], duration_ns: int) -> None:
         self.load = load
         self.end_ns = min(duration_ns, load.from_ns + load.for_ns if load.for_ns else duration_ns)
         self._rng = np.random.default_rng(seed)
-        self._models = chosen(models, load.models)
+        self._models = select_models(models, load.models)
         weights = np.arange(1, len(self._models) + 1, dtype=float) ** -load.skew
         self._edges: NDArray[Any] = np.cumsum(weights / weights.sum())
         self._draws: list[int] = []
 
-    def asks(self, times: Iterator[int], loop: int) -> Iterator[Ask]:
+    def requests(self, times: Iterator[int], loop: int) -> Iterator[PlannedRequest]:
         load = self.load
         for at_ns in times:
             cancelled = load.cancel_share and self._rng.random() < load.cancel_share
             cancel_ns = max(1, load.cancel_ns) if cancelled else 0
             model = "" if load.application else self._model()
             context = str(self._rng.integers(load.contexts)) if load.contexts else ""
-            yield Ask(
+            yield PlannedRequest(
                 at_ns, model, load.rows, load.slo_ns, load.best_effort, cancel_ns, loop, load.application, context
             )
 
@@ -177,7 +177,7 @@ class _Phase:
         return self._models[self._draws.pop()]
 
 
-def chosen(models: Sequence[str], wanted: Sequence[str]) -> list[str]:
+def select_models(models: Sequence[str], wanted: Sequence[str]) -> list[str]:
     """The models meant by names and beginnings of names. Raises `InvalidInput` for a name that means none."""
     found: dict[str, None] = {}
     for name in wanted or ("*",):

@@ -10,7 +10,7 @@ import numpy as np
 from horologe.core.call import check_texts
 from horologe.core.reply import Reply
 from horologe.core.signature import Signature, tensors_of
-from horologe_common.applications import undeclared
+from horologe_common.applications import undeclared_application
 from horologe_common.status import InvalidInput, Status, error_for
 from horologe_common.wire import Acknowledged, ApplicationState, Feedback, Observation
 
@@ -59,7 +59,7 @@ def one_of(states: Sequence[ApplicationState], name: str) -> ApplicationState:
     for state in states:
         if state.application.name == name:
             return state
-    raise undeclared(name)
+    raise undeclared_application(name)
 
 
 def _items(predictions: Any, truths: Any, inputs: Any) -> list[tuple[Any, Any, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from horologe_common.status import HorologeError, InvalidInput, TooLarge
-from horologe_common.wire import HEADER_LIMIT, AnyMessage, Cancel, Letter
+from horologe_common.wire import HEADER_LIMIT, AnyMessage, Cancel, Envelope
 from horologe_common.wire.frames import pack
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Outbox:
     def _pack(self, calls: list[Call], now_ns: int) -> list[Packet]:
         try:
             messages = [call.message(now_ns) for call in calls]
-            packet = pack([Letter("", "", messages)], [buffer for call in calls for buffer in call.buffers])
+            packet = pack([Envelope("", "", messages)], [buffer for call in calls for buffer in call.buffers])
             if len(packet[0]) > HEADER_LIMIT:
                 raise TooLarge(f"header: got {len(packet[0])} bytes, at most {HEADER_LIMIT}")
         except (HorologeError, ValueError, OverflowError) as error:
@@ -84,4 +84,4 @@ class Outbox:
 
 
 def message_packet(message: AnyMessage) -> Packet:
-    return pack([Letter("", "", [message])], ())
+    return pack([Envelope("", "", [message])], ())

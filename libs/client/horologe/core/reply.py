@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.status import HorologeError, Late, ModelFailed, Status, error_for
-from horologe_common.wire.frames import array_of
+from horologe_common.wire.frames import decode_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,8 @@ def reply_of(answer: Answer, buffers: Sequence[Buffer], single: bool) -> Reply |
         return error_for(answer.status, answer.reason, answer.retry_after_ns)
     try:
         outputs = {
-            tensor.name: array_of(tensor, buffer).copy() for tensor, buffer in zip(answer.outputs, buffers, strict=True)
+            tensor.name: decode_array(tensor, buffer).copy()
+            for tensor, buffer in zip(answer.outputs, buffers, strict=True)
         }
     except HorologeError as error:
         return ModelFailed(f"the answer cannot be read: {error.reason}")

@@ -10,7 +10,7 @@ import numpy as np
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput, UnknownModel
 from horologe_common.wire import ModelState, Tensor
-from horologe_common.wire.frames import header_of
+from horologe_common.wire.frames import encode_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,7 +75,7 @@ def _tensor(signature: Signature, name: Any, value: Any) -> tuple[Tensor, bytes]
         return Tensor(spec.name, spec.datatype, value.shape, value.nbytes), value.tobytes()
     if not isinstance(name, str):
         raise InvalidInput(f"inputs: names: got {name!r}, wanted strings")
-    header, payload = header_of(name, _fitted(name, value, dtype))
+    header, payload = encode_array(name, _fitted(name, value, dtype))
     return header, bytes(payload)
 
 

@@ -1,130 +1,177 @@
-"""The cores of one process: their mail, handed over until all is quiet, and what leaves the process.
+"""The host of the cores of one process: it decides who is called when, and what leaves the process.
 
-A message to a core beside costs an append here; one to a peer waits in the letter that the turn sends there.
+One class with two drivers. The reactor (transport/reactor.py) gives it sockets and the real clock; a simulated process
+(apps/sim, engine/simulated_process.py) a network and a clock in virtual time. Pure.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from horologe_common.clock import NEVER_NS, monotonic_ns
-from horologe_common.service.log import logger
-from horologe_common.wire import Letter
+from horologe_common.clock import NEVER_NS
+from horologe_common.core.protocol import PeerConnected
+from horologe_common.wire import Envelope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from horologe_common.core.protocol import Buffer, Core, Out
-    from horologe_common.transport.links import Arrival, Links
-    from horologe_common.transport.peers import Route
+    from horologe_common.core.protocol import Arrival, Buffer, Core, Out
 
     Deliver = Callable[[Any, Sequence[Buffer]], None]
+    OnFault = Callable[[Core | None, Any, Exception], None]
 
-log = logger("reactor")
-
-ROUNDS_A_TURN = 64
-
-
-class Tap(Protocol):
-    """Sees what the cores see (recorder.py)."""
-
-    def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None: ...
-
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None: ...
-
-    def faulted(self, now_ns: int, core: Core) -> None: ...
+CALLS_PER_TURN = 64
+"""Cores called in a turn at most. Remaining messages wait for the next turn, so that sockets are read in between."""
 
 
-class Hosted:
-    """A core, what it has not been handed yet, and when it wants to be ticked."""
+class Transport(Protocol):
+    """The connections of a process to its peers."""
 
-    __slots__ = ("core", "due", "mail", "wakeup_ns")
+    def route(self, address: str) -> Any:
+        """Return the route to the core at `address`, a hashable value; None if it cannot be reached."""
+
+    def send(self, route: Any, envelopes: list[Envelope], buffers: list[Buffer]) -> None:
+        """Send one packet. `buffers` holds the bytes of all tensors, in the order in which the messages name them."""
+
+
+class NoTransport:
+    """The transport of a process without peers."""
+
+    def route(self, address: str) -> None:
+        """Return None."""
+
+    def send(self, route: Any, envelopes: list[Envelope], buffers: list[Buffer]) -> None:
+        """Do nothing: there is no route to send on."""
+
+
+class CoreObserver(Protocol):
+    """Sees all that the cores receive and send, such as the recorder."""
+
+    def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """Called before the core handles the message."""
+
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+        """Called after the core's tick with the messages that it sends."""
+
+    def observe_fault(self, now_ns: int, core: Core) -> None:
+        """Called when the core has raised."""
+
+
+def raise_fault(core: Core | None, message: Any, error: Exception) -> None:
+    """Raise the error. The `on_fault` of simulations, which must not hide a bug in a core."""
+    raise error
+
+
+class HostedCore:
+    """A core, the messages it has not handled yet, and the time of its next tick."""
+
+    __slots__ = ("core", "mailbox", "tick_due", "wakeup_ns")
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.mail: list[Arrival] = []
+        self.mailbox: list[Arrival] = []
         self.wakeup_ns = 0
-        self.due = False
+        self.tick_due = False
 
 
-class Cores:
-    """In the order in which they go first. `attached`: addresses in this process that are no cores."""
+class CoreHost:
+    """Runs cores, the first of `cores` first. `on_fault` gets the core (None: a packet), the message and the error.
 
-    def __init__(self, cores: Sequence[Core], links: Links) -> None:
-        self.links = links
-        self.tap: Tap | None = None
+    A message between two cores of the process is an append to a list. Messages to peers are collected, and sent in one
+    packet per peer. `attached` has functions by address, for addresses of this process that are not cores.
+    """
+
+    def __init__(
+        self, cores: Sequence[Core], clock: Callable[[], int], transport: Transport, on_fault: OnFault
+    ) -> None:
+        self.observer: CoreObserver | None = None
         self.faults = 0
+        self.dropped = 0
+        """Messages to addresses without a core or a route: stale incarnations, clients that have disconnected."""
         self.attached: dict[str, Deliver] = {}
-        self._hosted = {core.address: Hosted(core) for core in cores}
+        self._clock = clock
+        self._route, self._send = transport.route, transport.send
+        self._on_fault = on_fault
+        self._hosted = {core.address: HostedCore(core) for core in cores}
         self._order = list(self._hosted.values())
-        self._letters: dict[tuple[str, str], tuple[Route, list[Any], list[Buffer]]] = {}
+        self._outbox: dict[tuple[str, str], tuple[Any, list[Any], list[Buffer]]] = {}
+        """(to, sender) -> route, messages, buffers."""
         self._deliveries: list[tuple[Deliver, Any, Sequence[Buffer]]] = []
 
     def __iter__(self) -> Iterator[Core]:
         return (hosted.core for hosted in self._order)
 
-    def put(self, arrivals: Sequence[Arrival]) -> None:
-        """Mail; what is for nobody here is dropped."""
+    def introduce_cores(self, machine: str) -> None:
+        """Send every core a PeerConnected for each other core of the process. `machine` is the boot id of the host."""
+        for to in self._hosted:
+            self.enqueue([(to, other, PeerConnected(other, machine), ()) for other in self._hosted if other != to])
+
+    def enqueue(self, arrivals: Sequence[Arrival]) -> None:
+        """Put messages into the mailboxes of their cores. Drop and count those for unknown addresses."""
         for arrival in arrivals:
             if hosted := self._hosted.get(arrival[0]):
-                hosted.mail.append(arrival)
+                hosted.mailbox.append(arrival)
             else:
-                self.links.dropped += 1
+                self.dropped += 1
 
-    def busy(self) -> bool:
-        """Whether there still is mail."""
-        return any(hosted.mail for hosted in self._order)
+    def has_messages(self) -> bool:
+        """Return whether any mailbox holds a message."""
+        return any(hosted.mailbox for hosted in self._order)
 
     def wake_all(self) -> None:
-        """Have every core ticked in the next turn."""
+        """Tick every core in the next turn."""
         for hosted in self._order:
             hosted.wakeup_ns = 0
 
     def wakeup_ns(self) -> int:
-        """The earliest time any core asks for."""
-        return min(hosted.wakeup_ns for hosted in self._order)
+        """Return the earliest time at which a core wants a tick; `NEVER_NS` if none does."""
+        return min([hosted.wakeup_ns for hosted in self._order])
 
-    def work(self, now_ns: int) -> None:
-        """Until all is quiet, the first core with mail goes next: answers leave before anything is planned.
+    def run_turn(self) -> None:
+        """Call cores until none has messages or is due: always the first such core in the order.
 
-        Deliveries come last: a thread woken earlier would wait for this one to let go of the interpreter.
+        Packets are sent before the last core is called and at the end: in a process of frontend, selector and
+        controller, answers leave before the controller plans. Attached functions are called at the end: a thread that
+        is woken earlier would wait for this one to release the interpreter lock.
         """
-        order = self._order
+        order, now_ns = self._order, self._clock()
         for hosted in order:
-            hosted.due = hosted.wakeup_ns <= now_ns
-        for _ in range(ROUNDS_A_TURN):
+            hosted.tick_due = hosted.wakeup_ns <= now_ns
+        for _ in range(CALLS_PER_TURN):
             for hosted in order:
-                if hosted.mail or hosted.due:
+                if hosted.mailbox or hosted.tick_due:
                     break
             else:
                 break
-            if self._letters and hosted is order[-1]:
-                self._send()
-            self._turn(hosted)
-        self._send()
-        deliveries, self._deliveries = self._deliveries, []
-        for deliver, message, buffers in deliveries:
-            deliver(message, buffers)
+            if self._outbox and hosted is order[-1]:
+                self._flush()
+            self._call_core(hosted)
+        if self._outbox:
+            self._flush()
+        if self._deliveries:
+            deliveries, self._deliveries = self._deliveries, []
+            for deliver, message, buffers in deliveries:
+                deliver(message, buffers)
 
-    def _turn(self, hosted: Hosted) -> None:
-        """Hand over the mail, tick, and pass on what comes out."""
-        core, mail, tap = hosted.core, hosted.mail, self.tap
-        hosted.mail, hosted.due = [], False
-        now_ns = monotonic_ns()
-        for _, sender, message, buffers in mail:
-            if tap:
-                tap.handled(now_ns, core, sender, message, buffers)
+    def _call_core(self, hosted: HostedCore) -> None:
+        """Hand the core its messages, tick it, and pass on what it sends."""
+        core, mailbox, observer = hosted.core, hosted.mailbox, self.observer
+        hosted.mailbox, hosted.tick_due = [], False
+        now_ns = self._clock()
+        for _, sender, message, buffers in mailbox:
+            if observer:
+                observer.observe_message(now_ns, core, sender, message, buffers)
             try:
                 core.handle(now_ns, sender, message, buffers)
-            except Exception:
-                self._fault(core, message)
+            except Exception as error:
+                self._report_fault(core, message, error)
         try:
             core.tick(now_ns)
-        except Exception:
-            self._fault(core, None)
+        except Exception as error:
+            self._report_fault(core, None, error)
         outs, core.out = core.out, []
-        if tap:
-            tap.ticked(now_ns, core, outs)
+        if observer:
+            observer.observe_tick(now_ns, core, outs)
         at_ns = core.wakeup_ns()
         hosted.wakeup_ns = NEVER_NS if at_ns is None else at_ns
         self._pass_on(core.address, outs)
@@ -132,39 +179,38 @@ class Cores:
     def _pass_on(self, sender: str, outs: Sequence[Out]) -> None:
         for out in outs:
             to = out.to
-            if beside := self._hosted.get(to):
-                beside.mail.append((to, sender, out.message, out.buffers))
-            elif letter := self._letters.get((to, sender)):
-                letter[1].append(out.message)
-                letter[2].extend(out.buffers)
+            if neighbour := self._hosted.get(to):
+                neighbour.mailbox.append((to, sender, out.message, out.buffers))
+            elif pending := self._outbox.get((to, sender)):
+                pending[1].append(out.message)
+                pending[2].extend(out.buffers)
             elif deliver := self.attached.get(to):
                 self._deliveries.append((deliver, out.message, out.buffers))
-            elif route := self.links.route(to):
-                self._letters[to, sender] = (route, [out.message], [*out.buffers])
+            elif (route := self._route(to)) is not None:
+                self._outbox[to, sender] = (route, [out.message], [*out.buffers])
             else:
-                self.links.dropped += 1
+                self.dropped += 1
 
-    def _send(self) -> None:
-        """One packet to each peer that has letters."""
-        letters, self._letters = self._letters, {}
-        packets: dict[Route, tuple[list[Letter], list[Buffer]]] = {}
-        for (to, sender), (route, messages, buffers) in letters.items():
-            letter = Letter(to, sender, messages)
+    def _flush(self) -> None:
+        """Send one packet to each peer that has messages."""
+        outbox, self._outbox = self._outbox, {}
+        packets: dict[Any, tuple[list[Envelope], list[Buffer]]] = {}
+        for (to, sender), (route, messages, buffers) in outbox.items():
+            envelope = Envelope(to, sender, messages)
             if packet := packets.get(route):
-                packet[0].append(letter)
+                packet[0].append(envelope)
                 packet[1].extend(buffers)
             else:
-                packets[route] = [letter], buffers
+                packets[route] = [envelope], buffers
         for route, packet in packets.items():
             try:
-                self.links.send(route, *packet)
-            except Exception:  # what cannot be encoded must not take the packets to others with it
-                self.faults += 1
-                log.exception("packet fault", to=[letter.to for letter in packet[0]])
+                self._send(route, *packet)
+            except Exception as error:  # a message that cannot be encoded must not lose the packets to other peers
+                self._report_fault(None, packet[0], error)
 
-    def _fault(self, core: Core, message: Any) -> None:
-        """A bug in a core must not silence the others, nor go unseen."""
+    def _report_fault(self, core: Core | None, message: Any, error: Exception) -> None:
+        """Count the fault and report it: a bug in one core must neither stop the others nor stay unseen."""
         self.faults += 1
-        if self.tap:
-            self.tap.faulted(monotonic_ns(), core)
-        log.exception("core fault", core=core.address, message=type(message).__name__)
+        if core and self.observer:
+            self.observer.observe_fault(self._clock(), core)
+        self._on_fault(core, message, error)

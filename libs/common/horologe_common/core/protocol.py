@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
+Arrival: TypeAlias = "tuple[str, str, Any, Sequence[Buffer]]"
+"""(to, sender, message, buffers)."""
 
 
 class Out(msgspec.Struct, frozen=True, gc=False):
@@ -20,7 +22,7 @@ class Out(msgspec.Struct, frozen=True, gc=False):
     buffers: Sequence[Buffer] = ()
 
 
-class Joined(msgspec.Struct, frozen=True):
+class PeerConnected(msgspec.Struct, frozen=True):
     """From the loop, never over a socket: the core at `address` can be reached from now on."""
 
     address: str
@@ -28,7 +30,7 @@ class Joined(msgspec.Struct, frozen=True):
     """Boot id of its host: equal ids share a monotonic clock."""
 
 
-class Gone(msgspec.Struct, frozen=True):
+class PeerDisconnected(msgspec.Struct, frozen=True):
     """From the loop, never over a socket: the core at `address` (this incarnation) will not be heard of again."""
 
     address: str

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
 
 
-class Staging:
+class StagedInputs:
     """Inputs by id, bounded in bytes. `hold` before it is named to anyone; `release` frees.
 
     Law: `held_bytes` is the sum over what is held, and at most `limit_bytes`.
@@ -53,7 +53,7 @@ class Staging:
         if held := self._held.pop(input_id, None):
             self.held_bytes -= held[2]
 
-    def ship(self, dispatch: Dispatch) -> Out:
+    def answer_dispatch(self, dispatch: Dispatch) -> Out:
         """Answer a Dispatch: the inputs still held, and the ids of those that are not."""
         items: list[Shipped] = []
         buffers: list[Buffer] = []

@@ -1,7 +1,7 @@
 """The recorder: what every core of a process was told and what it said, in a bounded ring, to be replayed later.
 
 A segment is a snapshot of a core followed by the messages and ticks it got from then on. Tensors are kept as sizes,
-and of a core that says `outlined = True` as outlines (outlines.py).
+and of a core that says `records_predictions = True` as outlines (outlines.py).
 Written out (on SIGUSR1, at stop, when a core faults), it is a bug report; fed to `horologe_sim.replay`, a test.
 
 File: records, each four bytes of length (little-endian) and so many bytes of msgpack.
@@ -27,8 +27,8 @@ import msgspec
 
 from horologe_common.clock import s
 from horologe_common.core.protocol import Out, role
-from horologe_common.recording.snapshot import dump_message, light, load_message, snapshot
-from horologe_common.recording.tensor_summary import outlines
+from horologe_common.recording.snapshot import dump_message, load_message, snapshot, strip_tensors
+from horologe_common.recording.tensor_summary import summarize_tensors
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_common.wire import PROTOCOL
@@ -36,9 +36,9 @@ from horologe_common.wire import PROTOCOL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from horologe_common.core.hosting import Cores
+    from horologe_common.core.hosting import CoreHost
     from horologe_common.core.protocol import Buffer, Core
-    from horologe_common.recording.tensor_summary import Outline
+    from horologe_common.recording.tensor_summary import TensorSummary
 
 log = logger("recorder")
 
@@ -68,14 +68,14 @@ class Handled(msgspec.Struct, frozen=True, gc=False):
     now_ns: int
     sender: str
     message: Any
-    outlines: tuple[Outline, ...] = ()
+    outlines: tuple[TensorSummary, ...] = ()
 
 
 class Ticked(msgspec.Struct, frozen=True, gc=False):
     """A core was ticked and put this out: `(to, message, outlines)`."""
 
     now_ns: int
-    outs: tuple[tuple[str, Any, tuple[Outline, ...]], ...] = ()
+    outs: tuple[tuple[str, Any, tuple[TensorSummary, ...]], ...] = ()
 
 
 class Segment(msgspec.Struct):
@@ -86,7 +86,7 @@ class Segment(msgspec.Struct):
 
 
 class Recorder:
-    """A `Tap`: one ring of segments per core, at most `segments` * `messages` entries each."""
+    """A `CoreObserver`: one ring of segments per core, at most `segments` * `messages` entries each."""
 
     def __init__(self, settings: RecorderSettings, process: str) -> None:
         self.settings = settings
@@ -98,16 +98,16 @@ class Recorder:
         self._written = 0
         self._fault_ns = 0
 
-    def handled(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+    def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Called before the core's `handle`."""
         if (segment := self._segment(now_ns, core)) is not None:
-            segment.entries.append(Handled(now_ns, sender, light(message), seen(core, message, buffers)))
+            segment.entries.append(Handled(now_ns, sender, strip_tensors(message), seen(core, message, buffers)))
 
-    def ticked(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
+    def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Called after the core's `tick`."""
         ring = self._rings.get(core.address)
         if ring:
-            told = tuple((out.to, light(out.message), seen(core, out.message, out.buffers)) for out in outs)
+            told = tuple((out.to, strip_tensors(out.message), seen(core, out.message, out.buffers)) for out in outs)
             ring[-1].entries.append(Ticked(now_ns, told))
             if len(ring[-1].entries) >= self.settings.messages:
                 self._begin(now_ns, core, ring)
@@ -115,7 +115,7 @@ class Recorder:
             reason, self.wanted = self.wanted, ""
             self.write(reason)
 
-    def faulted(self, now_ns: int, core: Core) -> None:
+    def observe_fault(self, now_ns: int, core: Core) -> None:
         """A core raised: what led to it is written out after this turn."""
         if now_ns - self._fault_ns > FAULT_EVERY_NS:
             self._fault_ns = now_ns
@@ -160,19 +160,19 @@ class Recorder:
             log.exception("core not recorded", core=core.address, error=str(error))
 
 
-def seen(core: Core, message: Any, buffers: Sequence[Buffer]) -> tuple[Outline, ...]:
+def seen(core: Core, message: Any, buffers: Sequence[Buffer]) -> tuple[TensorSummary, ...]:
     """What is recorded of a message's tensors."""
-    if buffers and getattr(core, "outlined", False):
-        return outlines(message, buffers)
+    if buffers and getattr(core, "records_predictions", False):
+        return summarize_tensors(message, buffers)
     return tuple(map(len, buffers))
 
 
-def install(cores: Cores, settings: RecorderSettings, process: str) -> Recorder | None:
+def install(host: CoreHost, settings: RecorderSettings, process: str) -> Recorder | None:
     """Record the cores of a process, if `settings` want it, and write on SIGUSR1. For the main thread."""
     if not settings.directory:
         return None
     recorder = Recorder(settings, process)
-    cores.tap = recorder
+    host.observer = recorder
 
     def ask(*_: Any) -> None:
         recorder.wanted = "asked"
@@ -237,7 +237,7 @@ def _read_segment(file: BinaryIO) -> Segment:
     return segment
 
 
-def _outlines(read: list[Any]) -> tuple[Outline, ...]:
+def _outlines(read: list[Any]) -> tuple[TensorSummary, ...]:
     return tuple(tuple(one) if isinstance(one, list) else one for one in read)
 
 

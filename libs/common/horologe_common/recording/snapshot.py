@@ -51,7 +51,6 @@ PURE = frozenset(
         ),
         "horologe_selector.policy",
         "horologe_selector.store",
-        "horologe_gpu_worker.execution.io_cache",
     }
 )
 """Modules outside the cores that a core's state is made of."""
@@ -130,7 +129,7 @@ def restore(state: bytes, functions: Mapping[str, Callable[..., Any]] | None = N
         raise SnapshotError(f"snapshot: {type(error).__name__}: {error}") from error
 
 
-def light(message: Any) -> Any:
+def strip_tensors(message: Any) -> Any:
     """The message without tensor bytes. Those of the wire have none."""
     if isinstance(message, _WIRE):
         return message
@@ -149,14 +148,14 @@ def _light(value: Any) -> Any:
     return None  # what a device left for the next lane
 
 
-def heavy(value: Any) -> Any:
+def fill_tensors(value: Any) -> Any:
     """The opposite of `light`: zeros of the right size."""
     if isinstance(value, Zeros):
         return bytes(value.size)
     if isinstance(value, tuple):
-        return tuple(heavy(one) for one in value)
+        return tuple(fill_tensors(one) for one in value)
     if isinstance(value, msgspec.Struct) and not isinstance(value, wire.Message):
-        return type(value)(*(heavy(getattr(value, name)) for name in value.__struct_fields__))
+        return type(value)(*(fill_tensors(getattr(value, name)) for name in value.__struct_fields__))
     return value
 
 

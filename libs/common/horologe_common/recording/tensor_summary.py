@@ -13,7 +13,7 @@ import numpy as np
 
 from horologe_common.models import DTYPES
 from horologe_common.wire import tensors
-from horologe_common.wire.frames import array_of
+from horologe_common.wire.frames import decode_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import AnyMessage, Tensor
 
-Outline: TypeAlias = "int | bytes | tuple[int, ...]"
+TensorSummary: TypeAlias = "int | bytes | tuple[int, ...]"
 """A size in bytes; numbers, all of their bytes; or for each row the place of the largest score, -1 where there is
 none because one is not a number."""
 ROWS = 1024
 """More have no outline but their size. Batches are smaller."""
 
 
-class Outlines(msgspec.Struct, frozen=True):
+class TensorSummaries(msgspec.Struct, frozen=True):
     """Of several tensors, as a part of a core's snapshot."""
 
-    parts: tuple[Outline, ...]
+    parts: tuple[TensorSummary, ...]
     whole: ClassVar[bool] = True
 
 
-def outline(tensor: Tensor, buffer: Buffer) -> Outline:
+def summarize_tensor(tensor: Tensor, buffer: Buffer) -> TensorSummary:
     """Of numbers [rows] or [rows, 1] the bytes, of scores [rows, classes] the places; of everything else the size."""
     shape, size = tensor.shape, len(buffer)
     if not size or tensor.datatype == "BYTES" or len(shape) not in (1, 2) or shape[0] > ROWS:
         return size
     if len(shape) == 1 or shape[1] == 1:
         return bytes(buffer)
-    scores = array_of(tensor, buffer)
+    scores = decode_array(tensor, buffer)
     places = scores.argmax(axis=1)
     if scores.dtype.kind == "f":
         places[np.isnan(scores).any(axis=1)] = -1
     return tuple(places.tolist())
 
 
-def filled(tensor: Tensor, outline: Outline) -> Buffer:
+def expand_summary(tensor: Tensor, outline: TensorSummary) -> Buffer:
     """Bytes of a tensor with this outline: zeros, but for the largest scores, which are 1."""
     if isinstance(outline, int):
         return bytes(outline)
@@ -61,11 +61,11 @@ def filled(tensor: Tensor, outline: Outline) -> Buffer:
     return scores.tobytes()
 
 
-def outlines(message: AnyMessage, buffers: Sequence[Buffer]) -> tuple[Outline, ...]:
+def summarize_tensors(message: AnyMessage, buffers: Sequence[Buffer]) -> tuple[TensorSummary, ...]:
     """Of the tensors of a message."""
-    return tuple(outline(tensor, buffer) for tensor, buffer in zip(tensors(message), buffers, strict=True))
+    return tuple(summarize_tensor(tensor, buffer) for tensor, buffer in zip(tensors(message), buffers, strict=True))
 
 
-def fill(message: AnyMessage, outlines: Sequence[Outline]) -> list[Buffer]:
+def expand_summaries(message: AnyMessage, outlines: Sequence[TensorSummary]) -> list[Buffer]:
     """The opposite."""
-    return [filled(tensor, one) for tensor, one in zip(tensors(message), outlines, strict=True)]
+    return [expand_summary(tensor, one) for tensor, one in zip(tensors(message), outlines, strict=True)]

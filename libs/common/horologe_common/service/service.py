@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from horologe_common.core.counters import Stats
 from horologe_common.recording.recorder import RecorderSettings, install
 from horologe_common.service import metrics
 from horologe_common.service.log import LogSettings, configure, logger
-from horologe_common.service.metrics import MetricsSettings, Stats
-from horologe_common.service.settings import SettingsError, load
+from horologe_common.service.metrics import MetricsSettings
+from horologe_common.service.settings import SettingsError, load_settings
 from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
@@ -58,7 +59,7 @@ class Service:
     def settings(self, kind: type[S], section: str) -> S:
         """Ends the process with a clear line when a setting cannot be read."""
         try:
-            return load(kind, section, self._file, os.environ, self._flags.get(section))
+            return load_settings(kind, section, self._file, os.environ, self._flags.get(section))
         except SettingsError as error:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
 
@@ -87,7 +88,7 @@ class Service:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
         log.info("ready", cores=[core.address for core in cores])
         recorder = install(
-            reactor.cores, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
+            reactor.host, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
         )
         reactor.run()
         if recorder:
@@ -99,13 +100,13 @@ class Service:
 
 
 def _stats(reactor: Reactor) -> list[Stats]:
-    for core in reactor.cores:
+    for core in reactor.host:
         if isinstance(core, RefreshesStats):
             core.refresh_stats()
     own = Stats()
-    own.count("horologe_messages_dropped_total", by=reactor.links.dropped)
-    own.count("horologe_core_faults_total", by=reactor.cores.faults)
-    return [own, *(core.stats for core in reactor.cores if hasattr(core, "stats"))]
+    own.count("horologe_messages_dropped_total", by=reactor.links.dropped + reactor.host.dropped)
+    own.count("horologe_core_faults_total", by=reactor.host.faults)
+    return [own, *(core.stats for core in reactor.host if hasattr(core, "stats"))]
 
 
 def boot_id() -> str:

@@ -26,7 +26,7 @@ class SettingsError(HorologeError):
     """A setting is unknown or cannot be read; the message names it, what came and what was wanted."""
 
 
-def load(
+def load_settings(
     kind: type[S], section: str, file: str | Path | None, env: Mapping[str, str], flags: Mapping[str, Any] | None = None
 ) -> S:
     """Settings of `section`: table `[section]` of the TOML `file`, `HOROLOGE_SECTION_FIELD` in `env`, then `flags`."""
@@ -61,15 +61,15 @@ def _parse(where: str, key: str, value: Any, kind: Any) -> Any:
     if not isinstance(value, str):
         return value
     if key.endswith("_ns"):
-        return quantity(where, value, DURATIONS)
+        return parse_quantity(where, value, DURATIONS)
     if key.endswith("_bytes"):
-        return quantity(where, value, SIZES)
+        return parse_quantity(where, value, SIZES)
     if "tuple" in str(kind):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 
 
-def quantity(where: str, text: str, units: Mapping[str, int]) -> int:
+def parse_quantity(where: str, text: str, units: Mapping[str, int]) -> int:
     """`"5ms"` -> 5_000_000. Raises `SettingsError` naming `where` for a number without a known unit."""
     number = text.strip()
     for unit in sorted(units, key=len, reverse=True):

@@ -13,15 +13,16 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from horologe_common.clock import monotonic_ns, ms
-from horologe_common.core.protocol import Buffer
 from horologe_common.status import HorologeError
 from horologe_common.transport.peers import HANDSHAKES, Peers, Route, client_address
 from horologe_common.transport.sockets import LinkSettings, Sockets
-from horologe_common.wire import HEADER_LIMIT, PEER_HEADER_LIMIT, AnyMessage, Letter, Rejected
+from horologe_common.wire import HEADER_LIMIT, PEER_HEADER_LIMIT, AnyMessage, Envelope, Rejected
 from horologe_common.wire.frames import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from horologe_common.core.protocol import Arrival, Buffer
 
 PROBE_NS, PROBE_EVERY_NS = ms(20), ms(2)
 """Sends to a dead peer were still accepted for up to 2.9 ms after its kill -9."""
@@ -29,9 +30,6 @@ COPY_BELOW = 64 << 10
 PACKETS_A_TURN = 256
 NOBLOCK, POLLIN, SEND_MORE = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.NOBLOCK | zmq.SNDMORE)
 """Plain integers: combining the enumerations costs more than the calls they are for."""
-
-Arrival = tuple[str, str, Any, "Sequence[Buffer]"]
-"""(to, sender, message, buffers), as frames.unpack gives them."""
 
 
 class Links:
@@ -121,7 +119,7 @@ class Links:
         """When `receive` is wanted though nothing arrives: while it is not sure that a peer has gone."""
         return monotonic_ns() + PROBE_EVERY_NS if self._suspects else None
 
-    def send(self, route: Route, letters: list[Letter], buffers: list[Buffer]) -> None:
+    def send(self, route: Route, letters: list[Envelope], buffers: list[Buffer]) -> None:
         """One packet. A peer that is gone or does not read costs the packet, never a wait."""
         if not self._send(route, letters, buffers):
             self.dropped += sum(len(letter.messages) for letter in letters)
@@ -178,7 +176,7 @@ class Links:
             else:
                 inbox.append(arrival)
 
-    def _send(self, route: Route, letters: list[Letter], buffers: Sequence[Buffer]) -> bool:
+    def _send(self, route: Route, letters: list[Envelope], buffers: Sequence[Buffer]) -> bool:
         sock, frames = route.socket, pack(letters, buffers)
         self._unsure[sock] = True
         try:
@@ -195,7 +193,7 @@ class Links:
         return True
 
     def _say(self, route: Route, message: AnyMessage) -> None:
-        self._send(route, [Letter("", "", [message])], ())
+        self._send(route, [Envelope("", "", [message])], ())
 
     # which connection is whose
 

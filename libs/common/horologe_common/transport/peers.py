@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import zmq
 
-from horologe_common.core.protocol import Gone, Joined, instance
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance
 from horologe_common.status import Status
 from horologe_common.wire import PROTOCOL, Directory, Hello, Rejected, Welcome
 
@@ -46,7 +46,7 @@ class Peers:
         self.follows_directory = False
         self.routes: dict[str, Route] = {}
         """To every core and client that can be reached."""
-        self.news: list[tuple[str, Joined | Gone]] = []
+        self.news: list[tuple[str, PeerConnected | PeerDisconnected]] = []
         """What the cores have not been told yet, by whom it is about."""
         self._say = say
         self._connect = connect
@@ -112,8 +112,8 @@ class Peers:
             known = self.routes.get(address)
             self.routes[address] = route
             if known is None:
-                self.news.append((address, Joined(address, host)))
+                self.news.append((address, PeerConnected(address, host)))
 
     def _gone(self, address: str) -> None:
         if self.routes.pop(address, None):
-            self.news.append((address, Gone(address)))
+            self.news.append((address, PeerDisconnected(address)))

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import zmq
 
 from horologe_common.clock import NEVER_NS, monotonic_ns
-from horologe_common.core.hosting import Cores
-from horologe_common.core.protocol import Joined
+from horologe_common.core.hosting import CoreHost
 from horologe_common.service.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from horologe_common.core.protocol import Buffer, Core
-    from horologe_common.transport.links import Arrival, Links
+    from horologe_common.core.protocol import Arrival, Buffer, Core
+    from horologe_common.transport.links import Links
 
 log = logger("reactor")
 
@@ -49,13 +48,21 @@ class Drains(Protocol):
         """Whether nothing is in flight."""
 
 
+def log_fault(core: Core | None, message: Any, error: Exception) -> None:
+    """Log the exception that a core raised, or that kept a packet from being encoded."""
+    if core is None:
+        log.exception("packet fault", to=[envelope.to for envelope in message])
+    else:
+        log.exception("core fault", core=core.address, message=type(message).__name__)
+
+
 class Reactor:
     """Hosts cores of one process. `start` are coroutines run beside the loop (an HTTP server), cancelled at the end."""
 
     def __init__(
         self, cores: Sequence[Core], links: Links, start: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     ) -> None:
-        self.cores = Cores(cores, links)
+        self.host = CoreHost(cores, monotonic_ns, links, log_fault)
         self.links = links
         self.start = start
         self.drain_ns = links.settings.drain_ns
@@ -70,7 +77,7 @@ class Reactor:
 
     def attach(self, address: str, deliver: Callable[[Any, Sequence[Buffer]], None]) -> None:
         """Give everything cores put out for `address` to `deliver`, on the loop's thread."""
-        self.cores.attached[address] = deliver
+        self.host.attached[address] = deliver
 
     def post(self, sender: str, to: str, message: Any, buffers: Sequence[Buffer] = ()) -> None:
         """Hand a hosted core a message in the next turn. From the loop's thread."""
@@ -103,10 +110,7 @@ class Reactor:
         self.links.on_socket = self._watch
         for sock, monitor in self.links.sockets().items():
             self._watch(sock, monitor)
-        for core in self.cores:
-            for other in self.cores:
-                if other is not core:
-                    self._posted.append((core.address, other.address, Joined(other.address, self.links.host), ()))
+        self.host.introduce_cores(self.links.host)
         tasks = [asyncio.ensure_future(begin()) for begin in self.start]
         for task in tasks:
             task.add_done_callback(self._ended)
@@ -153,10 +157,10 @@ class Reactor:
     async def _drain(self) -> None:
         """Take nothing new and finish what is in flight: for `drain_ns`, or until told to stop a second time."""
         self._stopped.clear()
-        cores = [core for core in self.cores if isinstance(core, Drains)]
+        cores = [core for core in self.host if isinstance(core, Drains)]
         for core in cores:
             core.drain()
-        self.cores.wake_all()
+        self.host.wake_all()
         self._schedule()
         until_ns = monotonic_ns() + self.drain_ns
         while not all(core.drained() for core in cores) and monotonic_ns() < until_ns and not self._stopped.is_set():
@@ -201,12 +205,12 @@ class Reactor:
             if self._posted:  # a lane has run something brief, or a thread was quick
                 more |= self._pass()
         except Exception:  # or nobody would be heard any more: no timer is armed, what is readable stays unread
-            self.cores.faults += 1
+            self.host.faults += 1
             log.exception("turn fault")
             more = True
         finally:
             self._scheduled = False
-        if more or self._posted or self.cores.busy() or not self.links.idle():
+        if more or self._posted or self.host.has_messages() or not self.links.idle():
             self._schedule()
         self._arm()
 
@@ -214,13 +218,13 @@ class Reactor:
         """Work off what has been posted and what has arrived; True if more may have."""
         inbox = [self._posted.popleft() for _ in range(len(self._posted))]
         more = self.links.receive(inbox)
-        self.cores.put(inbox)
-        self.cores.work(monotonic_ns())
+        self.host.enqueue(inbox)
+        self.host.run_turn()
         return more
 
     def _arm(self) -> None:
         """One timer, at the earliest time any core asks for. One that is due too early only looks again."""
-        at_ns = self.cores.wakeup_ns()
+        at_ns = self.host.wakeup_ns()
         if (probe_ns := self.links.wakeup_ns()) is not None:
             at_ns = min(at_ns, probe_ns)
         if at_ns == NEVER_NS or (self._timer is not None and self._timer_ns <= at_ns):

@@ -21,7 +21,7 @@ from horologe_common.wire.application_messages import (
     ApplicationState,
     Declare,
     Feedback,
-    ModelStanding,
+    ModelStatistics,
     Observation,
     Rollback,
     Withdraw,
@@ -54,7 +54,7 @@ from horologe_common.wire.controller_worker import (
 )
 from horologe_common.wire.frontend_selector import Query, Release
 from horologe_common.wire.handshake import Directory, Hello, Rejected, Welcome
-from horologe_common.wire.holder_profiler import Distributions, Durations, Sample
+from horologe_common.wire.holder_profiler import Distributions, DurationHistogram, Sample
 from horologe_common.wire.holder_worker import Dispatch, Outputs, RowStatus, Ship, Shipped
 from horologe_common.wire.message import Message, Tensor
 from horologe_common.wire.selector_controller import Outcome, Submit
@@ -81,17 +81,17 @@ __all__ = [
     "Dispatch",
     "Distributions",
     "Drain",
-    "Durations",
+    "DurationHistogram",
+    "Envelope",
     "Feedback",
     "Hello",
     "Infer",
-    "Letter",
     "Load",
     "Message",
     "ModelInfo",
     "ModelReport",
-    "ModelStanding",
     "ModelState",
+    "ModelStatistics",
     "Models",
     "Observation",
     "Outcome",
@@ -169,7 +169,7 @@ AnyMessage: TypeAlias = (
 )
 
 
-class Letter(Message, frozen=True):
+class Envelope(Message, frozen=True):
     """Messages of one turn from one core to another."""
 
     to: str
@@ -178,14 +178,14 @@ class Letter(Message, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[Letter])
+_decoder = msgspec.msgpack.Decoder(list[Envelope])
 
 
-def encode(letters: list[Letter]) -> bytes:
+def encode(letters: list[Envelope]) -> bytes:
     return _encoder.encode(letters)
 
 
-def decode(header: bytes | memoryview, limit: int = PEER_HEADER_LIMIT) -> list[Letter]:
+def decode(header: bytes | memoryview, limit: int = PEER_HEADER_LIMIT) -> list[Envelope]:
     """Letters of a packet. Raises `TooLarge` over `limit` bytes and `InvalidInput` for anything not of this form."""
     if len(header) > limit:
         raise TooLarge(f"header: got {len(header)} bytes, at most {limit}")

@@ -8,7 +8,7 @@ from horologe_common.wire.frontend_selector import Query
 from horologe_common.wire.message import Message, Tensor
 
 
-class ModelStanding(Message, frozen=True):
+class ModelStatistics(Message, frozen=True):
     """How a model of an application has done, since the selector started; `weight` as its policy sees it."""
 
     model: str
@@ -24,11 +24,11 @@ class ModelStanding(Message, frozen=True):
 
 
 class ApplicationState(Message, frozen=True):
-    """A declared application. `standings` only where it was asked for by name."""
+    """A declared application. `statistics` only where it was asked for by name."""
 
     application: Application
     revision: int
-    standings: tuple[ModelStanding, ...] = ()
+    statistics: tuple[ModelStatistics, ...] = ()
     contexts: int = 0
 
 

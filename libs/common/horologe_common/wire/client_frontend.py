@@ -29,8 +29,8 @@ class Predict(Message, frozen=True, tag=1):
 class Answer(Message, frozen=True, tag=2):
     """The one answer to a Predict (to a client) or a Query (to a frontend).
 
-    From `confidence` on: of applications only. `prediction`: what feedback names it by. `lingers`, to a frontend: the
-    staged inputs are still needed, a Release will tell.
+    `confidence` and the fields after it are set for applications only. `prediction` identifies the answer in feedback.
+    `inputs_retained` asks a frontend to keep the staged inputs until a Release.
     """
 
     id: int
@@ -52,7 +52,7 @@ class Answer(Message, frozen=True, tag=2):
     defaulted: bool = False
     """Whether any row is the declared default."""
     prediction: bytes = b""
-    lingers: bool = False
+    inputs_retained: bool = False
 
 
 class Cancel(Message, frozen=True, tag=3):

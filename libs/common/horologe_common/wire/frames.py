@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horologe_common.models import DATATYPES, DTYPES, count, nbytes
+from horologe_common.models import DATATYPES, DTYPES, element_count, nbytes
 from horologe_common.status import InvalidInput
-from horologe_common.wire import AnyMessage, Letter, Tensor, decode, encode, tensors
+from horologe_common.wire import AnyMessage, Envelope, Tensor, decode, encode, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GLUE_BELOW = 32 << 10
 
 
-def pack(letters: list[Letter], buffers: Sequence[Buffer]) -> list[Buffer]:
+def pack(letters: list[Envelope], buffers: Sequence[Buffer]) -> list[Buffer]:
     """Frames of one packet; `buffers` are all its tensors' bytes, in order."""
     header = encode(letters)
     if not buffers:
@@ -64,7 +64,7 @@ def _split(headers: list[Tensor], frames: Sequence[Any]) -> list[memoryview]:
     for tensor in headers:
         sizes.append(size := tensor.nbytes)
         if tensor.datatype == "BYTES":
-            if size < 4 * count(tensor.shape):
+            if size < 4 * element_count(tensor.shape):
                 raise InvalidInput(f"tensor {tensor.name!r}: {size} bytes are too few for {list(tensor.shape)}")
         elif size != (wanted := nbytes(tensor.datatype, tensor.shape)):
             raise InvalidInput(
@@ -84,7 +84,7 @@ def _split(headers: list[Tensor], frames: Sequence[Any]) -> list[memoryview]:
     return views
 
 
-def header_of(name: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
+def encode_array(name: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
     """Header and bytes of an array; contiguous little-endian arrays are not copied.
 
     Raises `InvalidInput` for a dtype that the protocol does not have. Object and string arrays become BYTES.
@@ -101,7 +101,7 @@ def header_of(name: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
     return Tensor(name, datatype, array.shape, array.nbytes), view
 
 
-def array_of(tensor: Tensor, buffer: Buffer) -> NDArray[Any]:
+def decode_array(tensor: Tensor, buffer: Buffer) -> NDArray[Any]:
     """The array a header and its bytes stand for, without copying (read-only if the bytes are).
 
     Raises `InvalidInput` for a header that no array can have; `unpack` has seen to it that the sizes agree.
@@ -128,7 +128,7 @@ def _strings(tensor: Tensor, buffer: memoryview) -> NDArray[Any]:
         (size,) = struct.unpack_from("<I", buffer, at)
         items.append(bytes(buffer[at + 4 : at + 4 + size]))
         at += 4 + size
-    if at != len(buffer) or len(items) != count(tensor.shape):
+    if at != len(buffer) or len(items) != element_count(tensor.shape):
         raise InvalidInput(f"input {tensor.name!r}: BYTES: got {len(items)} strings, wanted {list(tensor.shape)}")
     array = np.empty(len(items), object)
     array[:] = items

@@ -10,8 +10,8 @@ class Query(Message, frozen=True, tag=20):
 
     With an empty `model` it is for the `application`; it has an `input_hash` then, for feedback to join.
 
-    Requests of a model with variable dimensions share a batch only if their `alike` is equal, which is 0 where they are
-    padded. `length` is the size of the input in those dimensions, 0 where all are fixed.
+    Requests of a model with variable dimensions share a batch only if their `shape_key` is equal. It is 0 if the model
+    pads its inputs. `length` is the size of the input in those dimensions, 0 if all are fixed.
     """
 
     id: int
@@ -20,7 +20,7 @@ class Query(Message, frozen=True, tag=20):
     rows: int
     input_hash: bytes = b""
     best_effort: bool = False
-    alike: int = 0
+    shape_key: int = 0
     length: int = 0
     application: str = ""
     context: str = ""

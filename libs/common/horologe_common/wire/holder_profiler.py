@@ -18,7 +18,7 @@ class Sample(Message, frozen=True, tag=60):
     application: str = ""
 
 
-class Durations(Message, frozen=True):
+class DurationHistogram(Message, frozen=True):
     """Histogram of the times that single rows took alone: `counts[i]` from `edges_ns[i]` up to `edges_ns[i + 1]`."""
 
     application: str
@@ -38,4 +38,4 @@ class Distributions(Message, frozen=True, tag=61):
     model: str
     base_ns: int
     row_ns_per_length: float = 0.0
-    parts: tuple[Durations, ...] = ()
+    histograms: tuple[DurationHistogram, ...] = ()

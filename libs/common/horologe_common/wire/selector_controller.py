@@ -18,7 +18,7 @@ class Submit(Message, frozen=True, tag=30):
     holder: str
     input_id: int
     best_effort: bool = False
-    alike: int = 0
+    shape_key: int = 0
     length: int = 0
     application: str = ""
     solo: bool = False

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.core.protocol import Gone, Joined, Out, role
-from horologe_common.service.metrics import Stats
+from horologe_common.core.counters import Stats
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
 from horologe_common.wire import (
     Admit,
@@ -90,9 +90,9 @@ class Controller:
                 shares = self.cluster.describe_shares(now_ns, message.model)
                 description = Description(message.id, shares, self.settings.scheduler, self.pending())
                 self.out.append(Out(sender, description))
-            case Joined():
+            case PeerConnected():
                 self._on_peer_connected(now_ns, message)
-            case Gone():
+            case PeerDisconnected():
                 self._on_peer_disconnected(now_ns, message.address)
 
     def tick(self, now_ns: int) -> None:
@@ -188,7 +188,7 @@ class Controller:
             else:
                 self.cluster.observe_clock(worker, message.sent_ns, message.peer_ns, now_ns)
 
-    def _on_peer_connected(self, now_ns: int, message: Joined) -> None:
+    def _on_peer_connected(self, now_ns: int, message: PeerConnected) -> None:
         self._peers[message.address] = message.host
         if role(message.address) == "worker":
             self.cluster.workers[message.address] = WorkerMirror(message.address, message.host == self.host)

@@ -55,7 +55,7 @@ class RuntimeDistributions:
             raise ValueError("parts: got none, wanted at least one distribution")
         self.base_ns = base_ns
         self.parts = sorted(_with_marginals(parts), key=lambda part: (part.solo.mean_ns, part.application, part.length))
-        rows = [part.solo.above(base_ns) for part in self.parts]
+        rows = [part.solo.excess_over(base_ns) for part in self.parts]
         self.row_mean_ns: Floats = np.array([row.mean_ns for row in rows])
         self.least_ns: list[int] = [int(base_ns + row.quantile_ns(HOPELESS_QUANTILE)) for row in rows]
         mixed = mixture([part.solo for part in parts])
@@ -99,7 +99,7 @@ class RuntimeDistributions:
         """Return the quantile `q` of what a row of the kind adds."""
         quantile_ns = self._quantiles.get((kind, q))
         if quantile_ns is None:
-            quantile_ns = self._quantiles[kind, q] = self.parts[kind].solo.above(self.base_ns).quantile_ns(q)
+            quantile_ns = self._quantiles[kind, q] = self.parts[kind].solo.excess_over(self.base_ns).quantile_ns(q)
         return quantile_ns
 
     def _find_kind(self, application: str, length: int) -> int:
@@ -118,8 +118,8 @@ def store_distributions(stored: MutableMapping[str, RuntimeDistributions], messa
     Raises ValueError for invalid histograms.
     """
     parts = [
-        SoloDistribution(part.application, part.length, Distribution.counted(part.edges_ns, part.counts))
-        for part in message.parts
+        SoloDistribution(part.application, part.length, Distribution.from_counts(part.edges_ns, part.counts))
+        for part in message.histograms
     ]
     distributions = RuntimeDistributions(message.base_ns, parts) if parts else None
     if distributions is None or distributions.spread < STATIC_SPREAD:

@@ -104,7 +104,7 @@ class Clipper(SchedulingPolicy):
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
             return None
         first, full = queue[0], self.limit(share, queue.model).largest_size(queue.spec.batch_sizes)
-        most = max(full, queue.spec.compiled(first.rows))
+        most = max(full, queue.spec.compiled_batch_size(first.rows))
         for size in queue.batch_sizes():
             if size <= most and (count := queue.count_filling(0, size)):
                 waits_until_ns = first.arrival_ns + self.settings.clipper_delay_ns

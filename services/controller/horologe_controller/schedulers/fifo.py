@@ -36,7 +36,7 @@ class Fifo(SchedulingPolicy):
             return None
         first, limit = queue[0], self._limits.get(queue.model, 1.0)
         for size in queue.batch_sizes():
-            allowed = size <= limit or size == queue.spec.compiled(first.rows)
+            allowed = size <= limit or size == queue.spec.compiled_batch_size(first.rows)
             if allowed and (count := queue.count_filling(0, size)):
                 rank = 0, first.arrival_ns, first.id
                 return Strategy(rank, queue, size, range(count), estimate.predict(now_ns, size))

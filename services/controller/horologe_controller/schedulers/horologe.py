@@ -97,7 +97,7 @@ class Horologe(SchedulingPolicy):
 
     def decision_lead_ns(self, now_ns: int, cluster: Cluster) -> int:
         """Return three return latencies, at most `DECISION_LEAD_NS`."""
-        return min(DECISION_LEAD_NS, MESSAGE_TRIPS * (cluster.returns.high(now_ns) or DECISION_LEAD_NS))
+        return min(DECISION_LEAD_NS, MESSAGE_TRIPS * (cluster.returns.high_quantile(now_ns) or DECISION_LEAD_NS))
 
     def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int | None:
         """Return a low quantile of the request's kind, if its model is dynamic."""

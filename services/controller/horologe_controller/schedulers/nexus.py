@@ -51,7 +51,7 @@ class Nexus(SchedulingPolicy):
 
     def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int | None:
         """Return the shortest planned time on a share that holds the model; None if no share does."""
-        model, size = request.model, request.spec.compiled(request.rows)
+        model, size = request.model, request.spec.compiled_batch_size(request.rows)
         shares = [share for share in cluster.residency.shares_of.get(model, ()) if model in share.estimates]
         return min(self.planned(share, model)(size) for share in shares) if shares else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.latency import Rolling
+from horologe_common.latency import RollingQuantile
 from horologe_common.wire import ShareState
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles, missing_batch_sizes
 from horologe_controller.core.cluster.lane import OutstandingWork
@@ -41,9 +41,9 @@ class Cluster:
         """Model key -> the shares that could run it."""
         self.capable_version = 0
         """Incremented whenever `capable` changes."""
-        self.returns = Rolling(window=return_window, age_ns=s(5), quantile=0.9)
+        self.returns = RollingQuantile(window=return_window, age_ns=s(5), quantile=0.9)
         """Return latency: time from the end of an EXEC until its Result arrives here."""
-        self.overruns = Rolling(window=100, age_ns=s(5), quantile=0.9)
+        self.overruns = RollingQuantile(window=100, age_ns=s(5), quantile=0.9)
         """Time by which EXECs end later than predicted when they were planned."""
         self.distributions: dict[str, RuntimeDistributions] = {}
         """Distributions of solo execution times, for models of which the profiler has published them."""

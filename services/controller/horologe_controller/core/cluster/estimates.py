@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.clock import s
-from horologe_common.latency import Rolling
+from horologe_common.latency import RollingQuantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -58,10 +58,10 @@ class Estimate:
 
     __slots__ = ("_current", "_faster", "_measured", "_pace", "_trials", "seed_ns")
 
-    def __init__(self, seed_ns: Mapping[int, int], pace: Rolling) -> None:
+    def __init__(self, seed_ns: Mapping[int, int], pace: RollingQuantile) -> None:
         self.seed_ns = seed_ns
         self._pace = pace
-        self._measured: dict[int, Rolling] = {}
+        self._measured: dict[int, RollingQuantile] = {}
         self._current: dict[int, tuple[int, int, int]] = {}
         """Size -> (valid until, high quantile, median). Cached: read ten times as often as measured."""
         self._faster = 0, 0
@@ -75,7 +75,7 @@ class Estimate:
             return
         measured = self._measured.get(size)
         if measured is None:
-            measured = self._measured[size] = Rolling()
+            measured = self._measured[size] = RollingQuantile()
         if self._trials:
             self._finish_trial(now_ns, size, took_ns)
         measured.observe(now_ns, took_ns)
@@ -130,7 +130,7 @@ class Estimate:
         trial = self._trials.get(size)
         if trial is not None and took_ns <= trial.within_ns:
             trial.failed = -1
-            self._measured[size].forget_above(trial.within_ns)
+            self._measured[size].discard_above(trial.within_ns)
             trial.within_ns = 0
         elif trial is not None:
             trial.since_ns = now_ns
@@ -147,7 +147,7 @@ class Estimate:
     def _profiled(self, now_ns: int, size: int) -> int:
         """Return the profile's duration, scaled by the share's pace if it is slow, or the model's if that is faster."""
         seed_ns = profiled_ns(self.seed_ns, size)
-        if size and (permille := self._pace.high(now_ns) or 0) > SLOWER:
+        if size and (permille := self._pace.high_quantile(now_ns) or 0) > SLOWER:
             seed_ns = seed_ns * permille // 1000
         elif size and self._faster[1] and now_ns <= self._faster[0]:
             seed_ns = seed_ns * self._faster[1] // 1000

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, s
-from horologe_common.latency import Rolling
+from horologe_common.latency import RollingQuantile
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import Lane
 
@@ -125,7 +125,7 @@ class Share:
         self.unused: dict[str, bool] = {}
         """Resident models that have not run since their LOAD."""
         self.estimates: dict[str, Estimate] = {}
-        self.pace = Rolling(window=PACE_ACTIONS, age_ns=s(10), quantile=0.5)
+        self.pace = RollingQuantile(window=PACE_ACTIONS, age_ns=s(10), quantile=0.5)
         """Durations of EXECs in thousandths of their profiles: a share that has become slow shows here."""
         self.load_refusals: dict[str, int] = {}
         """Model key -> refused LOADs since the last successful LOAD or registration."""
@@ -204,11 +204,11 @@ class Share:
 
     def slowness(self, now_ns: int) -> float:
         """Return recent EXEC durations as a multiple of their profiles, at least 1."""
-        return max(1000, self.pace.high(now_ns) or 0) / 1000
+        return max(1000, self.pace.high_quantile(now_ns) or 0) / 1000
 
     def steady_until_ns(self, grace_ns: int) -> int:
         """Return until when the last results of `hangs` and `slowness` hold if nothing happens on the share."""
-        return min(self.pace.holds_ns, self.exec.due_ns + grace_ns, self.load.due_ns + grace_ns)
+        return min(self.pace.valid_until_ns, self.exec.due_ns + grace_ns, self.load.due_ns + grace_ns)
 
     @property
     def missing_models(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import Offset
+from horologe_common.clock import ClockOffset
 
 if TYPE_CHECKING:
     from horologe_common import wire
@@ -20,7 +20,7 @@ class WorkerMirror:
         self.address = address
         self.same_host = same_host
         self.draining = False
-        self.clock = Offset()
+        self.clock = ClockOffset()
         self.shares: dict[int, Share] = {}
         self.models: dict[str, tuple[ModelSpec, Profile | None, str]] = {}
         """Model key -> (spec, profile, reason). Without a profile the worker cannot serve the model, for the reason."""
@@ -28,7 +28,7 @@ class WorkerMirror:
     @property
     def reachable(self) -> bool:
         """Whether the worker accepts actions. A worker on another host does once its clock offset is known."""
-        return (self.same_host or self.clock.known) and not self.draining
+        return (self.same_host or self.clock.is_measured) and not self.draining
 
     def offset_ns(self) -> int:
         """Return what to add to the controller's time to get the worker's; 0 on the same host."""

@@ -15,8 +15,8 @@ from horologe_controller.core.requests.request import FINISHED, UNPLACED, Reques
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
+    from horologe_common.core.counters import Stats
     from horologe_common.models import ModelSpec
-    from horologe_common.service.metrics import Stats
     from horologe_common.wire import Result, Submit
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
@@ -61,13 +61,13 @@ class RequestTable:
             arrival_ns,
             deadline_ns,
             submit.best_effort,
-            submit.alike,
+            submit.shape_key,
             submit.length,
             submit.application,
             submit.solo,
         )
         if submit.solo:
-            request.alike = -request.id  # unique, so that the request is never batched with others
+            request.shape_key = -request.id  # unique, so that the request is never batched with others
         self._open[request.id] = self._by_submit[sender, submit.id] = request
         return request
 
@@ -133,7 +133,7 @@ class RequestLifecycle:
             outcome = Outcome(submit.id, int(Status.UNKNOWN_MODEL), f"model {submit.model!r}: not served now")
             self._post(Out(sender, outcome))
             return
-        return_ns = self._settings.margin_ns + (self._cluster.returns.high(now_ns) or 0)
+        return_ns = self._settings.margin_ns + (self._cluster.returns.high_quantile(now_ns) or 0)
         deadline_ns = arrival_ns + submit.budget_ns - min(return_ns, submit.budget_ns // RETURN_PART)
         self._enqueue(now_ns, self.table.create_request(sender, submit, spec, arrival_ns, deadline_ns))
 

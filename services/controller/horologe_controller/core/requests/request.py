@@ -30,7 +30,7 @@ class Request(msgspec.Struct, eq=False):
     arrival_ns: int
     deadline_ns: int
     best_effort: bool
-    alike: int = 0
+    shape_key: int = 0
     length: int = 0
     application: str = ""
     solo: bool = False

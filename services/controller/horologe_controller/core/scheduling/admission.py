@@ -216,7 +216,7 @@ class Admission:
     def _headroom_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """Return how long before its deadline the request must end, by the estimates, to be admitted behind others."""
         budget_ns = max(0, request.deadline_ns - now_ns)
-        overrun_ns = min(cluster.overruns.high(now_ns) or 0, budget_ns // MAX_HEADROOM)
+        overrun_ns = min(cluster.overruns.high_quantile(now_ns) or 0, budget_ns // MAX_HEADROOM)
         return max(budget_ns // HEADROOM, overrun_ns) + self._caution_ns.get(request.model, 0)
 
 

@@ -94,7 +94,7 @@ class Planner:
         exec_ns = self.policy.shortest_exec_ns(now_ns, request, cluster)
         if exec_ns is not None:
             return exec_ns
-        size = request.spec.batch_sizes[0] if request.rows == 1 else request.spec.compiled(request.rows)
+        size = request.spec.batch_sizes[0] if request.rows == 1 else request.spec.compiled_batch_size(request.rows)
         exec_ns, _ = cluster.cached_exec_ns(now_ns, request.model, size)
         if not request.best_effort and (not exec_ns or now_ns + exec_ns > request.deadline_ns):
             within_ns = 0 if request.admitted else request.deadline_ns - now_ns

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
 
     QueueKey = tuple[int, bool]
-    """(`alike`, best effort), within a model."""
+    """(`shape_key`, best effort), within a model."""
 
 
 class ModelQueue:
     """Queued requests of one model (and shape) in order of deadline, then arrival."""
 
-    def __init__(self, spec: ModelSpec, alike: int = 0, best_effort: bool = False, number: int = 0) -> None:
+    def __init__(self, spec: ModelSpec, shape_key: int = 0, best_effort: bool = False, number: int = 0) -> None:
         self.spec = spec
         self.model = spec.key
-        self.key = alike, best_effort
+        self.key = shape_key, best_effort
         self.best_effort = best_effort
         self.number = number
         """Order of creation, which breaks ties in heaps."""
@@ -85,7 +85,7 @@ class ModelQueue:
     def batch_sizes(self) -> Iterator[int]:
         """Iterate over the batch sizes that the queue could have filled since its last batch, largest first."""
         sizes, rows = self.spec.batch_sizes, self.most_rows
-        limit = rows if self.rows == len(self._requests) else self.spec.compiled(min(rows, sizes[-1]))
+        limit = rows if self.rows == len(self._requests) else self.spec.compiled_batch_size(min(rows, sizes[-1]))
         return (size for size in reversed(sizes) if size <= limit or size == sizes[0])
 
     def newest_budget_ns(self) -> int:
@@ -120,7 +120,7 @@ class ModelQueue:
             count, rows = self._fit_rows(place, size)
         if rows == size or not count:
             return count
-        compiled = self.spec.compiled
+        compiled = self.spec.compiled_batch_size
         more = place + count < len(self._requests)
         return count if compiled(rows) == size and (more or compiled(self._requests[place].rows) == size) else 0
 
@@ -164,7 +164,7 @@ class RequestQueues:
         queues = self._queues.get(request.model)
         if queues is None:
             queues = self._queues[request.model] = {}
-        key = request.alike, request.best_effort
+        key = request.shape_key, request.best_effort
         queue = queues.get(key)
         if queue is None:
             self._created += 1
@@ -177,7 +177,7 @@ class RequestQueues:
 
     def dequeue(self, request: Request) -> ModelQueue:
         """Remove a request and return its queue."""
-        queue = self._queues[request.model][request.alike, request.best_effort]
+        queue = self._queues[request.model][request.shape_key, request.best_effort]
         queue.remove(request)
         self._discard(queue, [request])
         return queue

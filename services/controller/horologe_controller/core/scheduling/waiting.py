@@ -115,7 +115,7 @@ def find_window(queue: ModelQueue, start_ns: int, target: int, expect_ns: Callab
     Nexus section 6.3 (early drop): late requests at the head do not hold up a batch that those behind them can fill.
     `expect_ns` predicts the duration by size.
     """
-    target = max(target, queue.spec.compiled(queue[0].rows))
+    target = max(target, queue.spec.compiled_batch_size(queue[0].rows))
     for size in queue.batch_sizes():
         if size <= target:
             place = queue.first_in_time(start_ns + expect_ns(size), size)

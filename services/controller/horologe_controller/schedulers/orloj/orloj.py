@@ -60,7 +60,7 @@ class Orloj(SchedulingPolicy):
         self._distributions: Mapping[str, RuntimeDistributions] = {}
         self._scores: dict[str, tuple[RuntimeDistributions, Scores]] = {}
         self._scored: dict[tuple[str, int], ScoredRequests] = {}
-        """By model and `alike`."""
+        """By model and `shape_key`."""
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Run algorithm 1 from line 10 for a batch that is to start at `start_ns`."""
@@ -74,7 +74,7 @@ class Orloj(SchedulingPolicy):
         if chosen is None:
             return None
         requests = sorted(chosen[1], key=queue.place_of)
-        size = queue.spec.compiled(sum(request.rows for request in requests))
+        size = queue.spec.compiled_batch_size(sum(request.rows for request in requests))
         latest_ns = max(start_ns, scored.latest_start_ns(requests, chosen[0]))
         rank = 0, latest_ns, requests[0].id
         places = tuple(queue.place_of(request) for request in requests)
@@ -136,7 +136,7 @@ class Orloj(SchedulingPolicy):
 
     def on_request_queued(self, request: Request) -> None:
         """Add the request to the scores of its queue."""
-        if not request.best_effort and (scored := self._scored.get((request.model, request.alike))) is not None:
+        if not request.best_effort and (scored := self._scored.get((request.model, request.shape_key))) is not None:
             scored.insert(request)
 
     def on_requests_removed(self, requests: list[Request], queue: ModelQueue) -> None:

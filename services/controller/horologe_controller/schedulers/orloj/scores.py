@@ -46,7 +46,7 @@ class Scores:
         self.sizes = tuple(sizes)
         self.b_per_ns = b_per_ms / 1e6
         self._args = self.sizes, tuple(groups), others, base_ns, b_per_ms
-        rows, any_row = [group.above(base_ns) for group in groups], others.above(base_ns)
+        rows, any_row = [group.excess_over(base_ns) for group in groups], others.excess_over(base_ns)
         edges = _edges(rows, any_row)
         nodes, weights = np.polynomial.legendre.leggauss(NODES)
         half = np.diff(edges)[:, None] / 2
@@ -115,7 +115,7 @@ class Cells:
 
 def _edges(rows: Sequence[Distribution], any_row: Distribution) -> Floats:
     """Return common edges of the bins: those of the mixture, extended to the range of all groups."""
-    edges = any_row.coarse(BINS).edges_ns
+    edges = any_row.coarsen(BINS).edges_ns
     first, last = min(row.edges_ns[0] for row in rows), max(row.edges_ns[-1] for row in rows)
     before, after = [first] if first < edges[0] else [], [last] if last > edges[-1] else []
     extended: Floats = np.concatenate((before, edges, after))

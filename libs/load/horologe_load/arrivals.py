@@ -1,0 +1,44 @@
+"""Arrival times of open loops, drawn before a run so that neither the generator nor the server can move them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Seed = int | Sequence[int] | np.random.Generator
+
+
+def poisson(rate: float, seconds: float, seed: Seed) -> list[int]:
+    """Return the arrival times of a Poisson process, in nanoseconds from the start, ascending.
+
+    `rate` is in requests per second. The same seed gives the same times. Raises ValueError unless both are positive.
+    """
+    if rate <= 0 or seconds <= 0:
+        raise ValueError(f"rate and seconds: got {rate} and {seconds}, wanted both above 0")
+    rng = np.random.default_rng(seed)
+    times: list[int] = np.sort(rng.integers(0, round(seconds * 1e9), rng.poisson(rate * seconds))).tolist()
+    return times
+
+
+def bursts(rate: float, burst_rate: float, every_s: float, burst_s: float, seconds: float, seed: Seed) -> list[int]:
+    """Return arrivals at `burst_rate` for the first `burst_s` of every `every_s` seconds, and at `rate` in between."""
+    rng, times = np.random.default_rng(seed), list[int]()
+    for begin_s in np.arange(0.0, seconds, every_s).tolist():
+        for phase_rate, from_s, until_s in ((burst_rate, 0.0, burst_s), (rate, burst_s, every_s)):
+            length_s = min(begin_s + until_s, seconds) - begin_s - from_s
+            if phase_rate > 0 and length_s > 0:
+                first_ns = round((begin_s + from_s) * 1e9)
+                times += [first_ns + at_ns for at_ns in poisson(phase_rate, length_s, rng)]
+    return times
+
+
+def popularity(count: int, skew: float) -> NDArray[np.float64]:
+    """Return the shares of `count` models: the n-th gets a share in proportion to n ** -skew (Zipf)."""
+    weights: NDArray[np.float64] = np.arange(1, count + 1, dtype=float) ** -skew
+    return np.asarray(weights / weights.sum())

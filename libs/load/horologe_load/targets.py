@@ -1,0 +1,143 @@
+"""Receivers of load: a target sends request `index` and reports its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from horologe_common.status import Late, Refused
+from horologe_load.arrivals import poisson
+from horologe_load.closed_loop import closed_loop
+from horologe_load.open_loop import open_loop
+from horologe_load.samples import LoadSummary, Outcome, Samples, no_garbage_collection, summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from horologe import AsyncClient, Reply
+
+OnAnswer: TypeAlias = "Callable[[int, int, int, object], None]"
+"""`on_answer(index, now_ns, outcome, answer)`, called exactly once for each request that ends."""
+TIMEOUT_S = 30.0
+"""Of requests without an SLO."""
+
+
+class Target(Protocol):
+    """A server under load."""
+
+    async def start(self, clients: int, on_answer: OnAnswer) -> None:
+        """Open `clients` connections. `on_answer` gets the outcome of each request from then on."""
+
+    def send(self, index: int, due_ns: int) -> None:
+        """Send request `index`. Its deadline counts from `due_ns`."""
+
+
+class ModelInput(NamedTuple):
+    """The arguments of one request through the SDK."""
+
+    model: str
+    inputs: NDArray[Any] | Mapping[str, NDArray[Any]]
+    application: str = ""
+
+
+class SdkTarget:
+    """Sends requests through one `AsyncClient`. `input_at(index)` returns the model and its input.
+
+    With `from_due`, the SLO counts from the due time: a request gets what remains of it, and is UNSENT if nothing
+    remains. Otherwise the SLO counts from sending. With `slo_ns` 0, requests have no deadline.
+    """
+
+    def __init__(
+        self, client: AsyncClient, input_at: Callable[[int], ModelInput], slo_ns: int, from_due: bool = True
+    ) -> None:
+        self._client = client
+        self._input_at = input_at
+        self._slo_ns = slo_ns
+        self._from_due = from_due
+        self._on_answer: OnAnswer
+        self.cached = 0
+        """Answers from the server's prediction cache."""
+
+    async def start(self, clients: int, on_answer: OnAnswer) -> None:
+        """See `Target`. One client carries any number of requests in flight."""
+        self._on_answer = on_answer
+
+    def send(self, index: int, due_ns: int) -> None:
+        """See `Target`."""
+        model, inputs, application = self._input_at(index)
+        if self._slo_ns:
+            remaining_ns = self._slo_ns
+            if self._from_due:
+                now_ns = time.monotonic_ns()
+                remaining_ns += due_ns - now_ns
+                if remaining_ns <= 0:
+                    self._on_answer(index, now_ns, Outcome.UNSENT, None)
+                    return
+            future = self._client.submit(model, inputs, slo_ms=remaining_ns / 1e6, application=application)
+        else:
+            future = self._client.submit(model, inputs, timeout=TIMEOUT_S, application=application)
+        future.add_done_callback(lambda ended: self._on_reply(index, ended))
+
+    def _on_reply(self, index: int, future: asyncio.Future[Reply]) -> None:
+        now_ns = time.monotonic_ns()
+        if future.cancelled():
+            return
+        match future.exception():
+            case None:
+                reply = future.result()
+                self.cached += reply.cached
+                self._on_answer(index, now_ns, Outcome.OK, reply)
+            case Refused() as error:
+                self._on_answer(index, now_ns, Outcome.REFUSED, error)
+            case Late() as error:
+                self._on_answer(index, now_ns, Outcome.LATE, error)
+            case error:
+                self._on_answer(index, now_ns, Outcome.FAILED, error)
+
+
+class ModelLoad:
+    """Offers load to one model: one-row requests made from `rows`, all distinct."""
+
+    def __init__(self, client: AsyncClient, model: str, rows: NDArray[np.float32], slo_ms: float, seed: int) -> None:
+        self._client = client
+        self._model = model
+        self._rows = rows
+        self._slo_ms = slo_ms
+        self._seed = seed
+
+    async def offer_rate(self, rate: float, seconds: float) -> LoadSummary:
+        """Send Poisson arrivals at `rate` requests per second and wait for every answer."""
+        self._seed += 1
+        arrivals, samples = poisson(rate, seconds, self._seed), Samples()
+        target = self._target(len(arrivals), round(self._slo_ms * 1e6))
+        with no_garbage_collection():
+            await open_loop(target, samples, arrivals, drain_s=TIMEOUT_S)
+        return summarize(samples, seconds, self._slo_ms, rate, target.cached)
+
+    async def saturate(self, clients: int, seconds: float) -> LoadSummary:
+        """Keep `clients` requests in flight, without a deadline."""
+        samples = Samples()
+        with no_garbage_collection():
+            took_s = await closed_loop(self._target(len(self._rows), 0), samples, clients, seconds)
+        return summarize(samples, took_s)
+
+    def _target(self, count: int, slo_ns: int) -> SdkTarget:
+        rows = distinct_rows(self._rows, count, self._seed)
+
+        def input_at(index: int) -> ModelInput:
+            place = index % count
+            return ModelInput(self._model, rows[place : place + 1])
+
+        return SdkTarget(self._client, input_at, slo_ns)
+
+
+def distinct_rows(rows: NDArray[np.float32], count: int, seed: int) -> NDArray[np.float32]:
+    """Draw `count` of the rows and add noise of at most 0.001, so that no two requests have the same input."""
+    rng = np.random.default_rng(seed)
+    drawn = rows[rng.integers(0, len(rows), size=count)]
+    return np.ascontiguousarray(drawn + rng.uniform(0, 1e-3, size=drawn.shape).astype(np.float32))

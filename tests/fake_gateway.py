@@ -1,0 +1,175 @@
+"""A frontend for the HTTP gateway's tests: models that answer at once, or as their names say."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horologe_common.application_outputs import answer_tensors, output_specs
+from horologe_common.applications import Application, undeclared_application
+from horologe_common.models import ModelSpec, TensorSpec
+from horologe_common.status import Status, UnknownModel
+from horologe_common.wire import (
+    Acknowledged,
+    Answer,
+    ApplicationInfo,
+    Applications,
+    ApplicationState,
+    Declare,
+    Feedback,
+    Models,
+    ModelState,
+    ModelStatistics,
+    Tensor,
+    Withdraw,
+)
+from horologe_frontend.core.stats import ModelStats, StatsByModel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core.protocol import Buffer
+    from horologe_common.wire import Predict
+
+
+def a_model(name: str, *tensors: TensorSpec, version: str = "1", batched: bool = True) -> ModelSpec:
+    """A model whose outputs are its inputs under other names: `in...` comes back as `out...`."""
+    outputs = tuple(TensorSpec(t.name.replace("in", "out"), t.datatype, t.shape) for t in tensors)
+    return ModelSpec(name, version, "onnx", tensors, outputs, (1, 2, 4, 8), batched, 50_000_000)
+
+
+FLOATS = TensorSpec("in", "FP32", (-1, 4))
+FLOATS_OUT = (TensorSpec("out", "FP32", (-1, 4)),)
+ENDS = {
+    "refused": Answer(0, Status.REFUSED, reason="no room before the deadline", retry_after_ns=1_500_000),
+    "late": Answer(0, Status.LATE, reason="finished after the deadline"),
+    "lost": Answer(0, Status.LOST, reason="worker died"),
+    "failed": Answer(0, Status.FAILED, reason="model raised"),
+    "too-large": Answer(0, Status.TOO_LARGE, reason="inputs: too many bytes"),
+}
+SPECS = (
+    a_model("echo", FLOATS, version="1"),
+    a_model("echo", FLOATS, version="10"),
+    a_model("echo", FLOATS, version="9"),
+    a_model("all", *(TensorSpec(f"in{t}", t, (-1,)) for t in ("BOOL", "INT8", "INT64", "UINT64", "FP64", "BYTES"))),
+    a_model("half", TensorSpec("in", "FP16", (-1, 2))),
+    a_model("text", TensorSpec("in", "BYTES", (-1,))),
+    a_model("wide", TensorSpec("in", "FP32", (-1, -1))),
+    a_model("huge", TensorSpec("in", "UINT8", (-1,)), batched=False),
+    a_model("odd/näme", FLOATS),
+    a_model("slow", FLOATS),
+    a_model("broken", FLOATS),
+    *(a_model(name, FLOATS) for name in ENDS),
+)
+
+
+APPLICATIONS = {
+    "digits": Application("digits", ("echo",), default=7.0, settings={"weights": {"echo": 1.0}}),
+    "texts": Application("texts", ("echo",), task="any"),
+    "echo": Application("echo", ("echo",)),
+}
+PREDICTION = b"\1" * 40
+
+
+def an_outcome(
+    application: Application, predict: Predict, buffers: Sequence[Buffer]
+) -> tuple[Answer, Sequence[Buffer]]:
+    """3, agreed on by two thirds, in each row; of task `any`, what came in."""
+    rows = predict.inputs[0].shape[0]
+    outputs: tuple[Tensor, ...]
+    payloads: Sequence[Buffer]
+    if application.task == "any":
+        outputs, payloads = tuple(msgspec.structs.replace(one, name="out") for one in predict.inputs), buffers
+    else:
+        outputs, payloads = answer_tensors(application, [3] * rows, [2 / 3] * rows, [False] * rows)
+    answer = Answer(
+        0, 0, outputs, confidence=2 / 3, models=("echo",), missing=("gone",), cached=True, prediction=PREDICTION
+    )
+    return answer, payloads
+
+
+class FakeGateway:
+    """Echoes inputs. `slow` answers when `gate` opens; the other names in ENDS end like that; `broken` raises."""
+
+    def __init__(self) -> None:
+        self.states = [ModelState(spec) for spec in SPECS]
+        self.states.append(ModelState(a_model("gone", FLOATS), "UNAVAILABLE", "unloaded"))
+        self.predicts: list[Predict] = []
+        self.admitted: list[tuple[str, str, bool]] = []
+        self.calls: list[Any] = []
+        self.statuses: tuple[int, ...] = (0,)
+        """Of feedback."""
+        self.cancelled = 0
+        self.ready = True
+        self.gate = asyncio.Event()
+        self.stats_by_model = StatsByModel()
+
+    async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
+        self.predicts.append(predict)
+        if not predict.model:
+            return an_outcome(APPLICATIONS[predict.application], predict, buffers)
+        if predict.model == "broken":
+            raise RuntimeError("a fault of ours")
+        if predict.model in ENDS:
+            return ENDS[predict.model], ()
+        if predict.model == "slow":
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        spec = self.find_model(predict.model, predict.version)
+        outputs = tuple(Tensor(t.name.replace("in", "out"), t.datatype, t.shape, t.nbytes) for t in predict.inputs)
+        pairs = [(t, b) for t, b in zip(outputs, buffers, strict=True) if t.name in (predict.outputs or (t.name,))]
+        answer = Answer(0, Status.OK, tuple(t for t, _ in pairs), "", 0, spec.name, spec.version, 1000, 2000, 2)
+        self.stats_by_model.observe(10, spec, answer, 1, 5000, 5000)
+        return answer, [b for _, b in pairs]
+
+    def find_model(self, model: str, version: str = "") -> ModelSpec:
+        for state in reversed(self.model_states(model)):
+            if version in ("", state.spec.version):
+                return state.spec
+        raise UnknownModel(f"model {model!r} is unknown")
+
+    def model_states(self, model: str = "") -> Sequence[ModelState]:
+        return [state for state in self.states if model in ("", state.spec.name)]
+
+    async def set_admitted(self, model: str, version: str, admitted: bool) -> Models:
+        self.admitted.append((model, version, admitted))
+        if not self.model_states(model):
+            return Models(0, (), Status.UNKNOWN_MODEL, f"model {model!r} is not in the repository")
+        return Models(0, tuple(self.model_states(model)))
+
+    def find_application(self, name: str) -> tuple[Application, ModelSpec]:
+        if name not in APPLICATIONS:
+            raise undeclared_application(name)
+        application = APPLICATIONS[name]
+        outputs = FLOATS_OUT if application.task == "any" else output_specs(application)
+        return application, ModelSpec(name, "", "application", (FLOATS,), outputs, (1, 2, 4, 8))
+
+    async def call(self, question: Any, buffers: Sequence[Buffer] = ()) -> Any:
+        self.calls.append(question)
+        match question:
+            case Feedback():
+                return Acknowledged(0, self.statuses, "the store is away" if any(self.statuses) else "")
+            case Declare():
+                return Applications(0, (ApplicationState(question.application, 1),))
+            case ApplicationInfo(name=""):
+                return Applications(0, tuple(ApplicationState(one, 1) for one in APPLICATIONS.values()))
+        if question.name not in APPLICATIONS:
+            return Applications(0, (), Status.UNKNOWN_MODEL, f"application: got {question.name!r}")
+        if isinstance(question, Withdraw):
+            return Applications(0, ())
+        standing = ModelStatistics("echo", 1.0, False, 5, 1, 4, 3, 1.0)
+        return Applications(0, (ApplicationState(APPLICATIONS[question.name], 2, (standing,), 3),))
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def is_live(self) -> bool:
+        return True
+
+    def model_stats(self, key: str) -> ModelStats:
+        return self.stats_by_model.find_stats(key)

@@ -1,0 +1,105 @@
+"""An HTTP server on a thread of its own, for tests with real sockets and blocking clients."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+import uvloop
+
+from fake_gateway import FakeGateway
+from horologe_frontend.http.server import HttpServer
+from horologe_frontend.http.settings import HttpSettings
+from horologe_frontend.oip.handler import OipHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from horologe_frontend.auth import BearerKeys
+
+
+class HttpServerThread:
+    """`with House(max_requests=2) as house:` serves a FakePort at `house.url` until the end of the block."""
+
+    def __init__(self, keys: BearerKeys | None = None, **settings: Any) -> None:
+        self.settings = HttpSettings(port=0, **settings)
+        self.keys = keys
+
+    def __enter__(self) -> Self:
+        self.loop = uvloop.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.call(self._start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    async def _start(self) -> None:
+        self.port = FakeGateway()
+        self.oip = OipHandler(self.port, self.settings, self.keys)
+        self.server = HttpServer(self.settings, self.oip)
+        await self.server.start()
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Drain; then nothing may be left of any request."""
+        if not self.stopped:
+            self.stopped = True
+            self.call(self.server.stop())
+            self.call(self._check())
+
+    async def _check(self) -> None:
+        self.server.limits.check()
+        assert self.server.limits.in_flight == 0
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(15)
+
+    def open_gate(self) -> None:
+        """Let the model `slow` answer."""
+        self.loop.call_soon_threadsafe(self.port.gate.set)
+
+    def wait(self, condition: Any) -> None:
+        """Until `condition()`, looked at on the loop."""
+
+        async def until() -> None:
+            while not condition():  # noqa: ASYNC110 - a test may look at anything
+                await asyncio.sleep(0.005)
+
+        self.call(asyncio.wait_for(until(), 10))
+
+    @property
+    def address(self) -> str:
+        return self.server.url.removeprefix("http://")
+
+    def connect(self, timeout: float = 10) -> socket.socket:
+        host, _, port = self.address.rpartition(":")
+        return socket.create_connection((host, int(port)), timeout)
+
+
+def read_response(sock: socket.socket, body: bool = True) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of one response; raises ConnectionError when the server closes instead."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += _receive(sock)
+    head, _, rest = data.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+    size = int(headers.get("content-length", "0")) if body and not lines[0].startswith("HTTP/1.1 1") else 0
+    while len(rest) < size:
+        rest += _receive(sock)
+    assert len(rest) == size, rest
+    return int(lines[0].split()[1]), headers, rest
+
+
+def _receive(sock: socket.socket) -> bytes:
+    data = sock.recv(65536)
+    if not data:
+        raise ConnectionError("closed")
+    return data

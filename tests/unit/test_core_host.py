@@ -1,0 +1,49 @@
+"""Cores in a process: what one of them cannot send harms nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horologe_common.core.hosting import CoreHost
+from horologe_common.core.protocol import Out
+from horologe_common.wire import Ping
+from horologe_common.wire.frames import pack
+
+
+class Links:
+    """Every address has a route; what is sent is encoded and kept."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def route(self, address: str) -> str:
+        return address
+
+    def send(self, route: str, letters: Any, buffers: Any) -> None:
+        pack(letters, buffers)
+        self.sent.append(route)
+
+
+class Says:
+    """Puts out these once."""
+
+    address = "frontend/0#1"
+
+    def __init__(self, *outs: Out) -> None:
+        self.out = list(outs)
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Any) -> None: ...
+
+    def tick(self, now_ns: int) -> None: ...
+
+    def wakeup_ns(self) -> int | None:
+        return None
+
+
+def test_a_packet_that_cannot_be_encoded_costs_only_itself() -> None:
+    links, faults = Links(), list[Any]()
+    says = Says(Out("a", Ping(1)), Out("b", Ping(10**30)), Out("c", Ping(1)))
+    host = CoreHost([says], lambda: 0, links, lambda *fault: faults.append(fault))
+    host.run_turn()
+    assert links.sent == ["a", "c"]
+    assert host.faults == len(faults) == 1

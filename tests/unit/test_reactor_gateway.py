@@ -1,0 +1,140 @@
+"""The door from HTTP to the frontend core: ids, answers to whom they belong, cancellation, counts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fake_gateway import FLOATS, a_model
+from horologe_common.applications import Application
+from horologe_common.status import Status, UnknownModel
+from horologe_common.wire import (
+    Acknowledged,
+    Admit,
+    Answer,
+    ApplicationState,
+    Cancel,
+    Feedback,
+    Models,
+    ModelState,
+    Observation,
+    Predict,
+    Tensor,
+)
+from horologe_frontend.core.applications import DeclaredApplications
+from horologe_frontend.core.catalogue import ModelCatalogue
+from horologe_frontend.core.stats import StatsByModel
+from horologe_frontend.gateway import ReactorGateway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from horologe_common.core.protocol import Buffer
+
+ECHO = a_model("echo", FLOATS)
+
+
+class Post:
+    """A reactor that keeps what is posted."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.deliver: Callable[[Any, Sequence[Buffer]], None]
+
+    def attach(self, address: str, deliver: Callable[[Any, Sequence[Buffer]], None]) -> None:
+        assert address == "http/0#1"
+        self.deliver = deliver
+
+    def post(self, sender: str, to: str, message: Any, buffers: Sequence[Buffer] = ()) -> None:
+        assert (sender, to) == ("http/0#1", "frontend/0#1")
+        self.sent.append(message)
+
+
+class Core:
+    def __init__(self) -> None:
+        self.address = "frontend/0#1"
+        self.catalogue = ModelCatalogue()
+        self.catalogue.replace_models((ModelState(ECHO),))
+        self.declared = DeclaredApplications(self.catalogue)
+        self.declared.replace_announcement("selector/0#1", (ApplicationState(Application("many", ("echo",)), 1),))
+        self.stats_by_model = StatsByModel()
+
+    def is_ready(self) -> bool:
+        return True
+
+
+def a_gateway() -> tuple[Post, ReactorGateway]:
+    post = Post()
+    gateway = ReactorGateway(post, "http/0#1", Core())
+    gateway.open()
+    return post, gateway
+
+
+def a_predict() -> Predict:
+    return Predict(0, "echo", "", 7, (Tensor("in", "FP32", (3, 4), 48),), ("out",), "chat")
+
+
+def test_answers_find_their_requests_in_any_order() -> None:
+    async def scenario() -> None:
+        post, gateway = a_gateway()
+        tasks = [asyncio.create_task(gateway.predict(a_predict(), [b"x"])) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert [m.budget_ns for m in post.sent] == [7, 7, 7]
+        assert len({m.id for m in post.sent}) == 3
+        assert all(m.id > 0 for m in post.sent)
+        for m in reversed(post.sent):
+            post.deliver(Answer(m.id, Status.OK, reason=str(m.id), version="1", exec_ns=5, batch_size=4), [b"y"])
+        answers = [await task for task in tasks]
+        assert [answer.reason for answer, _ in answers] == [str(m.id) for m in post.sent]
+        assert len(gateway) == 0
+
+    asyncio.run(scenario())
+
+
+def test_cancelling_the_task_sends_cancel_and_a_late_answer_is_dropped() -> None:
+    async def scenario() -> None:
+        post, gateway = a_gateway()
+        task = asyncio.create_task(gateway.predict(a_predict(), [b"x"]))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        predict, cancel = post.sent
+        assert cancel == Cancel((predict.id,))
+        post.deliver(Answer(predict.id, Status.OK), [])
+        post.deliver(Answer(99, Status.OK), [])
+        assert len(gateway) == 0
+
+    asyncio.run(scenario())
+
+
+def test_admit_and_unknown_models() -> None:
+    async def scenario() -> None:
+        post, gateway = a_gateway()
+        task = asyncio.create_task(gateway.set_admitted("echo", "", True))
+        await asyncio.sleep(0)
+        assert isinstance(post.sent[0], Admit)
+        post.deliver(Models(post.sent[0].id, (), Status.LOST, "gone"), ())
+        assert (await task).status == Status.LOST
+        assert gateway.find_model("echo").key == "echo/1"
+        with pytest.raises(UnknownModel):
+            gateway.find_model("nope")
+        assert gateway.model_states("nope") == ()
+
+    asyncio.run(scenario())
+
+
+def test_applications_and_their_questions() -> None:
+    async def scenario() -> None:
+        post, gateway = a_gateway()
+        assert gateway.find_application("many")[1].inputs == ECHO.inputs
+        with pytest.raises(UnknownModel):
+            gateway.find_application("nope")
+        task = asyncio.create_task(gateway.call(Feedback(0, "many", (Observation((1.0,), b"P"),)), [b"x"]))
+        await asyncio.sleep(0)
+        post.deliver(Acknowledged(post.sent[0].id, (0,)), ())
+        assert (await task).statuses == (0,)
+
+    asyncio.run(scenario())
