@@ -10,7 +10,7 @@ import numpy as np
 from horologe_experiments.harness.batch_log import Batches
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
 from horologe_experiments.harness.runs import Runs
-from horologe_sim.fast.cluster_setting import Setting
+from horologe_sim.fast.cluster_setting import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 from horologe_sim.scenario.clockwork_models import CatalogueModel, batch_limited_rate
@@ -37,7 +37,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overload: float
     warmup_ns: int
     duration_ns: int
-    cluster: Setting
+    cluster: FastClusterSettings
 
     @property
     def model(self) -> CatalogueModel:

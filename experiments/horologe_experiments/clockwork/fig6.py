@@ -12,8 +12,8 @@ import numpy as np
 
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
 from horologe_experiments.harness.runs import Runs
-from horologe_sim.fast.cluster_setting import Setting
-from horologe_sim.fast.ledger import Ledger, Panel
+from horologe_sim.fast.cluster_setting import FastClusterSettings
+from horologe_sim.fast.ledger import IntervalCounts, Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 from horologe_sim.scenario.clockwork_models import catalogue_models
 
@@ -43,7 +43,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Until all models are active."""
     minute_ns: int
     """What the figure calls a minute; shorter in a quick run, in which models are activated so much faster."""
-    cluster: Setting
+    cluster: FastClusterSettings
 
 
 class Fig6:
@@ -105,7 +105,7 @@ class Fig6:
 
 
 def _row(place: Scene, ledger: Ledger, number: int) -> dict[str, Any]:
-    panel: Panel = ledger.panels[number]
+    panel: IntervalCounts = ledger.panels[number]
     major, minor = panel.lines
     seconds = place.minute_ns / 1e9
     return {

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from horologe_sim.fast.fast_world import Lean
+from horologe_sim.fast.fast_world import FastWorld
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horologe_experiments.harness.experiment import Cost, Progress
     from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.cluster_setting import Setting
+    from horologe_sim.fast.cluster_setting import FastClusterSettings
     from horologe_sim.fast.fast_world import Watch
     from horologe_sim.fast.ledger import Ledger
     from horologe_sim.fast.traffic import Chunk, Loop
@@ -30,7 +30,7 @@ class Runs:
     def play(
         self,
         what: str,
-        setting: Setting,
+        setting: FastClusterSettings,
         models: Sequence[SimModel],
         ledger: Ledger,
         seed: int,
@@ -38,9 +38,9 @@ class Runs:
         chunks: Iterable[Chunk] = (),
         loops: Sequence[Loop] = (),
         watch: Watch | None = None,
-    ) -> Lean:
+    ) -> FastWorld:
         """Run it to the end and check every law. `watch`: as for `Lean`."""
-        lean = Lean(setting, models, ledger, seed, chunks, loops, clock=time.perf_counter_ns, watch=watch)
+        lean = FastWorld(setting, models, ledger, seed, chunks, loops, clock=time.perf_counter_ns, watch=watch)
         begin = time.perf_counter()
         lean.run(duration_ns, lambda part: self._progress((self._done + part) / self._total, what))
         self._cost.wall_s += time.perf_counter() - begin

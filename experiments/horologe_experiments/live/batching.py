@@ -19,7 +19,7 @@ from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
 from horologe_experiments.harness.runs import Runs
 from horologe_experiments.live.batch_times import BEYOND, Effort, Measured, lay_out, measure
 from horologe_experiments.live.batching_runs import Case, play
-from horologe_sim.fast.cluster_setting import Setting
+from horologe_sim.fast.cluster_setting import FastClusterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     duration_ns: int
     effort: Effort
     delayed: Delayed
-    cluster: Setting
+    cluster: FastClusterSettings
 
     @property
     def slo_ms(self) -> float:

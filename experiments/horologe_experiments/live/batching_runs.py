@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.runs import Runs
     from horologe_experiments.live.batch_times import Measured
-    from horologe_sim.fast.cluster_setting import Setting
+    from horologe_sim.fast.cluster_setting import FastClusterSettings
 
 
 class Case(NamedTuple):
@@ -47,7 +47,7 @@ class Played(NamedTuple):
     """Share of the device's time."""
 
 
-def play(case: Case, cluster: Setting, slo_ns: int, seed: int, runs: Runs) -> Played:
+def play(case: Case, cluster: FastClusterSettings, slo_ns: int, seed: int, runs: Runs) -> Played:
     """On one device that takes as long as was measured."""
     exec_ms = {size: case.model.took_ms(size * case.unit) for size in range(1, case.largest + 1)}
     (model,) = CatalogueModel(case.model.name, 1.0, 1.0, exec_ms).copies(1)

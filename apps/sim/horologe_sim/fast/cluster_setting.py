@@ -10,7 +10,7 @@ from horologe_sim.engine.noise import NOISES, Noise
 from horologe_sim.scenario.clockwork_models import PAGES
 
 
-class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FastClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The cluster of a lean run."""
 
     devices: int = 1
