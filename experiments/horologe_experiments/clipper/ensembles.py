@@ -9,7 +9,7 @@ import numpy as np
 
 from horologe_experiments.clipper.classifiers import LEARNERS, load
 from horologe_experiments.clipper.online import Answers, Requests, serve
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,35 +49,35 @@ class Ensembles:
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         rows: list[dict[str, Any]] = []
-        for at, benchmark in enumerate(place.benchmarks):
-            progress(at / len(place.benchmarks), benchmark.name)
-            served = [_requests(place, benchmark, [seed, number]) for number in range(place.seeds)]
+        for at, benchmark in enumerate(scene.benchmarks):
+            progress(at / len(scene.benchmarks), benchmark.name)
+            served = [_requests(scene, benchmark, [seed, number]) for number in range(scene.seeds)]
             solo = np.mean([requests.wrong.mean(axis=0) for requests in served], axis=0)
-            models = [f"{learner} {number + 1}" for number, learner in enumerate(place.learners)]
+            models = [f"{learner} {number + 1}" for number, learner in enumerate(scene.learners)]
             rows += [
                 _row(benchmark, "model", model, "all", 1.0, error) for model, error in zip(models, solo, strict=True)
             ]
-            for policy in place.policies:
+            for policy in scene.policies:
                 answers = [
-                    serve(requests, policy, seed * place.seeds + number, settings=place.settings.get(policy))
+                    serve(requests, policy, seed * scene.seeds + number, settings=scene.settings.get(policy))
                     for number, requests in enumerate(served)
                 ]
-                rows += _groups(place, benchmark, policy, answers)
+                rows += _groups(scene, benchmark, policy, answers)
         facts = {
-            "models": f"{len(place.learners)}, each learned from examples drawn for it; {place.seeds} seeds, "
-            f"{place.requests:,} requests each, with feedback",
+            "models": f"{len(scene.learners)}, each learned from examples drawn for it; {scene.seeds} seeds, "
+            f"{scene.requests:,} requests each, with feedback",
             "group": "answers by the models that agree with them; the confidence of an answer is their share",
         }
-        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(place, rows))
+        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, rows))
 
     def draw(self, findings: Findings) -> Figure:
         """Errors; the groups' as bars as wide as they are large."""
-        from horologe_experiments.harness.figures import figure
+        from horologe_experiments.harness.plots import make_figure
 
         names = list(dict.fromkeys(row["benchmark"] for row in findings.rows))
-        drawn, panels = figure(1, len(names))
+        figure, panels = make_figure(1, len(names))
         for axes, name in zip(panels, names, strict=True):
             rows = [row for row in findings.rows if row["benchmark"] == name]
             places = [row for row in rows if row["kind"] == "model" or row["name"] == "exp4"]
@@ -91,36 +91,36 @@ class Ensembles:
             )
             axes.set_xticks(range(len(places)), labels, rotation=40, ha="right", fontsize=7)
             axes.set(ylabel="error", title=name)
-        return drawn
+        return figure
 
 
-def _requests(place: Scene, benchmark: Benchmark, seed: list[int]) -> Requests:
+def _requests(scene: Scene, benchmark: Benchmark, seed: list[int]) -> Requests:
     chance = np.random.default_rng(seed)
     images, labels = load()
     images = images + benchmark.noise * chance.standard_normal(images.shape)
     order = chance.permutation(len(images))
-    training, held_out = order[: place.training], order[place.training :]
+    training, held_out = order[: scene.training], order[scene.training :]
     known = []
-    for learner in place.learners:
+    for learner in scene.learners:
         examples = chance.choice(training, benchmark.examples, replace=False)
         known.append(LEARNERS[learner](images[examples], labels[examples])(images[held_out]))
-    drawn = chance.integers(0, len(held_out), place.requests)
+    drawn = chance.integers(0, len(held_out), scene.requests)
     names = tuple(f"model {number + 1}" for number in range(len(known)))
     return Requests(names, np.stack(known, axis=1)[drawn], labels[held_out][drawn])
 
 
-def _groups(place: Scene, benchmark: Benchmark, policy: str, answers: list[Answers]) -> list[dict[str, Any]]:
+def _groups(scene: Scene, benchmark: Benchmark, policy: str, answers: list[Answers]) -> list[dict[str, Any]]:
     wrong = np.concatenate([one.wrong for one in answers])
-    agreeing = np.rint(np.concatenate([one.confidence for one in answers]) * len(place.learners))
+    agreeing = np.rint(np.concatenate([one.confidence for one in answers]) * len(scene.learners))
     rows = [_row(benchmark, "policy", policy, "all", 1.0, wrong.mean())]
-    for count in place.groups:
-        for group, inside in ((_group(place, count), agreeing >= count), (f"fewer than {count}", agreeing < count)):
+    for count in scene.groups:
+        for group, inside in ((_group(scene, count), agreeing >= count), (f"fewer than {count}", agreeing < count)):
             rows.append(_row(benchmark, "policy", policy, group, inside.mean(), _error(wrong, inside)))
     return rows
 
 
-def _group(place: Scene, count: int) -> str:
-    return f"{count} or more agree" if count < len(place.learners) else f"all {count} agree"
+def _group(scene: Scene, count: int) -> str:
+    return f"{count} or more agree" if count < len(scene.learners) else f"all {count} agree"
 
 
 def _error(wrong: NDArray[np.bool_], inside: NDArray[np.bool_]) -> float:
@@ -138,14 +138,14 @@ def _row(benchmark: Benchmark, kind: str, name: str, group: str, size: float, er
     }
 
 
-def _bars(place: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
+def _bars(scene: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
     bars = []
-    for benchmark in place.benchmarks:
+    for benchmark in scene.benchmarks:
         here = [row for row in rows if row["benchmark"] == benchmark.name]
         best = min(row["error"] for row in here if row["kind"] == "model")
-        errors = {row["group"]: row["error"] for row in here if row["name"] == place.policies[0]}
-        most = _group(place, max(place.groups))
-        name = f"{benchmark.name}: error of {place.policies[0]}"
+        errors = {row["group"]: row["error"] for row in here if row["name"] == scene.policies[0]}
+        most = _group(scene, max(scene.groups))
+        name = f"{benchmark.name}: error of {scene.policies[0]}"
         of_best, of_all = round(errors["all"] / best, 4), round(errors[most] / errors["all"], 4)
         bars.append(Bar(f"{name} over the best model's", of_best, PAPER, "at most"))
         bars.append(Bar(f"{name} where {most} over that of all", of_all, 0.5, "at most"))

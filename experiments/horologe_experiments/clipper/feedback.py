@@ -15,7 +15,7 @@ from horologe_experiments.clipper.feedback_process.__main__ import Found, Order
 from horologe_experiments.clipper.feedback_process.durability import Kept, compare
 from horologe_experiments.clipper.feedback_process.feedback_load import Load, Play
 from horologe_experiments.clipper.feedback_process.redis_server import Server
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_selector.settings import SelectorSettings
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ class Feedback:
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. By the machine's clock: each row is a process of its own, on one core."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         idle = os.getloadavg()[0]
         rows: list[dict[str, Any]] = []
         skipped: list[str] = []
-        steps = 2 * len(place.stores) + 1
-        for store in place.stores:
+        steps = 2 * len(scene.stores) + 1
+        for store in scene.stores:
             for cached in (True, False):
                 progress(
                     (len(rows) + 2 * len(skipped)) / steps, f"{store}, {'cached' if cached else 'predicted again'}"
@@ -62,23 +62,23 @@ class Feedback:
                     if server.missing:
                         skipped.append(store)
                         break
-                    found = _measured(_order(place, store, folder, server.url, seed, cached))
+                    found = _measured(_order(scene, store, folder, server.url, seed, cached))
                     rows.append(_row(store, cached, found))
         progress((steps - 1) / steps, "kill -9")
-        kept = _killed(place, seed)
-        facts = _facts(place, rows, kept, skipped)
+        kept = _killed(scene, seed)
+        facts = _facts(scene, rows, kept, skipped)
         facts["load average"] = f"{idle:.1f} before, {os.getloadavg()[0]:.1f} at the end; the run itself makes it 1"
         return Findings(self.name, self.title, seed, quick, facts, [*rows, *PAPER_ROWS], _bars(rows, kept))
 
     def draw(self, findings: Findings) -> Figure:
         """Observations a second by store, and how long acknowledgements take."""
-        from horologe_experiments.harness.figures import figure
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (left, right) = figure(1, 2)
+        figure, (left, right) = make_figure(1, 2)
         stores = list(dict.fromkeys(row["store"] for row in findings.rows))
         for at, cache in enumerate(("yes", "no")):
             rows = {row["store"]: row for row in findings.rows if row["cache"] == cache}
-            places = [place + 0.4 * at for place in range(len(stores))]
+            places = [scene + 0.4 * at for scene in range(len(stores))]
             label = "predictions cached" if cache == "yes" else "predicted again"
             left.bar(places, [rows[store]["rate"] for store in stores], 0.4, label=label)
             right.bar(places, [rows[store].get("p99_ms", 0) for store in stores], 0.4, label=label)
@@ -88,15 +88,15 @@ class Feedback:
         ):
             one.axhline(bar, color="k", ls="--", lw=0.8, label="wanted, sqlite")
             one.set(ylabel=label, ylim=(0, None))
-            one.set_xticks([place + 0.2 for place in range(len(stores))], [store.partition(":")[0] for store in stores])
+            one.set_xticks([scene + 0.2 for scene in range(len(stores))], [store.partition(":")[0] for store in stores])
             one.legend(fontsize=7)
-        return drawn
+        return figure
 
 
-def _order(place: Scene, store: str, folder: str, url: str, seed: int, cached: bool, tell: bool = False) -> Order:
-    settings = SelectorSettings(store=store, state=folder, redis=url, predictions=place.load.observations)
+def _order(scene: Scene, store: str, folder: str, url: str, seed: int, cached: bool, tell: bool = False) -> Order:
+    settings = SelectorSettings(store=store, state=folder, redis=url, predictions=scene.load.observations)
     core = max(os.sched_getaffinity(0))
-    return Order(place.load, settings, seed, cached, place.outstanding, core, place.alone, tell)
+    return Order(scene.load, settings, seed, cached, scene.outstanding, core, scene.alone, tell)
 
 
 def _child(order: Order) -> subprocess.Popen[bytes]:
@@ -123,18 +123,18 @@ def _measured(order: Order) -> Found:
     return msgspec.json.decode(text, type=Found)
 
 
-def _killed(place: Scene, seed: int) -> Kept:
+def _killed(scene: Scene, seed: int) -> Kept:
     """kill -9 after so many acknowledgements; what it has acknowledged, against what is in its file."""
     with tempfile.TemporaryDirectory(prefix="feedback-") as folder:
-        order = _order(place, "sqlite", folder, "", seed, cached=True, tell=True)
+        order = _order(scene, "sqlite", folder, "", seed, cached=True, tell=True)
         acknowledged: list[int] = []
         with _child(order) as child:
             assert child.stdout
             for line in child.stdout:
                 acknowledged.append(int(line))
-                if len(acknowledged) == place.kill_after:
+                if len(acknowledged) == scene.kill_after:
                     child.kill()
-        return compare(Play(place.load, seed), order.settings, acknowledged)
+        return compare(Play(scene.load, seed), order.settings, acknowledged)
 
 
 def _row(store: str, cached: bool, found: Found) -> dict[str, Any]:
@@ -169,13 +169,13 @@ def _bars(rows: list[dict[str, Any]], kept: Kept) -> list[Bar]:
     return [*bars, Bar("kill -9: acknowledged and lost", kept.lost, 0, "at most")]
 
 
-def _facts(place: Scene, rows: list[dict[str, Any]], kept: Kept, skipped: list[str]) -> dict[str, str]:
-    load = place.load
+def _facts(scene: Scene, rows: list[dict[str, Any]], kept: Kept, skipped: list[str]) -> dict[str, str]:
+    load = scene.load
     again = sorted(row["predict_us"] for row in rows)
     facts = {
-        "load": f"{place.outstanding} lists of {load.list} outstanding, {len(load.accuracies)} models, Exp4, "
+        "load": f"{scene.outstanding} lists of {load.list} outstanding, {len(load.accuracies)} models, Exp4, "
         f"{load.contexts:,} contexts, drawn evenly; from the bytes of a Feedback to those of its Acknowledged",
-        "core": "loop and keeper share one core" + (", at real-time priority where permitted" if place.alone else ""),
+        "core": "loop and keeper share one core" + (", at real-time priority where permitted" if scene.alone else ""),
         "cache": "no: each prediction is made again in the same thread, by the list, by a perceptron of "
         f"{load.width}-{load.hidden}-10 in numpy: {again[len(again) // 2]} us each",
         "a_group": "contexts written, and synced, together",

@@ -10,7 +10,7 @@ import numpy as np
 
 from horologe_experiments.clipper.classifiers import LEARNERS, load, turned
 from horologe_experiments.clipper.online import Requests, serve
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,38 +54,38 @@ class Personal:
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
-        world = _world(place, np.random.default_rng(seed))
+        scene = load_scene(self.name, Scene, quick, changes)
+        world = _world(scene, np.random.default_rng(seed))
         requests, writers = world.requests, len(world.dialects)
         wrong = requests.wrong
-        writer = np.tile(np.arange(writers), place.requests)
-        best = wrong.reshape(place.requests, writers, -1).mean(axis=0).argmin(axis=1)
+        writer = np.tile(np.arange(writers), scene.requests)
+        best = wrong.reshape(scene.requests, writers, -1).mean(axis=0).argmin(axis=1)
         at = np.arange(len(writer))
         errors = {
             OBLIVIOUS: world.oblivious != requests.truth,
             REPORTED: wrong[at, world.dialects[writer]],
             BEST: wrong[at, best[writer]],
         }
-        for number, policy in enumerate(place.policies):
-            progress(number / len(place.policies), policy)
+        for number, policy in enumerate(scene.policies):
+            progress(number / len(scene.policies), policy)
             errors[f"{policy}, a state for each writer"] = serve(requests, policy, seed, writer.tolist()).wrong
             errors[f"{policy}, one state"] = serve(requests, policy, seed).wrong
-        curves = {name: one.reshape(place.requests, writers).mean(axis=1) for name, one in errors.items()}
+        curves = {name: one.reshape(scene.requests, writers).mean(axis=1) for name, one in errors.items()}
         facts = {
-            "writers": f"{writers}, their digits turned by their dialect's angle, +- {place.spread:g} degrees",
+            "writers": f"{writers}, their digits turned by their dialect's angle, +- {scene.spread:g} degrees",
             "columns": "error on the requests sent after as many feedbacks of the writer's own",
             BEST: "known only afterwards",
         }
-        rows = [_row(place, name, curve) for name, curve in curves.items()]
+        rows = [_row(scene, name, curve) for name, curve in curves.items()]
         series = {"error by feedbacks": {name: curve.round(4).tolist() for name, curve in curves.items()}}
-        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(place, curves), series)
+        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, curves), series)
 
     def draw(self, findings: Findings) -> Figure:
         """Error against feedbacks, averaged over ever more of them."""
-        from horologe_experiments.harness.figures import figure
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (axes,) = figure(1, 1)
-        drawn.set_size_inches(9, 4)
+        figure, (axes,) = make_figure(1, 1)
+        figure.set_size_inches(9, 4)
         for name, values in findings.series["error by feedbacks"].items():
             edges = np.unique(np.geomspace(1, len(values) + 1, 14).astype(int)) - 1
             means = [np.mean(values[begin:end]) for begin, end in pairwise(edges)]
@@ -93,43 +93,43 @@ class Personal:
             axes.plot(edges[:-1] + 1, means, style, label=name)
         axes.set(xscale="log", xlabel="request of a writer", ylabel="error", ylim=(0, None))
         axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
-        return drawn
+        return figure
 
 
-def _world(place: Scene, chance: np.random.Generator) -> World:
+def _world(scene: Scene, chance: np.random.Generator) -> World:
     images, labels = load()
     order = chance.permutation(len(images))
-    training, held_out = order[: place.training], order[place.training :]
-    learn, seen, digits = LEARNERS[place.learner], [], []
-    for angle in place.angles:
-        examples = chance.choice(training, place.examples, replace=False)
+    training, held_out = order[: scene.training], order[scene.training :]
+    learn, seen, digits = LEARNERS[scene.learner], [], []
+    for angle in scene.angles:
+        examples = chance.choice(training, scene.examples, replace=False)
         seen.append(turned(images[examples], angle))
         digits.append(labels[examples])
     models = [learn(one, right) for one, right in zip(seen, digits, strict=True)]
     of_all = learn(np.concatenate(seen), np.concatenate(digits))
-    dialects = np.repeat(np.arange(len(place.angles)), place.writers)
+    dialects = np.repeat(np.arange(len(scene.angles)), scene.writers)
     predictions, oblivious, truth = [], [], []
     for dialect in dialects:
-        sent = chance.choice(held_out, place.requests)
-        written = turned(images[sent], place.angles[dialect] + place.spread * chance.standard_normal())
+        sent = chance.choice(held_out, scene.requests)
+        written = turned(images[sent], scene.angles[dialect] + scene.spread * chance.standard_normal())
         predictions.append(np.stack([model(written) for model in models], axis=1))
         oblivious.append(of_all(written))
         truth.append(labels[sent])
-    names = tuple(f"{angle:g} degrees" for angle in place.angles)
+    names = tuple(f"{angle:g} degrees" for angle in scene.angles)
     requests = Requests(names, np.stack(predictions, axis=1).reshape(-1, len(names)), np.stack(truth, axis=1).ravel())
     return World(requests, np.stack(oblivious, axis=1).ravel(), dialects)
 
 
-def _row(place: Scene, name: str, curve: NDArray[np.float64]) -> dict[str, Any]:
+def _row(scene: Scene, name: str, curve: NDArray[np.float64]) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name}
-    for begin, end in zip(place.steps, [*place.steps[1:], place.requests], strict=True):
+    for begin, end in zip(scene.steps, [*scene.steps[1:], scene.requests], strict=True):
         row[f"{begin}-{end - 1}" if end - begin > 1 else str(begin)] = round(float(curve[begin:end].mean()), 4)
     return row | {"error": round(float(curve.mean()), 4)}
 
 
-def _bars(place: Scene, curves: dict[str, NDArray[np.float64]]) -> list[Bar]:
+def _bars(scene: Scene, curves: dict[str, NDArray[np.float64]]) -> list[Bar]:
     learned = {name: float(curve[LEARNED:].mean()) for name, curve in curves.items()}
-    policy = place.policies[0]
+    policy = scene.policies[0]
     own, shared = learned[f"{policy}, a state for each writer"], learned[f"{policy}, one state"]
     since = f"after {LEARNED} feedbacks"
     return [

@@ -12,7 +12,7 @@ import numpy as np
 
 from horologe_common.applications import Application
 from horologe_controller.settings import ControllerSettings
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_sim.engine.noise import Noise
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
@@ -65,31 +65,31 @@ class Stragglers:
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         rows: list[dict[str, Any]] = []
-        for at, size in enumerate(place.sizes):
-            progress(at / len(place.sizes), f"{size} models")
-            blocking = _play(place, size, place.schedulers[0], place.blocking_slo_ns, seed)
+        for at, size in enumerate(scene.sizes):
+            progress(at / len(scene.sizes), f"{size} models")
+            blocking = _play(scene, size, scene.schedulers[0], scene.blocking_slo_ns, seed)
             rows.append(_row(size, BLOCKING, blocking, blocking))
-            for scheduler in place.schedulers:
-                ours = _play(place, size, scheduler, place.slo_ns, seed)
+            for scheduler in scene.schedulers:
+                ours = _play(scene, size, scheduler, scene.slo_ns, seed)
                 rows.append(_row(size, scheduler, ours, blocking))
         facts = {
-            "models": f"a device each, {place.exec_ms[1]:g} ms an EXEC of one, {place.accuracy:.0%} right alone, on "
-            f"{place.alike:.0%} of inputs all together; exp4 without feedback: all weigh the same",
-            "noise": f"{_told(place.noise)}; of the straggler {_told(place.straggler)}",
-            "load": f"{place.rate:g} queries a second, each for all models, {place.duration_ns / 1e9:g} s",
-            "sides": f"an SLO of {place.slo_ns / 1e6:g} ms and a scheduler; blocking: the first of them with an SLO of "
-            f"{place.blocking_slo_ns / 1e6:g} ms",
+            "models": f"a device each, {scene.exec_ms[1]:g} ms an EXEC of one, {scene.accuracy:.0%} right alone, on "
+            f"{scene.alike:.0%} of inputs all together; exp4 without feedback: all weigh the same",
+            "noise": f"{_told(scene.noise)}; of the straggler {_told(scene.straggler)}",
+            "load": f"{scene.rate:g} queries a second, each for all models, {scene.duration_ns / 1e9:g} s",
+            "sides": f"an SLO of {scene.slo_ns / 1e6:g} ms and a scheduler; blocking: the first of them with an SLO of "
+            f"{scene.blocking_slo_ns / 1e6:g} ms",
             "missing": "share of the models asked that were refused or not there in time; at P99, of a query in 100",
         }
-        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(place, rows))
+        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, rows))
 
     def draw(self, findings: Findings) -> Figure:
         """Latency, missing predictions and accuracy against the size, as the figure's panels."""
-        from horologe_experiments.harness.figures import figure
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (latency, missing, accuracy) = figure(1, 3)
+        figure, (latency, missing, accuracy) = make_figure(1, 3)
         for number, side in enumerate(dict.fromkeys(row["side"] for row in findings.rows)):
             rows, colour = [row for row in findings.rows if row["side"] == side], f"C{number}"
             sizes = [row["models"] for row in rows]
@@ -104,34 +104,34 @@ class Stragglers:
             axes.set(xlabel="models", ylabel=told)
             axes.legend(fontsize=7)
         latency.set(yscale="log")
-        return drawn
+        return figure
 
 
-def _play(place: Scene, size: int, scheduler: str, slo_ns: int, seed: int) -> Side:
+def _play(scene: Scene, size: int, scheduler: str, slo_ns: int, seed: int) -> Side:
     """One run to its end."""
     models = tuple(
         ModelEntry(
             f"model-{number}",
-            place.exec_ms,
-            accuracy=place.accuracy,
-            alike=place.alike,
+            scene.exec_ms,
+            accuracy=scene.accuracy,
+            alike=scene.alike,
             workers=(number,),
-            noise=place.straggler if number == size - 1 else None,
+            noise=scene.straggler if number == size - 1 else None,
         )
         for number in range(size)
     )
     application = Application(
-        NAME, tuple(model.name for model in models), slo_ns / 1e6, default=place.default, cache=False
+        NAME, tuple(model.name for model in models), slo_ns / 1e6, default=scene.default, cache=False
     )
     house = SimulatedCluster(
         Scenario(
             models,
-            (LoadPhase("poisson", rate=place.rate, application=NAME),),
+            (LoadPhase("poisson", rate=scene.rate, application=NAME),),
             seed=seed,
-            duration_ns=place.duration_ns,
-            warmup_ns=place.warmup_ns,
+            duration_ns=scene.duration_ns,
+            warmup_ns=scene.warmup_ns,
             workers=size,
-            noise=place.noise,
+            noise=scene.noise,
             applications=(application,),
             controller=ControllerSettings(scheduler=scheduler),
         )
@@ -164,11 +164,11 @@ def _row(size: int, name: str, side: Side, blocking: Side) -> dict[str, Any]:
     }
 
 
-def _bars(place: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
-    ours = [row for row in rows if row["side"] == place.schedulers[0]]
+def _bars(scene: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
+    ours = [row for row in rows if row["side"] == scene.schedulers[0]]
     wrong = sum(row["unlike_once"] for row in rows)
     return [
-        *(Bar(f"P99 of {row['models']} models in ms", row["p99_ms"], place.slo_ns / 1e6, "at most") for row in ours),
+        *(Bar(f"P99 of {row['models']} models in ms", row["p99_ms"], scene.slo_ns / 1e6, "at most") for row in ours),
         Bar("queries late, refused, or not answered exactly once", wrong, 0, "at most"),
         *(Bar(f"points lost by {row['models']} models", row["points_lost"], LOSS_POINTS, "at most") for row in ours),
     ]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
-from horologe_experiments.harness.runs import Runs
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.runner import SimulationRuns
 from horologe_sim.fast.cluster_setting import Setting
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Loop
@@ -45,24 +45,24 @@ class Fig5:
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         cost = Cost()
-        runs = Runs(len(place.schedulers) * len(place.slos_ms), cost, progress)
+        runs = SimulationRuns(len(scene.schedulers) * len(scene.slos_ms), cost, progress)
         rows = [
-            _row(place, scheduler, slo_ms, seed, runs) for scheduler in place.schedulers for slo_ms in place.slos_ms
+            _row(scene, scheduler, slo_ms, seed, runs) for scheduler in scene.schedulers for slo_ms in scene.slos_ms
         ]
         facts = {
             "late": "a request is answered at its SLO at the latest: with its outputs, or that it has timed out",
             "bound": "the largest b / exec(b) with exec(b) inside the SLO: a device that does nothing but such batches",
-            "clients": f"round trip {place.cluster.client_ns / 5e5:g} ms, resend after {place.resend_ns / 1e6:g} ms",
+            "clients": f"round trip {scene.cluster.client_ns / 5e5:g} ms, resend after {scene.resend_ns / 1e6:g} ms",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
         """Goodput and tail latency against the SLO, by scheduler."""
-        from horologe_experiments.harness.figures import figure
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (left, right) = figure(1, 2)
+        figure, (left, right) = make_figure(1, 2)
         names = list(dict.fromkeys(row["scheduler"] for row in findings.rows))
         for name in names:
             rows = [row for row in findings.rows if row["scheduler"] == name]
@@ -78,19 +78,19 @@ class Fig5:
         right.set(xscale="log", yscale="log", xlabel="SLO (ms)", ylabel="longest answer (ms)")
         left.legend()
         right.legend()
-        return drawn
+        return figure
 
 
-def _row(place: Scene, scheduler: str, slo_ms: float, seed: int, runs: Runs) -> dict[str, Any]:
-    (variety,) = catalogue_models([place.model])
-    ledger = Ledger(["clients"], place.copies, place.duration_ns, place.warmup_ns)
-    loops = [Loop(model, ms(slo_ms), 0, place.resend_ns) for _ in range(place.clients) for model in range(place.copies)]
-    controller = msgspec.structs.replace(place.cluster.controller, scheduler=scheduler)
-    setting = msgspec.structs.replace(place.cluster, controller=controller)
-    what, models = f"{scheduler}, {slo_ms:g} ms", variety.copies(place.copies)
-    runs.play(what, setting, models, ledger, seed, place.duration_ns, loops=loops)
+def _row(scene: Scene, scheduler: str, slo_ms: float, seed: int, runs: SimulationRuns) -> dict[str, Any]:
+    (variety,) = catalogue_models([scene.model])
+    ledger = Ledger(["clients"], scene.copies, scene.duration_ns, scene.warmup_ns)
+    loops = [Loop(model, ms(slo_ms), 0, scene.resend_ns) for _ in range(scene.clients) for model in range(scene.copies)]
+    controller = msgspec.structs.replace(scene.cluster.controller, scheduler=scheduler)
+    setting = msgspec.structs.replace(scene.cluster, controller=controller)
+    what, models = f"{scheduler}, {slo_ms:g} ms", variety.copies(scene.copies)
+    runs.simulate(what, setting, models, ledger, seed, scene.duration_ns, loops=loops)
     line = ledger.lines[0]
-    goodput = line.ok / ((place.duration_ns - place.warmup_ns) / 1e9)
+    goodput = line.ok / ((scene.duration_ns - scene.warmup_ns) / 1e9)
     bound = batch_limited_rate(variety, slo_ms)
     return {
         "scheduler": scheduler,

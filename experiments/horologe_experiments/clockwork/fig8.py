@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe_experiments.clockwork.trace_replay import Scene, errors, panels, play, row, told
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
-from horologe_experiments.harness.runs import Runs
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.runner import SimulationRuns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,13 +40,13 @@ class Fig8:
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         cost = Cost()
-        runs = Runs(len(place.runs), cost, progress)
+        runs = SimulationRuns(len(scene.runs), cost, progress)
         rows, bars = [], []
         facts: dict[str, str] = {}
         series: dict[str, Any] = {}
-        for number, run in enumerate(place.all()):
+        for number, run in enumerate(scene.all()):
             ledger, laid = play(run, runs, seed)
             rows.append(row(run, ledger, laid))
             if run.wanted:
@@ -58,9 +58,9 @@ class Fig8:
 
     def draw(self, findings: Findings) -> Figure:
         """The five panels, minute by minute, of the first run."""
-        from horologe_experiments.harness.figures import figure
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, axes = figure(5, 1, sharex=True)
+        figure, axes = make_figure(5, 1, sharex=True)
         minutes = findings.series["minutes"]
         at = [one["minute"] for one in minutes]
         lines = (
@@ -78,7 +78,7 @@ class Fig8:
             one.set(ylabel=label, ylim=(0, None))
             one.legend(fontsize=7)
         axes[-1].set(xlabel="minute")
-        return drawn
+        return figure
 
 
 def _bars(found: dict[str, Any], wanted: float) -> list[Bar]:

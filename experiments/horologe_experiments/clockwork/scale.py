@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe_experiments.clockwork.trace_replay import Scene, errors, play, row, told
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
-from horologe_experiments.harness.runs import Runs
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.runner import SimulationRuns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,13 +27,13 @@ class Scale:
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         cost = Cost()
-        runs = Runs(len(place.runs), cost, progress)
+        runs = SimulationRuns(len(scene.runs), cost, progress)
         rows, bars = [], []
         facts: dict[str, str] = {}
         series: dict[str, Any] = {}
-        for run in place.all():
+        for run in scene.all():
             ledger, laid = play(run, runs, seed)
             found = row(run, ledger, laid)
             rows += [found, {"run": "paper", "devices": 20, "slo_ms": found["slo_ms"]} | PAPER.get(found["slo_ms"], {})]
@@ -43,17 +43,17 @@ class Scale:
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, series, cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Latency CDFs with the tail drawn out, and the paper's two quantiles."""
-        from horologe_experiments.harness.figures import figure
+        """Latency CDFs with the tail figure out, and the paper's two quantiles."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (axes,) = figure(1, 1)
+        figure, (axes,) = make_figure(1, 1)
         for name, series in findings.series.items():
             axes.plot([at for at, _ in series["counts"]], [beyond for _, beyond in series["counts"]], label=name)
         for slo_ms, paper in PAPER.items():
             axes.plot([paper["p50_ms"], paper["p9999_ms"]], [0.5, 1e-4], "*", label=f"paper, {slo_ms:g} ms")
         axes.set(yscale="log", xlabel="latency (ms)", ylabel="share of answers beyond it")
         axes.legend(fontsize=7)
-        return drawn
+        return figure
 
 
 def _cdf(ledger: Any) -> list[tuple[float, float]]:

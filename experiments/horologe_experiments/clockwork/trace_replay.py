@@ -13,7 +13,7 @@ from horologe_sim.fast.ledger import SIGNS, Ledger, Panel
 from horologe_sim.fast.traffic import Stream, poisson
 
 if TYPE_CHECKING:
-    from horologe_experiments.harness.runs import Runs
+    from horologe_experiments.harness.runner import SimulationRuns
 
 MINUTE_NS = 60_000_000_000
 
@@ -81,13 +81,13 @@ class Run(NamedTuple):
     duration_ns: int
 
 
-def play(run: Run, runs: Runs, seed: int) -> tuple[Ledger, Replay]:
+def play(run: Run, runs: SimulationRuns, seed: int) -> tuple[Ledger, Replay]:
     """The replay, and the trace laid over the models."""
     total_ns = run.warmup_ns + run.duration_ns
     laid = replay(run.mapping, run.rate, max(1, -(-total_ns // MINUTE_NS)))
     ledger = Ledger(["all"], len(laid.models), MINUTE_NS, run.warmup_ns)
     stream = Stream(lambda minute: laid.rates[minute], MINUTE_NS, lambda minute: run.slo_ns)
-    runs.play(run.name, run.cluster, laid.models, ledger, seed, total_ns, poisson([stream], total_ns, [seed, 3]))
+    runs.simulate(run.name, run.cluster, laid.models, ledger, seed, total_ns, poisson([stream], total_ns, [seed, 3]))
     return ledger, laid
 
 

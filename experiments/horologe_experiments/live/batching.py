@@ -15,8 +15,8 @@ import msgspec
 
 from horologe_cli.local.local_services import describe_machine
 from horologe_common.clock import s
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
-from horologe_experiments.harness.runs import Runs
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.live.batch_times import BEYOND, Effort, Measured, lay_out, measure
 from horologe_experiments.live.batching_runs import Case, play
 from horologe_sim.fast.cluster_setting import Setting
@@ -80,20 +80,20 @@ class Batching:
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Rows differ from run to run as what is measured does."""
-        place = scene(self.name, Scene, quick, changes)
-        models = _measure(place, lambda part, what: progress(MEASURING * part, what))
+        scene = load_scene(self.name, Scene, quick, changes)
+        models = _measure(scene, lambda part, what: progress(MEASURING * part, what))
         cost = Cost()
-        total = len(STRATEGIES) * len(models) + len(place.delayed.models) * len(place.delayed.delays_ms)
-        runs = Runs(total, cost, lambda part, what: progress(MEASURING + (1 - MEASURING) * part, what))
-        rows = [row for model in models.values() for row in _strategies(place, model, seed, runs)]
-        delays = [row for name in place.delayed.models for row in _delays(place, models[name], seed, runs)]
+        total = len(STRATEGIES) * len(models) + len(scene.delayed.models) * len(scene.delayed.delays_ms)
+        runs = SimulationRuns(total, cost, lambda part, what: progress(MEASURING + (1 - MEASURING) * part, what))
+        rows = [row for model in models.values() for row in _strategies(scene, model, seed, runs)]
+        delays = [row for name in scene.delayed.models for row in _delays(scene, models[name], seed, runs)]
         series = {
             "Median time of a batch, ms (Fig. 3)": _profiles(list(models.values())),
             "Delayed batches (Fig. 5)": delays,
             "profiles": {one.name: list(one.p50_ms.items()) for one in models.values()},
         }
-        bars = _bars(place, rows, delays)
-        return Findings(self.name, self.title, seed, quick, _facts(place, models), rows, bars, series, cost)
+        bars = _bars(scene, rows, delays)
+        return Findings(self.name, self.title, seed, quick, _facts(scene, models), rows, bars, series, cost)
 
     def draw(self, findings: Findings) -> Figure:
         """Fig. 3, 4 and 5."""
@@ -102,24 +102,24 @@ class Batching:
         return drawn(findings)
 
 
-def _measure(place: Scene, progress: Progress) -> dict[str, Measured]:
+def _measure(scene: Scene, progress: Progress) -> dict[str, Measured]:
     found: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory() as folder:
-        laid = lay_out(Path(folder), place.onnx, place.estimators)
+        laid = lay_out(Path(folder), scene.onnx, scene.estimators)
         for at, (name, (kind, version)) in enumerate(laid.items()):
             progress(at / len(laid), f"measuring {name}")
-            found[name] = measure(name, kind, version, place.slo_ms, place.effort)
+            found[name] = measure(name, kind, version, scene.slo_ms, scene.effort)
     return found
 
 
-def _strategies(place: Scene, model: Measured, seed: int, runs: Runs) -> list[dict[str, Any]]:
+def _strategies(scene: Scene, model: Measured, seed: int, runs: SimulationRuns) -> list[dict[str, Any]]:
     """No batching, AIMD and quantile regression, each at a load that keeps the device busy."""
-    most = model.most_rows(place.slo_ms)
+    most = model.most_rows(scene.slo_ms)
     fixed = model.rate(most)
     best = max(model.rate(size) for size in (*model.p50_ms, most) if size <= most)
-    unit = max(1, math.ceil(min(best * place.slo_ns / 1e9 / place.requests, most / LEAST_REQUESTS)))
+    unit = max(1, math.ceil(min(best * scene.slo_ns / 1e9 / scene.requests, most / LEAST_REQUESTS)))
     largest = min(round(BEYOND * most / unit), max(model.p50_ms) // unit)
-    alone = min(place.overload * model.rate(1), MOST_RATE)
+    alone = min(scene.overload * model.rate(1), MOST_RATE)
     found = {}
     for name, settings in STRATEGIES.items():
         case = Case(
@@ -127,14 +127,14 @@ def _strategies(place: Scene, model: Measured, seed: int, runs: Runs) -> list[di
             model,
             unit,
             largest,
-            place.overload * best / unit,
-            place.warmup_ns,
-            place.duration_ns,
+            scene.overload * best / unit,
+            scene.warmup_ns,
+            scene.duration_ns,
             settings,
         )
         if name == "none":
             case = case._replace(unit=1, largest=1, rate=alone, warmup_ns=ALONE_WARMUP_NS, duration_ns=ALONE_NS)
-        found[name] = play(case, place.cluster, place.slo_ns, seed, runs)
+        found[name] = play(case, scene.cluster, scene.slo_ns, seed, runs)
     return [
         {
             "model": model.name,
@@ -155,11 +155,11 @@ def _strategies(place: Scene, model: Measured, seed: int, runs: Runs) -> list[di
     ]
 
 
-def _delays(place: Scene, model: Measured, seed: int, runs: Runs) -> list[dict[str, Any]]:
+def _delays(scene: Scene, model: Measured, seed: int, runs: SimulationRuns) -> list[dict[str, Any]]:
     """Batches that wait, at a load that the device would only just carry one by one."""
-    delayed = place.delayed
+    delayed = scene.delayed
     rate = min(delayed.load * model.rate(1), MOST_RATE)
-    largest = max(2, min(place.requests, model.most_rows(place.slo_ms)))
+    largest = max(2, min(scene.requests, model.most_rows(scene.slo_ms)))
     rows, first = [], 0.0
     for delay_ms in delayed.delays_ms:
         case = Case(
@@ -172,7 +172,7 @@ def _delays(place: Scene, model: Measured, seed: int, runs: Runs) -> list[dict[s
             delayed.duration_ns,
             {"clipper_delay_ns": round(delay_ms * 1e6)},
         )
-        one = play(case, place.cluster, place.slo_ns, seed, runs)
+        one = play(case, scene.cluster, scene.slo_ns, seed, runs)
         efficiency = one.rows_per_s / one.busy
         first = first or efficiency
         rows.append(
@@ -201,21 +201,21 @@ def _profiles(models: Sequence[Measured]) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(place: Scene, models: Mapping[str, Measured]) -> dict[str, str]:
-    most = {name: one.most_rows(place.slo_ms) for name, one in models.items()}
+def _facts(scene: Scene, models: Mapping[str, Measured]) -> dict[str, str]:
+    most = {name: one.most_rows(scene.slo_ms) for name, one in models.items()}
     svms = [most[name] for name in PAPER_QPS if name in most]
     ratio = f"; the linear SVM has {svms[0] / svms[-1]:.0f} times those of the kernel SVM (the paper: 241)"
     return {
         "machine": f"{describe_machine()}; python models run scikit-learn in a process of their own, one thread each",
-        "largest": f"rows of a batch that takes {place.slo_ms:g} ms, as measured{ratio if len(svms) > 1 else ''}",
-        "load": f"{place.overload:g} times what the best fixed batch serves, SLO {place.slo_ms:g} ms, of which the "
-        f"scheduler keeps {place.cluster.controller.margin_ns / 1e6:g} ms for the way back",
+        "largest": f"rows of a batch that takes {scene.slo_ms:g} ms, as measured{ratio if len(svms) > 1 else ''}",
+        "load": f"{scene.overload:g} times what the best fixed batch serves, SLO {scene.slo_ms:g} ms, of which the "
+        f"scheduler keeps {scene.cluster.controller.margin_ns / 1e6:g} ms for the way back",
         "of_fixed": "throughput over that of a device that does nothing but batches of `largest` rows; of_best: or of "
         "any smaller fixed size, where a model does more in smaller ones",
-        "requests": f"the device serves {place.requests} of them in {place.slo_ms:g} ms at most: of a faster model "
+        "requests": f"the device serves {scene.requests} of them in {scene.slo_ms:g} ms at most: of a faster model "
         "each brings several rows (but one with batching `none` and in Fig. 5)",
         "times": "on a processor, of the worker's and the model's process together, in the quietest of "
-        f"{place.effort.rounds} rounds; no-op is what a model's process costs with none in it",
+        f"{scene.effort.rounds} rounds; no-op is what a model's process costs with none in it",
         "batch_p99_ms": "execution of a batch, which is what Clipper holds against the SLO; a request (request_p99_ms) "
         "has waited for the batch before",
         "step_ms": "what a batch with one request more than `largest` takes: additive increase finds the limit by "
@@ -224,19 +224,19 @@ def _facts(place: Scene, models: Mapping[str, Measured]) -> dict[str, str]:
     }
 
 
-def _bars(place: Scene, rows: list[dict[str, Any]], delays: list[dict[str, Any]]) -> list[Bar]:
+def _bars(scene: Scene, rows: list[dict[str, Any]], delays: list[dict[str, Any]]) -> list[Bar]:
     bars = []
     for name in ("aimd", "quantile"):
         least = min(row["of_fixed"] for row in rows if row["batching"] == name)
         bars.append(Bar(f"{name}: throughput / largest fixed batch, least", least, OF_FIXED))
-    beyond = max(row["batch_p99_ms"] / max(place.slo_ms, row["step_ms"]) for row in rows if row["batching"] == "aimd")
+    beyond = max(row["batch_p99_ms"] / max(scene.slo_ms, row["step_ms"]) for row in rows if row["batching"] == "aimd")
     bars.append(Bar("aimd: p99 of a batch / one request beyond the SLO, most", round(beyond, 4), 1.0, "at most"))
     p99_ms = max(row["batch_p99_ms"] for row in rows if row["batching"] == "quantile")
-    bars.append(Bar("quantile: p99 of a batch in ms, most", p99_ms, place.slo_ms, "at most"))
+    bars.append(Bar("quantile: p99 of a batch in ms, most", p99_ms, scene.slo_ms, "at most"))
     gains = [row["gain"] for row in rows if (row["model"], row["batching"]) == ("linear-svm", "aimd")]
     bars += [Bar("linear-svm: gain of aimd", gain, PAPER_GAIN) for gain in gains]
     for row in delays:
         if (row["model"], row["delay_ms"]) == ("linear-svm", PAPER_DELAY_MS):
             bars.append(Bar("linear-svm: gain of a delay of 2 ms", row["gain"], PAPER_DELAY_GAIN))
-            bars.append(Bar("linear-svm: p99 at this delay in ms", row["p99_ms"], place.slo_ms, "at most"))
+            bars.append(Bar("linear-svm: p99 at this delay in ms", row["p99_ms"], scene.slo_ms, "at most"))
     return bars

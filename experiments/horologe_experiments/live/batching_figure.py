@@ -16,9 +16,9 @@ SLO_MS = 20
 
 def drawn(findings: Findings) -> Figure:
     """Latency profiles; throughput and p99 of a batch by strategy; gain and latency by delay."""
-    from horologe_experiments.harness.figures import figure
+    from horologe_experiments.harness.plots import make_figure
 
-    made, (profiles, throughput, p99, delays) = figure(2, 2)
+    made, (profiles, throughput, p99, delays) = make_figure(2, 2)
     for name, points in findings.series["profiles"].items():
         profiles.plot(*zip(*points, strict=True), label=name)
     profiles.axhline(SLO_MS, color="k", linestyle="--")

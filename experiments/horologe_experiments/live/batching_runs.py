@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_experiments.harness.batch_log import Batches
+from horologe_experiments.harness.runner import BatchLog
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 from horologe_sim.scenario.clockwork_models import CatalogueModel
@@ -15,7 +15,7 @@ from horologe_sim.scenario.clockwork_models import CatalogueModel
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horologe_experiments.harness.runs import Runs
+    from horologe_experiments.harness.runner import SimulationRuns
     from horologe_experiments.live.batch_times import Measured
     from horologe_sim.fast.cluster_setting import Setting
 
@@ -47,7 +47,7 @@ class Played(NamedTuple):
     """Share of the device's time."""
 
 
-def play(case: Case, cluster: Setting, slo_ns: int, seed: int, runs: Runs) -> Played:
+def play(case: Case, cluster: Setting, slo_ns: int, seed: int, runs: SimulationRuns) -> Played:
     """On one device that takes as long as was measured."""
     exec_ms = {size: case.model.took_ms(size * case.unit) for size in range(1, case.largest + 1)}
     (model,) = CatalogueModel(case.model.name, 1.0, 1.0, exec_ms).copies(1)
@@ -55,9 +55,11 @@ def play(case: Case, cluster: Setting, slo_ns: int, seed: int, runs: Runs) -> Pl
     setting = msgspec.structs.replace(cluster, controller=controller)
     ledger = Ledger(["all"], 1, case.duration_ns, case.warmup_ns)
     stream = Stream(lambda step: np.array([case.rate]), case.duration_ns, lambda step: slo_ns)
-    batches = Batches()
+    batches = BatchLog()
     chunks = poisson([stream], case.duration_ns, [seed, 3])
-    lean = runs.play(case.what, setting, [model], ledger, seed, case.duration_ns, chunks, watch=batches.watch)
+    lean = runs.simulate(
+        case.what, setting, [model], ledger, seed, case.duration_ns, chunks, watch=batches.record_result
+    )
     requests, took_ms = batches.between(lean.begin_ns + case.warmup_ns, lean.begin_ns + case.duration_ns)
     seconds, times = (case.duration_ns - case.warmup_ns) / 1e9, ledger.lines[0].times
     return Played(

@@ -28,7 +28,7 @@ from horologe_cli.local.local_services import (
 from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import SettingsError
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.live.model_traffic import ModelRequest, ModelTraffic
 from horologe_sim.replay import replay_recording
 from horologe_sim.report.action_errors import ActionErrors
@@ -96,15 +96,15 @@ class Fig9:
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Starts the services as processes of this machine."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         facts = {"machine": f"{describe_machine()}, shared by client, edge and worker"}
         idle = os.getloadavg()[0]
         rows: list[dict[str, Any]] = []
         tails: dict[str, list[tuple[float, float]]] = {}
-        for at, source in enumerate(place.sources):
-            progress(at / len(place.sources), source.name)
-            ended, errors = _measured(place, source, [seed, at])
-            facts[source.name] = _told(place, source, ended, errors)
+        for at, source in enumerate(scene.sources):
+            progress(at / len(scene.sources), source.name)
+            ended, errors = _measured(scene, source, [seed, at])
+            facts[source.name] = _told(scene, source, ended, errors)
             for key in sorted(errors.values):
                 values_us = np.sort(np.array(errors.values[key])) / 1e3
                 rows.append(_row(source.name, key, values_us))
@@ -115,10 +115,10 @@ class Fig9:
 
     def draw(self, findings: Findings) -> Figure:
         """The share of errors beyond each size, one panel for each action and error."""
-        from horologe_experiments.harness.figures import figure
+        from horologe_experiments.harness.plots import make_figure
 
         actions, errors, sides = ("infer", "load"), ("start", "prediction", "completion"), ("over", "under")
-        drawn, panels = figure(len(actions), len(errors))
+        figure, panels = make_figure(len(actions), len(errors))
         places = [(action, error) for action in actions for error in errors]
         for axes, (action, error) in zip(panels, places, strict=True):
             for line, points in findings.series["tails"].items():
@@ -132,10 +132,10 @@ class Fig9:
             axes.set(xscale="log", yscale="log", title=f"{action.upper()}: {error} error", xlabel="us", ylabel="beyond")
             if axes.lines:  # a short run may load nothing after its warm-up
                 axes.legend(fontsize=7)
-        return drawn
+        return figure
 
 
-def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[ModelRequest], ActionErrors]:
+def _measured(scene: Scene, source: Source, seed: list[int]) -> tuple[list[ModelRequest], ActionErrors]:
     """One live run, its requests and the errors of its actions."""
     import uvloop
 
@@ -153,9 +153,9 @@ def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[Model
         with local_services(models, sets) as house:
             house.wait_ready(READY_S)
             begin_ns = time.monotonic_ns()
-            ended = uvloop.run(_send(house, place, source, seed))
+            ended = uvloop.run(_send(house, scene, source, seed))
             house.supervisor.drain(STOP_S)
-        errors = ActionErrors(begin_ns + s(place.warmup_s))
+        errors = ActionErrors(begin_ns + s(scene.warmup_s))
         for path in recordings.iterdir():
             report = replay_recording(path, "controller", observer=errors)
             if not report.identical:
@@ -173,12 +173,12 @@ def _lay_out(models: Path, source: Source) -> None:
         shutil.copytree(path, models / folder)
 
 
-async def _send(house: LocalSystem, place: Scene, source: Source, seed: list[int]) -> list[ModelRequest]:
+async def _send(house: LocalSystem, scene: Scene, source: Source, seed: list[int]) -> list[ModelRequest]:
     from horologe import AsyncClient
 
     async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
         traffic = ModelTraffic(client, source.names, source.slo_ns, source.width)
-        return await traffic.send_poisson(source.rate, place.seconds, np.random.default_rng(seed), source.skew)
+        return await traffic.send_poisson(source.rate, scene.seconds, np.random.default_rng(seed), source.skew)
 
 
 def _row(source: str, key: Key, values_us: Any) -> dict[str, Any]:
@@ -216,8 +216,8 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
     ]
 
 
-def _told(place: Scene, source: Source, ended: list[ModelRequest], errors: ActionErrors) -> str:
-    counted = [one for one in ended if one.sent_ns >= s(place.warmup_s)]
+def _told(scene: Scene, source: Source, ended: list[ModelRequest], errors: ActionErrors) -> str:
+    counted = [one for one in ended if one.sent_ns >= s(scene.warmup_s)]
     in_time = sum(one.ok and one.took_ns <= source.slo_ns for one in counted)
     actions: dict[str, Counter[str]] = {}
     for (action, status), count in sorted(errors.statuses.items()):
@@ -228,6 +228,6 @@ def _told(place: Scene, source: Source, ended: list[ModelRequest], errors: Actio
     )
     return (
         f"{len(source.names)} models, {source.pages} pages, {source.rate:g} r/s for "
-        f"{place.seconds - place.warmup_s:g} s, SLO {source.slo_ns / 1e6:g} ms: "
+        f"{scene.seconds - scene.warmup_s:g} s, SLO {source.slo_ns / 1e6:g} ms: "
         f"{in_time / max(1, len(counted)):.3%} of {len(counted):,} requests in time. {ends}"
     )

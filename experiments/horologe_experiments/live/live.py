@@ -17,7 +17,7 @@ import numpy as np
 from horologe_cli.local.local_services import READY_S, changed_settings, local_services, model_names, write_emulated
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.live.model_traffic import ModelRequest, ModelTraffic
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.scenario import scenario as scenarios
@@ -66,61 +66,61 @@ class Live:
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Starts the services as processes of this machine."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         found, networks = [], []
         with tempfile.TemporaryDirectory() as folder:
-            write_emulated(Path(folder), place.models)
-            for number in range(place.runs):
-                for at, load in enumerate(place.loads):
-                    done = (number * len(place.loads) + at) / place.runs / len(place.loads)
+            write_emulated(Path(folder), scene.models)
+            for number in range(scene.runs):
+                for at, load in enumerate(scene.loads):
+                    done = (number * len(scene.loads) + at) / scene.runs / len(scene.loads)
                     progress(done, f"run {number + 1}, load {load:g}")
-                    both, network = _both(folder, place, load, [seed, number, at])
+                    both, network = _both(folder, scene, load, [seed, number, at])
                     found.append({"run": number, "load": load} | both)
                     networks.append(network)
-        rows = [_median(load, [one for one in found if one["load"] == load]) for load in place.loads]
+        rows = [_median(load, [one for one in found if one["load"] == load]) for load in scene.loads]
         facts = {
-            "scenario": f"{len(place.names)} emulated models, one device; full batches allow {place.capacity:.0f} r/s",
+            "scenario": f"{len(scene.names)} emulated models, one device; full batches allow {scene.capacity:.0f} r/s",
             "network": _told(networks),
-            "runs": f"medians of {place.runs}, {place.seconds - place.warmup_s:g} s each with services of its own; "
+            "runs": f"medians of {scene.runs}, {scene.seconds - scene.warmup_s:g} s each with services of its own; "
             "latencies count from the moment a request was sent, and the simulator is given these moments",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, [*_bars(rows)], {"runs": found})
 
     def draw(self, findings: Findings) -> Figure:
         """Live beside simulated: goodput, p50, p99."""
-        from horologe_experiments.harness.figures import figure
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, axes = figure(1, 3)
+        figure, axes = make_figure(1, 3)
         loads = [row["load"] for row in findings.rows]
         for one, field in zip(axes, ("goodput", "p50_ms", "p99_ms"), strict=True):
             for side in ("live", "sim"):
                 one.plot(loads, [row[f"{side}_{field}"] for row in findings.rows], marker="o", label=side)
             one.set(xlabel="load / capacity", ylabel=field, ylim=(0, None))
             one.legend()
-        return drawn
+        return figure
 
 
-def _both(folder: str, place: Scene, load: float, seed: list[int]) -> tuple[dict[str, Any], NetworkSettings]:
+def _both(folder: str, scene: Scene, load: float, seed: list[int]) -> tuple[dict[str, Any], NetworkSettings]:
     """One run: live, then simulated with the network as it was measured just before."""
     import uvloop
 
-    with local_services(folder, changed_settings("controller", place.controller)) as house:
+    with local_services(folder, changed_settings("controller", scene.controller)) as house:
         house.wait_ready(READY_S)
-        ways, ended = uvloop.run(_measure(house, place, load, seed))
-    network = _network(ways, place)
-    return _live(ended, place) | _simulated(ended, place, network, seed[0]), network
+        ways, ended = uvloop.run(_measure(house, scene, load, seed))
+    network = _network(ways, scene)
+    return _live(ended, scene) | _simulated(ended, scene, network, seed[0]), network
 
 
 async def _measure(
-    house: LocalSystem, place: Scene, load: float, seed: list[int]
+    house: LocalSystem, scene: Scene, load: float, seed: list[int]
 ) -> tuple[list[ModelRequest], list[ModelRequest]]:
     """Requests one at a time, then the load."""
     from horologe import AsyncClient
 
     async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
-        traffic = ModelTraffic(client, place.names, place.slo_ns)
-        ways = await traffic.send_one_by_one(place.probes)
-        return ways, await traffic.send_poisson(load * place.capacity, place.seconds, np.random.default_rng(seed))
+        traffic = ModelTraffic(client, scene.names, scene.slo_ns)
+        ways = await traffic.send_one_by_one(scene.probes)
+        return ways, await traffic.send_poisson(load * scene.capacity, scene.seconds, np.random.default_rng(seed))
 
 
 def _told(networks: list[NetworkSettings]) -> str:
@@ -132,10 +132,10 @@ def _told(networks: list[NetworkSettings]) -> str:
     )
 
 
-def _network(ended: list[ModelRequest], place: Scene) -> NetworkSettings:
+def _network(ended: list[ModelRequest], scene: Scene) -> NetworkSettings:
     """What the way takes beside EXEC of one row: its shortest time, and the mean of what comes on top, by hop."""
-    alone_ns = {name: ms(entry.exec_ms[1]) for entry in place.models for name in model_names(entry)}
-    ways = sorted(one.took_ns - alone_ns[place.names[one.model]] for one in ended if one.ok)
+    alone_ns = {name: ms(entry.exec_ms[1]) for entry in scene.models for name in model_names(entry)}
+    ways = sorted(one.took_ns - alone_ns[scene.names[one.model]] for one in ended if one.ok)
     ways = ways[: max(1, len(ways) * 99 // 100)]
     least = ways[len(ways) // 100]
     return NetworkSettings(
@@ -143,33 +143,33 @@ def _network(ended: list[ModelRequest], place: Scene) -> NetworkSettings:
     )
 
 
-def _live(ended: list[ModelRequest], place: Scene) -> dict[str, Any]:
-    counted = [one for one in ended if one.sent_ns >= s(place.warmup_s)]
-    took = sorted(one.took_ns for one in counted if one.ok and one.took_ns <= place.slo_ns)
-    seconds = place.seconds - place.warmup_s
+def _live(ended: list[ModelRequest], scene: Scene) -> dict[str, Any]:
+    counted = [one for one in ended if one.sent_ns >= s(scene.warmup_s)]
+    took = sorted(one.took_ns for one in counted if one.ok and one.took_ns <= scene.slo_ns)
+    seconds = scene.seconds - scene.warmup_s
     return _side("live", len(took) / seconds, took[len(took) // 2] / 1e6, took[len(took) * 99 // 100] / 1e6)
 
 
-def _simulated(ended: list[ModelRequest], place: Scene, network: NetworkSettings, seed: int) -> dict[str, Any]:
+def _simulated(ended: list[ModelRequest], scene: Scene, network: NetworkSettings, seed: int) -> dict[str, Any]:
     """The same moments of sending, in the simulator."""
-    times = [tuple(one.sent_ns for one in ended if one.model == at) for at in range(len(place.names))]
+    times = [tuple(one.sent_ns for one in ended if one.model == at) for at in range(len(scene.names))]
     loads = tuple(
-        LoadPhase("trace", times_ns=sent, models=(name,), slo_ns=place.slo_ns)
-        for name, sent in zip(place.names, times, strict=True)
+        LoadPhase("trace", times_ns=sent, models=(name,), slo_ns=scene.slo_ns)
+        for name, sent in zip(scene.names, times, strict=True)
         if sent
     )
     total = scenarios.run_scenario(
         Scenario(
-            place.models,
+            scene.models,
             loads,
             seed=seed,
-            duration_ns=s(place.seconds + 1),
-            warmup_ns=s(place.warmup_s),
+            duration_ns=s(scene.seconds + 1),
+            warmup_ns=s(scene.warmup_s),
             network=network,
-            controller=place.controller,
+            controller=scene.controller,
         )
     ).total
-    return _side("sim", total.ok / (place.seconds - place.warmup_s), total.p50_ms, total.p99_ms)
+    return _side("sim", total.ok / (scene.seconds - scene.warmup_s), total.p50_ms, total.p99_ms)
 
 
 def _side(name: str, goodput: float, p50_ms: float, p99_ms: float) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import numpy as np
 from horologe_cli.local.local_services import READY_S, default_repository, describe_machine, local_services
 from horologe_common.applications import Application
 from horologe_common.service.settings import SettingsError
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_load.samples import no_garbage_collection
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ PARTS = "predict", "queue", "rest"
 FASTER = 0.75
 """Of one by one, at the largest size: seven of eight ways between client and edge are saved, about 0.4 of the time."""
 ADDED = 1.25
-"""Of at once: choosing the models and combining what they say is done by the edge, in place of the client's part."""
+"""Of at once: choosing the models and combining what they say is done by the edge, in scene of the client's part."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,18 +67,18 @@ class Overhead:
         """See `Experiment`. Starts the services as processes of this machine."""
         import uvloop
 
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         idle = os.getloadavg()[0]
         with tempfile.TemporaryDirectory() as folder:
-            models = _lay_out(Path(folder), place)
+            models = _lay_out(Path(folder), scene)
             with local_services(folder) as house:
                 house.wait_ready(READY_S)
-                samples = uvloop.run(_measure(house, place, models, progress))
+                samples = uvloop.run(_measure(house, scene, models, progress))
         rows = [_row(size, way, taken) for (size, way), taken in samples.items()]
         facts = {
             "machine": f"{describe_machine()}, shared by client, edge and one worker, which runs one model at a time",
             "load average": f"{idle:.1f} before, {os.getloadavg()[0]:.1f} at the end",
-            "model": f"{place.model}: medians of {place.rounds} rounds of each, interleaved, one at a time",
+            "model": f"{scene.model}: medians of {scene.rounds} rounds of each, interleaved, one at a time",
             "one by one": "the next model is asked when the one before has answered; parts are sums",
             "at once": "the client asks all models together, and waits for all; parts are those of the last",
             "predict, queue": "as answers say: the longest execution; what else passes at the selector. The rest is "
@@ -88,9 +88,9 @@ class Overhead:
 
     def draw(self, findings: Findings) -> Figure:
         """A bar for each size and way, of its parts."""
-        from horologe_experiments.harness.figures import figure
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, axes = figure(1, len(WAYS))
+        figure, axes = make_figure(1, len(WAYS))
         top = 1.1 * max(row["p50_us"] for row in findings.rows)
         for one, way in zip(axes, WAYS, strict=True):
             rows = [row for row in findings.rows if row["way"] == way]
@@ -101,47 +101,47 @@ class Overhead:
                 base += heights
             one.set(title=way, xlabel="models", ylabel="us", ylim=(0, top))
             one.legend()
-        return drawn
+        return figure
 
 
-def _lay_out(folder: Path, place: Scene) -> list[str]:
+def _lay_out(folder: Path, scene: Scene) -> list[str]:
     """So many copies of the model."""
-    source = Path(default_repository()) / place.model
+    source = Path(default_repository()) / scene.model
     if not source.is_dir():
-        raise SettingsError(f"model: got {place.model!r}, wanted a folder of {default_repository()}")
-    names = [f"{place.model}-{number}" for number in range(max(place.sizes))]
+        raise SettingsError(f"model: got {scene.model!r}, wanted a folder of {default_repository()}")
+    names = [f"{scene.model}-{number}" for number in range(max(scene.sizes))]
     for name in names:
         shutil.copytree(source, folder / name)
     return names
 
 
 async def _measure(
-    house: LocalSystem, place: Scene, models: Sequence[str], progress: Progress
+    house: LocalSystem, scene: Scene, models: Sequence[str], progress: Progress
 ) -> dict[tuple[int, str], list[Sample]]:
     from horologe import AsyncClient
 
-    samples: dict[tuple[int, str], list[Sample]] = {(size, way): [] for size in place.sizes for way in WAYS}
+    samples: dict[tuple[int, str], list[Sample]] = {(size, way): [] for size in scene.sizes for way in WAYS}
     async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
-        for size in place.sizes:
+        for size in scene.sizes:
             await client.declare(
                 Application(
-                    _named(size), tuple(models[:size]), place.slo_ns / 1e6, "regression", policy="average", cache=False
+                    _named(size), tuple(models[:size]), scene.slo_ns / 1e6, "regression", policy="average", cache=False
                 )
             )
         with no_garbage_collection():
-            for number in range(-place.warmup_rounds, place.rounds):
-                progress(max(0, number) / place.rounds, "rounds")
+            for number in range(-scene.warmup_rounds, scene.rounds):
+                progress(max(0, number) / scene.rounds, "rounds")
                 for (size, way), taken in samples.items():
-                    sample = await _round(client, way, models[:size], place, number)
+                    sample = await _round(client, way, models[:size], scene, number)
                     if number >= 0:
                         taken.append(sample)
-                    await asyncio.sleep(place.gap_ns / 1e9)
+                    await asyncio.sleep(scene.gap_ns / 1e9)
     return samples
 
 
-async def _round(client: AsyncClient, way: str, models: Sequence[str], place: Scene, number: int) -> Sample:
+async def _round(client: AsyncClient, way: str, models: Sequence[str], scene: Scene, number: int) -> Sample:
     """One request to an application or one to each of its models."""
-    row, slo_ms = np.full((1, place.width), number, np.float32), place.slo_ns / 1e6
+    row, slo_ms = np.full((1, scene.width), number, np.float32), scene.slo_ns / 1e6
     begin_ns = time.perf_counter_ns()
     replies: list[Reply] = []
     if way == ENSEMBLE:
@@ -154,7 +154,7 @@ async def _round(client: AsyncClient, way: str, models: Sequence[str], place: Sc
         replies = [max(await asyncio.gather(*asked), key=lambda reply: reply.queue_ns + reply.exec_ns)]
     took_ns = time.perf_counter_ns() - begin_ns
     if any(reply.missing for reply in replies):
-        raise SettingsError(f"slo: got {place.slo_ns} ns, too short for {len(models)} models")
+        raise SettingsError(f"slo: got {scene.slo_ns} ns, too short for {len(models)} models")
     return Sample(took_ns, sum(reply.exec_ns for reply in replies), sum(reply.queue_ns for reply in replies))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.orloj import llm
 from horologe_experiments.orloj.cases import SYSTEMS, rows
 from horologe_experiments.orloj.contest import contest, margin, undecided
@@ -74,31 +74,31 @@ class OrlojTables:
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Raises `SettingsError` without numba."""
-        place = scene(self.name, Scene, quick, changes)
-        chosen = [number for number, line in enumerate(lines()) if line.case in (place.cases or rates())]
-        todo = [(number, load, place.requests, seed) for load in place.loads for number in chosen]
+        scene = load_scene(self.name, Scene, quick, changes)
+        chosen = [number for number, line in enumerate(lines()) if line.case in (scene.cases or rates())]
+        todo = [(number, load, scene.requests, seed) for load in scene.loads for number in chosen]
         cost, found = Cost(), []
-        with ProcessPoolExecutor(place.processes, multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(scene.processes, multiprocessing.get_context("spawn")) as pool:
             for row, requests, wall_s in pool.map(_row, todo):
                 found.append(row)
                 cost.requests += requests
                 cost.wall_s += wall_s
                 progress(len(found) / len(todo), f"{row['case']} x{row['slo_x_p99']:g} at {row['load']:g}")
-        facts = {"arrivals": f"{place.requests} requests a run, 480 minutes of the Azure trace"}
-        return Findings(self.name, self.title, seed, quick, facts, found, _bars(place, found), cost=cost)
+        facts = {"arrivals": f"{scene.requests} requests a run, 480 minutes of the Azure trace"}
+        return Findings(self.name, self.title, seed, quick, facts, found, _bars(scene, found), cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
         """Ours and the bound of each row, beside the others as they are here."""
-        from horologe_experiments.harness.figures import figure
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, axes = figure(2, 2)
+        figure, axes = make_figure(2, 2)
         for one, table in zip(axes, (2, 3, 4, 5), strict=True):
             shown = [row for row in findings.rows if row["table"] == table and row["load"] == SHOWN]
             for field in ("bound", "horologe+", "horologe", "orloj", "clockwork", "nexus", "clipper"):
                 one.plot([row[field] for row in shown], marker=".", ls="", label=field)
             one.set(title=f"table {table}", xlabel="row", ylabel="finish rate", ylim=(0, 1.05))
         axes[0].legend(fontsize=7)
-        return drawn
+        return figure
 
 
 def lines() -> list[Line]:
@@ -155,10 +155,10 @@ def _hidden(workloads: Sequence[Workload]) -> float | None:
     return round(float(np.mean([hidden_bound(one) / one.requests for one in workloads])), 4)
 
 
-def _bars(place: Scene, found: list[dict[str, Any]]) -> list[Bar]:
+def _bars(scene: Scene, found: list[dict[str, Any]]) -> list[Bar]:
     """The language model's rows stand beside the paper's: they are in the means, and in no count."""
     bars = []
-    for load in place.loads:
+    for load in scene.loads:
         here = [row for row in found if row["load"] == load.share]
         at = f"at {load.share:g} of the critical rate"
         if load.searched:
