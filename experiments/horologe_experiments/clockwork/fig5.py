@@ -1,4 +1,4 @@
-"""Fig. 5 (section 6.1): 15 copies of ResNet-50 on one device, 16 closed-loop clients each, SLO from 10 to 500 ms."""
+"""Clockwork's Fig. 5 (section 6.1): 15 copies of ResNet-50 on one device, 16 closed-loop clients each."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
 TIGHT_MS = 25
+"""Below this SLO the bar is lower."""
 PAPER = {500.0: 800.0}
-"""Goodput that the text gives: about 800 r/s at 500 ms. The figure has no numbers for the others."""
+"""Goodput by SLO: the text gives about 800 r/s at 500 ms. The figure has no numbers for the other SLOs."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of fig5."""
+
     description: str
     model: str
     copies: int
@@ -40,6 +43,8 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fig5:
+    """Goodput and latency of each scheduler by SLO."""
+
     name = "fig5"
     title = "How does it compare? 15 ResNet-50, closed loops, one device"
 
@@ -52,14 +57,14 @@ class Fig5:
             _row(scene, scheduler, slo_ms, seed, runs) for scheduler in scene.schedulers for slo_ms in scene.slos_ms
         ]
         facts = {
-            "late": "a request is answered at its SLO at the latest: with its outputs, or that it has timed out",
-            "bound": "the largest b / exec(b) with exec(b) inside the SLO: a device that does nothing but such batches",
+            "late": "a request is answered at its SLO at the latest, with its outputs or as timed out",
+            "bound": "the largest b / exec(b) with exec(b) within the SLO: a device that runs only such batches",
             "clients": f"round trip {scene.cluster.client_ns / 5e5:g} ms, resend after {scene.resend_ns / 1e6:g} ms",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Goodput and tail latency against the SLO, by scheduler."""
+        """Draw goodput and tail latency against the SLO, by scheduler."""
         from horologe_experiments.harness.plots import make_figure
 
         figure, (left, right) = make_figure(1, 2)
@@ -87,8 +92,8 @@ def _row(scene: Scene, scheduler: str, slo_ms: float, seed: int, runs: Simulatio
     loops = [Loop(model, ms(slo_ms), 0, scene.resend_ns) for _ in range(scene.clients) for model in range(scene.copies)]
     controller = msgspec.structs.replace(scene.cluster.controller, scheduler=scheduler)
     setting = msgspec.structs.replace(scene.cluster, controller=controller)
-    what, models = f"{scheduler}, {slo_ms:g} ms", variety.copies(scene.copies)
-    runs.simulate(what, setting, models, ledger, seed, scene.duration_ns, loops=loops)
+    label, models = f"{scheduler}, {slo_ms:g} ms", variety.copies(scene.copies)
+    runs.simulate(label, setting, models, ledger, seed, scene.duration_ns, loops=loops)
     line = ledger.lines[0]
     goodput = line.ok / ((scene.duration_ns - scene.warmup_ns) / 1e9)
     bound = batch_limited_rate(variety, slo_ms)
@@ -108,14 +113,14 @@ def _row(scene: Scene, scheduler: str, slo_ms: float, seed: int, runs: Simulatio
     }
 
 
-def _wanted(slo_ms: float) -> float:
+def _bar_of(slo_ms: float) -> float:
     return 0.98 if slo_ms >= TIGHT_MS else 0.80
 
 
 def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
     ours = [row for row in rows if row["scheduler"] == "clockwork"]
     bars = [
-        Bar(f"goodput / bound at an SLO of {row['slo_ms']:g} ms", row["of_bound"], _wanted(row["slo_ms"]))
+        Bar(f"goodput / bound at an SLO of {row['slo_ms']:g} ms", row["of_bound"], _bar_of(row["slo_ms"]))
         for row in ours
     ]
     return [*bars, Bar("answers after their SLO", sum(row["late"] for row in ours), 0, "at most")]

@@ -1,6 +1,6 @@
-"""Fig. 6 (section 6.2): thousands of models on one device. The bottleneck moves from EXEC to the LOAD lane.
+"""Clockwork's Fig. 6 (section 6.2): thousands of models on one device. The bottleneck moves from EXEC to the LOAD lane.
 
-Major: 1,000 r/s over a set of models that grows until 3,600 are active; Minor: one model at 200 r/s throughout.
+The Major workload sends 1,000 r/s to a set of models that grows to 3,600. Minor sends 200 r/s to one model.
 """
 
 from __future__ import annotations
@@ -26,27 +26,31 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
 PAPER_SHIFT_MINUTE, PAPER_FULL_MINUTE = 20, 50
-"""Section 6.2: the bottleneck is PCIe from about t = 20 on; the bar on Major's goodput counts from t = 50."""
+"""Section 6.2: PCIe is the bottleneck from about t = 20. The bar on Major's goodput counts from t = 50."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of fig6."""
+
     description: str
     model: str
     models: int
-    """Of the Major workload."""
+    """Models of the Major workload."""
     major_rate: float
     minor_rate: float
     slo_ns: int
     minutes_before: int
-    """Minor alone."""
+    """Minutes with the Minor workload alone."""
     minutes: int
-    """Until all models are active."""
+    """Minutes until all models are active."""
     minute_ns: int
-    """What the figure calls a minute; shorter in a quick run, in which models are activated so much faster."""
+    """Length of a minute of the figure. In a quick run minutes are shorter, so models are activated faster."""
     cluster: Setting
 
 
 class Fig6:
+    """Goodput, latency and utilisation by minute."""
+
     name = "fig6"
     title = "Does it scale up? 3,601 ResNet-50 on one device"
 
@@ -60,10 +64,10 @@ class Fig6:
 
         def rates(step: int) -> NDArray[np.float64]:
             active = min(scene.models, (step - 60 * scene.minutes_before) * scene.models // (60 * scene.minutes))
-            found = np.zeros(scene.models + 1)
+            major = np.zeros(scene.models + 1)
             if step >= 60 * scene.minutes_before:
-                found[: max(1, active)] = scene.major_rate / max(1, active)
-            return found
+                major[: max(1, active)] = scene.major_rate / max(1, active)
+            return major
 
         minor = np.zeros(scene.models + 1)
         minor[-1] = scene.minor_rate
@@ -76,26 +80,26 @@ class Fig6:
         rows = [_row(scene, ledger, minute) for minute in range(scene.minutes_before + scene.minutes)]
         facts = {
             "PCIe bound": f"{1e3 / variety.load_ms:.0f} LOADs a second, one for each cold request, and the requests "
-            "whose model was loaded when they came",
+            "whose model was loaded when they arrived",
             "paper": "Minor back to 200 r/s and 20 ms from t = 20 on; longest latency 100 ms; 201 models at t = 3.5",
         }
         bars = _bars(rows, scene, 1e3 / variety.load_ms)
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Goodput, latency, cold starts and utilisation against time, as the figure's panels."""
+        """Draw goodput, latency, cold starts and utilisation against time, as in the paper."""
         from horologe_experiments.harness.plots import make_figure
 
         figure, (goodput, latency, cold, busy) = make_figure(2, 2, sharex=True)
         rows = findings.rows
-        at = [row["minute"] for row in rows]
+        minutes = [row["minute"] for row in rows]
         for group in ("major", "minor"):
-            goodput.plot(at, [row[f"{group}_goodput"] for row in rows], label=group)
-            latency.plot(at, [row[f"{group}_p50_ms"] for row in rows], label=f"{group}, median")
-        latency.plot(at, [row["max_ms"] for row in rows], "k:", label="longest")
-        cold.plot(at, [row["major_cold"] for row in rows], label="major")
-        busy.plot(at, [row["exec_busy"] for row in rows], label="EXEC")
-        busy.plot(at, [row["load_busy"] for row in rows], label="LOAD (PCIe)")
+            goodput.plot(minutes, [row[f"{group}_goodput"] for row in rows], label=group)
+            latency.plot(minutes, [row[f"{group}_p50_ms"] for row in rows], label=f"{group}, median")
+        latency.plot(minutes, [row["max_ms"] for row in rows], "k:", label="longest")
+        cold.plot(minutes, [row["major_cold"] for row in rows], label="major")
+        busy.plot(minutes, [row["exec_busy"] for row in rows], label="EXEC")
+        busy.plot(minutes, [row["load_busy"] for row in rows], label="LOAD (PCIe)")
         goodput.axvline(PAPER_SHIFT_MINUTE, color="grey", lw=0.8)
         labels = ("goodput (r/s)", "latency (ms)", "cold share", "busy")
         for axes, label in zip((goodput, latency, cold, busy), labels, strict=True):
@@ -125,11 +129,11 @@ def _row(scene: Scene, ledger: Ledger, number: int) -> dict[str, Any]:
 
 
 def _bars(rows: list[dict[str, Any]], scene: Scene, loads: float) -> list[Bar]:
-    late = [row for row in rows if row["minute"] >= PAPER_FULL_MINUTE]
+    full = [row for row in rows if row["minute"] >= PAPER_FULL_MINUTE]
     shifted = [row for row in rows if row["minute"] >= PAPER_SHIFT_MINUTE]
     minor = sum(row["minor_goodput"] for row in shifted) / max(1.0, sum(row["minor_offered"] for row in shifted))
-    most = sum(loads + row["major_offered"] * (1 - row["major_cold"]) for row in late)
-    major = sum(row["major_goodput"] for row in late) / max(1.0, most)
+    bound = sum(loads + row["major_offered"] * (1 - row["major_cold"]) for row in full)
+    major = sum(row["major_goodput"] for row in full) / max(1.0, bound)
     return [
         Bar("longest latency, ms", max(row["max_ms"] for row in rows), scene.slo_ns / 1e6, "at most"),
         Bar("Minor's goodput / offered from t = 20 on", round(minor, 4), 0.99),

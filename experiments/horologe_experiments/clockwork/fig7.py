@@ -1,4 +1,4 @@
-"""Fig. 7 (sections 6.3, 6.4): how tight an SLO six devices can keep, and what best-effort clients leave untouched."""
+"""Clockwork's Fig. 7 (sections 6.3, 6.4): the tightest SLO of six devices, and isolation from best-effort clients."""
 
 from __future__ import annotations
 
@@ -23,44 +23,54 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
 SATISFIED = 0.999
+"""Share of requests within the SLO that counts as meeting a multiplier."""
 ISOLATED_FROM = 11.4
-WITHIN = 0.001
-LEFT_OVER = 0.8
+"""Smallest multiplier of the bars on isolation."""
+MAX_LOSS = 0.001
+"""Satisfaction that latency-sensitive clients may lose to best-effort clients."""
+MIN_IDLE_SHARE = 0.8
+"""Part of the idle device time that best-effort clients must use."""
 DECIMALS = 1
+"""Of multipliers in the rows."""
 
 
-class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Best-effort clients: `models` with `concurrency` requests each at any time."""
+class BestEffortClients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Best-effort clients: `models` models with `concurrency` requests in flight each."""
 
     models: int
     concurrency: int
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of fig7."""
+
     description: str
     model: str
     base_ms: float
-    """An SLO multiplier of 1."""
+    """SLO of multiplier 1."""
     factor: float
     steps: int
     step_ns: int
     warmup_ns: int
-    """Before the first step, with its load."""
+    """Warm-up before the first step, with its load."""
     models: tuple[int, ...]
     rates: tuple[float, ...]
     tightest: tuple[float, ...]
-    """The multiplier to be met at each rate: what the paper met."""
+    """Multiplier to be met at each rate: the one that the paper met."""
     sensitive_models: int
     sensitive_rate: float
-    """Of each latency-sensitive model in the isolation runs."""
-    batch: tuple[Batch, ...]
+    """Rate of each latency-sensitive model in the isolation runs."""
+    batch: tuple[BestEffortClients, ...]
     cluster: Setting
 
     def multiplier(self, step: int) -> float:
+        """Return the SLO multiplier of a step."""
         return self.factor ** max(0, step)
 
 
 class Fig7:
+    """Satisfaction by SLO multiplier, with and without best-effort clients."""
+
     name = "fig7"
     title = "How low can it go, and can it isolate? Six devices, ResNet-50"
 
@@ -73,23 +83,25 @@ class Fig7:
         rows: list[dict[str, Any]] = []
         for count in scene.models:
             for rate in scene.rates:
-                rows += _run(scene, variety, runs, seed, count, rate, Batch(0, 0), f"{count} models, {rate:g} r/s")
-        left: dict[float, float] = {}
+                rows += _run(
+                    scene, variety, runs, seed, count, rate, BestEffortClients(0, 0), f"{count} models, {rate:g} r/s"
+                )
+        idle: dict[float, float] = {}
         for batch in scene.batch:
-            what = f"{batch.models} best-effort clients of {batch.concurrency}"
+            label = f"{batch.models} best-effort clients of {batch.concurrency}"
             rate = scene.sensitive_models * scene.sensitive_rate
-            found = _run(scene, variety, runs, seed, scene.sensitive_models, rate, batch, what)
-            left = left or {row["multiplier"]: scene.cluster.devices - row["exec_devices"] for row in found}
-            rows += [_beside(row, left[row["multiplier"]], batch, variety) for row in found]
+            curve = _run(scene, variety, runs, seed, scene.sensitive_models, rate, batch, label)
+            idle = idle or {row["multiplier"]: scene.cluster.devices - row["exec_devices"] for row in curve}
+            rows += [_add_idle_share(row, idle[row["multiplier"]], batch, variety) for row in curve]
         facts = {
-            "multiplier": f"times {scene.base_ms:g} ms; each step {scene.step_ns / 1e9:g} s",
-            "what is left": "device time the run without best-effort clients leaves idle, in batches as large as a "
-            "best-effort client has requests",
+            "multiplier": f"multiple of {scene.base_ms:g} ms; each step {scene.step_ns / 1e9:g} s",
+            "what is left": "device time that is idle without best-effort clients, in batches of as many requests as "
+            "a best-effort client has in flight",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, rows), cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Satisfaction against the multiplier; beside it the isolation runs."""
+        """Draw satisfaction against the multiplier, and the isolation runs beside it."""
         from horologe_experiments.harness.plots import make_figure
 
         figure, (left, right, best_effort) = make_figure(1, 3)
@@ -117,10 +129,10 @@ def _run(
     seed: int,
     count: int,
     rate: float,
-    batch: Batch,
-    what: str,
+    batch: BestEffortClients,
+    label: str,
 ) -> list[dict[str, Any]]:
-    """One curve: a row per step of the SLO."""
+    """Simulate one curve. Return a row per step of the SLO."""
     before = -(-scene.warmup_ns // scene.step_ns)
     duration_ns = (before + scene.steps) * scene.step_ns
     rates = np.concatenate([np.full(count, rate / count), np.zeros(batch.models)])
@@ -137,13 +149,13 @@ def _run(
         min(scene.step_ns, ms(1000)),
     )
     models = variety.copies(count + batch.models)
-    runs.simulate(what, scene.cluster, models, ledger, seed, duration_ns, chunks, loops)
+    runs.simulate(label, scene.cluster, models, ledger, seed, duration_ns, chunks, loops)
     rows = []
     for step, panel in enumerate(ledger.panels[before : before + scene.steps]):
         sensitive, best_effort = panel.lines
         rows.append(
             {
-                "run": what,
+                "run": label,
                 "multiplier": round(scene.multiplier(step), DECIMALS),
                 "slo_ms": round(scene.base_ms * scene.multiplier(step), 2),
                 "sent": sensitive.sent,
@@ -159,10 +171,12 @@ def _run(
     return rows
 
 
-def _beside(row: dict[str, Any], left: float, batch: Batch, variety: CatalogueModel) -> dict[str, Any]:
-    """A row of an isolation run, with what the latency-sensitive clients alone would leave."""
+def _add_idle_share(
+    row: dict[str, Any], idle: float, batch: BestEffortClients, variety: CatalogueModel
+) -> dict[str, Any]:
+    """Return a row of an isolation run with the rate that `idle` devices would allow, and the share of it used."""
     sizes = [size for size in variety.exec_ms if size <= batch.concurrency]
-    best = max((1e3 * size / variety.exec_ms[size] for size in sizes), default=0.0) * left
+    best = max((1e3 * size / variety.exec_ms[size] for size in sizes), default=0.0) * idle
     return row | {"left_rate": round(best, 1), "of_left": round(row["best_effort_rate"] / best, 4) if best else None}
 
 
@@ -178,19 +192,19 @@ def _bars(scene: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
     alone, *others = [curve for run, curve in curves.items() if "best-effort" in run]
     for curve in others:
         wide = [(row, base) for row, base in zip(curve, alone, strict=True) if row["multiplier"] >= ISOLATED_FROM]
-        lost = max((base["satisfaction"] - row["satisfaction"] for row, base in wide), default=1.0)
-        got = min((row["of_left"] or 0.0 for row, _ in wide), default=0.0)
+        loss = max((base["satisfaction"] - row["satisfaction"] for row, base in wide), default=1.0)
+        used = min((row["of_left"] or 0.0 for row, _ in wide), default=0.0)
         run = curve[0]["run"]
-        bars.append(Bar(f"{run}: satisfaction lost from {ISOLATED_FROM} up", round(lost, 5), WITHIN, "at most"))
-        bars.append(Bar(f"{run}: share of what is left, from {ISOLATED_FROM} up", got, LEFT_OVER))
+        bars.append(Bar(f"{run}: satisfaction lost from {ISOLATED_FROM} up", round(loss, 5), MAX_LOSS, "at most"))
+        bars.append(Bar(f"{run}: share of what is left, from {ISOLATED_FROM} up", used, MIN_IDLE_SHARE))
     return bars
 
 
 def _tightest(curve: list[dict[str, Any]]) -> float:
-    """The smallest multiplier from which on every step is satisfied."""
-    found = float("inf")
+    """Return the smallest multiplier from which every step is satisfied."""
+    tightest = float("inf")
     for row in reversed(curve):
         if row["satisfaction"] < SATISFIED:
             break
-        found = row["multiplier"]
-    return found
+        tightest = row["multiplier"]
+    return tightest

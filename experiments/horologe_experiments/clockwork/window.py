@@ -1,4 +1,4 @@
-"""The width of the window given to an INFER (section 4.2): narrow ones reject what noise delays, wide ones run late."""
+"""The width of an INFER's window (Clockwork section 4.2): noise exceeds narrow windows; wide ones let work run late."""
 
 from __future__ import annotations
 
@@ -24,19 +24,23 @@ if TYPE_CHECKING:
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of window."""
+
     description: str
     model: str
     copies: int
     rate: float
     slo_ns: int
     widths_ms: tuple[float, ...]
-    """Of [earliest, latest]."""
+    """Widths of [earliest, latest]; 0 is as wide as deadlines allow."""
     warmup_ns: int
     duration_ns: int
     cluster: Setting
 
 
 class Window:
+    """Goodput and TOO_LATE results by width of the window."""
+
     name = "window"
     title = "Goodput and TOO_LATE against the width of the window"
 
@@ -53,7 +57,7 @@ class Window:
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Both against the width."""
+        """Draw goodput and rejected actions against the width."""
         from horologe_experiments.harness.plots import make_figure
 
         figure, (left, right) = make_figure(1, 2)
@@ -89,6 +93,6 @@ def _row(scene: Scene, width_ms: float, seed: int, runs: SimulationRuns) -> dict
 
 
 def _row_of_default(scene: Scene, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The row whose width is nearest to the scene's own; 0 is as wide as deadlines allow."""
+    """Return the row whose width is nearest to the width of the scene's controller."""
     default_ms = scene.cluster.controller.window_ns / 1e6 or max(scene.widths_ms)
     return min(rows, key=lambda row: abs(row["width_ms"] - default_ms))
