@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.stores import open_store
-from horologe_selector.stores.store_writer import Keeper
+from horologe_selector.stores.store_writer import StoreWriter
 from learning import BOTH, A, a_running
 
 BATCH = 7
@@ -30,19 +30,19 @@ def main(settings: SelectorSettings, address: str, first: int, count: int, many:
     store, running = open_store(settings), a_running()
     contexts = Contexts(settings, address, store.shared)
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    keeper = Keeper(store, replies.put, settings.store_queue, settings.store_pause_ns)
+    keeper = StoreWriter(store, replies.put, settings.store_queue, settings.store_retry_ns)
     keeper.start()
     at, saved = first, 0
     while saved < count:
         now_ns = time.monotonic_ns()
         while not replies.empty():
-            contexts.handle(now_ns, replies.get())
+            contexts.on_store_reply(now_ns, replies.get())
         if contexts.unsaved < settings.unsaved:
             for number in range(at, min(at + BATCH, first + count)):
                 contexts.observe(now_ns, running, str(number % many), BOTH, {A: float(number)}, number)
                 at = number + 1
         contexts.tick(now_ns)
-        for message in contexts.take():
+        for message in contexts.pop_messages():
             keeper.deliver(message)
         tokens, contexts.saved = contexts.saved, []
         saved += len(tokens)

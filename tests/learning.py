@@ -8,42 +8,42 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from horologe_common.applications import Application
-from horologe_selector.core.applications.active_application import Running
-from horologe_selector.core.contexts.context import name_of, stored
+from horologe_selector.core.applications.active_application import ActiveApplication
+from horologe_selector.core.contexts.context import decode_record, observation_name
 from horologe_selector.core.contexts.contexts import Contexts
-from horologe_selector.policy import Guess, Selection, State
+from horologe_selector.policy import CombinedPrediction, PolicyState, Selection
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.stores.store_writer import refused, serve
+from horologe_selector.stores.store_writer import execute_messages, unavailable_replies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horologe_selector.policy import Ballot, Chance
+    from horologe_selector.policy import RandomSource, RowPredictions
     from horologe_selector.store import StateStore
 
 A, B = "digits-a", "digits-b"
 BOTH = Selection((A, B))
 
 
-class Seen(State):
+class Seen(PolicyState):
     losses: list[float] = msgspec.field(default_factory=list)
 
 
 class Diary:
     """Its state is the list of all losses of `digits-a` it was told, so that a lost or a repeated one shows."""
 
-    single: ClassVar[bool] = False
+    selects_one: ClassVar[bool] = False
     sticky: ClassVar[bool] = False
-    State: ClassVar[type[Any]] = Seen
+    state_type: ClassVar[type[Any]] = Seen
 
     def init(self, known: Any = None) -> Seen:
         return known if isinstance(known, Seen) else Seen()
 
-    def select(self, state: Seen, chance: Chance) -> Selection:
+    def select(self, state: Seen, chance: RandomSource) -> Selection:
         return BOTH
 
-    def combine(self, state: Seen, ballot: Ballot) -> Guess:
-        return Guess(next(iter(ballot.predictions.values())), 1.0)
+    def combine(self, state: Seen, ballot: RowPredictions) -> CombinedPrediction:
+        return CombinedPrediction(next(iter(ballot.predictions.values())), 1.0)
 
     def observe(self, state: Seen, selection: Selection, losses: Mapping[str, float]) -> Seen:
         return Seen([*state.losses, losses[A]]) if A in losses else state
@@ -52,24 +52,24 @@ class Diary:
         return {A: 0.5, B: 0.5}
 
 
-def a_running(name: str = "digits", revision: int = 1, **fields: Any) -> Running:
+def a_running(name: str = "digits", revision: int = 1, **fields: Any) -> ActiveApplication:
     """An application of two models with a diary for a policy."""
-    running = Running(Application(name, (A, B), **fields), revision, {})
+    running = ActiveApplication(Application(name, (A, B), **fields), revision, {})
     running.policy = Diary()
     return running
 
 
 def named(number: int) -> bytes:
     """What an observation is called."""
-    return name_of(b"prediction %d" % number)
+    return observation_name(b"prediction %d" % number)
 
 
 def kept(store: StateStore, key: str) -> list[float]:
     """The diary in the store."""
-    (record,) = store.read([key])
+    (record,) = store.read_records([key])
     if record is None:
         return []
-    found = stored(record.data)
+    found = decode_record(record.data)
     assert found
     return msgspec.msgpack.decode(found.state, type=Seen).losses
 
@@ -78,7 +78,11 @@ class Shelf:
     """Contexts of one selector; its messages to the store, and the answers, go on when told to."""
 
     def __init__(
-        self, store: StateStore, address: str = "selector/0#1", running: Running | None = None, **settings: Any
+        self,
+        store: StateStore,
+        address: str = "selector/0#1",
+        running: ActiveApplication | None = None,
+        **settings: Any,
     ):
         self.store = store
         self.contexts = Contexts(SelectorSettings(**settings), address, store.shared)
@@ -94,14 +98,14 @@ class Shelf:
         self.tick()
 
     def get(self, context: str = "") -> Any:
-        state = self.contexts.get(self.now_ns, self.running, context)
+        state = self.contexts.get_state(self.now_ns, self.running, context)
         self.tick()
         return state
 
     def tick(self, later_ns: int = 0) -> None:
         self.now_ns += later_ns
         self.contexts.tick(self.now_ns)
-        self.asked += self.contexts.take()
+        self.asked += self.contexts.pop_messages()
         saved, self.contexts.saved = self.contexts.saved, []
         self.saved += saved
         self.contexts.check()
@@ -111,13 +115,13 @@ class Shelf:
         if not self.asked:
             return
         message = self.asked.popleft()
-        replies = serve(self.store, [message]) if done else []
-        self.answers += replies if done and told else refused([message], "away")
+        replies = execute_messages(self.store, [message]) if done else []
+        self.answers += replies if done and told else unavailable_replies([message], "away")
 
     def hear(self) -> None:
         """The next answer arrives."""
         if self.answers:
-            self.contexts.handle(self.now_ns, self.answers.popleft())
+            self.contexts.on_store_reply(self.now_ns, self.answers.popleft())
         self.tick()
 
     def settle(self) -> None:

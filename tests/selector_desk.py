@@ -27,47 +27,47 @@ from horologe_common.wire import (
 )
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.store import Away
-from horologe_selector.stores.memory import Memory
-from horologe_selector.stores.store_writer import refused, serve
+from horologe_selector.store import StoreUnavailable
+from horologe_selector.stores.memory import MemoryStore
+from horologe_selector.stores.store_writer import execute_messages, unavailable_replies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_selector.store import Change, Record
+    from horologe_selector.store import Record, RecordChange
 
 FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 HASH = bytes(32)
 
 
-class Unplugged(Memory):
+class Unplugged(MemoryStore):
     """Away while it is told to be."""
 
     away = False
 
-    def read(self, keys: Sequence[str]) -> list[Record | None]:
+    def read_records(self, keys: Sequence[str]) -> list[Record | None]:
         if self.away:
-            raise Away("unplugged")
-        return super().read(keys)
+            raise StoreUnavailable("unplugged")
+        return super().read_records(keys)
 
-    def write(self, changes: Sequence[Change]) -> list[int | Record]:
+    def write_changes(self, changes: Sequence[RecordChange]) -> list[int | Record]:
         if self.away:
-            raise Away("unplugged")
-        return super().write(changes)
+            raise StoreUnavailable("unplugged")
+        return super().write_changes(changes)
 
 
-def replies_of(store: Memory, message: Any) -> list[Any]:
+def replies_of(store: MemoryStore, message: Any) -> list[Any]:
     """What a keeper of this store answers."""
     try:
-        return [*serve(store, [message])]
-    except Away as error:
-        return [*refused([message], str(error))]
+        return [*execute_messages(store, [message])]
+    except StoreUnavailable as error:
+        return [*unavailable_replies([message], str(error))]
 
 
 class Desk:
     """A selector that knows a frontend, a controller and models; what it asks of its store is done at once."""
 
-    def __init__(self, models: str = "abc", store: Memory | None = None, number: int = 1, **settings: Any) -> None:
+    def __init__(self, models: str = "abc", store: MemoryStore | None = None, number: int = 1, **settings: Any) -> None:
         self.selector = Selector(
             f"selector/0#{number}", SelectorSettings(**({"store": "memory"} | settings)), random.Random(number)
         )

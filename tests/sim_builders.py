@@ -97,7 +97,7 @@ def assert_mirror(house: SimulatedCluster) -> None:
         for worker in house.world.processes[name].cores.values():
             for number, held in enumerate(worker.shares):  # type: ignore[attr-defined]
                 share, pages = mirrored[worker.address, number], held.pages
-                held_there = {model: pages.held(model) for model in sorted(pages)}
+                held_there = {model: pages.pages_of(model) for model in sorted(pages)}
                 believed = dict(sorted(share.resident.items()))
                 assert believed == held_there, f"{worker.address}, share {number}: {believed} is not {held_there}"
                 assert share.pages_free == pages.free_pages

@@ -14,8 +14,8 @@ from horologe_common.wire import Infer, Outputs, Result, Row, Ship, Shipped
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
 from horologe_gpu_worker.core.worker import Worker
-from horologe_gpu_worker.execution.batching import assemble, results
-from horologe_gpu_worker.execution.io_cache import Workspace
+from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
+from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def a_ship(
 def ran(operation: Operation, begin_ns: int = 5, spec: ModelSpec | None = None) -> Finished:
     """What a lane says after it has run the sum of each row."""
     space = Workspace()
-    x = assemble(operation, True, space)["x"]
+    x = assemble_inputs(operation, True, space)["x"]
     assert x.shape == (operation.batch_size, 4)
-    found = results(operation, spec or a_spec(), {"y": x.sum(1, keepdims=True)}, space)
+    found = output_tensors(operation, spec or a_spec(), {"y": x.sum(1, keepdims=True)}, space)
     return Finished(operation.action_id, "exec", Status.OK, begin_ns, begin_ns + ms(1), ms(1), found)
 
 

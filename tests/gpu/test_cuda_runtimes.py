@@ -13,14 +13,14 @@ if not torch.cuda.is_available():
 
 import numpy as np
 
-from horologe_gpu_worker.runtime import Place, Staging
+from horologe_gpu_worker.runtime import DeviceConfig, StagedModel
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.gpu
-CUDA = Place("cuda:0", 8, 16 << 20)
+CUDA = DeviceConfig("cuda:0", 8, 16 << 20)
 
 
 @pytest.mark.parametrize("kind", ["echo", "convnet", "wide"])
@@ -36,7 +36,7 @@ def test_pytorch_serves_a_folder(kind: str, tmp_path: Path) -> None:
     module = build().eval()
     for rows in (16, 1, 2):
         model = runtime.open(spec, folder)  # the second time: no capture, the same addresses
-        assert isinstance(model, Staging)
+        assert isinstance(model, StagedModel)
         x = np.random.default_rng(rows).random((rows, *row), np.float32)
         found = model.run(rows, {spec.inputs[0].name: x})
         for name, wanted in module(torch.from_numpy(x)).items():

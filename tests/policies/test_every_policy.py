@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from horologe_common.applications import Application
 from horologe_common.status import InvalidInput
 from horologe_selector.policies import POLICIES, make_policy
-from horologe_selector.policy import Ballot
+from horologe_selector.policy import RowPredictions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def shares_of(values: Sequence[float]) -> dict[float, float]:
 
 
 @st.composite
-def ballots(draw: st.DrawFn, selection: Selection) -> Ballot:
+def ballots(draw: st.DrawFn, selection: Selection) -> RowPredictions:
     """What may have become of a selection: at least one prediction, and averages, if any, of those missing."""
     regression = draw(st.booleans())
     value = some_number if regression else some_class
@@ -65,7 +65,7 @@ def ballots(draw: st.DrawFn, selection: Selection) -> Ballot:
     known = st.lists(value, max_size=1 if regression else 5).map(shares_of)
     absent = {model: draw(known) for model in selection.models if model not in there}
     predictions = {model: draw(value) for model in draw(st.permutations(sorted(there)))}
-    return Ballot(predictions, absent, regression)
+    return RowPredictions(predictions, absent, regression)
 
 
 @everyone
@@ -81,7 +81,7 @@ def test_weights_and_selections_are_of_the_models(
     assert set(selection.models) <= set(models)
     assert len(set(selection.models)) == len(selection.models) >= 1
     assert 0 < selection.probability <= 1
-    assert not policy.single or len(selection.models) == 1
+    assert not policy.selects_one or len(selection.models) == 1
 
 
 @everyone
@@ -95,10 +95,10 @@ def test_what_is_combined_lies_among_the_votes_and_its_confidence_is_a_share(
     selection = policy.select(state, Random(2))
     ballot = data.draw(ballots(selection))
     value, confidence = policy.combine(state, ballot)
-    votes = {*ballot.predictions.values(), *(one for shares in ballot.absent.values() for one in shares)}
+    votes = {*ballot.predictions.values(), *(one for shares in ballot.fallbacks.values() for one in shares)}
     assert min(votes) <= value <= max(votes) if ballot.regression else value in votes
     assert 0 <= confidence <= len(ballot.predictions) / len(selection.models)
-    back = Ballot(dict(reversed(list(ballot.predictions.items()))), ballot.absent, ballot.regression)
+    back = RowPredictions(dict(reversed(list(ballot.predictions.items()))), ballot.fallbacks, ballot.regression)
     assert policy.combine(state, back) == (value, confidence)
 
 
@@ -108,7 +108,7 @@ def test_all_who_agree_are_right_with_confidence_1(name: str) -> None:
     state = policy.init()
     models = policy.select(state, Random(1)).models
     for regression in (False, True):
-        assert policy.combine(state, Ballot(dict.fromkeys(models, 7.0), {}, regression)) == (7.0, 1.0)
+        assert policy.combine(state, RowPredictions(dict.fromkeys(models, 7.0), {}, regression)) == (7.0, 1.0)
 
 
 @everyone
@@ -117,7 +117,7 @@ def test_all_who_agree_are_right_with_confidence_1(name: str) -> None:
 def test_a_state_is_kept_as_message_pack(name: str, models: list[str], rounds: list[dict[str, float]]) -> None:
     policy = a_policy(name, models)
     state = after(policy, rounds, Random(1))
-    read = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=policy.State)
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=policy.state_type)
     assert read == state
     assert policy.init(read) == state, "a state is carried over whenever it is read"
     assert policy.select(read, Random(3)) == policy.select(state, Random(3))
@@ -191,7 +191,7 @@ def test_a_hundred_thousand_extreme_observations_leave_it_sound(name: str, extre
         }[extreme]
         state = policy.observe(state, selection, {model: wrong[model] for model in selection.models if model in wrong})
     assert_sound(policy, state, models)
-    assert policy.combine(state, Ballot(dict.fromkeys(policy.select(state, chance).models, 1.0), {})) == (1, 1)
+    assert policy.combine(state, RowPredictions(dict.fromkeys(policy.select(state, chance).models, 1.0), {})) == (1, 1)
 
 
 @everyone
@@ -203,8 +203,8 @@ def test_an_unknown_setting_is_named(name: str) -> None:
 @everyone
 def test_outputs_are_passed_on_only_by_policies_that_ask_one_model(name: str) -> None:
     application = Application("text", POOL, task="any", policy=name)
-    if a_policy(name, POOL).single:
-        assert make_policy(application).single
+    if a_policy(name, POOL).selects_one:
+        assert make_policy(application).selects_one
     else:
         with pytest.raises(InvalidInput, match="task 'any'"):
             make_policy(application)

@@ -11,7 +11,7 @@ import pytest
 from horologe_common.applications import Application
 from horologe_common.status import InvalidInput
 from horologe_selector.policies import make_policy
-from horologe_selector.policy import Ballot, Selection
+from horologe_selector.policy import RowPredictions, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,8 @@ def a_policy(name: str, models: Sequence[str] = MODELS, **settings: Any) -> Poli
     return make_policy(Application("digits", tuple(models), policy=name, settings=settings))
 
 
-def a_ballot(absent: Any = (), regression: bool = False, **predictions: float) -> Ballot:
-    return Ballot(predictions, dict(absent), regression)
+def a_ballot(absent: Any = (), regression: bool = False, **predictions: float) -> RowPredictions:
+    return RowPredictions(predictions, dict(absent), regression)
 
 
 def fed(policy: Policy, rounds: int, errors: dict[str, float], state: Any = None, seed: int = 1) -> tuple[Any, float]:

@@ -40,7 +40,7 @@ class Published:
 
 
 def with_profiler(*entries: Any, **fields: Any) -> Scenario:
-    settings = ProfilerSettings(**({"publish_ns": ms(200)} | fields.pop("profiler", {})))
+    settings = ProfilerSettings(**({"publish_interval_ns": ms(200)} | fields.pop("profiler", {})))
     frontend = a_scenario().frontend
     fields |= {"frontend": msgspec.structs.replace(frontend, sample_ns=ms(50)), "profiler": settings}
     return a_scenario(*(entries or (an_entry(exec_ms=EXEC_MS),)), **({"duration_ns": s(4)} | fields))
@@ -69,7 +69,9 @@ def test_it_learns_from_nothing_what_the_devices_take(split: bool) -> None:
 
 
 def test_solo_runs_keep_to_their_share_and_deadlines_are_kept() -> None:
-    scenario = with_profiler(load=[poisson(200)], profiler={"busy_share": 0.02, "busy_burst_ns": 0, "enough": 10**6})
+    scenario = with_profiler(
+        load=[poisson(200)], profiler={"busy_share": 0.02, "busy_burst_ns": 0, "initial_runs": 10**6}
+    )
     house, _ = play(scenario)
     report, without = house.report(), played(msgspec.structs.replace(scenario, profiler=None)).report()
     assert report.total.ok == report.total.sent == without.total.sent
@@ -83,7 +85,7 @@ def test_after_a_step_change_what_is_published_is_new() -> None:
         faults=faults,
         duration_ns=s(7),
         load=[poisson(50)],
-        profiler={"steady_ns": ms(200)},
+        profiler={"rerun_interval_ns": ms(200)},
     )
     house, told = play(scenario)
     before = [one for at_ns, one in told if at_ns < house.begin_ns + s(3)][-1].histograms[0]

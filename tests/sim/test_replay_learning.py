@@ -21,11 +21,11 @@ from horologe_common.recording.tensor_summary import (
 )
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Answer, Feedback, Observation, Outputs, Tensor
-from horologe_selector.core.predictions.cache import Cache
-from horologe_selector.core.predictions.tensor_values import values_of
+from horologe_selector.core.predictions.cache import PredictionCache
+from horologe_selector.core.predictions.tensor_values import extract_values
 from horologe_selector.policies.exp4 import Exp4
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.store import Found, Written
+from horologe_selector.store import RecordsRead, RecordsWritten
 from horologe_sim.engine.simulated_clients import Client
 from horologe_sim.engine.traceable_inputs import ROWS_A_REQUEST, truth
 from horologe_sim.replay import replay_recording
@@ -107,16 +107,18 @@ def test_what_was_learned_and_read_again_after_a_restart_is_replayed(
     assert [core.faults for core in report.cores.values()] == [0, 0]
     for core in report.cores.values():
         assert core.handled["Feedback"] > 10
-        assert core.handled["Written"] > 10
-    assert report.cores["selector/0#00000002"].handled["Found"] > 10, "the second has read what the first learned"
+        assert core.handled["RecordsWritten"] > 10
+    assert report.cores["selector/0#00000002"].handled["RecordsRead"] > 10, "the second has read what the first learned"
 
 
 def test_records_are_recorded_whole_and_tensors_are_not(tmp_path: Path, taught: list[int]) -> None:
     segments = [one for one in read_segments(recorded(tmp_path, 20_000)) if one.core.startswith("selector/")]
     handled = [entry for segment in segments for entry in segment.entries if isinstance(entry, Handled)]
-    found = [record for entry in handled if isinstance(entry.message, Found) for record in entry.message.records or ()]
+    found = [
+        record for entry in handled if isinstance(entry.message, RecordsRead) for record in entry.message.records or ()
+    ]
     assert any(record is not None and len(record.data) > 256 and any(record.data) for record in found)
-    written = [entry.message for entry in handled if isinstance(entry.message, Written)]
+    written = [entry.message for entry in handled if isinstance(entry.message, RecordsWritten)]
     assert all(any(change.data or b"1") for message in written for change in message.changes)
     kept = {type(one) for entry in handled for one in entry.outlines if not isinstance(entry.message, Outputs)}
     assert kept <= {int}
@@ -166,11 +168,11 @@ def test_an_outline_is_as_little_as_says_the_same(tensor: tuple[Tensor, bytes], 
 
 def test_a_cache_in_a_snapshot_says_what_it_said() -> None:
     application = Application("digits", ("a",))
-    cache = Cache(1 << 20)
+    cache = PredictionCache(1 << 20)
     tensor, buffer = scores([0.0] * 150 + [0.5] + [0.1] * 50, [0.0] * 200 + [1e-9])
     cache.store(0, b"scores", (tensor,), [buffer], 10)
     state = snapshot(cache)  # type: ignore[arg-type]
-    entry = restore(state).recall(b"scores")
-    assert values_of(application, entry.outputs, entry.buffers) == values_of(application, (tensor,), [buffer])
+    entry = restore(state).peek(b"scores")
+    assert extract_values(application, entry.outputs, entry.buffers) == extract_values(application, (tensor,), [buffer])
     assert (entry.expires_ns, len(entry.buffers[0])) == (10, len(buffer))
     assert len(state) < len(buffer)

@@ -74,7 +74,7 @@ def test_two_selectors_on_one_redis_lose_no_update(server: RedisServer) -> None:
 
 
 def test_redis_may_be_killed_and_restarted(server: RedisServer) -> None:
-    settings = SelectorSettings(store="redis", redis=server.url, unsaved=40, store_pause_ns=ms(20))
+    settings = SelectorSettings(store="redis", redis=server.url, unsaved=40, store_retry_ns=ms(20))
     with a_learner(settings, 0, 0, 300) as first, a_learner(settings, 1, 1000, 300) as second:
         for _ in range(3):
             numbers(first, 60)

@@ -19,8 +19,8 @@ from horologe_cli.local.topology import SystemOptions
 from horologe_common.clock import ms
 from horologe_common.recording.recorder import Handled, read_segments
 from horologe_common.wire import Distributions
-from horologe_profiler.core.measurements import bound_of
-from horologe_profiler.core.sweep import Cell
+from horologe_profiler.core.measurements import length_bound
+from horologe_profiler.core.sweep import SweepCell
 from model_folders import a_folder, an_emulated_model
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class House:
         sets = (
             f"worker.cache={folder}/cache",
             f"profiler.state={folder}/state",
-            "profiler.publish_ns=200ms",
+            "profiler.publish_interval_ns=200ms",
             "profiler.busy_share=0.5",
             "frontend.sample_ns=20ms",
             f"recorder.directory={folder}/records",
@@ -180,7 +180,7 @@ def test_lengths_are_distinguished(house: House) -> None:
         until(published)
     newest = published()[-1]
     whole, short, long = newest.histograms
-    assert [whole.length, short.length, long.length] == [0, bound_of(20), bound_of(100)]
+    assert [whole.length, short.length, long.length] == [0, length_bound(20), length_bound(100)]
     assert short.edges_ns[0] < long.edges_ns[0]
     assert newest.row_ns_per_length > 0
 
@@ -189,7 +189,7 @@ def test_a_sweep_measures_a_running_system(house: House) -> None:
     with Client(house.endpoint) as client:
         (state,) = client.models("pretend")
         found = measure_model(client, state.spec, (), 3, lambda share: None)
-    assert [row.cell for row in found.rows] == [Cell(1, 0), Cell(2, 0)]
+    assert [row.cell for row in found.rows] == [SweepCell(1, 0), SweepCell(2, 0)]
     assert all(row.runs == 3 and row.took_ns >= ms(1) for row in found.rows)
     assert found.failed == {}
     (share,) = found.shares

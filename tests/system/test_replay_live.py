@@ -63,4 +63,4 @@ def test_the_replay_of_a_learning_selector_is_identical(tmp_path: Path) -> None:
         ((_, core),) = report.cores.items()
         assert core.faults == 0
         assert core.handled["Feedback"] >= 40
-        assert core.handled["Found"] > 0
+        assert core.handled["RecordsRead"] > 0

@@ -9,7 +9,7 @@ import pytest
 
 from horologe_common.service.settings import SettingsError
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.store import Away, Change, Record
+from horologe_selector.store import Record, RecordChange, StoreUnavailable
 from horologe_selector.stores import STORES, open_store
 from learning import Shelf, kept, named
 from redis_server import RedisServer, a_redis
@@ -38,13 +38,13 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SelectorSettings
 def store(settings: SelectorSettings) -> Iterator[StateStore]:
     opened = open_store(settings)
     for family in ("f", "g", "all", "contexts/digits"):
-        opened.trim(family, 0)
+        opened.trim_family(family, 0)
     yield opened
     opened.close()
 
 
 def put(store: StateStore, key: str, version: int, data: bytes | None) -> int | Record:
-    (result,) = store.write([Change(key, version, data)])
+    (result,) = store.write_changes([RecordChange(key, version, data)])
     return result
 
 
@@ -57,14 +57,14 @@ def new(store: StateStore, key: str, data: bytes = b"1") -> int:
 def test_what_was_written_is_read_in_the_order_asked_and_what_is_not_there_is_none(store: StateStore) -> None:
     one, two = new(store, "f\none", b"1"), new(store, "f\ntwo \u2665", bytes(range(256)))
     assert 0 < one < two
-    assert store.read(["f\ntwo \u2665", "f\nthree", "f\none", "g\none"]) == [
+    assert store.read_records(["f\ntwo \u2665", "f\nthree", "f\none", "g\none"]) == [
         Record("f\ntwo \u2665", two, bytes(range(256))),
         None,
         Record("f\none", one, b"1"),
         None,
     ]
-    assert store.read([]) == []
-    assert store.write([]) == []
+    assert store.read_records([]) == []
+    assert store.write_changes([]) == []
 
 
 def test_only_who_has_read_the_last_version_may_replace_it(store: StateStore) -> None:
@@ -75,28 +75,28 @@ def test_only_who_has_read_the_last_version_may_replace_it(store: StateStore) ->
     assert isinstance(second, int)
     assert second > first
     assert put(store, "f\nk", first, b"x") == Record("f\nk", second, b"2")
-    assert store.read(["f\nk"]) == [Record("f\nk", second, b"2")]
+    assert store.read_records(["f\nk"]) == [Record("f\nk", second, b"2")]
 
 
 def test_each_change_of_a_group_stands_or_falls_on_its_own(store: StateStore) -> None:
     there = new(store, "f\nthere", b"old")
-    results = store.write(
+    results = store.write_changes(
         [
-            Change("f\nnew", 0, b"1"),
-            Change("f\nthere", 0, b"no"),
-            Change("f\nthere", there, b"yes"),
-            Change("g\ngone", 5, b"no"),
-            Change("g\nfresh", 0, b""),
+            RecordChange("f\nnew", 0, b"1"),
+            RecordChange("f\nthere", 0, b"no"),
+            RecordChange("f\nthere", there, b"yes"),
+            RecordChange("g\ngone", 5, b"no"),
+            RecordChange("g\nfresh", 0, b""),
         ]
     )
     assert [isinstance(result, int) for result in results] == [True, False, True, False, True]
     assert results[3] == Record("g\ngone", 0, b"")
-    read = store.read(["f\nnew", "f\nthere", "g\ngone", "g\nfresh"])
+    read = store.read_records(["f\nnew", "f\nthere", "g\ngone", "g\nfresh"])
     assert [record and record.data for record in read] == [b"1", b"yes", None, b""]
 
 
 def test_one_key_twice_in_a_group_is_two_changes_one_after_the_other(store: StateStore) -> None:
-    first, second = store.write([Change("f\nk", 0, b"1"), Change("f\nk", 0, b"2")])
+    first, second = store.write_changes([RecordChange("f\nk", 0, b"1"), RecordChange("f\nk", 0, b"2")])
     assert isinstance(first, int)
     assert isinstance(second, Record)
     assert second.version == first
@@ -116,7 +116,7 @@ def test_deleted_is_not_there_and_a_version_never_comes_back(store: StateStore) 
     first = new(store, "f\nk")
     assert put(store, "f\nk", first + 1, None) == Record("f\nk", first, b"1")
     assert put(store, "f\nk", first, None) == 0
-    assert store.read(["f\nk"]) == [None]
+    assert store.read_records(["f\nk"]) == [None]
     again = new(store, "f\nk")
     assert again > first
     assert isinstance(put(store, "f\nk", first, b"stale"), Record)
@@ -125,33 +125,33 @@ def test_deleted_is_not_there_and_a_version_never_comes_back(store: StateStore) 
 def test_a_family_is_what_shares_the_part_in_front_of_the_newline(store: StateStore) -> None:
     for key in ("f\na", "f\n", "f\nb\nc", "fa\na", "f/\na", "e\nf"):
         new(store, key)
-    assert sorted(record.key for record in store.family("f")) == ["f\n", "f\na", "f\nb\nc"]
-    assert store.family("none") == []
+    assert sorted(record.key for record in store.list_family("f")) == ["f\n", "f\na", "f\nb\nc"]
+    assert store.list_family("none") == []
     for family in ("fa", "f/", "e"):
-        assert store.trim(family, 0) == 1
+        assert store.trim_family(family, 0) == 1
 
 
 def test_trimming_leaves_what_was_written_last(store: StateStore) -> None:
     versions = {f"f\n{number}": new(store, f"f\n{number}") for number in range(20)}
     new(store, "g\nother")
     assert isinstance(put(store, "f\n3", versions["f\n3"], b"again"), int)
-    assert store.trim("f", 5) == 15
-    assert sorted(record.key for record in store.family("f")) == ["f\n16", "f\n17", "f\n18", "f\n19", "f\n3"]
-    assert store.trim("f", 5) == 0
-    assert store.trim("none", 5) == 0
-    assert len(store.family("g")) == 1
-    assert store.trim("f", 0) == 5
-    assert store.read(["f\n3"]) == [None]
+    assert store.trim_family("f", 5) == 15
+    assert sorted(record.key for record in store.list_family("f")) == ["f\n16", "f\n17", "f\n18", "f\n19", "f\n3"]
+    assert store.trim_family("f", 5) == 0
+    assert store.trim_family("none", 5) == 0
+    assert len(store.list_family("g")) == 1
+    assert store.trim_family("f", 0) == 5
+    assert store.read_records(["f\n3"]) == [None]
 
 
 def test_a_large_group_is_done_as_a_whole(store: StateStore) -> None:
-    changes = [Change(f"all\n{number}", 0, b"%d" % number) for number in range(2500)]
-    versions = store.write(changes)
+    changes = [RecordChange(f"all\n{number}", 0, b"%d" % number) for number in range(2500)]
+    versions = store.write_changes(changes)
     assert all(isinstance(version, int) for version in versions)
     assert len({*map(str, versions)}) == len(changes)
-    records = store.read([change.key for change in changes])
+    records = store.read_records([change.key for change in changes])
     assert [record and record.data for record in records] == [change.data for change in changes]
-    assert store.trim("all", 3) == 2497
+    assert store.trim_family("all", 3) == 2497
 
 
 @pytest.mark.parametrize("settings", ["sqlite", "redis"], indirect=True)
@@ -160,9 +160,9 @@ def test_it_is_all_there_after_closing_and_later_versions_are_greater(settings: 
     first = new(store, "f\nkept", b"1")
     store.close()
     store = open_store(settings)
-    assert store.read(["f\nkept"]) == [Record("f\nkept", first, b"1")]
+    assert store.read_records(["f\nkept"]) == [Record("f\nkept", first, b"1")]
     assert new(store, "f\nnext") > first
-    store.trim("f", 0)
+    store.trim_family("f", 0)
     store.close()
 
 
@@ -183,7 +183,7 @@ def test_a_file_that_is_no_database_is_an_error_that_names_it(tmp_path: Path, ca
 
 def test_a_damaged_file_is_an_error_too(tmp_path: Path) -> None:
     store = open_store(sqlite_settings(tmp_path))
-    store.write([Change(f"f\n{number}", 0, bytes(100)) for number in range(1000)])
+    store.write_changes([RecordChange(f"f\n{number}", 0, bytes(100)) for number in range(1000)])
     store.close()
     path = tmp_path / "selector-0.sqlite"
     content = bytearray(path.read_bytes())
@@ -212,9 +212,9 @@ def test_a_file_that_another_selector_has_open_is_an_error(tmp_path: Path) -> No
 def test_what_sqlite_cannot_do_is_said_and_undone(tmp_path: Path) -> None:
     store = open_store(sqlite_settings(tmp_path))
     store._db.execute("PRAGMA max_page_count=10")  # type: ignore[attr-defined]
-    with pytest.raises(Away, match="full"):
-        store.write([Change(f"f\n{number}", 0, bytes(4000)) for number in range(100)])
-    assert store.family("f") == []
+    with pytest.raises(StoreUnavailable, match="full"):
+        store.write_changes([RecordChange(f"f\n{number}", 0, bytes(4000)) for number in range(100)])
+    assert store.list_family("f") == []
     new(store, "f\nsmall")
     store.close()
 
@@ -228,7 +228,7 @@ def test_a_file_deleted_under_sqlite_is_away_rather_than_written_for_nobody(tmp_
     path.unlink()
     if other:
         path.write_bytes(b"")
-    with pytest.raises(Away, match=r"selector-0\.sqlite"):
+    with pytest.raises(StoreUnavailable, match=r"selector-0\.sqlite"):
         new(store, "contexts/a\nbob")
     store.close()
 
@@ -244,11 +244,11 @@ def test_unknown_stores_and_urls_are_named() -> None:
 def test_a_redis_that_does_not_answer_is_away(tmp_path: Path) -> None:
     pytest.importorskip("redis")
     store = open_store(SelectorSettings(store="redis", redis=f"unix://{tmp_path / 'none.sock'}"))
-    for ask in (lambda: store.read(["f\nk"]), lambda: new(store, "f\nk"), lambda: store.family("f")):
-        with pytest.raises(Away, match=r"none\.sock"):
+    for ask in (lambda: store.read_records(["f\nk"]), lambda: new(store, "f\nk"), lambda: store.list_family("f")):
+        with pytest.raises(StoreUnavailable, match=r"none\.sock"):
             ask()
-    with pytest.raises(Away):
-        store.trim("f", 1)
+    with pytest.raises(StoreUnavailable):
+        store.trim_family("f", 1)
     store.close()
 
 

@@ -1,4 +1,4 @@
-"""A frontend and a selector with applications, in virtual time, while what is between and behind them fails."""
+"""A frontend and a selector with applications in virtual time, while links, selector and models fail."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OK = int(Status.OK)
 
 
 class Town:
-    """Letters take `way_ns` between frontend and selector; the controller and its workers are the test's."""
+    """Frontend and selector with a link latency of `way_ns`. The test plays the controller and its workers."""
 
     def __init__(self) -> None:
         self.now_ns = s(100)
@@ -58,7 +58,7 @@ class Town:
         self.answers: dict[int, list[tuple[int, Answer]]] = {}
         self.acknowledged: dict[int, list[Acknowledged]] = {}
         self.deadlines: dict[int, int] = {}
-        """The deadlines of requests."""
+        """Return the deadlines of open requests."""
         self.given: list[int] = []
         self.names: list[bytes] = []
         self.number = 0
@@ -81,7 +81,7 @@ class Town:
         self.frontend.handle(self.now_ns, self.selector.address, PeerConnected(self.selector.address), ())
 
     def die(self) -> None:
-        """The selector is killed, and is there again at once."""
+        """Kill the selector, and start a new one at once."""
         old = self.selector.address
         self.post = deque(one for one in self.post if old not in one[1:3])
         self.submits.clear()
@@ -132,7 +132,7 @@ class Town:
             self.selector.handle(self.now_ns, CONTROLLER, Outcome(submit.id, int(Status.REFUSED), "no room"), ())
 
     def turn(self) -> None:
-        """All that is to be done now."""
+        """Process all events that are due."""
         for _ in range(50):
             moved = False
             for core in (self.selector, self.frontend):
@@ -204,7 +204,7 @@ class Town:
         self.frontend.handle(self.now_ns, CLIENT, Withdraw(self.number, "safe"), ())
 
     def step(self, name: str, value: Any) -> None:
-        """One thing that happens, and what follows at once."""
+        """Apply one event, and process its immediate consequences."""
         deeds: dict[str, Any] = {
             "ask": lambda: self.ask("safe", value),
             "brief": lambda: self.ask("safe", 1, value),
@@ -248,7 +248,7 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @given(STEPS)
-def test_whatever_fails_every_request_ends_once_in_time_and_nothing_stays(steps: list[tuple[str, Any]]) -> None:
+def test_every_request_ends_once_in_time_and_leaves_no_state(steps: list[tuple[str, Any]]) -> None:
     town = Town()
     for name, value in steps:
         town.step(name, value)
@@ -261,8 +261,8 @@ def test_whatever_fails_every_request_ends_once_in_time_and_nothing_stays(steps:
         assert at_ns <= deadline_ns or answer.status != OK
     assert all(len(town.acknowledged[number]) == 1 for number in town.given)
     assert len(town.frontend.staging) == 0
-    assert not len(town.selector.ensembles)
-    assert not list(town.selector.flights.waiters())
+    assert not len(town.selector.application_queries)
+    assert not list(town.selector.inflight.waiters())
     assert town.selector.drained()
     town.ask("safe", 9)
     town.run(ms(5))

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from builders import a_tensor
 from horologe_common.applications import Application
 from horologe_common.wire import Tensor
-from horologe_selector.core.predictions.cache import ENTRY_BYTES, VALUES, Cache, predicted
+from horologe_selector.core.predictions.cache import ENTRY_BYTES, VALUES, PredictionCache, cached_values
 
 TTL = 1000
 OUTPUTS = (a_tensor(),)
 
 
-def a_cache(entries: int) -> Cache:
+def a_cache(entries: int) -> PredictionCache:
     """Room for so many entries with a one-byte key and four bytes of output."""
-    return Cache(entries * (ENTRY_BYTES + 5))
+    return PredictionCache(entries * (ENTRY_BYTES + 5))
 
 
 def test_what_was_stored_is_fetched_until_it_expires() -> None:
@@ -50,7 +50,7 @@ def test_too_large_for_the_whole_cache_is_not_kept() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 300), st.integers(0, 500))))
 def test_the_bound_holds_and_only_what_was_stored_comes_back(steps: list[tuple[bool, int, int, int]]) -> None:
-    cache, now_ns = Cache(3 * ENTRY_BYTES), 0
+    cache, now_ns = PredictionCache(3 * ENTRY_BYTES), 0
     last: dict[bytes, bytes] = {}
     for store, number, size, wait_ns in steps:
         now_ns += wait_ns
@@ -66,32 +66,32 @@ def test_the_bound_holds_and_only_what_was_stored_comes_back(steps: list[tuple[b
 def test_an_expired_entry_is_recalled_until_it_goes() -> None:
     cache = a_cache(1)
     cache.store(0, b"k", OUTPUTS, [b"1234"], TTL)
-    entry = cache.recall(b"k")
+    entry = cache.peek(b"k")
     assert entry is not None
-    assert entry is cache.recall(b"k")
+    assert entry is cache.peek(b"k")
     cache.store(2 * TTL, b"l", OUTPUTS, [b"1234"], TTL)
-    assert cache.recall(b"k") is None
+    assert cache.peek(b"k") is None
 
 
 def test_what_was_predicted_is_worked_out_once_for_each_way_to_read_it() -> None:
-    cache = Cache(10_000)
+    cache = PredictionCache(10_000)
     outputs = Tensor("label", "INT64", (2,), 16), Tensor("size", "INT64", (2,), 16)
     cache.store(0, b"k", outputs, [struct.pack("<2q", 1, 2), struct.pack("<2q", 30, 40)], TTL)
-    entry = cache.recall(b"k")
+    entry = cache.peek(b"k")
     assert entry is not None
     label, size = (Application("a", ("m",), output=output) for output in ("", "size"))
-    first = predicted(label, entry)
+    first = cached_values(label, entry)
     assert first == (1.0, 2.0)
-    assert predicted(label, entry) is first
-    assert predicted(size, entry) == (30.0, 40.0)
-    assert predicted(label, entry) == (1.0, 2.0)
+    assert cached_values(label, entry) is first
+    assert cached_values(size, entry) == (30.0, 40.0)
+    assert cached_values(label, entry) == (1.0, 2.0)
 
 
 def test_values_of_many_rows_take_no_room_that_is_not_counted() -> None:
-    cache = Cache(10_000)
+    cache = PredictionCache(10_000)
     rows = VALUES + 1
     cache.store(0, b"k", (Tensor("label", "INT64", (rows,), 8 * rows),), [bytes(8 * rows)], TTL)
-    entry = cache.recall(b"k")
+    entry = cache.peek(b"k")
     assert entry is not None
-    assert predicted(Application("a", ("m",)), entry) == (0.0,) * rows
+    assert cached_values(Application("a", ("m",)), entry) == (0.0,) * rows
     assert entry.values == ()

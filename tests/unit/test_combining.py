@@ -117,7 +117,7 @@ def test_what_is_passed_through_agrees_with_nothing() -> None:
     desk.ask()
     desk.lands("a", 3)
     desk.lands("b", 3)
-    assert [tally.agreed for tally in desk.selector.registry.running["digits"].tallies.values()] == [0, 0]
+    assert [tally.agreed for tally in desk.selector.registry.active["digits"].tallies.values()] == [0, 0]
 
 
 def test_predictions_that_cannot_be_read_count_as_missing() -> None:

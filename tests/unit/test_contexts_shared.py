@@ -7,16 +7,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horologe_selector.core.contexts.context import LATEST
-from horologe_selector.stores.memory import Memory
+from horologe_selector.core.contexts.context import MIN_NAMES
+from horologe_selector.stores.memory import MemoryStore
 from learning import Seen, Shelf, kept, named
 
 KEY = "contexts/digits\n"
-SHARED: dict[str, Any] = {"store_pause_ns": 10, "context_refresh_ns": 30, "context_read_ns": 5}
+SHARED: dict[str, Any] = {"store_retry_ns": 10, "context_refresh_ns": 30, "context_read_timeout_ns": 5}
 
 
 def test_it_counts_once_even_if_another_selector_has_written_upon_it() -> None:
-    store = Memory(shared=True)
+    store = MemoryStore(shared=True)
     ours, theirs = Shelf(store, "selector/0#1", **SHARED), Shelf(store, "selector/1#1", **SHARED)
     ours.observe(1)
     ours.settle()
@@ -32,7 +32,7 @@ def test_it_counts_once_even_if_another_selector_has_written_upon_it() -> None:
 
 
 def test_whoever_comes_second_observes_again_upon_what_the_first_has_written() -> None:
-    store = Memory(shared=True)
+    store = MemoryStore(shared=True)
     ours, theirs = Shelf(store, "selector/0#1", **SHARED), Shelf(store, "selector/1#1", **SHARED)
     for shelf in (ours, theirs):
         shelf.get()
@@ -46,7 +46,7 @@ def test_whoever_comes_second_observes_again_upon_what_the_first_has_written() -
 
 
 def test_a_shared_state_is_read_again_beside_and_then_known() -> None:
-    store = Memory(shared=True)
+    store = MemoryStore(shared=True)
     ours, theirs = Shelf(store, "selector/0#1", **SHARED), Shelf(store, "selector/1#1", **SHARED)
     ours.get()
     ours.settle()
@@ -61,7 +61,7 @@ def test_a_shared_state_is_read_again_beside_and_then_known() -> None:
 
 
 def test_what_another_selector_was_told_too_counts_once() -> None:
-    store = Memory(shared=True)
+    store = MemoryStore(shared=True)
     ours, theirs = Shelf(store, "selector/0#1", **SHARED), Shelf(store, "selector/1#1", **SHARED)
     for loss, shelf in ((2, ours), (3, theirs)):
         shelf.get()
@@ -100,7 +100,7 @@ class Two:
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
-        self.store = Memory(shared=True)
+        self.store = MemoryStore(shared=True)
         self.shelves = [self.shelf(at, 0) for at in (0, 1)]
         self.acknowledged: list[int] = []
         self.observed: dict[int, list[int]] = {context: [] for context in range(3)}
@@ -136,7 +136,7 @@ class Two:
         selector: there it would wait with the first (feedback.py)."""
         known = self.observed[context]
         held = [one.token for each in shelf.contexts._contexts for one in each.unsaved]
-        if known and len(known) <= LATEST and known[0] not in held:
+        if known and len(known) <= MIN_NAMES and known[0] not in held:
             shelf.observe(known[0], str(context), name=named(known[0]))
 
     def crash(self, at: int) -> None:
@@ -148,7 +148,7 @@ class Two:
         for shelf in self.shelves:
             shelf.settle()
             self.acknowledged += shelf.saved
-            assert shelf.contexts.count("digits") <= self.memory
+            assert shelf.contexts.count_contexts("digits") <= self.memory
 
 
 @settings(max_examples=300, deadline=None)

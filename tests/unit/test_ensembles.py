@@ -180,7 +180,7 @@ def test_a_frontend_that_goes_takes_its_queries_with_it() -> None:
     desk = Asked(models=("a", "b"))
     desk.ask()
     desk.tell(FRONTEND, PeerDisconnected(FRONTEND))
-    assert not desk.selector.ensembles
+    assert not desk.selector.application_queries
     desk.selector.check()
 
 
@@ -203,7 +203,7 @@ def test_a_selector_restored_from_a_snapshot_goes_on_with_what_was_asked(task: s
     answer, _ = desk.answer()
     assert (answer.status, answer.models) == (0, ("a", "b"))
     desk.selector.check()
-    assert desk.selector.registry.running["digits"].loss(3.0, 3.5) == (1.0 if task == "classes" else 0.5)
+    assert desk.selector.registry.active["digits"].loss(3.0, 3.5) == (1.0 if task == "classes" else 0.5)
 
 
 @given(
@@ -237,5 +237,5 @@ def test_one_answer_and_one_release_whatever_happens(events: list[str], default:
         assert bool(sent(desk.selector, Release)) == (answer.inputs_retained or cancel)
     else:
         assert not desk.answers()
-    assert not desk.selector.ensembles
+    assert not desk.selector.application_queries
     desk.selector.check()

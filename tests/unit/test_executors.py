@@ -19,10 +19,10 @@ from horologe_common.models import TensorSpec
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
-from horologe_gpu_worker.execution.batching import assemble, results
+from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
 from horologe_gpu_worker.execution.executors import Executors
-from horologe_gpu_worker.execution.io_cache import Workspace
-from horologe_gpu_worker.execution.realtime import exec_core
+from horologe_gpu_worker.execution.realtime import exec_cpu
+from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.settings import WorkerSettings
 from worker_builders import an_input
 
@@ -71,7 +71,7 @@ class Shelf:
     def scan(self) -> list[ModelReport]:
         return []
 
-    def scan_one(self, name: str) -> list[ModelReport]:
+    def scan_model(self, name: str) -> list[ModelReport]:
         raise ModelFailed(f"no {name}")
 
     def open(self, key: str) -> Any:
@@ -128,7 +128,7 @@ def an_exec(
     return Operation(action_id, 0, "exec", model, size, len(values), inputs=[(header, parts)], **window)
 
 
-def values_of(finished: Finished) -> list[float]:
+def extract_values(finished: Finished) -> list[float]:
     [(header, buffer)] = finished.outputs
     assert header.nbytes == len(buffer)
     assert header.shape == (len(buffer) // 4, 1)
@@ -139,7 +139,7 @@ def values_of(finished: Finished) -> list[float]:
 def test_a_batch_is_padded_to_its_compiled_size_and_only_true_rows_come_back(house: House, shelf: Shelf) -> None:
     house.load("sum/1")
     finished = house.do(an_exec([1, 2, 3]))
-    assert (finished.status, values_of(finished)) == (Status.OK, [1, 2, 3])
+    assert (finished.status, extract_values(finished)) == (Status.OK, [1, 2, 3])
     assert shelf.models["sum"].batches == [4]
     assert finished.end_ns - finished.begin_ns == finished.device_ns >= 0
 
@@ -236,7 +236,7 @@ def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException) -> None:
     failed = house.do(an_exec([1], 1, "bad/1"))
     assert failed.status == Status.FAILED
     assert "text" in failed.reason
-    assert values_of(house.do(an_exec([4], 2))) == [4]
+    assert extract_values(house.do(an_exec([4], 2))) == [4]
     house.executors.stop()
 
 
@@ -273,7 +273,7 @@ def test_inputs_and_outputs_pass_through_lanes_of_their_own(house: House, shelf:
     assert not ran.outputs
     assert house.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK
     got = house.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
-    assert values_of(got) == [1, 2, 3]
+    assert extract_values(got) == [1, 2, 3]
     assert shelf.models["sum"].batches == [-3, 4, -3]
 
 
@@ -293,7 +293,7 @@ class OnDevice(Sum):
         return OnDevice.Slot(self.freed)
 
     def stage(self, slot: Slot, inputs: Mapping[str, Any]) -> None:
-        assert slot.space.holds(inputs["x"])
+        assert slot.space.may_contain(inputs["x"])
         slot.on_device = inputs["x"].copy()
         inputs["x"][:] = np.nan
 
@@ -315,7 +315,7 @@ def test_a_batch_goes_through_the_memory_of_a_device_and_frees_its_slot() -> Non
         ran = house.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
         assert (ran.status, ran.device_ns) == (Status.OK, 7)
         got = house.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
-        assert values_of(got) == values
+        assert extract_values(got) == values
     late = an_exec([1], latest_ns=1)
     staged = house.do(msgspec.structs.replace(late, lane="input", latest_ns=NEVER_NS))
     assert house.do(msgspec.structs.replace(late, inputs=(), staged=staged.staged)).status == Status.TOO_LATE
@@ -345,35 +345,35 @@ def test_parts_are_joined_in_order_and_padded_with_the_last_row(rows: list[list[
     operation = Operation(1, 0, "exec", "sum/1", 16, count, inputs=[(header, parts)])
     space = Workspace()
     for _ in range(2):  # the second time the space is not clean
-        x = assemble(operation, True, space)["x"]
+        x = assemble_inputs(operation, True, space)["x"]
         assert x.flags.aligned
         true = [float(value) for part in rows for value in part]
         assert x.sum(1).tolist() == true + true[-1:] * (16 - count)
-        space.take(64)[:] = 255
+        space.allocate(64)[:] = 255
 
 
 def test_strings_are_joined_and_padded_with_the_last_one() -> None:
     header, buffer = encode_array("x", np.array([[b"a"], [b"bc"]], object))
     operation = Operation(1, 0, "exec", "m/1", 4, 2, inputs=[(header, [buffer])])
-    assert assemble(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b"bc"], [b"bc"]]
+    assert assemble_inputs(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b"bc"], [b"bc"]]
 
 
 def test_what_a_model_passes_through_outlives_the_workspace() -> None:
     spec = msgspec.structs.replace(a_spec(), outputs=(TensorSpec("y", "FP32", (-1, 4)),))
     space = Workspace()
     operation = an_exec([1, 2, 3])
-    x = assemble(operation, True, space)["x"]
-    [(_, buffer)] = results(operation, spec, {"y": x}, space)
+    x = assemble_inputs(operation, True, space)["x"]
+    [(_, buffer)] = output_tensors(operation, spec, {"y": x}, space)
     x[:] = 0
     assert np.frombuffer(buffer, np.float32).reshape(3, 4).sum(1).tolist() == [1, 2, 3]
 
 
 def test_lanes_are_pinned_from_four_cores_up_and_never_two_to_one_core() -> None:
-    assert exec_core(WorkerSettings(), 0, {0, 1}) is None
-    assert exec_core(WorkerSettings(pin=False), 0, set(range(8))) is None
-    assert exec_core(WorkerSettings(name="left"), 0, set(range(8))) is None
+    assert exec_cpu(WorkerSettings(), 0, {0, 1}) is None
+    assert exec_cpu(WorkerSettings(pin=False), 0, set(range(8))) is None
+    assert exec_cpu(WorkerSettings(name="left"), 0, set(range(8))) is None
     places = [
-        exec_core(WorkerSettings(name=str(name), shares=2), share, set(range(8)))
+        exec_cpu(WorkerSettings(name=str(name), shares=2), share, set(range(8)))
         for name in range(3)
         for share in range(2)
     ]

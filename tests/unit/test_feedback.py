@@ -14,11 +14,11 @@ from horologe_common.clock import ms, s
 from horologe_common.prediction_id import HEAD_BYTES
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Feedback, Observation, Query, Release, Tensor
-from horologe_selector.core.feedback.feedback import Feedbacks
-from horologe_selector.core.predictions.cache import Cache
+from horologe_selector.core.feedback.feedback import FeedbackProcessor
+from horologe_selector.core.predictions.cache import PredictionCache
 from horologe_selector.policy import Selection
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.stores.memory import Memory
+from horologe_selector.stores.memory import MemoryStore
 from learning import BOTH, A, B, Seen, Shelf, a_running
 
 FRONTEND = "frontend/0#1"
@@ -32,10 +32,10 @@ class Desk:
 
     def __init__(self, running: Any = None, **settings: Any) -> None:
         self.running = running or a_running()
-        self.shelf = Shelf(Memory(), running=self.running, **settings)
-        self.cache = Cache(1 << 20)
+        self.shelf = Shelf(MemoryStore(), running=self.running, **settings)
+        self.cache = PredictionCache(1 << 20)
         applications = {self.running.application.name: self.running}
-        self.feedback = Feedbacks(SelectorSettings(**settings), applications, self.shelf.contexts, self.cache)
+        self.feedback = FeedbackProcessor(SelectorSettings(**settings), applications, self.shelf.contexts, self.cache)
         self.number = 0
         self.released: list[int] = []
 
@@ -52,19 +52,19 @@ class Desk:
                 tensor = Tensor("label", "INT64", (len(values),), 8 * len(values))
                 data = struct.pack(f"<{len(values)}q", *values)
                 self.cache.store(self.shelf.now_ns, keys[model], (tensor,), [data], s(60))
-        self.feedback.remember(prediction, self.running, selection, keys, context)
+        self.feedback.log_prediction(prediction, self.running, selection, keys, context)
         return prediction
 
     def tell(self, *items: Observation, application: str = "digits") -> int:
         self.number += 1
-        self.feedback.take_in(self.shelf.now_ns, FRONTEND, Feedback(self.number, application, items))
+        self.feedback.on_feedback(self.shelf.now_ns, FRONTEND, Feedback(self.number, application, items))
         self.tick()
         return self.number
 
     def tick(self, later_ns: int = 0) -> None:
         self.shelf.now_ns += later_ns
         self.shelf.contexts.tick(self.shelf.now_ns)
-        self.shelf.asked += self.shelf.contexts.take()
+        self.shelf.asked += self.shelf.contexts.pop_messages()
         self.feedback.tick(self.shelf.now_ns)
         self.feedback.check()
 
@@ -72,11 +72,11 @@ class Desk:
         while self.shelf.asked or self.shelf.answers:
             self.shelf.serve()
             if self.shelf.answers:
-                self.shelf.contexts.handle(self.shelf.now_ns, self.shelf.answers.popleft())
+                self.shelf.contexts.on_store_reply(self.shelf.now_ns, self.shelf.answers.popleft())
             self.tick()
 
     def acknowledged(self) -> dict[int, Acknowledged]:
-        outs = self.feedback.take()
+        outs = self.feedback.pop_messages()
         assert all(out.to == FRONTEND for out in outs)
         self.released += [input_id for out in outs if isinstance(out.message, Release) for input_id in out.message.ids]
         told = [out.message for out in outs if isinstance(out.message, Acknowledged)]
@@ -85,7 +85,7 @@ class Desk:
         return found
 
     def losses(self, context: str = "") -> list[float]:
-        state = self.shelf.contexts.get(self.shelf.now_ns, self.running, context)
+        state = self.shelf.contexts.get_state(self.shelf.now_ns, self.running, context)
         assert isinstance(state, Seen)
         return state.losses
 
@@ -132,7 +132,7 @@ def test_a_prediction_of_another_application_is_no_more_right_for_having_had_its
     number = desk.tell(told(prediction), application="other")
     answer = desk.acknowledged()[number]
     assert answer.statuses == (INVALID,)
-    assert answer.reason == "prediction: is one of 'digits', wanted one of 'other'"
+    assert answer.reason == "prediction: got one of application 'digits', wanted one of 'other'"
 
 
 def test_predictions_that_were_shared_with_nobody_are_found_too() -> None:
@@ -184,12 +184,12 @@ def test_with_the_inputs_the_models_are_asked_again() -> None:
     desk = Desk()
     prediction = desk.answered("ann", a=(7,))
     number = desk.tell(told(prediction, query=QUERY))
-    (wanted,) = desk.feedback.take_wanted()
-    assert (wanted.frontend, wanted.running, wanted.query, wanted.selection) == (FRONTEND, desk.running, QUERY, BOTH)
+    (wanted,) = desk.feedback.pop_repredict_requests()
+    assert (wanted.holder, wanted.active, wanted.query, wanted.selection) == (FRONTEND, desk.running, QUERY, BOTH)
     twice = desk.tell(told(prediction, query=msgspec.structs.replace(QUERY, id=10)))
-    assert desk.feedback.take_wanted() == []
-    desk.feedback.joined(0, wanted.token, {B: (7.0,)})
-    desk.feedback.joined(0, wanted.token, {B: (7.0,)})
+    assert desk.feedback.pop_repredict_requests() == []
+    desk.feedback.on_repredicted(0, wanted.token, {B: (7.0,)})
+    desk.feedback.on_repredicted(0, wanted.token, {B: (7.0,)})
     desk.tick()
     desk.settle()
     assert {one.id: one.statuses for one in desk.acknowledged().values()} == {number: (OK,), twice: (OK,)}
@@ -205,7 +205,7 @@ def test_inputs_that_are_not_needed_are_released_at_once(application: str) -> No
     desk.tell(told(prediction, query=QUERY), told(b"nonsense"), application=application)
     desk.acknowledged()
     assert desk.released == [QUERY.id]
-    assert desk.feedback.take_wanted() == []
+    assert desk.feedback.pop_repredict_requests() == []
 
 
 def test_models_that_an_application_has_no_more_are_not_asked_again() -> None:
@@ -215,7 +215,7 @@ def test_models_that_an_application_has_no_more_are_not_asked_again() -> None:
     less.application = msgspec.structs.replace(less.application, models=(A,))
     desk.feedback._applications["digits"] = less  # type: ignore[index]
     desk.tell(told(prediction, query=QUERY))
-    (wanted,) = desk.feedback.take_wanted()
+    (wanted,) = desk.feedback.pop_repredict_requests()
     assert wanted.selection == Selection((A,))
 
 
@@ -228,9 +228,9 @@ def test_the_same_sent_over_and_over_while_it_waits_is_refused_and_forgotten() -
         statuses = desk.acknowledged()[number].statuses
         assert statuses.count(LOST) + statuses.count(REFUSED) == 70
         assert statuses.count(REFUSED) >= 5
-    known = desk.feedback.answers.get(prediction)
+    known = desk.feedback.predictions.get(prediction)
     assert known is not None
-    assert len(known.item.others) <= 64
+    assert len(known.pending_item.duplicates) <= 64
     desk.settle()
     assert desk.losses() == [0.0]
 
@@ -238,17 +238,17 @@ def test_the_same_sent_over_and_over_while_it_waits_is_refused_and_forgotten() -
 def test_inputs_alone_will_do() -> None:
     desk = Desk()
     number = desk.tell(told(b"", query=QUERY, context="bob"), told(b"unheard of", query=QUERY))
-    first, second = desk.feedback.take_wanted()
+    first, second = desk.feedback.pop_repredict_requests()
     assert first.selection is second.selection is None
-    desk.feedback.joined(0, first.token, {A: (7.0,), B: (7.0,)}, BOTH)
-    desk.feedback.joined(0, second.token, {}, BOTH)
+    desk.feedback.on_repredicted(0, first.token, {A: (7.0,), B: (7.0,)}, BOTH)
+    desk.feedback.on_repredicted(0, second.token, {}, BOTH)
     desk.tick()
     desk.settle()
     assert desk.acknowledged()[number].statuses == (OK, MISSING)
     assert desk.losses("bob") == [0.0]
     again = desk.tell(told(b"unheard of", query=QUERY))
-    (third,) = desk.feedback.take_wanted()
-    desk.feedback.joined(0, third.token, {A: (7.0,)}, BOTH)
+    (third,) = desk.feedback.pop_repredict_requests()
+    desk.feedback.on_repredicted(0, third.token, {A: (7.0,)}, BOTH)
     desk.tick()
     desk.settle()
     assert desk.acknowledged()[again].statuses == (OK,)
@@ -298,7 +298,7 @@ def test_a_loss_that_raises_fails_that_item_alone() -> None:
 def test_a_withdrawn_application_does_not_leave_its_feedback_waiting() -> None:
     desk = Desk()
     number = desk.tell(told(desk.answered(a=(7,))))
-    desk.shelf.contexts.forget("digits")
+    desk.shelf.contexts.remove_application("digits")
     desk.tick()
     assert desk.acknowledged()[number].statuses == (Status.UNKNOWN_MODEL,)
 
@@ -306,14 +306,14 @@ def test_a_withdrawn_application_does_not_leave_its_feedback_waiting() -> None:
 def test_while_the_store_is_away_it_waits_up_to_a_bound_and_is_acknowledged_later() -> None:
     desk = Desk(unsaved=2)
     predictions = [desk.answered(a=(7,)) for _ in range(4)]
-    desk.shelf.contexts.get(0, desk.running, "")
+    desk.shelf.contexts.get_state(0, desk.running, "")
     desk.tick()
     desk.shelf.serve(done=False)
-    desk.shelf.contexts.handle(0, desk.shelf.answers.popleft())
+    desk.shelf.contexts.on_store_reply(0, desk.shelf.answers.popleft())
     number = desk.tell(*map(told, predictions))
     refused = desk.tell(told(predictions[3]))
     acknowledged = desk.acknowledged()[refused]
-    assert (acknowledged.statuses, acknowledged.reason) == ((REFUSED,), "the state store is away")
+    assert (acknowledged.statuses, acknowledged.reason) == ((REFUSED,), "the state store is unavailable")
     assert acknowledged.retry_after_ns == ms(500)
     desk.tick(ms(500))
     desk.settle()
@@ -340,14 +340,14 @@ def test_what_is_not_predicted_again_in_time_is_lost_and_may_be_sent_again() -> 
     desk = Desk()
     prediction = desk.answered()
     number = desk.tell(told(prediction, query=QUERY))
-    (wanted,) = desk.feedback.take_wanted()
+    (wanted,) = desk.feedback.pop_repredict_requests()
     desk.tick(s(5))
     assert desk.acknowledged()[number].statuses == (LOST,)
-    desk.feedback.joined(desk.shelf.now_ns, wanted.token, {A: (7.0,)}, BOTH)
+    desk.feedback.on_repredicted(desk.shelf.now_ns, wanted.token, {A: (7.0,)}, BOTH)
     assert desk.shelf.contexts.unsaved == 0
     again = desk.tell(told(prediction, query=QUERY))
-    (wanted,) = desk.feedback.take_wanted()
-    desk.feedback.joined(desk.shelf.now_ns, wanted.token, {A: (7.0,)}, BOTH)
+    (wanted,) = desk.feedback.pop_repredict_requests()
+    desk.feedback.on_repredicted(desk.shelf.now_ns, wanted.token, {A: (7.0,)}, BOTH)
     desk.tick()
     desk.settle()
     assert desk.acknowledged()[again].statuses == (OK,)
@@ -358,8 +358,8 @@ def test_answers_are_remembered_up_to_a_bound() -> None:
     first = desk.answered(a=(7,))
     for _ in range(10):
         desk.answered(a=(7,))
-    assert len(desk.feedback.answers) == 10
-    assert desk.feedback.answers.get(first) is None
+    assert len(desk.feedback.predictions) == 10
+    assert desk.feedback.predictions.get(first) is None
 
 
 @given(
@@ -384,7 +384,7 @@ def test_every_feedback_gets_one_answer_and_each_prediction_counts_at_most_once(
             case "lose":
                 desk.shelf.serve(told=False)
             case "hear" if desk.shelf.answers:
-                desk.shelf.contexts.handle(desk.shelf.now_ns, desk.shelf.answers.popleft())
+                desk.shelf.contexts.on_store_reply(desk.shelf.now_ns, desk.shelf.answers.popleft())
             case "late":
                 desk.tick(s(2))
         desk.tick()
@@ -399,7 +399,7 @@ def test_every_feedback_gets_one_answer_and_each_prediction_counts_at_most_once(
     assert found.keys() == sent
     assert len(desk.feedback) == 0
     ok = {asked[number] for number, one in found.items() if one.statuses == (OK,)}
-    desk.shelf.contexts.get(desk.shelf.now_ns, desk.running, "")
+    desk.shelf.contexts.get_state(desk.shelf.now_ns, desk.running, "")
     desk.tick()
     desk.settle()
     assert len(ok) <= len(desk.losses()) <= len({*asked.values()})

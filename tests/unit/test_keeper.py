@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horologe_common.clock import s
-from horologe_selector.store import Away, Change, Found, List, Listed, Read, Record, Trim, Write, Written
-from horologe_selector.stores.memory import Memory
-from horologe_selector.stores.store_writer import Keeper, serve
+from horologe_selector.store import (
+    FamilyListed,
+    ListFamily,
+    ReadRecords,
+    Record,
+    RecordChange,
+    RecordsRead,
+    RecordsWritten,
+    StoreUnavailable,
+    TrimFamily,
+    WriteRecords,
+)
+from horologe_selector.stores.memory import MemoryStore
+from horologe_selector.stores.store_writer import StoreWriter, execute_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,11 +30,11 @@ if TYPE_CHECKING:
 WAIT_S = 10
 
 
-def a_write(key: str, version: int = 0, data: bytes | None = b"1") -> Write:
-    return Write((Change(key, version, data),))
+def a_write(key: str, version: int = 0, data: bytes | None = b"1") -> WriteRecords:
+    return WriteRecords((RecordChange(key, version, data),))
 
 
-class Slow(Memory):
+class Slow(MemoryStore):
     """Begins to write when it is let; `away` says why not."""
 
     def __init__(self) -> None:
@@ -34,15 +45,15 @@ class Slow(Memory):
         self.away = ""
         self.closed = False
 
-    def write(self, changes: Sequence[Change]) -> list[int | Record]:
+    def write_changes(self, changes: Sequence[RecordChange]) -> list[int | Record]:
         self.groups.append(len(changes))
         self.begun.release()
         assert self.let.acquire(timeout=WAIT_S)
         if self.away == "bug":
             raise RuntimeError("a bug")
         if self.away:
-            raise Away(self.away)
-        return super().write(changes)
+            raise StoreUnavailable(self.away)
+        return super().write_changes(changes)
 
     def close(self) -> None:
         self.closed = True
@@ -52,17 +63,17 @@ class House:
     def __init__(self, limit: int = 100, pause_ns: int = 0) -> None:
         self.store = Slow()
         self.replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.keeper = Keeper(self.store, self.replies.put, limit, pause_ns)
+        self.keeper = StoreWriter(self.store, self.replies.put, limit, pause_ns)
         self.keeper.start()
 
     def reply(self) -> Any:
         return self.replies.get(timeout=WAIT_S)
 
-    def write(self, key: str) -> Written:
+    def write(self, key: str) -> RecordsWritten:
         self.keeper.deliver(a_write(key))
         self.store.let.release()
         reply = self.reply()
-        assert isinstance(reply, Written)
+        assert isinstance(reply, RecordsWritten)
         return reply
 
 
@@ -77,25 +88,33 @@ def house() -> Iterator[House]:
 
 
 def test_a_group_is_written_then_read_but_not_past_a_trim_or_a_list() -> None:
-    store = Memory()
-    replies = serve(
+    store = MemoryStore()
+    replies = execute_messages(
         store,
         [
-            Read(("f\na", "f\nb")),
+            ReadRecords(("f\na", "f\nb")),
             a_write("f\na"),
             a_write("f\nb"),
-            List("f"),
+            ListFamily("f"),
             a_write("f\nc"),
-            Trim("f", 0),
-            Read(("f\nc",)),
+            TrimFamily("f", 0),
+            ReadRecords(("f\nc",)),
             a_write("f\nd"),
         ],
     )
     kinds = [type(reply) for reply in replies]
-    assert kinds == [Written, Written, Found, Listed, Written, Written, Found]
+    assert kinds == [
+        RecordsWritten,
+        RecordsWritten,
+        RecordsRead,
+        FamilyListed,
+        RecordsWritten,
+        RecordsWritten,
+        RecordsRead,
+    ]
     assert [record.key for record in replies[3].records or ()] == ["f\na", "f\nb"]  # type: ignore[union-attr]
-    assert replies[6] == Found(("f\nc",), [None])
-    assert [record.key for record in store.family("f")] == ["f\nd"]
+    assert replies[6] == RecordsRead(("f\nc",), [None])
+    assert [record.key for record in store.list_family("f")] == ["f\nd"]
 
 
 def test_what_waits_while_a_group_is_written_is_the_next_group(house: House) -> None:
@@ -103,7 +122,7 @@ def test_what_waits_while_a_group_is_written_is_the_next_group(house: House) -> 
     assert house.store.begun.acquire(timeout=WAIT_S)
     for number in range(1, 6):
         house.keeper.deliver(a_write(f"f\n{number}"))
-    house.keeper.deliver(Read(("f\n3",)))
+    house.keeper.deliver(ReadRecords(("f\n3",)))
     house.store.let.release()
     house.store.let.release()
     replies = [house.reply() for _ in range(7)]
@@ -120,22 +139,22 @@ def test_a_store_that_is_away_is_told_of_once_and_again_when_it_is_back(
     for _ in range(3):
         reply = house.write("f\na")
         assert (reply.results, reply.reason) == (None, "unplugged")
-    assert caplog.text.count("the state store is away") == 1
+    assert caplog.text.count("the state store is unavailable") == 1
     house.store.away = ""
     assert house.write("f\na").results == [1]
-    assert caplog.text.count("the state store is back") == 1
+    assert caplog.text.count("the state store is available again") == 1
 
 
 def test_it_is_left_alone_for_a_pause_and_whoever_asks_is_told_at_once() -> None:
     house = House(pause_ns=s(3600))
     house.store.away = "unplugged"
     house.write("f\na")
-    for message in (a_write("f\nb"), Read(("f\na",)), List("f"), Trim("f", 0)):
+    for message in (a_write("f\nb"), ReadRecords(("f\na",)), ListFamily("f"), TrimFamily("f", 0)):
         house.keeper.deliver(message)
     assert [house.reply() for _ in range(3)] == [
-        Written(a_write("f\nb").changes, None, "unplugged"),
-        Found(("f\na",), None),
-        Listed("f", None),
+        RecordsWritten(a_write("f\nb").changes, None, "unplugged"),
+        RecordsRead(("f\na",), None),
+        FamilyListed("f", None),
     ]
     assert house.store.groups == [1]
     assert house.keeper.stop(WAIT_S)
@@ -175,5 +194,5 @@ def test_at_the_end_it_does_what_waits_and_posts_nothing_any_more() -> None:
     house.store.let.release()
     assert house.keeper.stop(WAIT_S)
     assert house.replies.empty()
-    assert len(house.store.family("f")) == 2
+    assert len(house.store.list_family("f")) == 2
     assert house.store.closed

@@ -16,23 +16,23 @@ def test_the_earliest_window_goes_first_and_arrival_decides_between_equals() -> 
     lane = Lane()
     for action_id, earliest_ns in ((1, 20), (2, 10), (3, 10)):
         lane.push(an_operation(action_id, earliest_ns))
-    assert lane.next(4) == 6
-    order = [lane.next(50) for _ in range(3)]
+    assert lane.pop_startable(4) == 6
+    order = [lane.pop_startable(50) for _ in range(3)]
     assert [operation.action_id for operation in order if isinstance(operation, Operation)] == [2, 3, 1]
-    assert lane.next(50) is None
+    assert lane.pop_startable(50) is None
 
 
 def test_a_closed_window_is_never_run() -> None:
     lane = Lane()
     lane.push(an_operation(1, 0, 10))
     lane.push(an_operation(2, 0, 30))
-    assert lane.next(11) == 0
-    assert lane.expired(10) is None
-    late = lane.expired(11)
+    assert lane.pop_startable(11) == 0
+    assert lane.pop_expired(10) is None
+    late = lane.pop_expired(11)
     assert late is not None
     assert late.action_id == 1
-    assert lane.expired(11) is None
-    following = lane.next(11)
+    assert lane.pop_expired(11) is None
+    following = lane.pop_startable(11)
     assert isinstance(following, Operation)
     assert following.action_id == 2
 
@@ -41,15 +41,15 @@ def test_an_aborted_operation_is_gone() -> None:
     lane = Lane()
     lane.push(an_operation(1))
     lane.push(an_operation(2))
-    aborted = lane.abort(1)
+    aborted = lane.remove_operation(1)
     assert aborted is not None
     assert aborted.action_id == 1
-    assert lane.abort(1) is None
+    assert lane.remove_operation(1) is None
     assert len(lane) == 1
-    following = lane.next(0)
+    following = lane.pop_startable(0)
     assert isinstance(following, Operation)
     assert following.action_id == 2
-    assert lane.abort(2) is None
+    assert lane.remove_operation(2) is None
 
 
 windows = st.tuples(st.integers(0, 50), st.integers(-5, 30))
@@ -65,16 +65,16 @@ def test_every_operation_leaves_once_and_only_inside_its_window(script: list[tup
         if isinstance(step, int):
             now_ns += step
         elif len(step) == 1:
-            if gone := lane.abort(step[0]):
+            if gone := lane.remove_operation(step[0]):
                 left.append(gone.action_id)
         else:
             operation = an_operation(len(pushed), step[0], step[0] + step[1])
             pushed[operation.action_id] = operation
             lane.push(operation)
-        while late := lane.expired(now_ns):
+        while late := lane.pop_expired(now_ns):
             assert now_ns > late.latest_ns
             left.append(late.action_id)
-        found = lane.next(now_ns)
+        found = lane.pop_startable(now_ns)
         if isinstance(found, Operation):
             assert found.earliest_ns <= now_ns <= found.latest_ns
             left.append(found.action_id)

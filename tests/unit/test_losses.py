@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from horologe_common.applications import Application
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import InvalidInput
-from horologe_selector.bootstrap import losses_of
-from horologe_selector.core.applications.losses import LOSSES, loss_of
+from horologe_selector.bootstrap import load_losses
+from horologe_selector.core.applications.losses import LOSSES, find_loss
 
 if TYPE_CHECKING:
     from horologe_selector.core.applications.losses import Loss
@@ -23,7 +23,7 @@ briefly = settings(max_examples=60, deadline=None)
 
 
 def a_loss(loss: str = "", task: str = "classes", custom: dict[str, Loss] | None = None) -> Loss:
-    return loss_of(Application("digits", ("cnn",), loss=loss, task=task), custom or {})
+    return find_loss(Application("digits", ("cnn",), loss=loss, task=task), custom or {})
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -65,6 +65,6 @@ def test_an_unknown_one_is_answered_with_the_known() -> None:
 
 @pytest.mark.parametrize("text", ["zero_one=math:dist", "mine=math:nothing", "mine=nowhere:dist", "mine"])
 def test_a_loss_that_is_not_there_or_already_there_is_an_error_of_its_setting(text: str) -> None:
-    assert list(losses_of(["mine=math:dist"])) == ["mine"]
+    assert list(load_losses(["mine=math:dist"])) == ["mine"]
     with pytest.raises(SettingsError, match=rf"selector.losses: got '{text}', wanted"):
-        losses_of([text])
+        load_losses([text])

@@ -18,7 +18,7 @@ from model_folders import ECHO, SIGNATURE, a_folder, a_python_model, an_emulated
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from horologe_gpu_worker.runtime import Place, Runtime
+    from horologe_gpu_worker.runtime import DeviceConfig, Runtime
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def store(repository: Path, tmp_path: Path) -> ModelStore:
 
 
 def reason_for(store: ModelStore, name: str = "m") -> str:
-    (report,) = store.scan_one(name)
+    (report,) = store.scan_model(name)
     assert report.profile is None
     return report.reason
 
@@ -86,7 +86,7 @@ def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repos
     [
         ("slo = '50'", r"model\.toml: slo: got '50', wanted a number with one of ns, us, ms"),
         ("slo = 50", r"model\.toml: Expected `str`, got `int` - at `\$\.slo`"),
-        ("slo = '-5ms'", "slo: got '-5ms', wanted nothing negative"),
+        ("slo = '-5ms'", "slo: got '-5ms', wanted at least 0"),
         ("sloo = '5ms'", r"model\.toml: .*unknown field `sloo`"),
         ("batch_sizes = [4, 2]", r"batch_sizes: got \[4, 2\], wanted ascending"),
         ("batch_sizes = [0, 2]", r"batch_sizes: got \[0, 2\], wanted ascending numbers from 1"),
@@ -96,7 +96,7 @@ def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repos
         ("[emulated]\nexec_ms = {1 = -1}\n" + SIGNATURE, "model.toml: "),
         (SIGNATURE.replace("FP32", "FLOAT"), "inputs: x: datatype: got 'FLOAT', wanted one of BOOL"),
         (SIGNATURE.replace("-1", "-2"), r"inputs: x: shape: got \[-2, 4\]"),
-        (SIGNATURE + SIGNATURE, "inputs: name: got 'x', wanted a name of its own"),
+        (SIGNATURE + SIGNATURE, "inputs: name: got 'x', wanted a unique name"),
         ("[[[", r"model\.toml: "),
     ],
 )
@@ -117,7 +117,7 @@ def test_names_that_would_break_addresses_are_refused(store: ModelStore, reposit
         "has#hash": "name: got 'has#h",
         "fine": "",
     }
-    assert [store.scan_one(name) for name in ("", "..", "../fine", "no-such", ".", "a\0", "x" * 300)] == [[]] * 7
+    assert [store.scan_model(name) for name in ("", "..", "../fine", "no-such", ".", "a\0", "x" * 300)] == [[]] * 7
 
 
 def test_a_model_outside_a_version_folder_is_told_where_it_belongs(store: ModelStore, repository: Path) -> None:
@@ -134,11 +134,11 @@ def test_two_model_files_need_a_runtime(store: ModelStore, repository: Path) -> 
         store
     )
     (folder / "model.toml").write_text('runtime = "onnx"')
-    assert store.scan_one("m")[0].profile is not None
+    assert store.scan_model("m")[0].profile is not None
 
 
 def test_a_runtime_that_is_not_installed_is_that_models_reason_only(repository: Path, tmp_path: Path) -> None:
-    def absent(place: Place) -> Runtime:
+    def absent(place: DeviceConfig) -> Runtime:
         importlib.import_module("package_of_no_one")
         raise AssertionError
 
@@ -153,14 +153,14 @@ def test_scan_one_follows_what_changes_on_disk(store: ModelStore, repository: Pa
     folder = an_emulated_model(repository)
     (before,) = store.scan()
     (folder / "model.toml").write_text((folder / "model.toml").read_text().replace("1 = 1.0", "1 = 2.0"))
-    (after,) = store.scan_one("pretend")
+    (after,) = store.scan_model("pretend")
     assert after.spec.content_hash != before.spec.content_hash
     assert after.profile is not None
     assert after.profile.exec_ns[1] == ms(2)
     (folder / "model.toml").unlink()
     folder.rmdir()
     folder.parent.rmdir()
-    assert store.scan_one("pretend") == []
+    assert store.scan_model("pretend") == []
     with pytest.raises(UnknownModel):
         store.spec("pretend/1")
 

@@ -18,8 +18,8 @@ from horologe_common.status import Status
 from horologe_common.wire import Ship, Shipped
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Operation
-from horologe_gpu_worker.execution.batching import assemble
-from horologe_gpu_worker.execution.io_cache import Workspace
+from horologe_gpu_worker.execution.batching import assemble_inputs
+from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.repository.model_signature import zeros
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.profiling import ProfileCache
@@ -77,8 +77,8 @@ def test_every_row_lies_in_the_first_corner_and_zeros_behind(shapes: list[tuple[
     arrays = [np.arange(1, 1 + np.prod(shape), dtype=np.int64).reshape(shape) for shape in shapes]
     [operation], _ = batch(spec, *([array] for array in arrays))
     space = Workspace()
-    space.take(1 << 12)[:] = 255
-    x = assemble(operation, True, space)["x"]
+    space.allocate(1 << 12)[:] = 255
+    x = assemble_inputs(operation, True, space)["x"]
     wide, high = max(shape[1] for shape in shapes), max(shape[2] for shape in shapes)
     assert x.shape == (operation.batch_size, wide, high)
     rows = [row for array in arrays for row in array]
@@ -95,7 +95,7 @@ def test_equal_lengths_need_no_padding() -> None:
 def test_strings_are_padded_with_empty_ones() -> None:
     spec = msgspec.structs.replace(a_text_model(), inputs=(TensorSpec("x", "BYTES", (-1, -1)),))
     [operation], _ = batch(spec, [np.array([["a", "b"]], object)], [np.array([["c"]], object)])
-    assert assemble(operation, True, Workspace())["x"].tolist() == [[b"a", b"b"], [b"c", b""]]
+    assert assemble_inputs(operation, True, Workspace())["x"].tolist() == [[b"a", b"b"], [b"c", b""]]
 
 
 def test_a_row_whose_inputs_contradict_each_other_fails_alone() -> None:
@@ -146,8 +146,8 @@ def test_a_variable_model_is_measured_at_the_length_its_manifest_says(tmp_path: 
     }
     store.open("m/1").close()
     cache = ProfileCache(tmp_path / "cache")
-    assert cache.read(report.spec) == report.profile
-    assert cache.read(msgspec.structs.replace(report.spec, profile_length=length + 1)) is None
+    assert cache.read_profile(report.spec) == report.profile
+    assert cache.read_profile(msgspec.structs.replace(report.spec, profile_length=length + 1)) is None
 
 
 def test_a_model_of_fixed_shape_has_no_profile_length(tmp_path: Path) -> None:

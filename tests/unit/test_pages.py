@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_gpu_worker.core.early_inputs import EarlyInputs
-from horologe_gpu_worker.core.pages import PageCache
-from horologe_gpu_worker.execution.io_cache import IoCache, Workspace
+from horologe_gpu_worker.core.input_memory import EarlyInputs, IoCache
+from horologe_gpu_worker.core.residency import PageCache
+from horologe_gpu_worker.execution.workspace import Workspace
 from worker_builders import a_ship
 
 models = st.sampled_from("abcde")
@@ -17,13 +17,13 @@ models = st.sampled_from("abcde")
 def test_pages_are_conserved(steps: list[tuple[str, int]]) -> None:
     cache = PageCache(10)
     for model, pages in steps:
-        before, held = cache.free_pages, cache.held(model)
+        before, held = cache.free_pages, cache.pages_of(model)
         if pages <= 0:
             assert cache.free(model) == held
         else:
             given_to = cache.allocate(model, pages)
             assert given_to == (held > 0 or pages <= before)
-            assert cache.held(model) == (held or (pages if given_to else 0))
+            assert cache.pages_of(model) == (held or (pages if given_to else 0))
         cache.check()
 
 
@@ -33,7 +33,7 @@ def test_resident_models_keep_their_order_and_nothing_is_given_twice() -> None:
     assert cache.allocate("a", 2)
     assert cache.allocate("a", 2)
     assert not cache.allocate("c", 2)
-    assert cache.resident == ("b", "a")
+    assert cache.resident_models == ("b", "a")
     assert cache.free_pages == 1
 
 
@@ -51,14 +51,14 @@ def test_io_cache_never_holds_more_than_its_bound(steps: list[tuple[int, int]]) 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6), st.booleans()), max_size=40))
 def test_early_inputs_stay_within_their_bounds(steps: list[tuple[int, int, bool]]) -> None:
-    early = EarlyInputs(most=3, limit_bytes=100)
+    early = EarlyInputs(max_actions=3, limit_bytes=100)
     for action_id, rows, take in steps:
         if take:
-            early.take(action_id)
+            early.pop_inputs(action_id)
             assert action_id not in early
         else:
             ship, buffers = a_ship({1: [1.0] * rows}, action_id)
-            for dropped in early.hold(ship, buffers):
+            for dropped in early.hold_inputs(ship, buffers):
                 assert dropped not in early
         early.check()
 
@@ -66,13 +66,13 @@ def test_early_inputs_stay_within_their_bounds(steps: list[tuple[int, int, bool]
 def test_a_workspace_gives_aligned_pieces_that_do_not_overlap() -> None:
     space = Workspace()
     space.reserve(256)
-    one, two = space.take(10), space.take(100)
+    one, two = space.allocate(10), space.allocate(100)
     assert one.ctypes.data % 64 == two.ctypes.data % 64 == 0
     one[:], two[:] = 1, 2
     assert one.tolist() == [1] * 10
-    grown = space.take(1000)
+    grown = space.allocate(1000)
     assert len(grown) == 1000
     assert two.tolist() == [2] * 100
-    space.clear()
-    assert space.holds(space.take(8))
-    assert not space.holds(one.copy())
+    space.reset()
+    assert space.may_contain(space.allocate(8))
+    assert not space.may_contain(one.copy())

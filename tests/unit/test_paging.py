@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_cuda import GRANULARITY, FakeCuda
-from horologe_gpu_worker.execution.io_cache import Arena
+from horologe_gpu_worker.execution.workspace import Arena
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import AllocationProperties, CudaError, Driver
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages import CudaBacking
 from horologe_gpu_worker.runtimes.pytorch.paging.host_pages import HostBacking
-from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import OutOfPages, PagePool, Range
+from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import AddressRange, OutOfPages, PagePool
 
 PAGE = 2 * GRANULARITY
 HOST_PAGE = 64 << 10
@@ -24,11 +24,11 @@ def a_pool(library: FakeCuda, total: int = 4) -> PagePool:
     return PagePool(CudaBacking(Driver(library), 0, PAGE), total)
 
 
-def read(where: Range, page_bytes: int, page: int) -> bytes:
+def read(where: AddressRange, page_bytes: int, page: int) -> bytes:
     return ctypes.string_at(where.address + page * page_bytes, 4)
 
 
-def write(where: Range, page_bytes: int, page: int, content: bytes) -> None:
+def write(where: AddressRange, page_bytes: int, page: int, content: bytes) -> None:
     ctypes.memmove(where.address + page * page_bytes, content, len(content))
 
 
@@ -42,15 +42,15 @@ def test_a_model_has_the_same_addresses_after_unload_and_load() -> None:
     pool = a_pool(library)
     pool.fill()
     assert len(library.pages) == 4
-    first, second = pool.range(3), pool.range(2)
+    first, second = pool.reserve_range(3), pool.reserve_range(2)
     address = first.address
-    pool.map(first)
+    pool.map_pages(first)
     library.check()
-    pool.unmap(first)
+    pool.unmap_pages(first)
     assert not library.mapped
-    pool.map(second)
-    pool.unmap(second)
-    pool.map(first)
+    pool.map_pages(second)
+    pool.unmap_pages(second)
+    pool.map_pages(first)
     assert (first.address, sorted(library.mapped)) == (address, [address + page * PAGE for page in range(3)])
     assert len(library.pages) == 4
     pool.check()
@@ -64,14 +64,14 @@ def test_pages_beyond_the_total_go_back_to_the_system() -> None:
     library = FakeCuda()
     pool = a_pool(library, total=2)
     pool.fill()
-    resident, measured = pool.range(2), pool.range(3)
-    pool.map(resident)
-    pool.map(measured)
+    resident, measured = pool.reserve_range(2), pool.reserve_range(3)
+    pool.map_pages(resident)
+    pool.map_pages(measured)
     assert len(library.pages) == 5
-    pool.unmap(measured)
+    pool.unmap_pages(measured)
     pool.check()
     assert len(library.pages) == 2
-    pool.unmap(resident)
+    pool.unmap_pages(resident)
     pool.check()
     assert len(library.pages) == 2
 
@@ -79,12 +79,12 @@ def test_pages_beyond_the_total_go_back_to_the_system() -> None:
 def test_a_full_device_changes_nothing_and_says_so() -> None:
     library = FakeCuda(room=3 * PAGE)
     pool = a_pool(library, total=2)
-    large, small = pool.range(4), pool.range(2)
+    large, small = pool.reserve_range(4), pool.reserve_range(2)
     with pytest.raises(OutOfPages, match="no room for another page"):
-        pool.map(large)
+        pool.map_pages(large)
     pool.check()
     assert not library.mapped
-    pool.map(small)
+    pool.map_pages(small)
     pool.check()
 
 
@@ -92,17 +92,19 @@ def test_a_full_device_changes_nothing_and_says_so() -> None:
 def test_what_the_driver_refuses_is_raised_by_name_and_the_books_still_balance(call: str) -> None:
     library = FakeCuda()
     pool = a_pool(library)
-    where = pool.range(2)
+    where = pool.reserve_range(2)
     if call == "cuMemUnmap":
-        pool.map(where)
+        pool.map_pages(where)
     library.fail.add(call)
     with pytest.raises(CudaError, match=rf"{call}: CUDA error 1: invalid argument"):
-        pool.unmap(where) if call == "cuMemUnmap" else pool.range(1) if "Reserve" in call else pool.map(where)
+        pool.unmap_pages(where) if call == "cuMemUnmap" else pool.reserve_range(
+            1
+        ) if "Reserve" in call else pool.map_pages(where)
     pool.check()
     library.fail.clear()
     library.check()
-    pool.unmap(where)
-    pool.map(where)
+    pool.unmap_pages(where)
+    pool.map_pages(where)
     pool.check()
     library.check()
 
@@ -121,23 +123,23 @@ steps = st.lists(
 def test_no_page_is_lost_or_mapped_twice(plan: list[tuple[str, int, int]], total: int, room: int) -> None:
     library = FakeCuda(room=room * PAGE)
     pool = a_pool(library, total)
-    ranges: list[Range] = []
+    ranges: list[AddressRange] = []
     addresses: dict[int, int] = {}
     for what, number, pages in plan:
         if what == "range":
-            ranges.append(pool.range(pages))
+            ranges.append(pool.reserve_range(pages))
             addresses[id(ranges[-1])] = ranges[-1].address
         elif ranges:
             where = ranges[number % len(ranges)]
             if what == "map" and not where.mapped:
                 try:
-                    pool.map(where)
+                    pool.map_pages(where)
                 except OutOfPages:
                     assert not where.mapped
             elif what == "unmap":
-                pool.unmap(where)
+                pool.unmap_pages(where)
             elif what == "release":
-                pool.release(where)
+                pool.release_range(where)
                 ranges.remove(where)
         pool.check()
         library.check()
@@ -149,16 +151,16 @@ def test_no_page_is_lost_or_mapped_twice(plan: list[tuple[str, int, int]], total
 
 def test_host_pages_keep_to_their_range_and_give_memory_back() -> None:
     pool = PagePool(HostBacking(HOST_PAGE), 3)
-    first, second = pool.range(2), pool.range(2)
-    pool.map(first)
+    first, second = pool.reserve_range(2), pool.reserve_range(2)
+    pool.map_pages(first)
     for page, content in enumerate((b"zero", b"one!")):
         write(first, HOST_PAGE, page, content)
-    pool.map(second)
+    pool.map_pages(second)
     write(second, HOST_PAGE, 1, b"else")
     assert [read(first, HOST_PAGE, page) for page in range(2)] == [b"zero", b"one!"]
-    pool.unmap(first)
+    pool.unmap_pages(first)
     address = first.address
-    pool.map(first)
+    pool.map_pages(first)
     write(first, HOST_PAGE, 1, b"anew")
     assert (first.address, read(first, HOST_PAGE, 1), read(second, HOST_PAGE, 1)) == (address, b"anew", b"else")
     pool.check()

@@ -10,8 +10,8 @@ import pytest
 from horologe_common.applications import Application
 from horologe_common.status import InvalidInput
 from horologe_common.wire.frames import decode_array, encode_array
-from horologe_selector.core.predictions.tensor_values import tensors_of, values_of
-from horologe_selector.policy import Guess
+from horologe_selector.core.predictions.tensor_values import build_tensors, extract_values
+from horologe_selector.policy import CombinedPrediction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +22,7 @@ REGRESSION = Application("prices", ("trees",), task="regression")
 
 def values(application: Application, **outputs: NDArray[Any]) -> tuple[float, ...]:
     tensors, buffers = zip(*(encode_array(name, array) for name, array in outputs.items()), strict=True)
-    return values_of(application, tensors, buffers)
+    return extract_values(application, tensors, buffers)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "u1", "i4"])
@@ -51,7 +51,7 @@ def test_the_output_that_is_declared_or_the_first() -> None:
     with pytest.raises(InvalidInput, match=r"output: got \['scores', 'label'\], wanted 'class' among them"):
         values(Application("digits", ("cnn",), output="class"), **outputs)
     with pytest.raises(InvalidInput, match="output"):
-        values_of(CLASSES, (), ())
+        extract_values(CLASSES, (), ())
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,17 @@ def test_what_is_neither_is_told_as_it_came(application: Application, array: NDA
         values(application, o=array)
 
 
-def answered(application: Application, guesses: list[Guess], defaulted: list[bool]) -> dict[str, NDArray[Any]]:
-    tensors, buffers = tensors_of(application, guesses, defaulted)
+def answered(
+    application: Application, guesses: list[CombinedPrediction], defaulted: list[bool]
+) -> dict[str, NDArray[Any]]:
+    tensors, buffers = build_tensors(application, guesses, defaulted)
     assert [tensor.nbytes for tensor in tensors] == list(map(len, buffers))
     return {tensor.name: decode_array(tensor, buffer) for tensor, buffer in zip(tensors, buffers, strict=True)}
 
 
 @pytest.mark.parametrize(("application", "dtype"), [(CLASSES, np.int64), (REGRESSION, np.float64)])
 def test_an_answer_has_a_prediction_a_confidence_and_a_flag_for_each_row(application: Application, dtype: type) -> None:
-    found = answered(application, [Guess(3.0, 0.5), Guess(-1.0, 0.0)], [False, True])
+    found = answered(application, [CombinedPrediction(3.0, 0.5), CombinedPrediction(-1.0, 0.0)], [False, True])
     assert list(found) == ["prediction", "confidence", "defaulted"]
     assert [array.dtype for array in found.values()] == [dtype, np.float32, np.bool_]
     assert [array.tolist() for array in found.values()] == [[3, -1], [0.5, 0], [False, True]]

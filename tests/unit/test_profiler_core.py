@@ -26,7 +26,7 @@ from horologe_common.wire import (
     Ship,
     Submit,
 )
-from horologe_profiler.core.measurements import Kept
+from horologe_profiler.core.measurements import ProfilerState
 from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.settings import ProfilerSettings
 
@@ -108,13 +108,13 @@ def test_what_was_learned_is_told_the_controller_and_kept() -> None:
     (part,) = message.histograms
     assert (message.model, part.application, part.length) == ("sum/1", "chat", 0)
     assert (part.edges_ns, part.counts) == ((ms(2), ms(2) + 1), (6,))
-    kept = sent(profiler, Kept, profiler.store)
-    assert len(kept[-1].parts[0][2]) == 6
+    kept = sent(profiler, ProfilerState, profiler.store)
+    assert len(kept[-1].windows[0][2]) == 6
     assert profiler.wakeup_ns() is None
 
 
 def test_it_is_told_seldom_and_only_when_changed() -> None:
-    profiler = a_profiler(publish_ns=s(5))
+    profiler = a_profiler(publish_interval_ns=s(5))
     learned(profiler, ms(1), 20)
     assert len(sent(profiler, Distributions)) == 1
     profiler.tick(s(6))
@@ -150,7 +150,7 @@ def test_it_takes_no_more_than_its_share_of_a_device() -> None:
 
 
 def test_at_first_more_is_run_at_once_and_in_the_long_run_no_more_than_the_share() -> None:
-    profiler = a_profiler(busy_share=0.1, busy_burst_ns=ms(95), enough=10**6)
+    profiler = a_profiler(busy_share=0.1, busy_burst_ns=ms(95), initial_runs=10**6)
     begun, now_ns = [], 0
     while now_ns < s(10):
         sample(profiler, now_ns)
@@ -174,7 +174,7 @@ def test_the_least_known_goes_first() -> None:
 
 
 def test_what_is_known_well_is_run_seldom() -> None:
-    profiler = a_profiler(enough=10, steady_ns=s(30))
+    profiler = a_profiler(initial_runs=10, rerun_interval_ns=s(30))
     now_ns = learned(profiler, ms(2), 10)
     sample(profiler, now_ns)
     assert sent(profiler, Submit) == []
@@ -184,14 +184,14 @@ def test_what_is_known_well_is_run_seldom() -> None:
 
 
 def test_another_application_and_other_lengths_are_not_known_by_that() -> None:
-    profiler = a_profiler(enough=10)
+    profiler = a_profiler(initial_runs=10)
     now_ns = learned(profiler, ms(2), 10)
     now_ns = run(profiler, now_ns, ms(2), application="search")
     run(profiler, now_ns, ms(2), length=40)
 
 
 def test_a_row_is_also_run_in_batches_of_itself_as_far_as_they_are_short() -> None:
-    profiler = a_profiler(a_spec(batch_sizes=(1, 2, 4, 8)), longest_ns=ms(20))
+    profiler = a_profiler(a_spec(batch_sizes=(1, 2, 4, 8)), batch_time_max_ns=ms(20))
     sample(profiler, data=b"abcd" * 4)
     now_ns, sizes = 0, []
     while submits := sent(profiler, Submit):
@@ -212,7 +212,7 @@ def test_a_row_is_also_run_in_batches_of_itself_as_far_as_they_are_short() -> No
 
 
 def test_after_drift_batches_are_tried_anew() -> None:
-    profiler = a_profiler(a_spec(batch_sizes=(1, 2)), enough=100)
+    profiler = a_profiler(a_spec(batch_sizes=(1, 2)), initial_runs=100)
     sample(profiler)
     for _ in range(2):
         (submit,) = sent(profiler, Submit)
@@ -256,7 +256,7 @@ def test_a_run_that_never_comes_back_is_given_up_after_its_budget() -> None:
     assert sent(profiler, Cancel, CONTROLLER) == [Cancel((submit.id,))]
     assert (profiler.pending(), profiler.staging.ids()) == (0, [])
     ended(profiler, submit, s(7), ms(1))
-    assert len(profiler.memory.points("sum/1")) == 0
+    assert len(profiler.measurements.fit_points("sum/1")) == 0
 
 
 @pytest.mark.parametrize("status", [Status.REFUSED, Status.LOST, Status.UNKNOWN_MODEL, Status.FAILED])
@@ -308,7 +308,7 @@ def test_inputs_beyond_the_room_for_them_are_dropped() -> None:
     for _ in range(5):
         sample(profiler)
     assert profiler.staging.held_bytes == 32
-    assert profiler.stats.values["horologe_profiler_samples_total", "sum", "1", "no_room"] == 3
+    assert profiler.stats.values["horologe_profiler_samples_total", "sum", "1", "dropped"] == 3
 
 
 def test_a_batch_that_there_is_no_room_for_is_not_tried() -> None:
@@ -344,7 +344,7 @@ def test_applications_without_end_take_bounded_room() -> None:
     profiler = a_profiler(keys_max=50)
     for number in range(400):
         sample(profiler, application=f"application-{number}")
-    assert len(profiler.memory) == 50
+    assert len(profiler.measurements) == 50
     assert len(profiler.staging.ids()) <= 51
 
 

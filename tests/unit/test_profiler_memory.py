@@ -10,47 +10,57 @@ from hypothesis import strategies as st
 from horologe_common.clock import ms, s
 from horologe_common.wire import Distributions
 from horologe_profiler.core.batch_fit import Point
-from horologe_profiler.core.histograms import distributions, histogram
-from horologe_profiler.core.measurements import DRIFT, FLOOR, Kept, Key, Memory, Took, bound_of
+from horologe_profiler.core.measurements import (
+    DRIFT,
+    TIMES_MIN,
+    MeasurementKey,
+    Measurements,
+    ProfilerState,
+    RowTime,
+    length_bound,
+)
+from horologe_profiler.core.publication import build_distributions, build_histogram
 from horologe_profiler.settings import ProfilerSettings
 
-KEY = Key("m/1", "chat", 0)
+KEY = MeasurementKey("m/1", "chat", 0)
 
 
-def a_memory(**settings: int) -> Memory:
-    return Memory(ProfilerSettings(**settings))  # type: ignore[arg-type]
+def a_memory(**settings: int) -> Measurements:
+    return Measurements(ProfilerSettings(**settings))  # type: ignore[arg-type]
 
 
-def learn(memory: Memory, key: Key, times: list[int], from_ns: int = 0, every_ns: int = s(1), length: int = 0) -> int:
+def learn(
+    memory: Measurements, key: MeasurementKey, times: list[int], from_ns: int = 0, every_ns: int = s(1), length: int = 0
+) -> int:
     """The rows come and are run, one after another; when the next would."""
     for took_ns in times:
-        memory.sampled(from_ns, key)
-        memory.observe(key, Took(from_ns, length, took_ns))
+        memory.record_sample(from_ns, key)
+        memory.record_row_time(key, RowTime(from_ns, length, took_ns))
         memory.check()
         from_ns += every_ns
     return from_ns
 
 
-def published(memory: Memory, model: str = "m/1") -> Distributions:
-    return distributions(memory, model)[0]
+def published(memory: Measurements, model: str = "m/1") -> Distributions:
+    return build_distributions(memory, model)[0]
 
 
 @given(st.integers(0, 10**9))
 def test_a_length_is_in_a_range_no_wider_than_a_quarter(length: int) -> None:
-    bound = bound_of(length)
+    bound = length_bound(length)
     assert bound >= length
-    assert bound_of(bound) == bound
+    assert length_bound(bound) == bound
     assert bound <= max(length + 1, 1.25 * length + 1)
 
 
 def test_bounds_grow_by_a_quarter() -> None:
-    assert sorted({bound_of(length) for length in range(24)}) == [0, 1, 2, 3, 4, 5, 7, 9, 12, 15, 19, 24]
+    assert sorted({length_bound(length) for length in range(24)}) == [0, 1, 2, 3, 4, 5, 7, 9, 12, 15, 19, 24]
 
 
 def test_more_than_the_window_is_forgotten() -> None:
     memory = a_memory(window=8)
     learn(memory, KEY, list(range(100, 120)))
-    (part,) = [part for _, part in memory.of("m/1")]
+    (part,) = [part for _, part in memory.windows_of_model("m/1")]
     assert [took.took_ns for took in part.times] == list(range(112, 120))
 
 
@@ -58,9 +68,9 @@ def test_what_is_older_than_the_window_is_forgotten_but_for_a_few() -> None:
     memory = a_memory(window_ns=s(60))
     later_ns = learn(memory, KEY, [100] * 10)
     learn(memory, KEY, [200], later_ns + s(120))
-    part = memory.part(KEY)
+    part = memory.get_window(KEY)
     assert part is not None
-    assert [took.took_ns for took in part.times] == [100] * (FLOOR - 1) + [200]
+    assert [took.took_ns for took in part.times] == [100] * (TIMES_MIN - 1) + [200]
 
 
 @given(
@@ -86,38 +96,38 @@ def test_after_a_step_the_published_distribution_is_the_new_one_within_a_window(
 def test_a_clear_step_is_followed_after_a_few_runs(factor: float) -> None:
     memory = a_memory()
     step_ns = learn(memory, KEY, [ms(10) + number * 1000 for number in range(40)])
-    memory.tried(step_ns, "m/1", Point(4, 0, ms(40)))
+    memory.record_batch_time(step_ns, "m/1", Point(4, 0, ms(40)))
     learn(memory, KEY, [round(ms(10) * factor) + number * 1000 for number in range(DRIFT)], step_ns)
     part = published(memory).histograms[0]
     assert part.edges_ns[0] == round(ms(10) * factor)
     assert sum(part.counts) == DRIFT
-    assert memory.points("m/1") == []
+    assert memory.fit_points("m/1") == []
 
 
 def test_a_few_long_ones_are_no_drift() -> None:
     memory = a_memory()
     learn(memory, KEY, ([10] * 9 + [1000]) * 8)
-    part = memory.part(KEY)
+    part = memory.get_window(KEY)
     assert part is not None
     assert len(part.times) == 80
 
 
 def test_beyond_the_most_keys_the_one_sampled_the_longest_ago_goes() -> None:
     memory = a_memory(keys_max=3)
-    keys = [Key("m/1", application, 0) for application in "abc"]
-    for key in (*keys, keys[0], Key("m/1", "d", 0)):
-        memory.sampled(0, key)
-    assert [key.application for key, _ in memory.of("m/1")] == ["a", "c", "d"]
+    keys = [MeasurementKey("m/1", application, 0) for application in "abc"]
+    for key in (*keys, keys[0], MeasurementKey("m/1", "d", 0)):
+        memory.record_sample(0, key)
+    assert [key.application for key, _ in memory.windows_of_model("m/1")] == ["a", "c", "d"]
     memory.check()
 
 
 def test_any_length_weighs_ranges_by_how_often_they_came_not_by_how_often_they_were_run() -> None:
     memory = a_memory()
-    short, long = Key("m/1", "chat", 10), Key("m/1", "chat", 100)
+    short, long = MeasurementKey("m/1", "chat", 10), MeasurementKey("m/1", "chat", 100)
     learn(memory, short, [ms(1)] * 20, length=10)
     learn(memory, long, [ms(9)] * 20, length=100)
     for _ in range(160):
-        memory.sampled(0, short)
+        memory.record_sample(0, short)
     whole, *ranges = published(memory).histograms
     assert [part.length for part in (whole, *ranges)] == [0, 10, 100]
     assert (whole.counts[0], whole.counts[-1]) == (36, 4)
@@ -127,10 +137,10 @@ def test_any_length_weighs_ranges_by_how_often_they_came_not_by_how_often_they_w
 def test_lengths_give_c1_and_hidden_ones_do_not() -> None:
     memory = a_memory()
     for length in (10, 50, 200):
-        learn(memory, Key("long/1", "", bound_of(length)), [ms(1) + 1000 * length] * 5, length=length)
-    learn(memory, Key("flat/1", "", 0), [ms(3)] * 5)
+        learn(memory, MeasurementKey("long/1", "", length_bound(length)), [ms(1) + 1000 * length] * 5, length=length)
+    learn(memory, MeasurementKey("flat/1", "", 0), [ms(3)] * 5)
     for size in (1, 2, 4):
-        memory.tried(0, "flat/1", Point(size, 0, ms(1) + ms(2) * size))
+        memory.record_batch_time(0, "flat/1", Point(size, 0, ms(1) + ms(2) * size))
     long, flat = published(memory, "long/1"), published(memory, "flat/1")
     assert long.base_ns == pytest.approx(ms(1), rel=1e-6)
     assert long.row_ns_per_length == pytest.approx(1000, rel=1e-6)
@@ -141,9 +151,9 @@ def test_lengths_give_c1_and_hidden_ones_do_not() -> None:
 def test_a_range_that_was_hardly_run_has_the_times_of_the_others_if_length_explains_them() -> None:
     memory = a_memory()
     for length in (10, 40, 160):
-        learn(memory, Key("m/1", "", bound_of(length)), [ms(1) + 10_000 * length] * 5, length=length)
-    memory.sampled(0, Key("m/1", "", bound_of(80)))
-    bound = bound_of(80)
+        learn(memory, MeasurementKey("m/1", "", length_bound(length)), [ms(1) + 10_000 * length] * 5, length=length)
+    memory.record_sample(0, MeasurementKey("m/1", "", length_bound(80)))
+    bound = length_bound(80)
     (part,) = [part for part in published(memory).histograms if part.length == bound]
     assert part.edges_ns[0] == pytest.approx(ms(1) + 10_000 * bound, rel=1e-3)
     assert part.edges_ns[-1] == pytest.approx(ms(1) + 10_000 * bound, rel=1e-3)
@@ -152,11 +162,11 @@ def test_a_range_that_was_hardly_run_has_the_times_of_the_others_if_length_expla
 def test_where_length_explains_little_nothing_is_lent() -> None:
     memory = a_memory()
     for number, length in enumerate((10, 40, 160)):
-        learn(memory, Key("m/1", "", bound_of(length)), [ms(1 + 5 * (number % 2))] * 5, length=length)
-    memory.sampled(0, Key("m/1", "", bound_of(80)))
+        learn(memory, MeasurementKey("m/1", "", length_bound(length)), [ms(1 + 5 * (number % 2))] * 5, length=length)
+    memory.record_sample(0, MeasurementKey("m/1", "", length_bound(80)))
     assert [part.length for part in published(memory).histograms] == [
         0,
-        *(bound_of(length) for length in (10, 40, 160)),
+        *(length_bound(length) for length in (10, 40, 160)),
     ]
 
 
@@ -168,7 +178,7 @@ def test_too_few_times_are_not_published() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.01, 100), st.integers(0, 10**11)), min_size=1, max_size=200))
 def test_a_histogram_holds_all_it_was_given(times: list[tuple[float, int]]) -> None:
-    found = histogram("", 0, times)
+    found = build_histogram("", 0, times)
     assert list(found.edges_ns) == sorted(set(found.edges_ns))
     assert len(found.counts) == len(found.edges_ns) - 1 <= 32
     assert found.edges_ns[0] <= max(1, min(took for _, took in times))
@@ -178,35 +188,35 @@ def test_a_histogram_holds_all_it_was_given(times: list[tuple[float, int]]) -> N
 
 
 def test_with_equal_weights_counts_are_counts() -> None:
-    found = histogram("", 0, [(1.0, took) for took in [100] * 7 + [900] * 3])
+    found = build_histogram("", 0, [(1.0, took) for took in [100] * 7 + [900] * 3])
     assert (found.counts[0], found.counts[-1], sum(found.counts)) == (7, 3, 10)
 
 
 def test_another_content_is_another_model() -> None:
     memory = a_memory()
-    assert not memory.know("m/1", "abc")
+    assert not memory.set_content("m/1", "abc")
     learn(memory, KEY, [100] * 9)
-    assert not memory.know("m/1", "abc")
+    assert not memory.set_content("m/1", "abc")
     assert len(memory) == 1
-    assert memory.know("m/1", "xyz")
+    assert memory.set_content("m/1", "xyz")
     assert len(memory) == 0
 
 
 def test_what_was_stored_comes_back_as_old_as_it_is_then() -> None:
     memory = a_memory()
-    memory.know("m/1", "abc")
+    memory.set_content("m/1", "abc")
     at_ns = learn(memory, KEY, [100 + number for number in range(30)], from_ns=s(1000))
-    memory.tried(at_ns, "m/1", Point(4, 0, 999, 7))
-    body = msgspec.msgpack.encode(memory.stored(at_ns))
+    memory.record_batch_time(at_ns, "m/1", Point(4, 0, 999, 7))
+    body = msgspec.msgpack.encode(memory.to_state(at_ns))
     again = a_memory()
-    again.restore(s(5), msgspec.msgpack.decode(body, type=Kept), away_ns=s(60))
+    again.restore(s(5), msgspec.msgpack.decode(body, type=ProfilerState), away_ns=s(60))
     again.check()
     assert published(again) == published(memory)
-    assert again.know("m/1", "other")
-    part = memory.part(KEY)
+    assert again.set_content("m/1", "other")
+    part = memory.get_window(KEY)
     assert part is not None
-    again.restore(s(5), memory.stored(at_ns), away_ns=s(60))
-    restored = again.part(KEY)
+    again.restore(s(5), memory.to_state(at_ns), away_ns=s(60))
+    restored = again.get_window(KEY)
     assert restored is not None
     assert [took.at_ns - s(5) + s(60) for took in restored.times] == [took.at_ns - at_ns for took in part.times]
-    assert restored.weight == part.weight
+    assert restored.recent_samples == part.recent_samples

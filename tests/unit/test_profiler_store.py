@@ -8,49 +8,49 @@ import pytest
 
 from horologe_common.clock import ms, s
 from horologe_profiler.core.batch_fit import Point
-from horologe_profiler.core.measurements import Kept, Key, Memory, Took
+from horologe_profiler.core.measurements import MeasurementKey, Measurements, ProfilerState, RowTime
 from horologe_profiler.settings import ProfilerSettings
-from horologe_profiler.state_file import Store
+from horologe_profiler.state_file import StateFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-KEY = Key("m/1", "chat", 96)
+KEY = MeasurementKey("m/1", "chat", 96)
 
 
-def some_kept() -> Kept:
-    memory = Memory(ProfilerSettings())
-    memory.know("m/1", "abc")
-    memory.sampled(0, KEY)
+def some_kept() -> ProfilerState:
+    memory = Measurements(ProfilerSettings())
+    memory.set_content("m/1", "abc")
+    memory.record_sample(0, KEY)
     for number in range(6):
-        memory.observe(KEY, Took(s(number), 90, ms(number + 1)))
-    memory.tried(s(6), "m/1", Point(2, 90, ms(9), 3))
-    return memory.stored(s(10))
+        memory.record_row_time(KEY, RowTime(s(number), 90, ms(number + 1)))
+    memory.record_batch_time(s(6), "m/1", Point(2, 90, ms(9), 3))
+    return memory.to_state(s(10))
 
 
 def test_what_was_saved_is_loaded_with_its_age(tmp_path: Path) -> None:
     times = [s(100), s(130)]
-    store = Store(str(tmp_path / "state"), "0", lambda: times.pop(0))
+    store = StateFile(str(tmp_path / "state"), "0", lambda: times.pop(0))
     store.save(some_kept())
-    assert Store(str(tmp_path / "state"), "0", lambda: times.pop(0)).load() == (some_kept(), s(30))
+    assert StateFile(str(tmp_path / "state"), "0", lambda: times.pop(0)).load() == (some_kept(), s(30))
 
 
 def test_a_clock_that_was_set_back_makes_nothing_younger_than_it_is(tmp_path: Path) -> None:
-    Store(str(tmp_path), "0", lambda: s(100)).save(some_kept())
-    assert Store(str(tmp_path), "0", lambda: s(50)).load() == (some_kept(), 0)
+    StateFile(str(tmp_path), "0", lambda: s(100)).save(some_kept())
+    assert StateFile(str(tmp_path), "0", lambda: s(50)).load() == (some_kept(), 0)
 
 
 def test_saving_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
-    store = Store(str(tmp_path), "0")
+    store = StateFile(str(tmp_path), "0")
     for _ in range(2):
         store.save(some_kept())
     assert [path.name for path in tmp_path.iterdir()] == ["profiler-0.msgpack"]
 
 
 def test_nothing_there_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert Store(str(tmp_path), "0").load() is None
-    assert Store("", "0").load() is None
-    Store("", "0").save(some_kept())
+    assert StateFile(str(tmp_path), "0").load() is None
+    assert StateFile("", "0").load() is None
+    StateFile("", "0").save(some_kept())
     assert caplog.text == ""
 
 
@@ -61,12 +61,12 @@ def test_a_file_that_is_none_is_told_of_and_ignored(
     tmp_path: Path, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "profiler-0.msgpack").write_bytes(body)
-    assert Store(str(tmp_path), "0").load() is None
-    assert "starting anew" in caplog.text
+    assert StateFile(str(tmp_path), "0").load() is None
+    assert "state file unreadable" in caplog.text
 
 
 def test_a_file_cut_short_or_of_another_version_is_ignored(tmp_path: Path) -> None:
-    store, path = Store(str(tmp_path), "0"), tmp_path / "profiler-0.msgpack"
+    store, path = StateFile(str(tmp_path), "0"), tmp_path / "profiler-0.msgpack"
     store.save(some_kept())
     body = path.read_bytes()
     path.write_bytes(body[: len(body) // 2])
@@ -77,7 +77,7 @@ def test_a_file_cut_short_or_of_another_version_is_ignored(tmp_path: Path) -> No
 
 def test_where_it_cannot_be_kept_that_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    store = Store(str(tmp_path / "file" / "state"), "0")
+    store = StateFile(str(tmp_path / "file" / "state"), "0")
     store.save(some_kept())
     store.save(some_kept())
-    assert caplog.text.count("not kept") == 1
+    assert caplog.text.count("state file not written") == 1

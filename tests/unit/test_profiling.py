@@ -16,8 +16,8 @@ from horologe_gpu_worker.repository.profiling import (
     ProfileCache,
     cpu_model,
     hardware_id,
-    measure,
-    profile_of,
+    load_or_measure_profile,
+    measure_profile,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Timed:
 
 def test_measures_loading_and_every_batch_size_without_the_outlier(tmp_path: Path) -> None:
     runtime = Timed()
-    profile = measure(runtime, SPEC, tmp_path, runtime.clock)
+    profile = measure_profile(runtime, SPEC, tmp_path, runtime.clock)
     assert profile == Profile({1: ms(4), 2: ms(8)}, ms(30))
     assert runtime.closed == 1
 
@@ -73,14 +73,14 @@ def test_on_a_machine_in_use_most_runs_are_too_long(tmp_path: Path) -> None:
             return super().run(batch_size, inputs)
 
     runtime = Busy(ms(20))
-    assert measure(runtime, SPEC, tmp_path, runtime.clock).exec_ns == {1: ms(20), 2: ms(40)}
+    assert measure_profile(runtime, SPEC, tmp_path, runtime.clock).exec_ns == {1: ms(20), 2: ms(40)}
     assert RUNS_MIN < runtime.runs.count(2) < runtime.runs.count(1) < RUNS_MAX
 
 
 @pytest.mark.parametrize(("row_ns", "runs"), [(ms(1000), RUNS_MIN), (1, RUNS_MAX)])
 def test_is_brief_for_slow_models_and_for_fast_ones(tmp_path: Path, row_ns: int, runs: int) -> None:
     runtime = Timed(row_ns)
-    measure(runtime, SPEC, tmp_path, runtime.clock)
+    measure_profile(runtime, SPEC, tmp_path, runtime.clock)
     assert (runtime.runs.count(1), runtime.runs.count(2)) == (runs, runs)
 
 
@@ -91,14 +91,14 @@ def test_a_model_that_fails_is_closed(tmp_path: Path) -> None:
 
     runtime = Failing()
     with pytest.raises(ModelFailed):
-        measure(runtime, SPEC, tmp_path)
+        measure_profile(runtime, SPEC, tmp_path)
     assert runtime.closed == 1
 
 
 def test_is_measured_once_and_kept_by_hardware_and_content(tmp_path: Path) -> None:
     cache, runtime, told = ProfileCache(tmp_path), Timed(), list[str]()
-    first = profile_of(runtime, SPEC, tmp_path, cache, told.append)
-    again = profile_of(runtime, SPEC, tmp_path, ProfileCache(tmp_path), told.append)
+    first = load_or_measure_profile(runtime, SPEC, tmp_path, cache, told.append)
+    again = load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path), told.append)
     assert first == again
     assert (runtime.opened, told) == (1, ["measuring m/1: batch sizes [1, 2]"])
     path = tmp_path / "profiles" / hardware_id() / "c0ffee.json"
@@ -119,18 +119,21 @@ def test_is_measured_once_and_kept_by_hardware_and_content(tmp_path: Path) -> No
 )
 def test_what_cannot_be_read_is_measured_again(tmp_path: Path, content: bytes) -> None:
     cache, runtime = ProfileCache(tmp_path), Timed()
-    profile_of(runtime, SPEC, tmp_path, cache, lambda line: None)
+    load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None)
     cache.path(SPEC).write_bytes(content)
-    profile_of(runtime, SPEC, tmp_path, cache, lambda line: None)
+    load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None)
     assert runtime.opened == 2
-    assert cache.read(SPEC) is not None
+    assert cache.read_profile(SPEC) is not None
 
 
 def test_a_cache_that_cannot_be_written_only_costs_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where the folder would be")
     runtime = Timed()
     for _ in range(2):
-        assert profile_of(runtime, SPEC, tmp_path, ProfileCache(tmp_path / "file"), lambda line: None).load_ns > -1
+        assert (
+            load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path / "file"), lambda line: None).load_ns
+            > -1
+        )
     assert runtime.opened == 2
 
 
@@ -141,8 +144,8 @@ def test_declared_times_need_no_measuring(tmp_path: Path) -> None:
 
     runtime = Declared()
     cache = ProfileCache(tmp_path)
-    assert profile_of(runtime, SPEC, tmp_path, cache, lambda line: None) == Profile({1: 1, 2: 2}, 3)
-    assert (runtime.opened, cache.read(SPEC)) == (0, None)
+    assert load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None) == Profile({1: 1, 2: 2}, 3)
+    assert (runtime.opened, cache.read_profile(SPEC)) == (0, None)
 
 
 def test_the_hardware_id_is_a_folder_name(tmp_path: Path) -> None:

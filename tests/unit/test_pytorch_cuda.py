@@ -25,7 +25,7 @@ from horologe_gpu_worker.execution.device import Device
 from horologe_gpu_worker.repository import profiling
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
-from horologe_gpu_worker.runtime import Place, Staging
+from horologe_gpu_worker.runtime import DeviceConfig, StagedModel
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
 from model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
 
@@ -46,12 +46,12 @@ def rig() -> Iterator[Rig]:
 def test_the_runtime_serves_a_folder_on_it(kind: str, tmp_path: Path) -> None:
     folder = a_pytorch_export(tmp_path, kind)
     with pretend_cuda():
-        runtime = PytorchRuntime(Place("cuda:0", 4))
+        runtime = PytorchRuntime(DeviceConfig("cuda:0", 4))
         assert not runtime.inline_io
         spec = runtime.inspect(folder)
         runtime.prepare(spec, folder)
         model = runtime.open(spec, folder)
-        assert isinstance(model, Staging)
+        assert isinstance(model, StagedModel)
         build, row = pytorch_exports().MODELS[kind]
         torch.manual_seed(0)
         module = build().eval()
@@ -73,15 +73,15 @@ def test_shapes_that_cannot_be_captured_are_named(tmp_path: Path) -> None:
 
     program = torch.export.export(Free(), (torch.zeros(2, 4),), dynamic_shapes=({0: rows, 1: columns},))
     torch.export.save(program, folder / "model.pt2")
-    with pretend_cuda(), pytest.raises(InvalidModel, match=r"x: shape: got \[-1, -1\], wanted fixed sizes but for"):
-        PytorchRuntime(Place("cuda", 1)).inspect(folder)
+    with pretend_cuda(), pytest.raises(InvalidModel, match=r"x: shape: got \[-1, -1\], wanted fixed sizes except"):
+        PytorchRuntime(DeviceConfig("cuda", 1)).inspect(folder)
     assert PytorchRuntime().inspect(folder).inputs[0].shape == (-1, -1)
 
 
 def test_several_models_are_loaded_in_turn_on_few_pages(tmp_path: Path) -> None:
     folders = [a_pytorch_model(tmp_path, f"m{number}") for number in range(3)]
     with pretend_cuda():
-        runtime = PytorchRuntime(Place("cuda", 1))
+        runtime = PytorchRuntime(DeviceConfig("cuda", 1))
         x = np.ones((2, 4), np.float32)
         for folder in folders * 2:
             model = runtime.open(runtime.inspect(folder), folder)
@@ -96,7 +96,9 @@ def test_batches_go_through_the_lanes_work_between_load_and_unload(
     monkeypatch.setattr(profiling, "device_name", lambda driver, device: "Pretend 1")
     a_pytorch_model(tmp_path / "models")
     with pretend_cuda():
-        store = ModelStore(tmp_path / "models", tmp_path, report=lambda line: None, place=Place("cuda", 2, 1 << 20))
+        store = ModelStore(
+            tmp_path / "models", tmp_path, report=lambda line: None, device=DeviceConfig("cuda", 2, 1 << 20)
+        )
         (report,) = store.scan()
         assert report.profile is not None, report.reason
         assert list((tmp_path / "profiles").glob("pretend-1-torch-*"))

@@ -13,7 +13,7 @@ from horologe_common.models import PAGE_BYTES
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
-from horologe_gpu_worker.runtime import Place
+from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.pytorch import pytorch_runtime
 from horologe_gpu_worker.runtimes.pytorch.host_engine import HostEngine
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def runtime() -> Iterator[PytorchRuntime]:
-    runtime = PytorchRuntime(Place(pages=4))
+    runtime = PytorchRuntime(DeviceConfig(pages=4))
     yield runtime
     pool_of(runtime).check()
 
@@ -104,7 +104,7 @@ def test_a_second_load_reads_no_file_and_warms_nothing(
     folder = a_pytorch_model(tmp_path)
     spec = runtime.inspect(folder)
     runtime.prepare(spec, folder)
-    monkeypatch.setattr(HostEngine, "program", None)
+    monkeypatch.setattr(HostEngine, "load_program", None)
     monkeypatch.setattr(pytorch_runtime, "check_outputs", None)
     for _ in range(2):
         model = runtime.open(spec, folder)
@@ -185,7 +185,7 @@ def test_programs_that_keep_state_are_refused(runtime: PytorchRuntime, tmp_path:
             return {"y": x + self.calls}
 
     folder = a_program(tmp_path, Counter(), torch.zeros(2, 4))
-    with pytest.raises(ModelFailed, match="state: got a program that changes its weights, wanted one that keeps"):
+    with pytest.raises(ModelFailed, match="state: got a program that changes its weights, wanted one without state"):
         runtime.prepare(runtime.inspect(folder), folder)
 
 
@@ -223,7 +223,7 @@ def test_failure_carries_the_models_text(runtime: PytorchRuntime, tmp_path: Path
 def test_a_cuda_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    store = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None, place=Place("cuda"))
+    store = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None, device=DeviceConfig("cuda"))
     a_pytorch_model(tmp_path / "models")
     (report,) = store.scan()
     assert "worker.device: got 'cuda', wanted a CUDA device" in report.reason

@@ -47,7 +47,7 @@ from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.store import Change, Found, Record, Written
+from horologe_selector.store import Record, RecordChange, RecordsRead, RecordsWritten
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -220,15 +220,18 @@ def test_a_controller_that_is_restored_plans_what_the_first_one_does(scheduler: 
 
 def test_functions_are_named_and_put_in_place_by_whoever_restores() -> None:
     state = snapshot(cores()[1])
-    assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._admission._digest(b"", []) == b"mine"
+    assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._builder._digest(b"", []) == b"mine"
     with pytest.raises(SnapshotError, match="<lambda> is not part of a snapshot"):
-        restore(state)._admission._digest(b"", [])
+        restore(state)._builder._digest(b"", [])
 
 
 def test_records_of_a_store_are_kept_whole() -> None:
-    record, change = Record("contexts/digits\nann", 3, b"\1" * 1000), Change("contexts/digits\nann", 3, b"\2" * 1000)
+    record, change = (
+        Record("contexts/digits\nann", 3, b"\1" * 1000),
+        RecordChange("contexts/digits\nann", 3, b"\2" * 1000),
+    )
     assert restore(snapshot([record, b"\3" * 1000])) == [record, bytes(1000)]  # type: ignore[arg-type]
-    for message in (Written((change, change), [4, record]), Found((record.key, "other"), [record, None])):
+    for message in (RecordsWritten((change, change), [4, record]), RecordsRead((record.key, "other"), [record, None])):
         told = load_message(dump_message(strip_tensors(message)))
         assert [list(getattr(told, name)) for name in told.__struct_fields__ if name != "reason"] == [
             list(getattr(message, name)) for name in message.__struct_fields__ if name != "reason"

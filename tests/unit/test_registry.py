@@ -14,7 +14,7 @@ from horologe_common.status import Status
 from horologe_common.wire import Applications, Declare, Rollback, Withdraw
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.store import Write, Written
+from horologe_selector.store import RecordsWritten, WriteRecords
 from selector_desk import FRONTEND, Asked
 
 
@@ -85,10 +85,10 @@ def test_while_the_store_is_away_declarations_are_refused() -> None:
     desk = Asked()
     selector = desk.selector
     selector.handle(0, FRONTEND, Declare(7, Application("digits", ("a",))), ())
-    (write,) = sent(selector, Write)
-    selector.handle(0, "store/0", Written(write.changes, None, "the state store is away"), ())
+    (write,) = sent(selector, WriteRecords)
+    selector.handle(0, "store/0", RecordsWritten(write.changes, None, "the state store is unavailable"), ())
     (told,) = [told for told in sent(selector, Applications) if told.id == 7]
-    assert (told.status, told.reason) == (Status.REFUSED, "the state store is away")
+    assert (told.status, told.reason) == (Status.REFUSED, "the state store is unavailable")
 
 
 @pytest.mark.parametrize("models", [("a", "b"), ("a/1",), ("z", "a")])

@@ -14,7 +14,7 @@ from horologe_common.clock import ms
 from horologe_common.models import TensorSpec
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel
-from horologe_gpu_worker.runtime import Place
+from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Waiter
 from model_folders import a_folder, a_python_model, a_pytorch_model, an_emulated_model, an_onnx_model, onnx_bytes
@@ -214,6 +214,6 @@ def test_onnx_without_cuda_names_the_package_that_has_it(tmp_path: Path) -> None
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has CUDA")
     folder = an_onnx_model(tmp_path)
-    runtime = RUNTIMES["onnx"](Place("cuda"))
+    runtime = RUNTIMES["onnx"](DeviceConfig("cuda"))
     with pytest.raises(InvalidModel, match="wanted the package onnxruntime-gpu"):
         runtime.open(runtime.inspect(folder), folder)

@@ -25,7 +25,7 @@ from horologe_common.wire import (
     Submit,
     Withdraw,
 )
-from horologe_selector.store import Change, Read, Write, Written
+from horologe_selector.store import ReadRecords, RecordChange, RecordsWritten, WriteRecords
 from selector_desk import FRONTEND, Desk, Unplugged
 
 OK, REFUSED = int(Status.OK), int(Status.REFUSED)
@@ -39,7 +39,7 @@ class House(Desk):
         super().__init__("ab", self.store, **settings)
         self.number = 0
         self.slow = False
-        if not self.store.family("applications"):
+        if not self.store.list_family("applications"):
             self.declare(models=("a", "b"), policy="exp4")
 
     def ask(self, context: str = "") -> bytes:
@@ -95,7 +95,7 @@ def test_whoever_asks_how_a_context_stands_leaves_no_trace() -> None:
     after = House(house.store, number=2)
     assert after.standing("ann")["a"][0] == 0.55
     assert after.standing("eve")["a"][0] == 0.5
-    assert after.selector.contexts.count("digits") == 0
+    assert after.selector.contexts.count_contexts("digits") == 0
 
 
 def test_once_the_store_is_back_a_context_stands_as_it_is_stored() -> None:
@@ -117,20 +117,20 @@ def test_while_the_store_is_away_or_slow_a_context_stands_as_in_memory_or_as_new
     selector.handle(0, FRONTEND, ApplicationInfo(7, "digits", "ann"), ())
     selector.tick(0)
     assert selector.wakeup_ns() == ms(20)
-    assert len(sent(selector, Read)) == 1
+    assert len(sent(selector, ReadRecords)) == 1
     selector.handle(ms(1), FRONTEND, ApplicationInfo(8, "digits", "ann"), ())
     selector.tick(ms(20))
     assert [one.id for one in sent(selector, Applications, FRONTEND)] == [7, 8]
-    assert not sent(selector, Read), "one read for both"
+    assert not sent(selector, ReadRecords), "one read for both"
 
 
 def test_whoever_asks_how_an_application_stands_is_told_when_it_is_withdrawn_meanwhile() -> None:
     selector = House().selector
     selector.handle(0, FRONTEND, ApplicationInfo(7, "digits", "ann"), ())
     assert not sent(selector, Applications, FRONTEND), "its state is being read"
-    selector.registry.withdraw(0, FRONTEND, Withdraw(8, "digits"))
-    (write,) = sent(selector, Write)
-    selector.handle(0, selector.store, Written(write.changes, [0]), ())
+    selector.registry.on_withdraw(0, FRONTEND, Withdraw(8, "digits"))
+    (write,) = sent(selector, WriteRecords)
+    selector.handle(0, selector.store, RecordsWritten(write.changes, [0]), ())
     selector.tick(0)
     told = {one.id: one.status for one in sent(selector, Applications, FRONTEND) if one.id}
     assert told == {7: int(Status.UNKNOWN_MODEL), 8: OK}
@@ -215,15 +215,15 @@ def test_feedback_under_way_when_its_application_is_withdrawn_leaves_nothing_in_
     for submit in submits:
         house.predicts(submit, 1)
     assert house.statuses() == [(int(Status.UNKNOWN_MODEL),)]
-    assert house.store.family("contexts/digits") == []
+    assert house.store.list_family("contexts/digits") == []
 
 
 def test_what_another_application_of_the_same_name_and_revision_has_learned_breaks_nothing() -> None:
     house = House()
     house.truth(Observation((1.0,), house.ask("ann")))
-    (left,) = house.store.family("contexts/digits")
+    (left,) = house.store.list_family("contexts/digits")
     house.tell(FRONTEND, Withdraw(2, "digits"))
-    house.store.write([Change(left.key, 0, left.data)])
+    house.store.write_changes([RecordChange(left.key, 0, left.data)])
     house.declare(models=("c", "d"), policy="exp4")
     assert house.standing("ann") == house.standing("ann") == {"c": (0.5, 0), "d": (0.5, 0)}
 
@@ -257,9 +257,11 @@ def test_feedback_with_inputs_whose_predictions_are_cached_is_learned_at_once() 
 
 def test_a_declaration_that_cannot_be_read_harms_no_other_and_can_be_replaced() -> None:
     store = House().store
-    store.write([Change("applications\nAAA", 0, b"\x00nonsense"), Change("applications\nBBB", 0, b"\x92\x01\x90")])
+    store.write_changes(
+        [RecordChange("applications\nAAA", 0, b"\x00nonsense"), RecordChange("applications\nBBB", 0, b"\x92\x01\x90")]
+    )
     house = House(store)
-    assert list(house.selector.registry.running) == ["digits"]
+    assert list(house.selector.registry.active) == ["digits"]
     for name in ("AAA", "BBB"):
         house.tell(FRONTEND, Declare(5, Application(name, ("a",))))
     assert [told.status for told in sent(house.selector, Applications) if told.id == 5] == [OK, OK]

@@ -187,7 +187,7 @@ def test_each_lane_counts_its_operations_its_work_and_how_long_they_waited() -> 
     assert busy == pytest.approx({"load": 0.002, "input": 0.001, "exec": 0.002, "output": 0.0009995})
     waited = {key[1]: one.sum for key, one in worker.stats.histograms.items() if key[0] == "horologe_lane_wait_seconds"}
     assert waited == {"load": ms(1), "input": ms(2), "exec": 0, "output": 500}, "a window that is not open is no wait"
-    assert not worker.telemetry
+    assert not worker.lane_metrics
 
 
 def test_an_operation_that_was_never_run_is_counted_but_was_neither_work_nor_a_wait() -> None:
@@ -198,7 +198,7 @@ def test_an_operation_that_was_never_run_is_counted_but_was_neither_work_nor_a_w
     assert lane_counts(worker) == {("exec", "TOO_LATE"): 1}
     assert not [key for key in worker.stats.values if key[0] == "horologe_lane_busy_seconds_total"]
     assert not worker.stats.histograms
-    assert not worker.telemetry
+    assert not worker.lane_metrics
 
 
 def test_an_unload_is_counted_by_its_own_name() -> None:
@@ -208,4 +208,4 @@ def test_an_unload_is_counted_by_its_own_name() -> None:
     told(worker, ms(3), CONTROLLER, Unload(10, 0, MODEL))
     told(worker, ms(4), worker.lanes, Finished(10, "unload", Status.OK, ms(3), ms(4)))
     assert lane_counts(worker) == {("load", "OK"): 1, ("unload", "OK"): 1}
-    assert not worker.telemetry
+    assert not worker.lane_metrics

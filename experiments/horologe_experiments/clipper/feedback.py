@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_experiments.clipper.feedback_process.__main__ import Found, Order
-from horologe_experiments.clipper.feedback_process.durability import Kept, compare
-from horologe_experiments.clipper.feedback_process.feedback_load import Load, Play
-from horologe_experiments.clipper.feedback_process.redis_server import Server
+from horologe_experiments.clipper.feedback_process.__main__ import Measurement, Order
+from horologe_experiments.clipper.feedback_process.durability import Durability, compare_with_store
+from horologe_experiments.clipper.feedback_process.feedback_load import FeedbackLoad, LoadSettings
+from horologe_experiments.clipper.feedback_process.redis_server import RedisServer
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_selector.settings import SelectorSettings
 
@@ -39,7 +39,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outstanding: int
     kill_after: int
     alone: bool
-    load: Load
+    load: LoadSettings
 
 
 class Feedback:
@@ -58,7 +58,10 @@ class Feedback:
                 progress(
                     (len(rows) + 2 * len(skipped)) / steps, f"{store}, {'cached' if cached else 'predicted again'}"
                 )
-                with tempfile.TemporaryDirectory(prefix="feedback-") as folder, Server(store, Path(folder)) as server:
+                with (
+                    tempfile.TemporaryDirectory(prefix="feedback-") as folder,
+                    RedisServer(store, Path(folder)) as server,
+                ):
                     if server.missing:
                         skipped.append(store)
                         break
@@ -93,10 +96,12 @@ class Feedback:
         return figure
 
 
-def _order(scene: Scene, store: str, folder: str, url: str, seed: int, cached: bool, tell: bool = False) -> Order:
+def _order(
+    scene: Scene, store: str, folder: str, url: str, seed: int, cached: bool, print_acknowledged: bool = False
+) -> Order:
     settings = SelectorSettings(store=store, state=folder, redis=url, predictions=scene.load.observations)
     core = max(os.sched_getaffinity(0))
-    return Order(scene.load, settings, seed, cached, scene.outstanding, core, scene.alone, tell)
+    return Order(scene.load, settings, seed, cached, scene.outstanding, core, scene.alone, print_acknowledged)
 
 
 def _child(order: Order) -> subprocess.Popen[bytes]:
@@ -115,18 +120,18 @@ def _child(order: Order) -> subprocess.Popen[bytes]:
     return child
 
 
-def _measured(order: Order) -> Found:
+def _measured(order: Order) -> Measurement:
     with _child(order) as child:
         text, _ = child.communicate(timeout=LIMIT_S)
         if child.returncode:
             raise RuntimeError(f"{order.settings.store}: the process ended with {child.returncode}")
-    return msgspec.json.decode(text, type=Found)
+    return msgspec.json.decode(text, type=Measurement)
 
 
-def _killed(scene: Scene, seed: int) -> Kept:
+def _killed(scene: Scene, seed: int) -> Durability:
     """kill -9 after so many acknowledgements; what it has acknowledged, against what is in its file."""
     with tempfile.TemporaryDirectory(prefix="feedback-") as folder:
-        order = _order(scene, "sqlite", folder, "", seed, cached=True, tell=True)
+        order = _order(scene, "sqlite", folder, "", seed, cached=True, print_acknowledged=True)
         acknowledged: list[int] = []
         with _child(order) as child:
             assert child.stdout
@@ -134,10 +139,10 @@ def _killed(scene: Scene, seed: int) -> Kept:
                 acknowledged.append(int(line))
                 if len(acknowledged) == scene.kill_after:
                     child.kill()
-        return compare(Play(scene.load, seed), order.settings, acknowledged)
+        return compare_with_store(FeedbackLoad(scene.load, seed), order.settings, acknowledged)
 
 
-def _row(store: str, cached: bool, found: Found) -> dict[str, Any]:
+def _row(store: str, cached: bool, found: Measurement) -> dict[str, Any]:
     return {
         "store": store,
         "cache": "yes" if cached else "no",
@@ -159,7 +164,7 @@ def _quantile_ms(values_ns: list[int], q: float) -> float:
     return round(values_ns[min(len(values_ns) - 1, int(q * len(values_ns)))] / 1e6, 2) if values_ns else 0.0
 
 
-def _bars(rows: list[dict[str, Any]], kept: Kept) -> list[Bar]:
+def _bars(rows: list[dict[str, Any]], kept: Durability) -> list[Bar]:
     bars = []
     for row in rows:
         if (row["store"], row["cache"]) == ("sqlite", "yes"):
@@ -169,7 +174,7 @@ def _bars(rows: list[dict[str, Any]], kept: Kept) -> list[Bar]:
     return [*bars, Bar("kill -9: acknowledged and lost", kept.lost, 0, "at most")]
 
 
-def _facts(scene: Scene, rows: list[dict[str, Any]], kept: Kept, skipped: list[str]) -> dict[str, str]:
+def _facts(scene: Scene, rows: list[dict[str, Any]], kept: Durability, skipped: list[str]) -> dict[str, str]:
     load = scene.load
     again = sorted(row["predict_us"] for row in rows)
     facts = {
@@ -179,7 +184,7 @@ def _facts(scene: Scene, rows: list[dict[str, Any]], kept: Kept, skipped: list[s
         "cache": "no: each prediction is made again in the same thread, by the list, by a perceptron of "
         f"{load.width}-{load.hidden}-10 in numpy: {again[len(again) // 2]} us each",
         "a_group": "contexts written, and synced, together",
-        "kill -9": f"{kept.acknowledged:,} observations had been acknowledged, {kept.kept:,} were in the file",
+        "kill -9": f"{kept.acknowledged:,} observations had been acknowledged, {kept.stored:,} were in the file",
     }
     if skipped:
         facts["not measured"] = f"{', '.join(skipped)}: no redis-server, or no package redis"

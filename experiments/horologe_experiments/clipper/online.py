@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from horologe_common.applications import Application
-from horologe_selector.core.applications.losses import loss_of
+from horologe_selector.core.applications.losses import find_loss
 from horologe_selector.policies import make_policy
-from horologe_selector.policy import Ballot
+from horologe_selector.policy import RowPredictions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def serve(
 ) -> Answers:
     """Answer them in turn, with feedback on each before the next; a state for each context, if there are any."""
     application = Application("online", requests.models, policy=policy, settings=dict(settings or {}))
-    one, loss, chance = make_policy(application), loss_of(application, {}), Random(seed)
+    one, loss, chance = make_policy(application), find_loss(application, {}), Random(seed)
     states: dict[int, Any] = {}
     wrong, confidences = [], []
     for values, truth, context in zip(
@@ -61,7 +61,7 @@ def serve(
         state = states[context] if context in states else one.init()
         selection = one.select(state, chance)
         predicted = dict(zip(requests.models, values, strict=True))
-        ballot = Ballot({model: predicted[model] for model in selection.models}, {})
+        ballot = RowPredictions({model: predicted[model] for model in selection.models}, {})
         value, confidence = one.combine(state, ballot)
         losses = {model: loss(truth, prediction) for model, prediction in ballot.predictions.items()}
         states[context] = one.observe(state, selection, losses)

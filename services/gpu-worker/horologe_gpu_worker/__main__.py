@@ -1,4 +1,4 @@
-"""`horologe-gpu-worker`: one worker process for one device: model store -> core -> lanes."""
+"""`horologe-gpu-worker`: one worker process for one device. Connects model store, worker core and lanes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horologe_common.status import HorologeError
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.execution.executors import Executors
 from horologe_gpu_worker.repository.modelstore import ModelStore
-from horologe_gpu_worker.settings import WorkerSettings, place_of
+from horologe_gpu_worker.settings import WorkerSettings, device_config
 
 if TYPE_CHECKING:
     from horologe_common.transport.reactor import Reactor
@@ -22,7 +22,7 @@ def main() -> None:
     links = service.links(settings.name)
     address = links.address("worker", settings.name)
     try:
-        store = ModelStore(Path(settings.repository), Path(settings.cache), place=place_of(settings))
+        store = ModelStore(Path(settings.repository), Path(settings.cache), device=device_config(settings))
         reports = store.scan()
     except HorologeError as error:
         raise SystemExit(f"horologe-gpu-worker: {error.reason}") from error
@@ -30,7 +30,7 @@ def main() -> None:
     worker = Worker(address, settings, reports, executors.inline_io)
 
     def attach(reactor: Reactor) -> None:
-        """What the worker puts out for its lanes goes to the threads; what they finish comes back as messages."""
+        """Send the core's operations to the lane threads, and post their results to the core as messages."""
         reactor.attach(worker.lanes, executors.deliver)
         executors.start(reactor.post, reactor.post_threadsafe)
 

@@ -1,4 +1,4 @@
-"""The interface of whatever computes: a runtime opens models, an opened model runs batches."""
+"""Runtime interface: a runtime opens models, and an open model runs batches."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec
-    from horologe_gpu_worker.execution.io_cache import Workspace
+    from horologe_gpu_worker.execution.workspace import Workspace
 
 
-class Place(NamedTuple):
-    """Where a worker's models live."""
+class DeviceConfig(NamedTuple):
+    """Device and memory of a worker's models."""
 
     device: str = "cpu"
-    """`cuda`, `cuda:1`, …; anything else is a name for the host's processor."""
+    """`cuda`, `cuda:1`, …; any other text is a name for the CPU."""
     pages: int = 256
-    """Pages of 16 MiB for weights, over all shares."""
+    """Number of 16 MiB pages for weights, summed over all shares."""
     io_bytes: int = 64 << 20
-    """Room on the device for inputs and outputs that wait between lanes."""
+    """Bytes of device memory for inputs and outputs that wait between lanes."""
 
     @property
     def cuda(self) -> int | None:
-        """Number of the CUDA device; None where it is none. Raises ValueError for `cuda:` and no number."""
+        """Number of the CUDA device; None for the CPU. Raises ValueError for `cuda:` without a number."""
         kind, _, number = self.device.partition(":")
         if kind != "cuda":
             return None
@@ -35,7 +35,7 @@ class Place(NamedTuple):
         return int(number or 0)
 
 
-HOST = Place()
+HOST_DEVICE = DeviceConfig()
 
 
 class OpenModel(Protocol):
@@ -48,53 +48,53 @@ class OpenModel(Protocol):
         """
 
     def close(self) -> None:
-        """Free what the model holds."""
+        """Free the model's memory."""
 
 
-class Slot(Protocol):
-    """Inputs and outputs of one batch on their way through the lanes; its memory is free when nobody holds it."""
+class BatchSlot(Protocol):
+    """Memory of one batch that passes through the lanes. Freed with the last reference to the slot."""
 
     space: Workspace
-    """Host memory that the device copies from: where INPUT builds the batch."""
+    """Host memory in which INPUT builds the batch and from which the device copies it."""
     device_ns: int
-    """How long the device computed, after EXEC."""
+    """Compute time in ns measured by the device, after EXEC."""
 
 
 @runtime_checkable
-class Staging(Protocol):
-    """An open model on a device with memory of its own: INPUT, EXEC and OUTPUT are lanes, and run side by side."""
+class StagedModel(Protocol):
+    """An open model on a device with its own memory. INPUT, EXEC and OUTPUT are lanes and run in parallel."""
 
-    def slot(self, batch_size: int) -> Slot:
-        """Room for a batch. Raises `ModelFailed` where all of it is taken."""
+    def slot(self, batch_size: int) -> BatchSlot:
+        """Allocate the memory of a batch. Raises `ModelFailed` if too little is free."""
 
     def stage(self, slot: Any, inputs: Mapping[str, NDArray[Any]]) -> None:
-        """INPUT: copy the batch, which was built in `slot.space`, to the device."""
+        """INPUT: copy the batch, built in `slot.space`, to the device."""
 
     def execute(self, batch_size: int, slot: Any) -> None:
         """EXEC: run the batch. Raises `ModelFailed`."""
 
     def fetch(self, batch_size: int, slot: Any) -> Mapping[str, NDArray[Any]]:
-        """OUTPUT: copy the outputs back. Needs nothing of the model's weights."""
+        """OUTPUT: copy the outputs to the host. The model may be unloaded already."""
 
 
 @runtime_checkable
-class Prepares(Protocol):
-    """A runtime that does once, when the repository is read, what no LOAD should wait for (warm-up, capture)."""
+class PreparesModels(Protocol):
+    """A runtime that prepares a model once, when the repository is scanned, so that LOAD is fast (warm-up, capture)."""
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
-        """Have the model ready to be loaded. Blocking. Raises `InvalidModel` or `ModelFailed`."""
+        """Prepare the model for loading. Blocking. Raises `InvalidModel` or `ModelFailed`."""
 
 
 class Runtime(Protocol):
-    """Opens models of one kind. `inline_io`: INPUT and OUTPUT need no lane of their own (host memory)."""
+    """Opens models of one kind. If `inline_io` is True, INPUT and OUTPUT are part of EXEC (host memory)."""
 
     inline_io: bool
 
     def inspect(self, folder: Path) -> ModelSpec:
-        """The signature of `<repository>/<name>/<version>` with its `model.toml`.
+        """Return the spec of `<repository>/<name>/<version>` from its files and `model.toml`.
 
         Raises `InvalidModel` naming file, field, got and wanted.
         """
 
     def open(self, spec: ModelSpec, folder: Path) -> OpenModel:
-        """Read the model into memory and warm every batch size. Blocking; runs on the LOAD lane."""
+        """Read the model into memory and run every batch size once. Blocking; runs on the LOAD lane."""

@@ -1,4 +1,4 @@
-"""`horologe-profiler`: the profiler in a process of its own, with the file it keeps what it has learned in."""
+"""`horologe-profiler`: the profiler process. Connects the profiler core and its state file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from horologe_common.service.log import logger
 from horologe_common.service.service import Service
 from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.settings import ProfilerSettings
-from horologe_profiler.state_file import Store
+from horologe_profiler.state_file import StateFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,13 +25,13 @@ def main() -> None:
     settings = service.settings(ProfilerSettings, "profiler")
     links = service.links(settings.name)
     core = Profiler(links.address("profiler", settings.name), settings)
-    store = Store(settings.state, settings.name)
-    if known := store.load():
-        core.restore(monotonic_ns(), *known)
-        log.info("remembered", parts=len(core.memory), minutes_ago=round(known[1] / 60e9, 1))
+    store = StateFile(settings.state, settings.name)
+    if saved := store.load():
+        core.restore(monotonic_ns(), *saved)
+        log.info("state restored", keys=len(core.measurements), age_minutes=round(saved[1] / 60e9, 1))
 
     def attach(reactor: Reactor) -> None:
-        """A few milliseconds for the largest state: nobody waits for this loop."""
+        """Write the state file on the event loop's thread: a few milliseconds for the largest state."""
 
         def deliver(message: Any, buffers: Sequence[Buffer]) -> None:
             store.save(message)

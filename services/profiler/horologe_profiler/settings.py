@@ -1,4 +1,4 @@
-"""Settings of the profiler."""
+"""Settings of the profiler: the table `[profiler]`."""
 
 import msgspec
 
@@ -6,35 +6,36 @@ from horologe_common.clock import ms, s
 
 
 class ProfilerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is learned of execution times, from how much, and at which price."""
+    """Which execution times are measured, and how much device time that may take."""
 
     name: str = "0"
-    """There is one profiler."""
+    """Instance name. A cluster has one profiler."""
     state: str = ".cache/horologe"
-    """Folder for what has been learned; empty: it is forgotten at a restart."""
+    """Folder of the state file. Empty: measurements are lost at a restart."""
     busy_share: float = 0.05
-    """Part of one device's time that runs of samples may take, on average."""
+    """Share of one device's time that profiling runs may use, on average."""
     busy_burst_ns: int = s(1)
-    """Of a device's time, so much at once where nothing was run before: at first all is unknown."""
+    """Device time that may be used at once after a period without runs. At the start nothing has been measured yet."""
     in_flight: int = 2
-    """Runs under way at once, at most one of each model."""
+    """Maximum number of runs in flight; at most one of each model."""
     budget_ns: int = s(10)
-    """A run that does not come to its turn by then is given up."""
-    longest_ns: int = ms(100)
-    """Larger batches than one row are tried while they are expected to take at most this."""
-    enough: int = 20
-    """Until so many rows of a model, an application and a range of lengths were run, each sample is taken."""
-    steady_ns: int = s(10)
-    """From then on, one of them this often."""
-    batches_ns: int = s(60)
-    """How often a row of a model is also run repeated, in batches, to learn what does not grow with the batch."""
+    """Deadline of a run, relative to its submission. Later it is given up."""
+    batch_time_max_ns: int = ms(100)
+    """Maximum expected time of a batch of more than one row that the profiler runs."""
+    initial_runs: int = 20
+    """Number of times below which every sample of a model, application and range of lengths runs."""
+    rerun_interval_ns: int = s(10)
+    """After `initial_runs`, interval between two runs of the same model, application and range of lengths."""
+    batch_interval_ns: int = s(60)
+    """Interval at which a row of a model also runs repeated, in batches, to measure c0 (ORLOJ, eq. 3)."""
     window: int = 128
-    """Times remembered of each model, application and range of lengths."""
+    """Maximum number of times kept of each model, application and range of lengths."""
     window_ns: int = s(1800)
-    """Older ones are forgotten, but for the last five."""
+    """Maximum age of a time. The newest five are kept at any age."""
     keys_max: int = 1024
-    """Models x applications x ranges of lengths; beyond, what was sampled the longest ago is forgotten."""
+    """Maximum number of (model, application, range of lengths) keys. Beyond it the least recently sampled is dropped.
+    """
     staging_bytes: int = 64 << 20
-    """Inputs of samples that wait; more are dropped."""
-    publish_ns: int = s(2)
-    """What has changed is told the controller, and kept in `state`, this often at most."""
+    """Maximum bytes of the inputs of queued samples. Samples beyond it are dropped."""
+    publish_interval_ns: int = s(2)
+    """Minimum interval between two publications to the controller and writes of the state file."""

@@ -2,7 +2,7 @@
 
 from horologe_common.service.service import Service
 from horologe_common.service.settings import SettingsError
-from horologe_selector.bootstrap import Hosting
+from horologe_selector.bootstrap import HostedSelector
 from horologe_selector.settings import SelectorSettings
 
 
@@ -11,7 +11,7 @@ def main() -> None:
     settings = service.settings(SelectorSettings, "selector")
     links = service.links(settings.name)
     try:
-        selector = Hosting(links, settings)
+        selector = HostedSelector(links, settings)
     except SettingsError as error:
         raise SystemExit(f"horologe-selector: {error.reason}") from error
     service.run([selector.core], links, prepare=selector.attach)

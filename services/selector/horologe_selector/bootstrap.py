@@ -1,4 +1,4 @@
-"""A selector with all it needs from the process around it: chance, the operator's losses, the thread of its store."""
+"""Construction of a selector in its process: random source, the operator's losses, state store and its thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horologe_common.service.settings import SettingsError
 from horologe_selector.core.applications.losses import LOSSES
 from horologe_selector.core.selector import Selector
 from horologe_selector.stores import open_store
-from horologe_selector.stores.store_writer import Keeper
+from horologe_selector.stores.store_writer import StoreWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,44 +21,45 @@ if TYPE_CHECKING:
     from horologe_selector.settings import SelectorSettings
 
 
-class Hosting:
-    """Raises `SettingsError` where the store cannot be opened or a loss is not there. `close` saves what waits."""
+class HostedSelector:
+    """Selector core with its open store. Raises `SettingsError` if the store cannot be opened or a loss is missing."""
 
     def __init__(self, links: Links, settings: SelectorSettings) -> None:
-        losses = losses_of(settings.losses)
+        losses = load_losses(settings.losses)
         self._store = open_store(settings)
         address = links.address("selector", settings.name)
         self.core = Selector(address, settings, random.Random(), losses, self._store.shared)
-        self._keeper: Keeper | None = None
+        self._writer: StoreWriter | None = None
 
     def attach(self, reactor: Reactor) -> None:
-        """Start the thread, between the core and its store."""
+        """Start the store writer and connect it to the core."""
         core, settings = self.core, self.core.settings
 
         def post(reply: Any) -> None:
             reactor.post_threadsafe(core.store, core.address, reply)
 
-        self._keeper = Keeper(self._store, post, settings.store_queue, settings.store_pause_ns)
-        self._keeper.start()
-        reactor.attach(core.store, self._keeper.deliver)
+        self._writer = StoreWriter(self._store, post, settings.store_queue, settings.store_retry_ns)
+        self._writer.start()
+        reactor.attach(core.store, self._writer.deliver)
 
     def close(self) -> None:
-        if self._keeper is not None:
-            self._keeper.stop()
+        """Write what is queued, then close the store."""
+        if self._writer is not None:
+            self._writer.stop()
 
 
-def losses_of(named: Sequence[str]) -> dict[str, Loss]:
-    """Functions by the names that applications call them, from `NAME=MODULE:FUNCTION`. Raises `SettingsError`."""
-    found: dict[str, Loss] = {}
-    for text in named:
-        name, _, place = text.partition("=")
-        module, _, function = place.partition(":")
+def load_losses(entries: Sequence[str]) -> dict[str, Loss]:
+    """Import loss functions from entries `NAME=MODULE:FUNCTION`. Return them by name. Raises `SettingsError`."""
+    losses: dict[str, Loss] = {}
+    for entry in entries:
+        name, _, path = entry.partition("=")
+        module, _, function = path.partition(":")
         if name in LOSSES:
-            raise SettingsError(f"setting selector.losses: got {text!r}, wanted another name: {name} is built in")
+            raise SettingsError(f"setting selector.losses: got {entry!r}, wanted another name: {name} is built in")
         try:
-            found[name] = getattr(importlib.import_module(module), function)
+            losses[name] = getattr(importlib.import_module(module), function)
         except (ImportError, AttributeError, ValueError) as error:
             raise SettingsError(
-                f"setting selector.losses: got {text!r}, wanted NAME=MODULE:FUNCTION: {error}"
+                f"setting selector.losses: got {entry!r}, wanted NAME=MODULE:FUNCTION: {error}"
             ) from error
-    return found
+    return losses

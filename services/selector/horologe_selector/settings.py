@@ -6,42 +6,45 @@ from horologe_common.clock import ms, s
 
 
 class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Caching, and how long to remember; what is learned from feedback, and where that is kept."""
+    """Prediction cache, state store, contexts and feedback."""
 
     name: str = "0"
-    """Number of this selector among several."""
+    """Instance name of this selector; it must be unique among the selectors."""
     cache_bytes: int = 64 << 20
-    """Prediction cache, keys and bookkeeping included."""
+    """Size limit of the prediction cache, with its keys and bookkeeping."""
     cache_ttl_ns: int = s(60)
-    """How long a cached prediction is served, unless its model says otherwise."""
+    """Time to live of a cached prediction, unless the model sets its own."""
     store: str = "sqlite"
-    """Where applications and what they have learned are kept: memory (forgotten at a restart), sqlite (a file in
-    `state`, of this selector alone) or redis (shared by several)."""
+    """Store of applications and their learned states: `memory` (lost at a restart), `sqlite` (a file in `state`, for
+    one selector) or `redis` (shared by several selectors)."""
     state: str = ".cache/horologe"
-    """Folder of SQLite's file, `selector-NAME.sqlite`."""
+    """Folder of the SQLite file `selector-NAME.sqlite`."""
     redis: str = "redis://127.0.0.1:6379/0"
-    """URL of the Redis; also `rediss://` and `unix://`. What it acknowledges is only durable with `appendonly yes` and
-    `appendfsync always`."""
+    """URL of Redis: `redis://`, `rediss://` or `unix://`. Acknowledged feedback is durable only if Redis runs with
+    `appendonly yes` and `appendfsync always`."""
     store_timeout_ns: int = s(1)
-    """What is not done by then, the store is away."""
-    store_pause_ns: int = ms(500)
-    """A store that is away is tried again this often."""
+    """Timeout of one operation on the store; after it the store counts as unavailable."""
+    store_retry_ns: int = ms(500)
+    """Interval between attempts to reach an unavailable store."""
     store_queue: int = 10_000
-    """Messages that may wait for the store."""
+    """Maximum number of messages queued for the store."""
     applications: int = 1000
-    """That may be declared."""
+    """Maximum number of declared applications."""
     contexts_memory: int = 20_000
-    """States held in memory, of all applications, a kilobyte each; the others are read from the store when they are
-    asked for."""
-    context_read_ns: int = ms(20)
-    """How long a state is waited for. A request whose state is not there by then is that of a new context."""
+    """Maximum number of context states in memory, for all applications; each takes about 1 kB. Other states are read
+    from the store when a request needs them."""
+    context_read_timeout_ns: int = ms(20)
+    """Timeout for reading a context's state from the store. After it the request uses the state of a new context."""
     context_refresh_ns: int = s(1)
-    """A state that other selectors may have changed is read again, beside, when it was read so long ago."""
+    """Maximum age of a state in memory that other selectors may have changed. An older one is read again in the
+    background."""
     predictions: int = 100_000
-    """Answers of applications that feedback can name; the oldest are forgotten."""
+    """Number of latest application answers that feedback can refer to by `prediction_id`."""
     unsaved: int = 10_000
-    """Observations that may wait to be saved or predicted again; feedback beyond is refused."""
-    feedback_ns: int = s(5)
-    """Feedback that is not saved by then is answered LOST; it may have been, and can be sent again."""
+    """Maximum number of observations waiting to be saved or predicted again. Further feedback is refused."""
+    feedback_timeout_ns: int = s(5)
+    """Timeout for saving feedback. After it the feedback is answered LOST: it may have been saved, and can be sent
+    again."""
     losses: tuple[str, ...] = ()
-    """Losses that applications may name beside the built-in ones, `NAME=MODULE:FUNCTION`: of (truth, value), 0 to 1."""
+    """Additional losses that applications can name, as `NAME=MODULE:FUNCTION`. The function gets (truth, value) and
+    returns a loss from 0 to 1."""

@@ -1,7 +1,7 @@
-"""What a state store is: records under keys, replaced only by those who have read them. Implementations: stores/.
+"""Interface of a state store: versioned records under keys, with compare-and-set writes. Implementations: `stores/`.
 
-Blocking; a thread of its own calls it (keeper.py), so that the selector's loop never waits. What the core and that
-thread tell each other are the messages below, which never cross a socket.
+Stores block. A thread of its own calls them (`stores/store_writer.py`), so the selector's loop never waits. The core
+and that thread exchange the messages at the end of this module; these never cross a socket.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ if TYPE_CHECKING:
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """`version` is at least 1 and grows with every write to the store: no key ever has the same one twice, not even if
-    it was deleted in between, and what was written the longest ago has the least."""
+    """Stored bytes with their version.
+
+    Versions are at least 1 and grow with every write to the store, so a key never gets the same version twice, even
+    if it was deleted in between. The record written longest ago has the smallest version.
+    """
 
     key: str
     version: int
     data: bytes
     whole: ClassVar[bool] = True
-    """As all of what is kept here: recorded as it is (snapshot.py)."""
+    """Snapshots keep all bytes (recording/snapshot.py)."""
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
-    """Replace version `version` of this key (0: there is none); `data` None deletes it."""
+class RecordChange(msgspec.Struct, frozen=True, gc=False):
+    """Compare-and-set: replace version `version` of this key (0: no record yet). `data` None deletes the record."""
 
     key: str
     version: int
@@ -34,72 +37,82 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     whole: ClassVar[bool] = True
 
 
-class Away(Exception):
-    """The store cannot be reached or written. What was to be written may have been, if the answer alone was lost."""
+class StoreUnavailable(Exception):
+    """The store cannot be reached or written. A write may have succeeded if only its reply was lost."""
 
 
 class StateStore(Protocol):
-    """All methods raise `Away`. Keys are texts; those of a family share what is in front of the first newline."""
+    """All methods raise `StoreUnavailable`. A key is `family\\nname`; its family is the part before the newline."""
 
     shared: bool
-    """Whether other selectors may write to it too."""
+    """True if other selectors may write to this store."""
     name: str
-    """Where it is, for the log."""
+    """Location, for the log."""
 
-    def read(self, keys: Sequence[str]) -> list[Record | None]:
-        """As they are now; None where there is none."""
+    def read_records(self, keys: Sequence[str]) -> list[Record | None]:
+        """Return the present record of each key; None for a key without a record."""
 
-    def write(self, changes: Sequence[Change]) -> list[int | Record]:
-        """One transaction, durable on return, in which each stands or falls on its own: the new version where it was
-        done (0: deleted), else the record that is there instead (its version 0, if there is none)."""
+    def write_changes(self, changes: Sequence[RecordChange]) -> list[int | Record]:
+        """Apply the changes in one transaction that is durable on return; each succeeds or fails on its own.
 
-    def family(self, name: str) -> list[Record]:
-        """All records whose key begins with `name` and a newline."""
+        Return for each change its new version (0: deleted), or on a conflict the present record. Where no record is
+        present, that is one with version 0.
+        """
 
-    def trim(self, name: str, limit: int) -> int:
-        """Delete those of a family written the longest ago, down to `limit`; how many."""
+    def list_family(self, name: str) -> list[Record]:
+        """Return all records of a family."""
+
+    def trim_family(self, name: str, limit: int) -> int:
+        """Delete the records of a family that were written longest ago, down to `limit`. Return how many."""
 
     def close(self) -> None: ...
 
 
-class Read(msgspec.Struct, frozen=True):
-    """Core to keeper; answered by `Found` with the same keys."""
+class ReadRecords(msgspec.Struct, frozen=True):
+    """Core to store writer: read these records. The reply is `RecordsRead` with the same keys."""
 
     keys: tuple[str, ...]
 
 
-class Found(msgspec.Struct, frozen=True):
+class RecordsRead(msgspec.Struct, frozen=True):
+    """Reply to `ReadRecords`; `records` is None if the store is unavailable."""
+
     keys: tuple[str, ...]
     records: list[Record | None] | None
-    """None: the store is away."""
 
 
-class Write(msgspec.Struct, frozen=True):
-    """Core to keeper; answered by `Written`."""
+class WriteRecords(msgspec.Struct, frozen=True):
+    """Core to store writer: apply these changes. The reply is `RecordsWritten`."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[RecordChange, ...]
 
 
-class Written(msgspec.Struct, frozen=True):
-    changes: tuple[Change, ...]
+class RecordsWritten(msgspec.Struct, frozen=True):
+    """Reply to `WriteRecords`, with the results of `StateStore.write_changes`.
+
+    `results` is None if the store is unavailable; then it is unknown whether any change was written.
+    """
+
+    changes: tuple[RecordChange, ...]
     results: list[int | Record] | None
-    """As `write` returns. None: the store is away, and nothing of it is known to be kept."""
     reason: str = ""
 
 
-class List(msgspec.Struct, frozen=True):
-    """Core to keeper; answered by `Listed`."""
+class ListFamily(msgspec.Struct, frozen=True):
+    """Core to store writer: list a family. The reply is `FamilyListed`."""
 
     family: str
 
 
-class Listed(msgspec.Struct, frozen=True):
+class FamilyListed(msgspec.Struct, frozen=True):
+    """Reply to `ListFamily`; `records` is None if the store is unavailable."""
+
     family: str
     records: list[Record] | None
 
 
-class Trim(msgspec.Struct, frozen=True):
-    """Core to keeper; not answered. Limit 0 deletes the family."""
+class TrimFamily(msgspec.Struct, frozen=True):
+    """Core to store writer: delete the oldest records of a family, down to `limit` (0: all). There is no reply."""
 
     family: str
     limit: int

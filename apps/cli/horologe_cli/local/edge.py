@@ -10,7 +10,7 @@ from horologe_frontend.digest import digest
 from horologe_frontend.http.server import http_endpoint
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.settings import FrontendSettings
-from horologe_selector.bootstrap import Hosting
+from horologe_selector.bootstrap import HostedSelector
 from horologe_selector.settings import SelectorSettings
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     links = service.links(settings.name, settings.clients)
     frontend = Frontend(links.address("frontend", settings.name), settings, digest)
     try:
-        selector = Hosting(links, service.settings(SelectorSettings, "selector"))
+        selector = HostedSelector(links, service.settings(SelectorSettings, "selector"))
     except SettingsError as error:
         raise SystemExit(f"horologe-edge: {error.reason}") from error
     controller_settings = service.settings(ControllerSettings, "controller")

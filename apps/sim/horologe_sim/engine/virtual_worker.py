@@ -117,7 +117,7 @@ class Device:
                 self._go(runner)
             case Abort():
                 runner = self._runner(message)
-                if operation := runner.lane.abort(message.action_id):
+                if operation := runner.lane.remove_operation(message.action_id):
                     self._end(not_run(operation, Status.CANCELLED, self.process.now_ns))
 
     def _runner(self, message: Operation | Abort) -> Runner:
@@ -132,9 +132,9 @@ class Device:
         if runner.busy:
             return
         now_ns = self.process.now_ns
-        while (late := runner.lane.expired(now_ns)) is not None:
+        while (late := runner.lane.pop_expired(now_ns)) is not None:
             self._end(not_run(late, Status.TOO_LATE, now_ns))
-        todo = runner.lane.next(now_ns)
+        todo = runner.lane.pop_startable(now_ns)
         if isinstance(todo, Operation):
             runner.busy = True
             begun = self._begin(todo, now_ns)

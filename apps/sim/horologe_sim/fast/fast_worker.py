@@ -11,7 +11,7 @@ from horologe_common.clock import NEVER_NS
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Result
 from horologe_gpu_worker.core.lanes import Lane, Operation
-from horologe_gpu_worker.core.pages import PageCache
+from horologe_gpu_worker.core.residency import PageCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,9 +91,9 @@ class LeanDevice:
         """Begin, one after the other, what begins up to `until_ns`."""
         while run.clock_ns <= until_ns:
             now_ns = run.clock_ns
-            while (late := run.lane.expired(now_ns)) is not None:
+            while (late := run.lane.pop_expired(now_ns)) is not None:
                 self._end(now_ns, now_ns, self._actions[late.action_id], Status.TOO_LATE)
-            todo = run.lane.next(now_ns)
+            todo = run.lane.pop_startable(now_ns)
             if todo is None:
                 return
             if isinstance(todo, Operation):

@@ -14,9 +14,9 @@ from horologe_gpu_worker.core.worker import Worker
 from horologe_profiler.core.profiler import Profiler
 from horologe_selector.core.applications import registry
 from horologe_selector.core.selector import Selector
-from horologe_selector.store import Change
-from horologe_selector.stores.memory import Memory
-from horologe_selector.stores.store_writer import serve
+from horologe_selector.store import RecordChange
+from horologe_selector.stores.memory import MemoryStore
+from horologe_selector.stores.store_writer import execute_messages
 from horologe_sim.engine.network import Network
 from horologe_sim.engine.simulated_clients import BEST_EFFORT_NS, Asker, Client, Submitter
 from horologe_sim.engine.virtual_worker import Device, Meter
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer, Core
-    from horologe_profiler.core.measurements import Kept
+    from horologe_profiler.core.measurements import ProfilerState
     from horologe_sim.engine.simulated_process import Process
     from horologe_sim.report.report import Report
     from horologe_sim.scenario.scenario import Fault, Scenario
@@ -48,9 +48,9 @@ class SimulatedCluster:
         self.world = World(Network(scenario.network, scenario.seed), wire=scenario.wire)
         self.meters: dict[str, Meter] = {}
         self.devices: dict[str, Device] = {}
-        self.store = Memory()
+        self.store = MemoryStore()
         """The selector's, which outlives it."""
-        self.profiler_state: tuple[int, Kept] | None = None
+        self.profiler_state: tuple[int, ProfilerState] | None = None
         """What the profiler keeps on disk, and since when."""
         self.begin_ns = self.world.now_ns + scenario.settle_ns
         self.end_ns = self.begin_ns + scenario.duration_ns
@@ -66,8 +66,8 @@ class SimulatedCluster:
             self.meters[name] = Meter()
             self._add(name, self._worker(number))
         for one in scenario.applications:
-            record = msgspec.msgpack.encode(registry.Kept(1, [one]))
-            self.store.write([Change(f"{registry.FAMILY}\n{one.name}", 0, record)])
+            record = msgspec.msgpack.encode(registry.StoredDeclarations(1, [one]))
+            self.store.write_changes([RecordChange(f"{registry.FAMILY}\n{one.name}", 0, record)])
         for fault in scenario.faults:
             self.world.events.schedule(self.begin_ns + fault.at_ns, self._fault, fault)
 
@@ -156,7 +156,7 @@ class SimulatedCluster:
         core = Selector(process.address("selector"), self.scenario.selector, random.Random(self.scenario.seed))
 
         def keep(message: Any, buffers: Sequence[Buffer]) -> None:
-            for reply in serve(self.store, [message]):
+            for reply in execute_messages(self.store, [message]):
                 process.post(core.store, core.address, reply)
 
         process.attach(core.store, keep)
@@ -170,13 +170,13 @@ class SimulatedCluster:
         assert self.scenario.profiler
         core = Profiler(process.address("profiler"), self.scenario.profiler)
         if self.profiler_state is not None:
-            saved_ns, kept = self.profiler_state
-            core.restore(process.now_ns, kept, self.world.now_ns - saved_ns)
+            saved_ns, state = self.profiler_state
+            core.restore(process.now_ns, state, self.world.now_ns - saved_ns)
 
-        def keep(kept: Kept, buffers: Sequence[Buffer]) -> None:
-            self.profiler_state = self.world.now_ns, kept
+        def store_state(state: ProfilerState, buffers: Sequence[Buffer]) -> None:
+            self.profiler_state = self.world.now_ns, state
 
-        process.attach(core.store, keep)
+        process.attach(core.store, store_state)
         return core
 
     def _client(self, process: Process) -> Core:

@@ -1,4 +1,4 @@
-"""A process with the half in it: reads an `Order` from standard input, and writes what it has found, or acknowledged.
+"""The process of the feedback experiment: reads an `Order` from standard input and writes a `Measurement`.
 
 python -m horologe_experiments.clipper.feedback_process < order.json
 """
@@ -14,48 +14,53 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.status import Status
-from horologe_experiments.clipper.feedback_process.feedback_load import Load, Play
-from horologe_experiments.clipper.feedback_process.harness import Half
+from horologe_experiments.clipper.feedback_process.feedback_load import FeedbackLoad, LoadSettings
+from horologe_experiments.clipper.feedback_process.harness import FeedbackProcess
 from horologe_selector.settings import SelectorSettings
 
 if TYPE_CHECKING:
     from horologe_common.wire import Acknowledged
 
 OK = int(Status.OK)
+TIMED_PREDICTIONS = 20
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    load: Load
+    """What to measure."""
+
+    load: LoadSettings
     settings: SelectorSettings
     seed: int
     cached: bool
     outstanding: int
-    """Lists that wait for their acknowledgement at a time."""
+    """Lists in flight at a time."""
     core: int
-    """To run on, keeper and all; -1: any."""
+    """Processor core for all threads; -1: any."""
     alone: bool = False
-    """At real-time priority where that is permitted: other programs do not share the core."""
-    tell: bool = False
-    """Write the number of each list that is acknowledged, one a line, at once."""
+    """Use real-time priority if that is permitted: other programs do not share the core."""
+    print_acknowledged: bool = False
+    """Print the number of each acknowledged list, one a line, at once."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class Measurement(msgspec.Struct, frozen=True):
+    """What was measured."""
+
     seconds: float
     observations: int
     not_ok: int
     took_ns: list[int]
-    """From the packet of each list to that of its acknowledgement."""
+    """Time from the packet of each list to its acknowledgement, sorted."""
     cpu_s: float
     groups: int
     changes: int
     write_ns: list[int]
     predict_ns: float
-    """A prediction of one stub model, measured by itself."""
+    """Time of a prediction by one stub model, measured alone."""
     bytes_resident: int
 
 
-class Meter:
-    """When each list was sent and acknowledged."""
+class AcknowledgementMeter:
+    """The time from each list to its acknowledgement."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -63,11 +68,11 @@ class Meter:
         self.took_ns: dict[int, int] = {}
         self.not_ok = 0
 
-    def told(self, message: Acknowledged) -> None:
-        """An acknowledgement."""
+    def record_acknowledgement(self, message: Acknowledged) -> None:
+        """Record an acknowledgement, and print its number if the order asks for that."""
         self.took_ns[message.id] = time.perf_counter_ns() - self.sent_ns[message.id]
         self.not_ok += sum(status != OK for status in message.statuses)
-        if self.order.tell and not any(message.statuses):
+        if self.order.print_acknowledged and not any(message.statuses):
             os.write(1, b"%d\n" % message.id)
 
 
@@ -78,60 +83,61 @@ def main() -> None:
     if order.alone:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    play = Play(order.load, order.seed)
-    meter = Meter(order)
-    half = Half(play, order.settings, meter.told)
-    half.remember(order.cached)
-    packets = list(play.lists(inputs=not order.cached))
+    load = FeedbackLoad(order.load, order.seed)
+    meter = AcknowledgementMeter(order)
+    process = FeedbackProcess(load, order.settings, meter.record_acknowledgement)
+    process.record_answers(order.cached)
+    packets = list(load.lists(inputs=not order.cached))
     first = order.load.unmeasured // order.load.list
-    half.start()
-    _run(half, meter, packets[:first], 0)
+    process.start()
+    _send_lists(process, meter, packets[:first], 0)
     meter.took_ns.clear()
-    half.store.groups.clear()
+    process.store.groups.clear()
     begin, cpu = time.perf_counter(), time.process_time()
-    _run(half, meter, packets[first:], first)
+    _send_lists(process, meter, packets[first:], first)
     seconds, cpu_s = time.perf_counter() - begin, time.process_time() - cpu
-    found = Found(
+    groups = process.store.groups
+    measurement = Measurement(
         seconds,
         order.load.observations - first * order.load.list,
         meter.not_ok,
         sorted(meter.took_ns.values()),
         cpu_s,
-        len(half.store.groups),
-        sum(count for count, _ in half.store.groups),
-        sorted(took_ns for _, took_ns in half.store.groups),
-        _predict_ns(play),
-        _resident(),
+        len(groups),
+        sum(count for count, _ in groups),
+        sorted(took_ns for _, took_ns in groups),
+        _time_prediction_ns(load),
+        _bytes_resident(),
     )
-    half.contexts.check()
-    half.feedback.check()
-    half.keeper.stop()
-    if not order.tell:
-        sys.stdout.buffer.write(msgspec.json.encode(found))
+    process.core.contexts.check()
+    process.core.feedback.check()
+    process.store_writer.stop()
+    if not order.print_acknowledged:
+        sys.stdout.buffer.write(msgspec.json.encode(measurement))
 
 
-def _run(half: Half, meter: Meter, packets: list[bytes], first: int) -> None:
-    """Keep so many lists outstanding until all are acknowledged."""
+def _send_lists(process: FeedbackProcess, meter: AcknowledgementMeter, packets: list[bytes], first: int) -> None:
+    """Keep `outstanding` lists in flight until all are acknowledged."""
     outstanding, sent = meter.order.outstanding, 0
     before = len(meter.took_ns)
-    while (done := len(meter.took_ns) - before) < len(packets):
-        if sent < len(packets) and sent - done < outstanding:
+    while (acknowledged := len(meter.took_ns) - before) < len(packets):
+        if sent < len(packets) and sent - acknowledged < outstanding:
             meter.sent_ns[first + sent] = time.perf_counter_ns()
-            half.tell(packets[sent])
+            process.handle_packet(packets[sent])
             sent += 1
         else:
-            half.wait()
+            process.handle_store_replies()
 
 
-def _predict_ns(play: Play) -> float:
-    places = list(range(min(play.load.list, play.load.inputs)))
+def _time_prediction_ns(load: FeedbackLoad) -> float:
+    places = list(range(min(load.settings.list, load.settings.inputs)))
     begin_ns = time.perf_counter_ns()
-    for _ in range(20):
-        play.predict(places)
-    return (time.perf_counter_ns() - begin_ns) / (20 * len(places) * len(play.models))
+    for _ in range(TIMED_PREDICTIONS):
+        load.predict(places)
+    return (time.perf_counter_ns() - begin_ns) / (TIMED_PREDICTIONS * len(places) * len(load.models))
 
 
-def _resident() -> int:
+def _bytes_resident() -> int:
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 

@@ -1,57 +1,61 @@
-"""After a kill: whether everything that was acknowledged is in the file."""
+"""Durability after a kill: compares the acknowledged observations with the states in the store."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from horologe_selector.core.applications.active_application import Running
-from horologe_selector.core.contexts.context import family_of, restored, stored
+from horologe_selector.core.applications.active_application import ActiveApplication
+from horologe_selector.core.contexts.context import context_family, decode_record, restore_state
 from horologe_selector.policy import Selection
 from horologe_selector.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_experiments.clipper.feedback_process.feedback_load import Play
+    from horologe_experiments.clipper.feedback_process.feedback_load import FeedbackLoad
     from horologe_selector.settings import SelectorSettings
 
 
-class Kept(NamedTuple):
+class Durability(NamedTuple):
+    """Numbers of observations."""
+
     acknowledged: int
-    kept: int
+    stored: int
     lost: int
-    """Acknowledged, and not kept."""
+    """Acknowledged but not stored."""
 
 
-def compare(play: Play, settings: SelectorSettings, lists: Sequence[int]) -> Kept:
-    """The state of each context must be what a first part of its observations makes, with all acknowledged ones in
-    it: by number of the lists that were acknowledged."""
-    size, count = play.load.list, play.load.observations
-    acknowledged = {number for one in lists for number in range(one * size, min(count, (one + 1) * size))}
+def compare_with_store(load: FeedbackLoad, settings: SelectorSettings, lists: Sequence[int]) -> Durability:
+    """Count the observations that the store has lost, given the numbers of the acknowledged lists.
+
+    The state of a context must be the result of its first n observations, and these must include all acknowledged ones.
+    """
+    size, count = load.settings.list, load.settings.observations
+    acknowledged = {number for at in lists for number in range(at * size, min(count, (at + 1) * size))}
     of_context: dict[str, list[int]] = {}
     for number in range(count):
-        of_context.setdefault(play.context_of(number), []).append(number)
-    running = Running(play.application, 1, {})
+        of_context.setdefault(load.context_of(number), []).append(number)
+    running = ActiveApplication(load.application, 1, {})
     store = open_store(settings)
     states = {
-        record.key.partition("\n")[2]: restored(running, stored(record.data))
-        for record in store.family(family_of(play.application.name))
+        record.key.partition("\n")[2]: restore_state(running, decode_record(record.data))
+        for record in store.list_family(context_family(load.application.name))
     }
     store.close()
-    kept = lost = 0
+    stored_count = lost = 0
     for context, numbers in of_context.items():
-        length = _length(play, running, numbers, states.get(context))
-        kept += length
+        length = _observations_in(load, running, numbers, states.get(context))
+        stored_count += length
         lost += sum(number in acknowledged for number in numbers[length:])
-    return Kept(len(acknowledged), kept, lost)
+    return Durability(len(acknowledged), stored_count, lost)
 
 
-def _length(play: Play, running: Running, numbers: Sequence[int], state: object) -> int:
-    """Of the observations that lead to this state; 0 if none do."""
-    policy, selection = running.policy, Selection(play.models)
+def _observations_in(load: FeedbackLoad, running: ActiveApplication, numbers: Sequence[int], state: object) -> int:
+    """Return the number of observations that lead to this state; 0 if no number does."""
+    policy, selection = running.policy, Selection(load.models)
     reached, length = policy.init(), 0
     for done, number in enumerate(numbers, 1):
-        reached = policy.observe(reached, selection, play.losses(number))
+        reached = policy.observe(reached, selection, load.losses(number))
         if reached == state:
             length = done
     return length

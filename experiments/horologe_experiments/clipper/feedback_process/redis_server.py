@@ -1,4 +1,4 @@
-"""A Redis of one's own, as durable as compose has it, where one is installed."""
+"""A Redis server for one measurement, with the durability settings of docker-compose.yml."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 START_S = 10.0
 
 
-class Server:
-    """Does nothing for other stores. `missing`: it would be needed, and cannot be started."""
+class RedisServer:
+    """A context manager that starts Redis if the store is `redis`. `missing`: Redis is needed but not installed."""
 
     def __init__(self, store: str, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self._wanted = store == "redis"
+        self._needed = store == "redis"
         self.url = f"unix://{folder / 'redis.sock'}"
         installed = shutil.which("redis-server") and importlib.util.find_spec("redis")
-        self.missing = self._wanted and not installed
+        self.missing = self._needed and not installed
 
-    def __enter__(self) -> Server:
-        if self._wanted and not self.missing:
+    def __enter__(self) -> RedisServer:
+        if self._needed and not self.missing:
             self._process = subprocess.Popen(
                 [
                     "redis-server",
@@ -46,10 +46,10 @@ class Server:
                 ],
                 stdout=subprocess.DEVNULL,
             )
-            self._wait()
+            self._wait_until_ready()
         return self
 
-    def _wait(self) -> None:
+    def _wait_until_ready(self) -> None:
         import redis
 
         until = time.monotonic() + START_S

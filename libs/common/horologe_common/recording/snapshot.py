@@ -51,7 +51,6 @@ PURE = frozenset(
         ),
         "horologe_selector.policy",
         "horologe_selector.store",
-        "horologe_gpu_worker.execution.io_cache",
     }
 )
 """Modules outside the cores that a core's state is made of."""

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from horologe_common.latency import BUCKETS_NS, ERROR_BUCKETS_NS, Histogram
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from horologe_common.core.counters import Stats
+    from horologe_common.latency import Histogram
 
 
 class Metric(NamedTuple):
@@ -66,15 +67,15 @@ METRICS: dict[str, Metric] = {
     "horologe_pages_free": Metric("gauge", "Free 16 MiB pages", ("worker", "share")),
     "horologe_staged_bytes": Metric("gauge", "Tensors held for workers"),
     "horologe_profiler_samples_total": Metric(
-        "counter", "Samples by fate: taken, known (enough of its like has run), no_room", (*MODEL, "fate")
+        "counter", "Samples by fate: queued, not_needed (enough similar rows have run), dropped", (*MODEL, "fate")
     ),
     "horologe_profiler_runs_total": Metric("counter", "Samples run alone, by how it ended", (*MODEL, "status")),
     "horologe_profiler_published_total": Metric("counter", "Distributions told the controller", MODEL),
     "horologe_profiler_fit_error": Metric(
         "gauge", "Median of |c0 + c1 k l - measured| / measured over what a model's batches lately took", MODEL
     ),
-    "horologe_profiler_waiting": Metric("gauge", "Samples that wait to be run"),
-    "horologe_profiler_parts": Metric("gauge", "Models x applications x ranges of lengths that are known"),
+    "horologe_profiler_queued_samples": Metric("gauge", "Samples that wait for a run"),
+    "horologe_profiler_keys": Metric("gauge", "Models x applications x ranges of lengths that have measurements"),
     "horologe_application_model_answered_total": Metric("counter", "Predictions for an application", PART),
     "horologe_application_model_missing_total": Metric("counter", "Models that were asked and not there in time", PART),
     "horologe_application_model_agreed_total": Metric("counter", "Predictions equal to the application's answer", PART),
@@ -83,46 +84,6 @@ METRICS: dict[str, Metric] = {
     "horologe_messages_dropped_total": Metric("counter", "Messages without a route (receiver has left or restarted)"),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
 }
-
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-class Stats:
-    """Counters, gauges and histograms of one core: plain numbers by (name, label values)."""
-
-    def __init__(self) -> None:
-        self.values: dict[tuple[str, ...], float] = {}
-        self.histograms: dict[tuple[str, ...], Histogram] = {}
-
-    def count(self, name: str, *labels: str, by: float = 1) -> None:
-        key = (name, *labels)
-        self.values[key] = self.values.get(key, 0) + by
-
-    def set(self, name: str, *labels: str, to: float) -> None:
-        self.values[name, *labels] = to
-
-    def observe(self, name: str, *labels: str, value: int) -> None:
-        key = (name, *labels)
-        histogram = self.histograms.get(key)
-        if histogram is None:
-            histogram = self.histograms[key] = Histogram(_bounds(name))
-        histogram.observe(value)
-
-    def remove_values(self, prefix: str, *labels: str) -> None:
-        """Drop what is kept under names that begin so and has one of these first labels; without any, all of it.
-
-        It looks at every value: once for all labels, not once for each. Those who export may do so at the same time.
-        """
-        wanted = {(label,) for label in labels}
-        for kept in (self.values, self.histograms):
-            for key in [key for key in list(kept) if key[0].startswith(prefix) and (not labels or key[1:2] in wanted)]:
-                kept.pop(key, None)
-
-
-def _bounds(name: str) -> Sequence[int]:
-    if name.endswith("_rows"):
-        return ROWS
-    return ERROR_BUCKETS_NS if name.endswith("_error_seconds") else BUCKETS_NS
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from horologe_common.core.counters import Stats
 from horologe_common.recording.recorder import RecorderSettings, install
 from horologe_common.service import metrics
 from horologe_common.service.log import LogSettings, configure, logger
-from horologe_common.service.metrics import MetricsSettings, Stats
+from horologe_common.service.metrics import MetricsSettings
 from horologe_common.service.settings import SettingsError, load_settings
 from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor

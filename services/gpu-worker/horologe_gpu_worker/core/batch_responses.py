@@ -1,4 +1,4 @@
-"""The outputs of a batch, given to whoever submitted each row. Pure."""
+"""Responses of a batch: its output rows, split by the submitter of each row. Pure."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_gpu_worker.core.infer_actions import Action
+    from horologe_gpu_worker.core.infer_actions import InferAction
 
 Span = tuple[int, int]
 """Rows [begin, end) of a batch."""
 
 
-def answers(action: Action, status: int, outputs: Sequence[tuple[Tensor, Buffer]], reason: str) -> list[Out]:
-    """One Outputs for every submitter of the batch: its rows in the order of the batch, and what failed.
+def batch_outputs(action: InferAction, status: int, outputs: Sequence[tuple[Tensor, Buffer]], reason: str) -> list[Out]:
+    """Build one Outputs message for every submitter of the batch.
 
-    With a `status` other than OK all rows have it, and there are no tensors.
+    The message holds the submitter's rows in the order of the batch, and a status for each row. If `status` is not
+    OK, every row gets it with `reason`, and the message has no tensors.
     """
-    by_submitter = _by_submitter(action, status, reason)
     begin_ns, end_ns, _ = action.timing
     outs = []
-    for submitter, (items, spans) in by_submitter.items():
-        parts = _cut(outputs, spans, action.rows, action.spec.batched) if spans else []
+    for submitter, (items, spans) in _split_rows(action, status, reason).items():
+        selected = _select_rows(outputs, spans, action.rows, action.spec.batched) if spans else []
         message = Outputs(
             action.infer.action_id,
             tuple(items),
-            tuple(tensor for tensor, _ in parts),
+            tuple(tensor for tensor, _ in selected),
             action.infer.model,
             action.batch_size,
             begin_ns,
             end_ns,
         )
-        outs.append(Out(submitter, message, [buffer for _, buffer in parts]))
+        outs.append(Out(submitter, message, [buffer for _, buffer in selected]))
     return outs
 
 
-def _by_submitter(action: Action, status: int, reason: str) -> dict[str, tuple[list[RowStatus], list[Span]]]:
+def _split_rows(action: InferAction, status: int, reason: str) -> dict[str, tuple[list[RowStatus], list[Span]]]:
+    """Return submitter -> (status of its rows, spans of its rows in the batch); adjacent spans are merged."""
     infer = action.infer
-    found: dict[str, tuple[list[RowStatus], list[Span]]] = {}
-    at = 0
+    by_submitter: dict[str, tuple[list[RowStatus], list[Span]]] = {}
+    offset = 0
     for index, row in enumerate(infer.rows):
-        items, spans = found.setdefault(infer.parties[row.submitter], ([], []))
+        items, spans = by_submitter.setdefault(infer.parties[row.submitter], ([], []))
         if index in action.failed:
             row_status, row_reason = action.failed[index]
             items.append(RowStatus(row.submit_id, 0, int(row_status), row_reason))
@@ -57,45 +58,45 @@ def _by_submitter(action: Action, status: int, reason: str) -> dict[str, tuple[l
             items.append(RowStatus(row.submit_id, 0, int(status), reason))
             continue
         items.append(RowStatus(row.submit_id, row.rows))
-        if spans and spans[-1][1] == at:
-            spans[-1] = (spans[-1][0], at + row.rows)
+        if spans and spans[-1][1] == offset:
+            spans[-1] = (spans[-1][0], offset + row.rows)
         else:
-            spans.append((at, at + row.rows))
-        at += row.rows
-    return found
+            spans.append((offset, offset + row.rows))
+        offset += row.rows
+    return by_submitter
 
 
-def _cut(
+def _select_rows(
     outputs: Sequence[tuple[Tensor, Buffer]], spans: Sequence[Span], rows: int, batched: bool
 ) -> Sequence[tuple[Tensor, Buffer]]:
-    """The rows in `spans` of every output; not copied where they are one piece."""
+    """Return the rows in `spans` of every output. A single span is a view, not a copy."""
     if not batched or spans == [(0, rows)]:
         return outputs
-    return [_cut_one(tensor, buffer, spans, rows) for tensor, buffer in outputs]
+    return [_select_tensor_rows(tensor, buffer, spans, rows) for tensor, buffer in outputs]
 
 
-def _cut_one(tensor: Tensor, buffer: Buffer, spans: Sequence[Span], rows: int) -> tuple[Tensor, Buffer]:
+def _select_tensor_rows(tensor: Tensor, buffer: Buffer, spans: Sequence[Span], rows: int) -> tuple[Tensor, Buffer]:
     view = memoryview(buffer)
     if tensor.datatype == "BYTES":
-        at = _string_offsets(tensor, view)
-        parts = [view[at[begin] : at[end]] for begin, end in spans]
+        offsets = _string_offsets(tensor, view)
+        slices = [view[offsets[begin] : offsets[end]] for begin, end in spans]
     else:
         size = tensor.nbytes // rows
-        parts = [view[begin * size : end * size] for begin, end in spans]
+        slices = [view[begin * size : end * size] for begin, end in spans]
     count = sum(end - begin for begin, end in spans)
-    mine = concat_rows(parts)
-    return Tensor(tensor.name, tensor.datatype, (count, *tensor.shape[1:]), len(mine)), mine
+    selected = concat_rows(slices)
+    return Tensor(tensor.name, tensor.datatype, (count, *tensor.shape[1:]), len(selected)), selected
 
 
 def _string_offsets(tensor: Tensor, view: memoryview) -> list[int]:
-    """Where each row begins among length-prefixed strings, and where the last one ends."""
-    per_row = 1
+    """Return the byte offset of each row among length-prefixed strings, then the end of the last row."""
+    strings_per_row = 1
     for dim in tensor.shape[1:]:
-        per_row *= dim
-    offsets, at = [0], 0
+        strings_per_row *= dim
+    offsets, offset = [0], 0
     for _ in range(tensor.shape[0]):
-        for _ in range(per_row):
-            (size,) = struct.unpack_from("<I", view, at)
-            at += 4 + size
-        offsets.append(at)
+        for _ in range(strings_per_row):
+            (size,) = struct.unpack_from("<I", view, offset)
+            offset += 4 + size
+        offsets.append(offset)
     return offsets

@@ -1,4 +1,4 @@
-"""An INFER action on its way: its rows, which inputs have come, and the operation they make. Pure."""
+"""INFER actions: their rows, the inputs that have arrived, and the operation built from them. Pure."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ RowInputs = list[tuple[Tensor, "Buffer"]]
 """Header and bytes of every input of one row, in the order of the model's signature."""
 
 
-class Action:
-    """One Infer. `waiting` rows have neither inputs nor a failure yet; each row ends with one of the two."""
+class InferAction:
+    """One INFER action. `awaited` counts the rows that have neither inputs nor a failure yet."""
 
     __slots__ = (
-        "_where",
+        "_rows_by_input",
+        "awaited",
         "batch_size",
         "cancelled",
         "controller",
-        "cut",
         "failed",
         "infer",
         "inputs",
@@ -37,8 +37,8 @@ class Action:
         "ready_ns",
         "rows",
         "spec",
+        "start_partial",
         "timing",
-        "waiting",
     )
 
     def __init__(self, infer: Infer, spec: ModelSpec, controller: str) -> None:
@@ -47,75 +47,78 @@ class Action:
         self.controller = controller
         self.inputs: list[RowInputs | None] = [None] * len(infer.rows)
         self.failed: dict[int, tuple[int, str]] = {}
-        self.waiting = len(infer.rows)
+        self.awaited = len(infer.rows)
         self.ready_ns = 0
         self.lane = ""
-        """The lane that has it; empty while it waits for inputs."""
-        self.cut = False
-        """The window is about to close: go with whatever is there."""
+        """The lane that holds the action's operation; empty while the action waits for inputs."""
+        self.start_partial = False
+        """True when the window is about to close: start with the rows whose inputs have arrived."""
         self.cancelled = False
         self.batch_size = infer.batch_size
-        """The compiled size it runs with: smaller than asked for when rows are missing."""
+        """The compiled batch size to run. Smaller than `infer.batch_size` if rows are missing."""
         self.rows = 0
-        """True rows of the batch."""
+        """Rows of the batch without padding."""
         self.timing = (0, 0, 0)
-        """`begin_ns, end_ns, device_ns` of EXEC."""
-        self._where: dict[tuple[str, int], list[int]] = {}
+        """`begin_ns, end_ns, device_ns` of the EXEC operation."""
+        self._rows_by_input: dict[tuple[str, int], list[int]] = {}
         for index, row in enumerate(infer.rows):
-            self._where.setdefault((infer.parties[row.holder], row.input_id), []).append(index)
+            self._rows_by_input.setdefault((infer.parties[row.holder], row.input_id), []).append(index)
 
-    def wanted(self, ship: Ship, buffers: Sequence[Buffer]) -> Iterator[tuple[int, list[Tensor], Sequence[Buffer]]]:
-        """`(row, headers, buffers)` for the rows of `ship` that were still waited for."""
-        at = 0
+    def match_ship(self, ship: Ship, buffers: Sequence[Buffer]) -> Iterator[tuple[int, list[Tensor], Sequence[Buffer]]]:
+        """Yield `(row index, headers, buffers)` for the rows of `ship` that are still awaited."""
+        begin = 0
         for item in ship.items:
-            end = at + len(item.inputs)
-            for index in self._where.get((ship.holder, item.input_id), ()):
+            end = begin + len(item.inputs)
+            for index in self._rows_by_input.get((ship.holder, item.input_id), ()):
                 if self.inputs[index] is None and index not in self.failed:
-                    yield index, list(item.inputs), buffers[at:end]
-            at = end
+                    yield index, list(item.inputs), buffers[begin:end]
+            begin = end
 
-    def arrived(self, index: int, headers: Sequence[Tensor], buffers: Sequence[Buffer], now_ns: int) -> None:
-        """A row's inputs are here. Those that do not fit the signature fail the row, not the batch.
+    def store_inputs(self, index: int, headers: Sequence[Tensor], buffers: Sequence[Buffer], now_ns: int) -> None:
+        """Store the inputs of a row. Inputs that do not fit the signature fail the row as FAILED, not the batch.
 
-        That is told to the submitter (FAILED): planning it again elsewhere would not help.
+        FAILED goes to the submitter: another worker would reject the same inputs.
         """
         try:
-            self.inputs[index] = _in_order(self.spec, self.infer.rows[index].rows, headers, buffers)
+            self.inputs[index] = _order_inputs(self.spec, self.infer.rows[index].rows, headers, buffers)
         except InvalidInput as error:
             self.failed[index] = (Status.FAILED, error.reason)
-        self.waiting -= 1
+        self.awaited -= 1
         self.ready_ns = now_ns
 
-    def lost(self, ship: Ship) -> None:
-        """Fail the rows whose inputs the holder says it no longer has."""
+    def fail_missing_inputs(self, ship: Ship) -> None:
+        """Fail the rows whose inputs the holder reports as missing."""
         for input_id in ship.missing:
-            for index in self._where.get((ship.holder, input_id), ()):
-                self.fail(index, Status.MISSING_INPUT, f"{ship.holder} no longer has input {input_id}")
+            for index in self._rows_by_input.get((ship.holder, input_id), ()):
+                self.fail_row(index, Status.MISSING_INPUT, f"{ship.holder} no longer has input {input_id}")
 
-    def fail(self, index: int, status: Status, reason: str) -> None:
-        """End a row that was still waited for."""
+    def fail_row(self, index: int, status: Status, reason: str) -> None:
+        """Fail a row that is still awaited."""
         if self.inputs[index] is None and index not in self.failed:
             self.failed[index] = (status, reason)
-            self.waiting -= 1
+            self.awaited -= 1
 
-    def give_up_waiting(self) -> None:
-        """The window closes: rows that are not here are missing."""
+    def fail_awaited_rows(self) -> None:
+        """Fail all awaited rows as MISSING_INPUT, because the window closes."""
         for index, row in enumerate(self.infer.rows):
-            self.fail(index, Status.MISSING_INPUT, f"input {row.input_id} had not arrived by the end of the window")
+            self.fail_row(index, Status.MISSING_INPUT, f"input {row.input_id} had not arrived by the end of the window")
 
-    def operation(self, lane: str) -> Operation | None:
-        """The batch of all rows that are here; None if there are none. Padded to the smallest size that holds them."""
+    def build_operation(self, lane: str) -> Operation | None:
+        """Build the operation for `lane` from the rows that have inputs; None if no row has inputs.
+
+        The batch is padded to the smallest compiled size that holds the rows.
+        """
         rows = [(index, inputs) for index, inputs in enumerate(self.inputs) if inputs is not None]
         if len(rows) > 1 and self.spec.variable_dimensions and not self.spec.padded:
-            rows = self._alike(rows)
+            rows = self._select_same_shape(rows)
         if not rows:
             return None
         infer, spec, self.lane = self.infer, self.spec, lane
         self.rows = sum(infer.rows[index].rows for index, _ in rows)
         if spec.batched and len(rows) < len(infer.rows):
             self.batch_size = spec.compiled_batch_size(self.rows)
-        columns = [[inputs[at] for _, inputs in rows] for at in range(len(spec.inputs))]
-        shapes = _different(columns) if spec.padded else []
+        columns = [[inputs[column] for _, inputs in rows] for column in range(len(spec.inputs))]
+        shapes = _differing_shapes(columns) if spec.padded else []
         return Operation(
             infer.action_id,
             infer.share,
@@ -126,31 +129,34 @@ class Action:
             infer.earliest_ns,
             infer.latest_ns,
             infer.expected_ns,
-            [_joined(column, self.rows, spec.batched, bool(shapes)) for column in columns],
+            [_concatenate_rows(column, self.rows, spec.batched, bool(shapes)) for column in columns],
             runtime=spec.runtime,
             shapes=shapes,
         )
 
-    def _alike(self, rows: list[tuple[int, RowInputs]]) -> list[tuple[int, RowInputs]]:
-        """Rows that can share a batch with the first: equal in variable dimensions. The others can be planned again."""
+    def _select_same_shape(self, rows: list[tuple[int, RowInputs]]) -> list[tuple[int, RowInputs]]:
+        """Return the rows whose variable dimensions equal those of the first row, and refuse the others.
+
+        REFUSED goes to the controller, which can plan the other rows again.
+        """
         first = [tensor.shape[1:] for tensor, _ in rows[0][1]]
-        alike = []
+        same_shape = []
         for index, inputs in rows:
             if [tensor.shape[1:] for tensor, _ in inputs] == first:
-                alike.append((index, inputs))
+                same_shape.append((index, inputs))
             else:
-                self.failed[index] = (Status.REFUSED, "its shape differs from that of the batch it was put in")
-        return alike
+                self.failed[index] = (Status.REFUSED, "the input's shape differs from the shape of its batch")
+        return same_shape
 
-    def not_ok(self) -> tuple[RowStatus, ...]:
-        """The rows that failed, by their place in the batch."""
+    def failed_rows(self) -> tuple[RowStatus, ...]:
+        """Return the status of every failed row; `submit_id` is the row's index in the batch."""
         return tuple(
             RowStatus(index, 0, int(status), reason) for index, (status, reason) in sorted(self.failed.items())
         )
 
 
-def refusal(infer: Infer, spec: ModelSpec | None, shares: int) -> str:
-    """Why the worker cannot take this Infer; empty if it can."""
+def refusal_reason(infer: Infer, spec: ModelSpec | None, shares: int) -> str:
+    """Return the reason why the worker cannot run this Infer; empty if it can."""
     if spec is None:
         return f"model {infer.model}: not served by this worker"
     if not 0 <= infer.share < shares:
@@ -160,38 +166,41 @@ def refusal(infer: Infer, spec: ModelSpec | None, shares: int) -> str:
     count, parties = 0, len(infer.parties)
     for row in infer.rows:
         if row.rows < 1 or row.holder >= parties or row.submitter >= parties:
-            return f"rows: each has at least one row, and parties among the {parties}"
+            return f"rows: wanted at least one row each, and holder and submitter below {parties} parties"
         count += row.rows
     if not infer.rows or count > infer.batch_size or (not spec.batched and len(infer.rows) > 1):
         return f"rows: got {count} in {len(infer.rows)} inputs, wanted 1 to {infer.batch_size}"
     return ""
 
 
-def _in_order(spec: ModelSpec, rows: int, headers: Sequence[Tensor], buffers: Sequence[Buffer]) -> RowInputs:
-    """Headers and bytes in the order of the signature. Raises `InvalidInput` where they do not fit it."""
-    given = list(zip(headers, buffers, strict=True))
+def _order_inputs(spec: ModelSpec, rows: int, headers: Sequence[Tensor], buffers: Sequence[Buffer]) -> RowInputs:
+    """Return headers and bytes in the order of the signature. Raises `InvalidInput` if they do not fit it."""
+    inputs = list(zip(headers, buffers, strict=True))
     if [tensor.name for tensor in headers] != [want.name for want in spec.inputs]:
-        given = _by_name(spec, given)
-    for want, (got, _) in zip(spec.inputs, given, strict=True):
+        inputs = _order_by_name(spec, inputs)
+    for want, (got, _) in zip(spec.inputs, inputs, strict=True):
         if got.datatype != want.datatype or got.shape[1:] != want.shape[1:]:
             check_tensor(want, got.datatype, got.shape)
         if spec.batched and (not got.shape or got.shape[0] != rows):
             raise InvalidInput(f"input {want.name!r}: shape: got {list(got.shape)}, wanted {rows} rows")
     if spec.variable_dimensions:
-        check_variable_dimensions(spec, {tensor.name: tensor.shape for tensor, _ in given})
-    return given
+        check_variable_dimensions(spec, {tensor.name: tensor.shape for tensor, _ in inputs})
+    return inputs
 
 
-def _by_name(spec: ModelSpec, given: RowInputs) -> RowInputs:
-    names: dict[str, Any] = {entry[0].name: entry for entry in given}
+def _order_by_name(spec: ModelSpec, inputs: RowInputs) -> RowInputs:
+    names: dict[str, Any] = {entry[0].name: entry for entry in inputs}
     wanted = [want.name for want in spec.inputs]
-    if len(names) != len(given) or sorted(names) != sorted(wanted):
+    if len(names) != len(inputs) or sorted(names) != sorted(wanted):
         raise InvalidInput(f"inputs: got {sorted(names)}, wanted {wanted}")
     return [names[name] for name in wanted]
 
 
-def _joined(parts: RowInputs, count: int, batched: bool, different: bool) -> tuple[Tensor, list[Buffer]]:
-    """One header for all rows of an input, as long as the longest where they are `different`, and the rows' bytes."""
+def _concatenate_rows(parts: RowInputs, count: int, batched: bool, different: bool) -> tuple[Tensor, list[Buffer]]:
+    """Return one header for all rows of an input, and the bytes of each row.
+
+    If the shapes are `different`, the header has the size of the longest row in every dimension.
+    """
     first = parts[0][0]
     buffers = [buffer for _, buffer in parts]
     if len(parts) == 1 or not batched:
@@ -203,7 +212,7 @@ def _joined(parts: RowInputs, count: int, batched: bool, different: bool) -> tup
     return Tensor(first.name, first.datatype, shape, size), buffers
 
 
-def _different(columns: Sequence[RowInputs]) -> list[list[tuple[int, ...]]]:
-    """The shapes of each input's parts; none where they are all the same but for their rows."""
+def _differing_shapes(columns: Sequence[RowInputs]) -> list[list[tuple[int, ...]]]:
+    """Return the shape of every row by input; empty if all rows of every input have the same shape."""
     shapes = [[tensor.shape for tensor, _ in column] for column in columns]
     return shapes if any(shape[1:] != parts[0][1:] for parts in shapes for shape in parts) else []

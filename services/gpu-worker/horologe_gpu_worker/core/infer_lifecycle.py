@@ -1,20 +1,19 @@
-"""INFER actions from arrival to answer: joined with their inputs, through the lanes INPUT, EXEC and OUTPUT. Pure."""
+"""INFER actions from arrival to Result: wait for inputs, then run through the lanes INPUT, EXEC and OUTPUT. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
+from horologe_common.core.counters import Stats
 from horologe_common.core.protocol import Out
 from horologe_common.core.timers import Timers
-from horologe_common.service.metrics import Stats
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Result, Ship
-from horologe_gpu_worker.core.batch_responses import answers
-from horologe_gpu_worker.core.early_inputs import EarlyInputs
-from horologe_gpu_worker.core.infer_actions import Action
+from horologe_gpu_worker.core.batch_responses import batch_outputs
+from horologe_gpu_worker.core.infer_actions import InferAction
+from horologe_gpu_worker.core.input_memory import EarlyInputs, IoCache
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
-from horologe_gpu_worker.execution.io_cache import IoCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.settings import WorkerSettings
 
 
-class Infers:
-    """Every accepted Infer until its one Result. `_end` is the only place that removes one."""
+class InferLifecycle:
+    """Every accepted INFER action until its single Result. Only `_finish_action` removes an action."""
 
     def __init__(self, settings: WorkerSettings, lanes: str, inline_io: Callable[[str], bool]) -> None:
         self.settings = settings
@@ -36,12 +35,14 @@ class Infers:
         self.io = IoCache(settings.io_cache_bytes)
         self.early = EarlyInputs(settings.early_max, settings.early_bytes)
         self.stats = Stats()
-        self._free_at_ns = [0] * settings.shares
-        self._actions: dict[int, Action] = {}
-        self._accepted: list[Action] = []
-        """In this drain, with inputs missing: mostly the drain brings these too, and no timer is needed."""
-        self._ready: list[Action] = []
-        self._deadlines = Timers()
+        self._share_free_ns = [0] * settings.shares
+        self._actions: dict[int, InferAction] = {}
+        self._newly_accepted: list[InferAction] = []
+        """Actions accepted since the last tick with inputs missing. Most of their inputs arrive before the tick, and
+        these actions need no timer.
+        """
+        self._startable: list[InferAction] = []
+        self._timers = Timers()
 
     def __len__(self) -> int:
         return len(self._actions)
@@ -50,135 +51,140 @@ class Infers:
         return action_id in self._actions
 
     @property
-    def running(self) -> tuple[int, ...]:
-        """Ids of the actions that have not ended."""
+    def pending_ids(self) -> tuple[int, ...]:
+        """Ids of the actions that have no Result yet."""
         return tuple(self._actions)
 
-    def accept(self, now_ns: int, sender: str, infer: Infer, spec: ModelSpec) -> None:
-        """Wait for the inputs of an Infer that `actions.refusal` has nothing against."""
+    def accept_infer(self, now_ns: int, sender: str, infer: Infer, spec: ModelSpec) -> None:
+        """Accept an Infer that `refusal_reason` does not refuse, and wait for its inputs."""
         action_id = infer.action_id
-        self._actions[action_id] = action = Action(infer, spec, sender)
+        self._actions[action_id] = action = InferAction(infer, spec, sender)
         if action_id in self.early:
-            self._deadlines.cancel(action_id)
-            for ship, buffers in self.early.take(action_id):
-                self._join(now_ns, action, ship, buffers)
+            self._timers.cancel(action_id)
+            for ship, buffers in self.early.pop_inputs(action_id):
+                self._store_inputs(now_ns, action, ship, buffers)
         if now_ns > infer.latest_ns:
-            self._end(action, Status.TOO_LATE, now_ns)
-        elif action.waiting:
-            action.cut = infer.latest_ns - self.settings.join_margin_ns <= now_ns
-            self._accepted.append(action)
+            self._finish_action(action, Status.TOO_LATE, now_ns)
+        elif action.awaited:
+            action.start_partial = infer.latest_ns - self.settings.join_margin_ns <= now_ns
+            self._newly_accepted.append(action)
         else:
-            self._ready.append(action)
+            self._startable.append(action)
 
-    def ship(self, now_ns: int, ship: Ship, buffers: Sequence[Buffer]) -> None:
-        """Inputs have come: for an action that waits for them, or for one that is still on its way."""
+    def add_inputs(self, now_ns: int, ship: Ship, buffers: Sequence[Buffer]) -> None:
+        """Add inputs to the action that waits for them, or hold them until their action arrives."""
         action = self._actions.get(ship.action_id)
         if action is None:
             if ship.action_id not in self.early:
-                self._deadlines.arm(ship.action_id, now_ns + self.settings.early_ns)
-            for dropped in self.early.hold(ship, buffers):
-                self._deadlines.cancel(dropped)
+                self._timers.arm(ship.action_id, now_ns + self.settings.early_ns)
+            for dropped in self.early.hold_inputs(ship, buffers):
+                self._timers.cancel(dropped)
             if ship.action_id not in self.early:
-                self._deadlines.cancel(ship.action_id)
-        elif not action.lane and action.waiting:
-            self._join(now_ns, action, ship, buffers)
-            if not action.waiting or action.cut:
-                self._ready.append(action)
+                self._timers.cancel(ship.action_id)
+        elif not action.lane and action.awaited:
+            self._store_inputs(now_ns, action, ship, buffers)
+            if not action.awaited or action.start_partial:
+                self._startable.append(action)
 
-    def cancel(self, now_ns: int, action_id: int) -> None:
-        """Drop the action unless its EXEC has begun (what has been handed to a lane is taken back if it can be)."""
+    def cancel_action(self, now_ns: int, action_id: int) -> None:
+        """Cancel the action unless its EXEC has begun. An operation that waits in a lane is aborted."""
         action = self._actions.get(action_id)
         if action is None:
             return
         if not action.lane:
-            self._end(action, Status.CANCELLED, now_ns)
+            self._finish_action(action, Status.CANCELLED, now_ns)
         elif action.lane != "output":
             action.cancelled = True
             self.out.append(Out(self.lanes, Abort(action_id, action.infer.share, action.lane)))
 
     def tick(self, now_ns: int) -> None:
-        """Start what has become complete; where the window closes, stop waiting."""
-        for new in self._accepted:
-            if new.waiting and new.infer.action_id in self._actions:
-                at_ns = new.infer.latest_ns - (0 if new.cut else self.settings.join_margin_ns)
-                self._deadlines.arm(new.infer.action_id, at_ns)
-        self._accepted.clear()
-        for action_id in self._deadlines.pop_expired(now_ns):
-            if (action := self._actions.get(action_id)) is None:
-                self.early.drop(action_id)
+        """Start the actions whose inputs are complete, and those whose window closes."""
+        for action in self._newly_accepted:
+            if action.awaited and action.infer.action_id in self._actions:
+                margin_ns = 0 if action.start_partial else self.settings.join_margin_ns
+                self._timers.arm(action.infer.action_id, action.infer.latest_ns - margin_ns)
+        self._newly_accepted.clear()
+        for action_id in self._timers.pop_expired(now_ns):
+            if (late := self._actions.get(action_id)) is None:
+                self.early.drop_inputs(action_id)
                 continue
-            if now_ns < action.infer.latest_ns:
-                action.cut = True
-                self._deadlines.arm(action_id, action.infer.latest_ns)
+            if now_ns < late.infer.latest_ns:
+                late.start_partial = True
+                self._timers.arm(action_id, late.infer.latest_ns)
             else:
-                action.give_up_waiting()
-            self._ready.append(action)
-        ready, self._ready = self._ready, []
-        for action in ready:
+                late.fail_awaited_rows()
+            self._startable.append(late)
+        startable, self._startable = self._startable, []
+        for action in startable:
             if not action.lane and action.infer.action_id in self._actions:
-                self._start(now_ns, action)
+                self._start_action(now_ns, action)
 
     def wakeup_ns(self) -> int | None:
-        """When a window closes or early inputs expire."""
-        return self._deadlines.next_ns()
+        """Return the time at which the next window closes or early inputs expire."""
+        return self._timers.next_ns()
 
-    def finished(self, now_ns: int, finished: Finished) -> None:
-        """A lane is through with its part: on to the next lane, or to the end."""
+    def advance_action(self, now_ns: int, finished: Finished) -> None:
+        """Hand an action whose operation has finished to its next lane, or finish it."""
         action = self._actions.get(finished.action_id)
         if action is None or finished.lane != action.lane:
             return
         if action.lane == "exec":
-            self._ran(action, finished)
+            self._record_exec(action, finished)
         if finished.status != Status.OK:
-            self._end(action, Status(finished.status), finished.begin_ns, reason=finished.reason)
+            self._finish_action(action, Status(finished.status), finished.begin_ns, reason=finished.reason)
         elif action.lane == "input" and action.cancelled:
-            self._end(action, Status.CANCELLED, now_ns)
+            self._finish_action(action, Status.CANCELLED, now_ns)
         elif action.lane == "input":
-            self._hand_on(action, "exec", finished)
+            self._start_next_lane(action, "exec", finished)
         elif action.lane == "exec" and not self.inline_io(action.infer.model):
-            self._hand_on(action, "output", finished)
+            self._start_next_lane(action, "output", finished)
         else:
-            self._end(action, Status.OK, now_ns, finished.outputs)
+            self._finish_action(action, Status.OK, now_ns, finished.outputs)
 
-    def _ran(self, action: Action, finished: Finished) -> None:
+    def _record_exec(self, action: InferAction, finished: Finished) -> None:
         action.timing = (finished.begin_ns, finished.end_ns, finished.device_ns)
         if finished.status == Status.OK:
             share = action.infer.share
-            possible_ns = max(action.infer.earliest_ns, self._free_at_ns[share], action.ready_ns)
+            possible_ns = max(action.infer.earliest_ns, self._share_free_ns[share], action.ready_ns)
             self.stats.observe("horologe_start_error_seconds", value=max(0, finished.begin_ns - possible_ns))
-            self._free_at_ns[share] = finished.end_ns
+            self._share_free_ns[share] = finished.end_ns
 
     def check(self) -> None:
-        """Raise AssertionError where a law is broken."""
+        """Raise AssertionError if an invariant is broken."""
         self.io.check()
         self.early.check()
-        self._deadlines.check()
+        self._timers.check()
         assert self._actions or not self.io.held_bytes
 
-    def _join(self, now_ns: int, action: Action, ship: Ship, buffers: Sequence[Buffer]) -> None:
-        for index, headers, row_buffers in action.wanted(ship, buffers):
+    def _store_inputs(self, now_ns: int, action: InferAction, ship: Ship, buffers: Sequence[Buffer]) -> None:
+        for index, headers, row_buffers in action.match_ship(ship, buffers):
             if self.io.acquire(ship.action_id, sum(map(len, row_buffers))):
-                action.arrived(index, headers, row_buffers, now_ns)
+                action.store_inputs(index, headers, row_buffers, now_ns)
             else:
-                action.fail(index, Status.MISSING_INPUT, f"io cache: {self.io.held_bytes} bytes held, no room for more")
+                action.fail_row(
+                    index, Status.MISSING_INPUT, f"io cache: {self.io.held_bytes} bytes held, no room for more"
+                )
         if ship.missing:
-            action.lost(ship)
+            action.fail_missing_inputs(ship)
 
-    def _start(self, now_ns: int, action: Action) -> None:
-        """To the first lane with the rows that are here, unless none is and some may still come."""
-        if action.waiting and action.waiting + len(action.failed) == len(action.infer.rows):
+    def _start_action(self, now_ns: int, action: InferAction) -> None:
+        """Send the action to its first lane with the rows that have inputs.
+
+        Do nothing if no row has inputs and some may still arrive.
+        """
+        if action.awaited and action.awaited + len(action.failed) == len(action.infer.rows):
             return
-        action.give_up_waiting()
-        self._deadlines.cancel(action.infer.action_id)
-        operation = action.operation("exec" if self.inline_io(action.infer.model) else "input")
+        action.fail_awaited_rows()
+        self._timers.cancel(action.infer.action_id)
+        operation = action.build_operation("exec" if self.inline_io(action.infer.model) else "input")
         if operation is None:
             status, reason = next(iter(action.failed.values()))
-            self._end(action, Status(status), now_ns, reason=reason)
+            self._finish_action(action, Status(status), now_ns, reason=reason)
         else:
             self.out.append(Out(self.lanes, operation))
 
-    def _hand_on(self, action: Action, lane: str, finished: Finished) -> None:
-        """To the next lane. EXEC inherits the action's window, OUTPUT runs at once (Clockwork section 5.2)."""
+    def _start_next_lane(self, action: InferAction, lane: str, finished: Finished) -> None:
+        """Send the action to its next lane. EXEC inherits the window; OUTPUT runs at once (Clockwork section 5.2)."""
         infer, action.lane = action.infer, lane
         earliest_ns, latest_ns = (infer.earliest_ns, infer.latest_ns) if lane == "exec" else (0, NEVER_NS)
         operation = Operation(
@@ -195,23 +201,28 @@ class Infers:
         )
         self.out.append(Out(self.lanes, operation))
 
-    def _end(
+    def _finish_action(
         self,
-        action: Action,
+        action: InferAction,
         status: Status,
         now_ns: int,
         outputs: Sequence[tuple[Tensor, Buffer]] = (),
         reason: str = "",
     ) -> None:
-        """The one Result, and Outputs to the submitters if the model was run (else the controller answers them)."""
+        """Send the action's single Result, and Outputs to the submitters if the model ran.
+
+        If the model did not run, the controller answers the submitters.
+        """
         action_id = action.infer.action_id
         del self._actions[action_id]
         self.io.release(action_id)
-        if action.waiting or action.failed:
-            self.early.ended(action_id)
-            self._deadlines.cancel(action_id)
+        if action.awaited or action.failed:
+            self.early.mark_finished(action_id)
+            self._timers.cancel(action_id)
         begin_ns, end_ns, device_ns = action.timing if action.timing[1] else (now_ns, now_ns, 0)
-        result = Result(action_id, int(status), begin_ns, end_ns, device_ns, action.ready_ns, action.not_ok(), reason)
+        result = Result(
+            action_id, int(status), begin_ns, end_ns, device_ns, action.ready_ns, action.failed_rows(), reason
+        )
         self.out.append(Out(action.controller, result))
         if status in (Status.OK, Status.FAILED):
-            self.out.extend(answers(action, status, outputs, reason))
+            self.out.extend(batch_outputs(action, status, outputs, reason))

@@ -1,50 +1,57 @@
-"""What a lane does next: operations in the order of their windows. Pure: driven by threads and by the simulator."""
+"""Lanes of a worker: the order in which operations start, and their metrics. Pure.
+
+A `Lane` is driven by a thread in the worker process and by the event heap in the simulator.
+"""
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from horologe_common.clock import NEVER_NS
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horologe_common.core.counters import Stats
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import ModelReport, Tensor
 
 
+STATUS_NAMES = {int(status): status.name for status in Status}
+
+
 class Operation(msgspec.Struct, frozen=True, gc=False):
-    """One lane's part of an action, from the worker core to its lanes. Never leaves the process."""
+    """One lane's part of an action, sent from the worker core to its lanes. Never leaves the process."""
 
     action_id: int
     share: int
     lane: str
     """`load`, `unload` (both on the load lane), `input`, `exec`, `output` or `scan`."""
     model: str
-    """Key `name/version`; for `scan` whatever the Scan said."""
+    """Key `name/version`; for `scan` the model of the Scan message."""
     batch_size: int = 0
-    """The compiled size to run; `rows` of it are true, the rest is padding."""
+    """The compiled batch size to run; `rows` of it hold requests, the rest is padding."""
     rows: int = 0
     earliest_ns: int = 0
     latest_ns: int = NEVER_NS
     """The operation begins inside [earliest_ns, latest_ns] or not at all."""
     expected_ns: int = 0
     inputs: Sequence[tuple[Tensor, Sequence[Buffer]]] = ()
-    """Per input tensor: the header of all true rows together, and their bytes in row order."""
+    """Per input tensor: one header for all rows without padding, and the bytes of each row."""
     staged: Any = None
-    """What `input` or `exec` left on the device for the next lane, where these have lanes of their own."""
+    """Data that `input` or `exec` left on the device for the next lane, if the model has those lanes."""
     runtime: str = ""
-    """Of the model, for `exec`."""
+    """Runtime of the model, for `exec`."""
     shapes: Sequence[Sequence[tuple[int, ...]]] = ()
-    """Per input tensor: the shape of each part, where they differ and are to be padded to that of the header."""
+    """Per input tensor: the shape of each row, if shapes differ and rows are padded to the shape of the header."""
 
 
 class Abort(msgspec.Struct, frozen=True, gc=False):
-    """To a lane: forget this operation if it has not begun (then it finishes as CANCELLED)."""
+    """Message to a lane: remove this operation if it has not begun. It then finishes as CANCELLED."""
 
     action_id: int
     share: int
@@ -52,7 +59,10 @@ class Abort(msgspec.Struct, frozen=True, gc=False):
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False):
-    """From a lane to the worker core: how an operation ended. `begin_ns` == `end_ns` if it was never run."""
+    """Message from a lane to the worker core: the result of an operation.
+
+    `begin_ns` equals `end_ns` if the operation never ran.
+    """
 
     action_id: int
     lane: str
@@ -61,80 +71,101 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     end_ns: int
     device_ns: int = 0
     outputs: Sequence[tuple[Tensor, Buffer]] = ()
-    """Header (true rows only) and bytes of every output, after `exec` (or `output`, where that is a lane)."""
+    """Header (without padding rows) and bytes of every output, after `exec` or, if the model has that lane, `output`.
+    """
     reason: str = ""
     staged: Any = None
     models: Sequence[ModelReport] = ()
-    """After `scan`: what the repository holds now."""
+    """After `scan`: the models of the repository."""
 
 
 def not_run(operation: Operation, status: Status, now_ns: int, reason: str = "") -> Finished:
-    """The end of an operation that was never begun."""
+    """Return the Finished message of an operation that never ran."""
     return Finished(operation.action_id, operation.lane, status, now_ns, now_ns, reason=reason)
 
 
 class Lane:
-    """Operations by (earliest_ns, arrival), as Clockwork section 5.2 has it; one is run at a time.
+    """Queue of operations ordered by (earliest_ns, arrival), as in Clockwork section 5.2. One runs at a time.
 
-    Law: every operation pushed leaves exactly once, by `next`, `expired` or `abort`.
+    Invariant: every pushed operation leaves exactly once, by `pop_startable`, `pop_expired` or `remove_operation`.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Operation]] = []
-        self._queued: dict[int, int] = {}  # action id -> arrival
+        self._order: IndexedHeap[int, tuple[int, int]] = IndexedHeap()
+        """Action ids by (earliest_ns, arrival)."""
+        self._operations: dict[int, Operation] = {}
         self._arrivals = 0
 
     def __len__(self) -> int:
-        return len(self._queued)
+        return len(self._operations)
 
     def push(self, operation: Operation) -> None:
-        """Queue an operation; an action has at most one in a lane."""
+        """Queue an operation. An action has at most one operation in a lane."""
         self._arrivals += 1
-        self._queued[operation.action_id] = self._arrivals
-        heapq.heappush(self._heap, (operation.earliest_ns, self._arrivals, operation))
+        self._operations[operation.action_id] = operation
+        self._order.push(operation.action_id, (operation.earliest_ns, self._arrivals))
 
-    def expired(self, now_ns: int) -> Operation | None:
-        """Remove and return an operation whose turn came after its window had closed: it must not be run.
+    def pop_expired(self, now_ns: int) -> Operation | None:
+        """Remove and return an operation whose window closed before its turn; it must not run.
 
-        Call until None, before `next`.
+        Call until None, before `pop_startable`.
         """
-        head = self._head()
-        return self._pop() if head is not None and head.latest_ns < now_ns else None
-
-    def next(self, now_ns: int) -> Operation | int | None:
-        """Remove and return the operation to begin now; else the ns until there is one; None when empty.
-
-        What is handed out is inside its window: while one whose window has closed is first, the wait is 0.
-        """
-        head = self._head()
-        if head is None:
+        first = self._order.peek()
+        if first is None or self._operations[first[1]].latest_ns >= now_ns:
             return None
-        if head.latest_ns < now_ns:
+        return self._pop_first()
+
+    def pop_startable(self, now_ns: int) -> Operation | int | None:
+        """Remove and return the operation to begin at `now_ns`.
+
+        If none can begin, return the time in ns until the first can, or None if the lane is empty. The returned
+        operation is inside its window: while the first operation's window has closed, the time is 0.
+        """
+        first = self._order.peek()
+        if first is None:
+            return None
+        if self._operations[first[1]].latest_ns < now_ns:
             return 0
-        return self._pop() if head.earliest_ns <= now_ns else head.earliest_ns - now_ns
+        earliest_ns = first[0][0]
+        return self._pop_first() if earliest_ns <= now_ns else earliest_ns - now_ns
 
-    def abort(self, action_id: int) -> Operation | None:
-        """Remove and return the operation of this action, if it is still queued."""
-        arrival = self._queued.pop(action_id, None)
-        if arrival is None:
-            return None
-        found = next(operation for _, number, operation in self._heap if number == arrival)
-        if len(self._heap) > 2 * len(self._queued) + 16:
-            self._heap = [entry for entry in self._heap if self._queued.get(entry[2].action_id) == entry[1]]
-            heapq.heapify(self._heap)
-        return found
+    def remove_operation(self, action_id: int) -> Operation | None:
+        """Remove and return the queued operation of this action; None if it is not queued."""
+        self._order.remove(action_id)
+        return self._operations.pop(action_id, None)
 
     def check(self) -> None:
-        live = {number for _, number, operation in self._heap if self._queued.get(operation.action_id) == number}
-        assert live == set(self._queued.values())
+        self._order.check()
+        assert set(self._order) == set(self._operations)
 
-    def _head(self) -> Operation | None:
-        heap = self._heap
-        while heap and self._queued.get(heap[0][2].action_id) != heap[0][1]:
-            heapq.heappop(heap)
-        return heap[0][2] if heap else None
+    def _pop_first(self) -> Operation:
+        return self._operations.pop(self._order.pop()[1])
 
-    def _pop(self) -> Operation:
-        operation = heapq.heappop(self._heap)[2]
-        del self._queued[operation.action_id]
-        return operation
+
+class LaneMetrics:
+    """Metrics of a worker's lanes: operations by status, busy time and queueing delay, summed over its shares.
+
+    Invariant: `len` is the number of operations that the lanes hold.
+    """
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+        self._possible_ns: dict[int, int] = {}
+        """Action id -> earliest time at which its operation could begin. An action is in one lane at a time."""
+
+    def __len__(self) -> int:
+        return len(self._possible_ns)
+
+    def record_queued(self, now_ns: int, operation: Operation) -> None:
+        """Record that an operation was queued."""
+        self._possible_ns[operation.action_id] = max(now_ns, operation.earliest_ns)
+
+    def record_finished(self, finished: Finished) -> None:
+        """Record a finished operation. One that never ran (`begin_ns` == `end_ns`) has no busy time and no delay."""
+        possible_ns = self._possible_ns.pop(finished.action_id, None)
+        stats, lane = self._stats, finished.lane
+        stats.count("horologe_lane_operations_total", lane, STATUS_NAMES[finished.status])
+        if busy_ns := finished.end_ns - finished.begin_ns:
+            stats.count("horologe_lane_busy_seconds_total", lane, by=busy_ns / 1e9)
+            if possible_ns is not None:
+                stats.observe("horologe_lane_wait_seconds", lane, value=max(0, finished.begin_ns - possible_ns))

@@ -1,4 +1,4 @@
-"""Which models are in the pages of a share, and the LOADs and UNLOADs that change it (Clockwork section 5.2). Pure."""
+"""Pages of a share: the models that hold them, and the LOAD and UNLOAD actions (Clockwork section 5.2). Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,69 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Load, Result, Share, Unload
 from horologe_gpu_worker.core.lanes import Finished, Operation
-from horologe_gpu_worker.core.pages import PageCache
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from horologe_common.models import ModelSpec
 
-Asker = tuple[str, int]
-"""Who wants to know (a controller), and the id of the action."""
+Requester = tuple[str, int]
+"""Address of the controller that sent an action, and the id of the action."""
+
+
+class PageCache:
+    """Pages of a share by model.
+
+    Invariant: free pages and the pages of all models add up to `total`; every model holds at least one page.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.free_pages = total
+        self._held: dict[str, int] = {}
+
+    def __contains__(self, model: str) -> bool:
+        return model in self._held
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    @property
+    def resident_models(self) -> tuple[str, ...]:
+        """Models that hold pages, in the order of allocation."""
+        return tuple(self._held)
+
+    def pages_of(self, model: str) -> int:
+        """Return the number of pages that the model holds; 0 if it is not resident."""
+        return self._held.get(model, 0)
+
+    def allocate(self, model: str, pages: int) -> bool:
+        """Allocate `pages` pages (at least 1) to the model. Return False and allocate nothing if fewer are free.
+
+        A model that already holds pages keeps them, and the result is True.
+        """
+        if model in self._held:
+            return True
+        if pages < 1 or pages > self.free_pages:
+            return False
+        self._held[model] = pages
+        self.free_pages -= pages
+        return True
+
+    def free(self, model: str) -> int:
+        """Free the model's pages and return their number; 0 if the model held none."""
+        pages = self._held.pop(model, 0)
+        self.free_pages += pages
+        return pages
+
+    def check(self) -> None:
+        assert self.free_pages + sum(self._held.values()) == self.total
+        assert self.free_pages >= 0
+        assert all(pages >= 1 for pages in self._held.values())
 
 
 class Residency:
-    """The pages of one share. A model is loading, then loaded, then gone; it holds pages from LOAD's arrival on."""
+    """Models of one share. A model holds pages from the arrival of its LOAD until UNLOAD or a failed LOAD."""
 
     def __init__(self, share: int, device: str, pages: int, lanes: str) -> None:
         self.share = share
@@ -26,40 +78,43 @@ class Residency:
         self.pages = PageCache(pages)
         self.lanes = lanes
         self.out: list[Out] = []
-        self._loading: dict[str, list[Asker]] = {}
-        self._unload_next: dict[str, list[Asker]] = {}
+        self._load_requesters: dict[str, list[Requester]] = {}
+        self._deferred_unloads: dict[str, list[Requester]] = {}
         self._model_of: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self._model_of)
 
     @property
-    def running(self) -> tuple[int, ...]:
-        """Ids of LOAD and UNLOAD actions that are not finished."""
-        waiting = (*self._loading.values(), *self._unload_next.values())
-        return tuple(action_id for askers in waiting for _, action_id in askers)
+    def pending_ids(self) -> tuple[int, ...]:
+        """Ids of LOAD and UNLOAD actions that have no Result yet."""
+        pending = (*self._load_requesters.values(), *self._deferred_unloads.values())
+        return tuple(action_id for requesters in pending for _, action_id in requesters)
 
-    def report(self) -> Share:
-        """The share as Register tells it: a model counts as resident when it can run, until then as loading."""
-        loaded = tuple(model for model in self.pages if model not in self._loading)
+    def describe_share(self) -> Share:
+        """Return the share as reported in Register. A model is loading until its LOAD has finished, then resident."""
+        loaded = tuple(model for model in self.pages if model not in self._load_requesters)
         loading = tuple((model, action_id) for action_id, model in self._model_of.items())
         return Share(self.share, self.device, self.pages.total, loaded, loading)
 
-    def load(self, now_ns: int, sender: str, load: Load, spec: ModelSpec) -> None:
-        """Take pages and load; OK at once if that is done already, REFUSED for lack of pages: for now."""
-        if load.model in self._loading:
-            self._loading[load.model].append((sender, load.action_id))
+    def load_model(self, now_ns: int, sender: str, load: Load, spec: ModelSpec) -> None:
+        """Allocate pages and load the model.
+
+        Send OK at once if the model is loaded, REFUSED if too few pages are free, TOO_LATE if the window has closed.
+        """
+        if load.model in self._load_requesters:
+            self._load_requesters[load.model].append((sender, load.action_id))
         elif load.action_id in self._model_of:
-            self._answer(now_ns, (sender, load.action_id), Status.REFUSED, "an action with this id is pending")
+            self._send_result(now_ns, (sender, load.action_id), Status.REFUSED, "an action with this id is pending")
         elif load.model in self.pages:
-            self._answer(now_ns, (sender, load.action_id))
+            self._send_result(now_ns, (sender, load.action_id))
         elif now_ns > load.latest_ns:
-            self._answer(now_ns, (sender, load.action_id), Status.TOO_LATE)
+            self._send_result(now_ns, (sender, load.action_id), Status.TOO_LATE)
         elif not self.pages.allocate(load.model, spec.pages):
             reason = f"pages: {load.model} needs {spec.pages}, {self.pages.free_pages} of {self.pages.total} are free"
-            self._answer(now_ns, (sender, load.action_id), Status.REFUSED, reason)
+            self._send_result(now_ns, (sender, load.action_id), Status.REFUSED, reason)
         else:
-            self._loading[load.model] = [(sender, load.action_id)]
+            self._load_requesters[load.model] = [(sender, load.action_id)]
             self._model_of[load.action_id] = load.model
             operation = Operation(
                 load.action_id,
@@ -72,24 +127,24 @@ class Residency:
             )
             self.out.append(Out(self.lanes, operation))
 
-    def unload(self, now_ns: int, sender: str, unload: Unload) -> None:
-        """Free the pages. Always succeeds; a LOAD that has not ended is waited for."""
-        asker = (sender, unload.action_id)
-        if unload.model in self._loading:
-            self._unload_next.setdefault(unload.model, []).append(asker)
+    def unload_model(self, now_ns: int, sender: str, unload: Unload) -> None:
+        """Free the model's pages. If a LOAD of the model runs, wait for its end first."""
+        requester = (sender, unload.action_id)
+        if unload.model in self._load_requesters:
+            self._deferred_unloads.setdefault(unload.model, []).append(requester)
             return
         if unload.model in self.pages:
-            self._close(unload.model, unload.action_id)
-        self._answer(now_ns, asker)
+            self._release_model(unload.model, unload.action_id)
+        self._send_result(now_ns, requester)
 
-    def finished(self, now_ns: int, finished: Finished) -> None:
-        """The end of a load operation: answer everybody who asked for it."""
+    def finish_load(self, now_ns: int, finished: Finished) -> None:
+        """Finish a load operation: send a Result to every controller that requested the LOAD."""
         model = self._model_of.pop(finished.action_id, None)
         if model is None:
-            return  # of another share
+            return  # a load of another share
         if finished.status != Status.OK:
             self.pages.free(model)
-        for sender, action_id in self._loading.pop(model, ()):
+        for sender, action_id in self._load_requesters.pop(model, ()):
             result = Result(
                 action_id,
                 int(finished.status),
@@ -99,22 +154,22 @@ class Residency:
                 reason=finished.reason,
             )
             self.out.append(Out(sender, result))
-        askers = self._unload_next.pop(model, ())
-        if askers and model in self.pages:
-            self._close(model, askers[0][1])
-        for asker in askers:
-            self._answer(now_ns, asker)
+        requesters = self._deferred_unloads.pop(model, ())
+        if requesters and model in self.pages:
+            self._release_model(model, requesters[0][1])
+        for requester in requesters:
+            self._send_result(now_ns, requester)
 
     def check(self) -> None:
         self.pages.check()
-        assert all(model in self.pages for model in self._loading)
-        assert sorted(self._model_of.values()) == sorted(self._loading)
-        assert all(model in self._loading for model in self._unload_next)
+        assert all(model in self.pages for model in self._load_requesters)
+        assert sorted(self._model_of.values()) == sorted(self._load_requesters)
+        assert all(model in self._load_requesters for model in self._deferred_unloads)
 
-    def _close(self, model: str, action_id: int) -> None:
-        """Give the pages back at once; the memory follows before any later load on the same lane."""
+    def _release_model(self, model: str, action_id: int) -> None:
+        """Free the pages at once. The load lane frees the memory before it runs any later LOAD."""
         self.pages.free(model)
         self.out.append(Out(self.lanes, Operation(action_id, self.share, "unload", model)))
 
-    def _answer(self, now_ns: int, asker: Asker, status: Status = Status.OK, reason: str = "") -> None:
-        self.out.append(Out(asker[0], Result(asker[1], int(status), now_ns, now_ns, reason=reason)))
+    def _send_result(self, now_ns: int, requester: Requester, status: Status = Status.OK, reason: str = "") -> None:
+        self.out.append(Out(requester[0], Result(requester[1], int(status), now_ns, now_ns, reason=reason)))

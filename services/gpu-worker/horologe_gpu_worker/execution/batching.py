@@ -1,4 +1,4 @@
-"""Rows to arrays for a model, and its outputs to headers and bytes."""
+"""Batches: from the bytes of rows to a model's input arrays, and from output arrays to headers and bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horologe_common.models import DTYPES
 from horologe_common.status import ModelFailed
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import concat_rows, decode_array, encode_array
-from horologe_gpu_worker.execution.io_cache import Workspace, room
+from horologe_gpu_worker.execution.workspace import Workspace, aligned_size
 from horologe_gpu_worker.repository.model_signature import shape_for
 
 if TYPE_CHECKING:
@@ -25,81 +25,84 @@ if TYPE_CHECKING:
 
 
 def workspace_bytes(spec: ModelSpec) -> int:
-    """Room for the inputs of the largest batch at the length of the profile; longer ones grow the space."""
+    """Return the bytes of the inputs of the largest batch at the profile's length. Longer inputs grow the workspace."""
     return sum(
-        room(math.prod(shape_for(spec, tensor, spec.max_batch)) * DTYPES[tensor.datatype].itemsize)
+        aligned_size(math.prod(shape_for(spec, tensor, spec.max_batch)) * DTYPES[tensor.datatype].itemsize)
         for tensor in spec.inputs
         if tensor.datatype != "BYTES"
     )
 
 
-def assemble(operation: Operation, batched: bool, space: Workspace, moved: bool = False) -> dict[str, NDArray[Any]]:
-    """The inputs of a batch of `batch_size` rows: the true rows in order, then padding, which is the last row again.
+def assemble_inputs(
+    operation: Operation, batched: bool, space: Workspace, copy_all: bool = False
+) -> dict[str, NDArray[Any]]:
+    """Build the input arrays of a batch of `batch_size` rows: the rows of requests in order, then the last row
+    repeated.
 
-    Rows shorter than the longest end in zeros, or empty strings (ORLOJ, eq. 4: a batch takes as long as its longest).
-    One part that fills the batch is used where it lies, read-only, unless all is to be `moved`; everything else is
-    built in `space`, which stays untouched until the next call.
+    Rows shorter than the longest are padded with zeros or empty strings (ORLOJ, eq. 4: a batch takes as long as its
+    longest row). A single part that fills the batch is used in place, read-only, unless `copy_all` is set. All other
+    arrays are built in `space`, which stays unchanged until the next call.
     """
-    space.clear()
+    space.reset()
     pad = operation.batch_size - operation.rows if batched else 0
     if operation.shapes:
         return {
-            tensor.name: _lengthened(tensor, parts, shapes, pad, space)
+            tensor.name: _padded_array(tensor, parts, shapes, pad, space)
             for (tensor, parts), shapes in zip(operation.inputs, operation.shapes, strict=True)
         }
-    return {tensor.name: _array(tensor, parts, pad, space, moved) for tensor, parts in operation.inputs}
+    return {tensor.name: _array(tensor, parts, pad, space, copy_all) for tensor, parts in operation.inputs}
 
 
-def _array(tensor: Tensor, parts: Sequence[Buffer], pad: int, space: Workspace, moved: bool) -> NDArray[Any]:
+def _array(tensor: Tensor, parts: Sequence[Buffer], pad: int, space: Workspace, copy_all: bool) -> NDArray[Any]:
     if tensor.datatype == "BYTES":
         strings = decode_array(tensor, concat_rows(parts))
         return np.concatenate([strings, np.repeat(strings[-1:], pad, axis=0)]) if pad else strings
     dtype = DTYPES[tensor.datatype]
-    if not pad and len(parts) == 1 and not moved:
+    if not pad and len(parts) == 1 and not copy_all:
         array = np.frombuffer(parts[0], dtype)
-        if array.flags.aligned:  # glued frames may begin at any byte
+        if array.flags.aligned:  # a part of a concatenated frame may begin at any byte
             return array.reshape(tensor.shape)
     shape = (tensor.shape[0] + pad, *tensor.shape[1:]) if pad else tensor.shape
-    flat = space.take(math.prod(shape) * dtype.itemsize)
+    flat = space.allocate(math.prod(shape) * dtype.itemsize)
     view = flat.data
-    at = 0
+    end = 0
     for part in parts:
-        view[at : at + len(part)] = part
-        at += len(part)
+        view[end : end + len(part)] = part
+        end += len(part)
     if pad:
-        flat[at:].reshape(pad, -1)[:] = flat[at - at // tensor.shape[0] : at]
+        flat[end:].reshape(pad, -1)[:] = flat[end - end // tensor.shape[0] : end]
     return flat.view(dtype).reshape(shape)
 
 
-def _lengthened(
+def _padded_array(
     tensor: Tensor, parts: Sequence[Buffer], shapes: Sequence[tuple[int, ...]], pad: int, space: Workspace
 ) -> NDArray[Any]:
-    """Parts of different shapes, each in the first corner of its rows."""
+    """Build an array from parts of different shapes. Each part fills the start of every dimension of its rows."""
     shape = (tensor.shape[0] + pad, *tensor.shape[1:])
     if tensor.datatype == "BYTES":
         array = np.full(shape, b"", object)
     else:
         dtype = DTYPES[tensor.datatype]
-        array = space.take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+        array = space.allocate(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
         array[:] = 0
-    at = 0
-    for part, own in zip(parts, shapes, strict=True):
-        places = (slice(at, at + own[0]), *map(slice, own[1:]))
-        array[places] = decode_array(Tensor(tensor.name, tensor.datatype, own, len(part)), part)
-        at += own[0]
-    array[at:] = array[at - 1 : at]
+    row = 0
+    for part, part_shape in zip(parts, shapes, strict=True):
+        region = (slice(row, row + part_shape[0]), *map(slice, part_shape[1:]))
+        array[region] = decode_array(Tensor(tensor.name, tensor.datatype, part_shape, len(part)), part)
+        row += part_shape[0]
+    array[row:] = array[row - 1 : row]
     return array
 
 
-def results(
+def output_tensors(
     operation: Operation, spec: ModelSpec, outputs: Mapping[str, NDArray[Any]], space: Workspace
 ) -> list[tuple[Tensor, Buffer]]:
-    """Header and bytes of every output of the true rows, in the order of the signature.
+    """Return header and bytes of every output without padding rows, in the order of the signature.
 
-    Nothing is copied except what a model passed on from `space`. Raises `ModelFailed` for a missing output or one
-    whose dimension 0 is not the batch.
+    Only an output that lies in `space` is copied. Raises `ModelFailed` for a missing output, or one whose first
+    dimension is not the batch size.
     """
-    found = []
+    tensors = []
     for want in spec.outputs:
         array = outputs.get(want.name)
         if array is None:
@@ -111,13 +114,13 @@ def results(
                     f"model {spec.key}: output {want.name!r}: got {shape}, wanted {operation.batch_size} rows"
                 )
             array = array[: operation.rows]
-        if space.holds(array):
+        if space.may_contain(array):
             array = array.copy()
-        found.append(_header(want.name, want.datatype, array))
-    return found
+        tensors.append(_output_tensor(want.name, want.datatype, array))
+    return tensors
 
 
-def _header(name: str, datatype: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
+def _output_tensor(name: str, datatype: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
     if array.size and array.flags.c_contiguous and DTYPES.get(datatype) == array.dtype:
         return Tensor(name, datatype, array.shape, array.nbytes), array.data.cast("B")
     return encode_array(name, array)

@@ -1,4 +1,4 @@
-"""What the operations of one share do: weights in and out of memory, inputs to arrays, a run, outputs to bytes."""
+"""Operations of one share: load and unload models, build inputs, run batches, read outputs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, Status
 from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
-from horologe_gpu_worker.execution.batching import assemble, results, workspace_bytes
-from horologe_gpu_worker.execution.io_cache import Workspace
-from horologe_gpu_worker.runtime import Staging
+from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors, workspace_bytes
+from horologe_gpu_worker.execution.workspace import Workspace
+from horologe_gpu_worker.runtime import StagedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 log = logger("device")
 
 
-class Store(Protocol):
-    """The part of the model store that lanes use (modelstore.py)."""
+class ModelSource(Protocol):
+    """The methods of the model store that a device uses (modelstore.py)."""
 
     def scan(self) -> list[ModelReport]: ...
 
-    def scan_one(self, name: str) -> list[ModelReport]: ...
+    def scan_model(self, name: str) -> list[ModelReport]: ...
 
     def open(self, key: str) -> OpenModel: ...
 
@@ -39,41 +39,41 @@ class Store(Protocol):
 
 @runtime_checkable
 class Transfers(Protocol):
-    """A model whose inputs and outputs are copied by lanes of their own."""
+    """A model whose inputs and outputs are copied on the INPUT and OUTPUT lanes."""
 
     def copy_in(self, rows: int) -> None: ...
 
     def copy_out(self, rows: int) -> None: ...
 
 
-class _Loaded:
-    """A model in memory. The lock keeps UNLOAD from closing it under a running EXEC."""
+class _LoadedModel:
+    """A model in memory. The lock prevents UNLOAD from closing it during an EXEC."""
 
     __slots__ = ("closed", "lock", "model", "spec", "staging")
 
     def __init__(self, model: OpenModel, spec: ModelSpec) -> None:
         self.model = model
         self.spec = spec
-        self.staging = model if isinstance(model, Staging) else None
+        self.staging = model if isinstance(model, StagedModel) else None
         self.lock = Lock()
         self.closed = False
 
 
-class _Ran(NamedTuple):
-    """What EXEC leaves for OUTPUT, which an UNLOAD in between does not concern."""
+class _ExecOutput(NamedTuple):
+    """Result of EXEC for the OUTPUT lane. It stays valid if the model is unloaded in between."""
 
-    loaded: _Loaded
+    loaded: _LoadedModel
     outputs: Any
 
 
 class Device:
-    """One share. Each method runs on the thread of its lane; an exception of a model never leaves `run`."""
+    """The models of one share. Each method runs on the thread of its lane; `run` never raises."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ModelSource) -> None:
         self._store = store
-        self._loaded: dict[str, _Loaded] = {}
+        self._loaded: dict[str, _LoadedModel] = {}
         self._space = Workspace()
-        self._do: dict[str, Callable[[Operation], Finished]] = {
+        self._handlers: dict[str, Callable[[Operation], Finished]] = {
             "load": self._load,
             "unload": self._unload,
             "input": self._input,
@@ -83,19 +83,19 @@ class Device:
         }
 
     def run(self, operation: Operation) -> Finished:
-        """Carry the operation out. What goes wrong is a Finished with status FAILED and the reason."""
+        """Run the operation. An error becomes a Finished with status FAILED and the reason."""
         begin_ns = monotonic_ns()
         try:
-            return self._do[operation.lane](operation)
+            return self._handlers[operation.lane](operation)
         except HorologeError as error:
             reason = error.reason
-        except BaseException as error:  # a model may raise anything, SystemExit included: its lane has to go on
+        except BaseException as error:  # a model may raise anything, even SystemExit, and the lane must continue
             log.exception("operation failed", lane=operation.lane, model=operation.model)
             reason = f"model {operation.model}: {type(error).__name__}: {error}"
         return _finished(operation, begin_ns, status=Status.FAILED, reason=reason)
 
     def close(self) -> None:
-        """Close every model, at the end of the process."""
+        """Close every model. Call at the end of the process."""
         for model in list(self._loaded):
             self._unload(Operation(0, 0, "unload", model))
 
@@ -104,7 +104,7 @@ class Device:
         if operation.model not in self._loaded:
             model, spec = self._store.open(operation.model), self._store.spec(operation.model)
             self._space.reserve(workspace_bytes(spec))
-            self._loaded[operation.model] = _Loaded(model, spec)
+            self._loaded[operation.model] = _LoadedModel(model, spec)
         return _finished(operation, begin_ns)
 
     def _unload(self, operation: Operation) -> Finished:
@@ -120,22 +120,22 @@ class Device:
         if loaded is None:
             return _not_loaded(operation)
         staged = operation.staged
-        inputs = assemble(operation, loaded.spec.batched, self._space) if staged is None else staged
+        inputs = assemble_inputs(operation, loaded.spec.batched, self._space) if staged is None else staged
         with loaded.lock:
             if loaded.closed:
                 return _not_loaded(operation)
             begin_ns = monotonic_ns()
             if begin_ns > operation.latest_ns:
-                return not_run(operation, Status.TOO_LATE, begin_ns, "the window closed while its inputs were prepared")
+                return not_run(operation, Status.TOO_LATE, begin_ns, "the window closed while the inputs were prepared")
             if staged is not None and loaded.staging:
                 loaded.staging.execute(operation.batch_size, staged)
-                return _finished(operation, begin_ns, staged=_Ran(loaded, staged), device_ns=staged.device_ns)
+                return _finished(operation, begin_ns, staged=_ExecOutput(loaded, staged), device_ns=staged.device_ns)
             outputs = loaded.model.run(operation.batch_size, inputs)
             end_ns = monotonic_ns()
         if staged is not None:
-            return _finished(operation, begin_ns, end_ns, staged=_Ran(loaded, outputs))
-        found = results(operation, loaded.spec, outputs, self._space)
-        return _finished(operation, begin_ns, end_ns, outputs=found)
+            return _finished(operation, begin_ns, end_ns, staged=_ExecOutput(loaded, outputs))
+        tensors = output_tensors(operation, loaded.spec, outputs, self._space)
+        return _finished(operation, begin_ns, end_ns, outputs=tensors)
 
     def _input(self, operation: Operation) -> Finished:
         begin_ns = monotonic_ns()
@@ -144,9 +144,9 @@ class Device:
             return _not_loaded(operation)
         if loaded.staging:
             slot = loaded.staging.slot(operation.batch_size)
-            loaded.staging.stage(slot, assemble(operation, loaded.spec.batched, slot.space, moved=True))
+            loaded.staging.stage(slot, assemble_inputs(operation, loaded.spec.batched, slot.space, copy_all=True))
             return _finished(operation, begin_ns, staged=slot)
-        inputs = assemble(operation, loaded.spec.batched, Workspace())  # its own: EXEC may be running the batch before
+        inputs = assemble_inputs(operation, loaded.spec.batched, Workspace())  # not `_space`: EXEC may be using it
         if isinstance(loaded.model, Transfers):
             loaded.model.copy_in(operation.rows)
         return _finished(operation, begin_ns, staged=inputs)
@@ -158,17 +158,17 @@ class Device:
             outputs = loaded.staging.fetch(operation.batch_size, outputs)
         elif isinstance(loaded.model, Transfers):
             loaded.model.copy_out(operation.rows)
-        return _finished(operation, begin_ns, outputs=results(operation, loaded.spec, outputs, self._space))
+        return _finished(operation, begin_ns, outputs=output_tensors(operation, loaded.spec, outputs, self._space))
 
     def _scan(self, operation: Operation) -> Finished:
         begin_ns = monotonic_ns()
         name = operation.model.partition("/")[0]
-        found = self._store.scan_one(name) if name else self._store.scan()
-        return _finished(operation, begin_ns, models=found)
+        reports = self._store.scan_model(name) if name else self._store.scan()
+        return _finished(operation, begin_ns, models=reports)
 
 
 def _not_loaded(operation: Operation) -> Finished:
-    """Not the model's failure: the controller may plan it elsewhere, or after the LOAD it comes too early for."""
+    """Return Finished with status REFUSED: the controller may run the action elsewhere, or after the model's LOAD."""
     return not_run(operation, Status.REFUSED, monotonic_ns(), f"model {operation.model}: is not loaded")
 
 
@@ -184,7 +184,7 @@ def _finished(
     models: Sequence[ModelReport] = (),
     device_ns: int = 0,
 ) -> Finished:
-    """`device_ns`: as the device itself timed it; 0: it is the time between begin and end."""
+    """Build a Finished message. `device_ns` is measured by the device; 0 means end minus begin."""
     end_ns = end_ns or monotonic_ns()
     return Finished(
         operation.action_id,

@@ -1,6 +1,6 @@
-"""A thread per lane and share: takes operations in the order of their windows, waits, runs, posts what happened.
+"""Lane threads: each waits for the window of its next operation, runs the operation, and posts the result.
 
-An EXEC that is shorter than a hand-over between threads runs on the loop's own thread instead: `brief`.
+An EXEC that is shorter than a hand-over between threads runs on the event loop's thread; see `runs_inline`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,16 @@ from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.status import Status
 from horologe_gpu_worker.core.lanes import Abort, Finished, Lane, Operation, not_run
-from horologe_gpu_worker.core.worker import lanes_of
-from horologe_gpu_worker.execution.device import Device, Store
-from horologe_gpu_worker.execution.realtime import Priority, exec_core, pin, realtime_permitted, sharp_timers
-from horologe_gpu_worker.settings import place_of
+from horologe_gpu_worker.core.worker import lanes_address
+from horologe_gpu_worker.execution.device import Device, ModelSource
+from horologe_gpu_worker.execution.realtime import (
+    RealtimePriority,
+    disable_timer_slack,
+    exec_cpu,
+    pin_thread,
+    realtime_permitted,
+)
+from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,22 +33,25 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.settings import WorkerSettings
 
     Post = Callable[[str, str, Any], None]
-    """`post(sender, to, message)` of the reactor, or its `post_threadsafe`."""
+    """The reactor's `post(sender, to, message)` or `post_threadsafe`."""
 
 LANE_OF = {"unload": "load"}
-"""UNLOAD shares LOAD's lane: what it frees is free before the next LOAD begins."""
-WAITING_LANES = ("input", "exec", "output")
-"""Lanes whose start is worth a real-time wait. LOAD takes milliseconds, and a scan seconds."""
-COMPUTE_HERE = ("onnx", "pytorch")
-"""Runtimes whose EXEC on the CPU computes in this process and waits for nothing."""
+"""Operation -> its lane, if the names differ. UNLOAD runs on LOAD's lane, so its memory is free before the next LOAD.
+"""
+REALTIME_LANES = ("input", "exec", "output")
+"""Lanes that wait at real-time priority. LOAD takes milliseconds and a scan seconds, so exact starts do not matter
+there.
+"""
+IN_PROCESS_RUNTIMES = ("onnx", "pytorch")
+"""Runtimes whose EXEC on the CPU computes in this process and does not wait."""
 
 log = logger("executors")
 
 
 class LaneThread:
-    """The thread of one lane. Only it touches the lane; others put operations into its inbox.
+    """The thread of one lane. Only this thread uses the lane; other threads put operations into its inbox.
 
-    A SimpleQueue wakes its reader in 10 us, a Condition in 14.
+    The inbox is a SimpleQueue: it wakes its reader in 10 us, a Condition in 14 us.
     """
 
     def __init__(
@@ -51,7 +60,7 @@ class LaneThread:
         run: Callable[[Operation], Finished],
         post: Callable[[Finished], None],
         spin_ns: int,
-        priority: Priority,
+        priority: RealtimePriority,
         core: int | None = None,
     ) -> None:
         self.name = name
@@ -63,62 +72,62 @@ class LaneThread:
         self._lane = Lane()
         self._inbox: SimpleQueue[Operation | Abort | None] = SimpleQueue()
         self._stopping = False
-        self._given = self._ended = 0
+        self._enqueued = self._finished = 0
         self._thread = Thread(target=self._loop, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, message: Operation | Abort) -> None:
-        """From the loop's thread."""
-        self._given += isinstance(message, Operation)
+    def enqueue(self, message: Operation | Abort) -> None:
+        """Put an operation or Abort into the inbox. Call on the event loop's thread only."""
+        self._enqueued += isinstance(message, Operation)
         self._inbox.put(message)
 
-    def idle(self) -> bool:
-        """Whether every operation has ended. On the loop's thread that holds until the next `put`."""
-        return self._given == self._ended
+    def is_idle(self) -> bool:
+        """Return True if every operation has finished. Valid on the event loop's thread until the next `enqueue`."""
+        return self._enqueued == self._finished
 
     def stop(self, wait_s: float) -> bool:
-        """End after the operation that runs now; what is queued is not begun. True if the thread has ended."""
+        """Stop after the running operation; queued operations are dropped. Returns True if the thread has ended."""
         self._inbox.put(None)
         self._thread.join(wait_s)
         return not self._thread.is_alive()
 
     def _loop(self) -> None:
-        sharp_timers()
-        pin(self._core)
-        while (operation := self._next()) is not None:
-            self._priority.lower()
-            self._end(self._run(operation))
+        disable_timer_slack()
+        pin_thread(self._core)
+        while (operation := self._wait_for_operation()) is not None:
+            self._priority.lower_priority()
+            self._post_finished(self._run(operation))
 
-    def _end(self, finished: Finished) -> None:
-        self._ended += 1
+    def _post_finished(self, finished: Finished) -> None:
+        self._finished += 1
         self._post(finished)
 
-    def _next(self) -> Operation | None:
-        """Wait for the operation to begin now; None when told to stop."""
+    def _wait_for_operation(self) -> Operation | None:
+        """Wait until an operation can begin and return it; None when stopped."""
         lane = self._lane
         while True:
             while not self._inbox.empty():
-                self._take_in(self._inbox.get())
+                self._receive(self._inbox.get())
             if self._stopping:
                 return None
             now_ns = monotonic_ns()
-            while late := lane.expired(now_ns):
-                self._end(not_run(late, Status.TOO_LATE, now_ns, "the window had closed"))
-            found = lane.next(now_ns)
-            if isinstance(found, Operation):
-                return found
-            self._wait(now_ns, found)
+            while late := lane.pop_expired(now_ns):
+                self._post_finished(not_run(late, Status.TOO_LATE, now_ns, "the window had closed"))
+            startable = lane.pop_startable(now_ns)
+            if isinstance(startable, Operation):
+                return startable
+            self._wait(now_ns, startable)
 
     def _wait(self, now_ns: int, wait_ns: int | None) -> None:
-        """Until something arrives or `wait_ns` have passed: slept but for the last `spin_ns`."""
-        self._priority.raise_()
+        """Wait for a message, at most `wait_ns`. The last `spin_ns` are spun instead of slept."""
+        self._priority.raise_priority()
         if wait_ns is None:
-            self._take_in(self._inbox.get())
+            self._receive(self._inbox.get())
         elif wait_ns > self._spin_ns:
             try:
-                self._take_in(self._inbox.get(timeout=(wait_ns - self._spin_ns) / 1e9))
+                self._receive(self._inbox.get(timeout=(wait_ns - self._spin_ns) / 1e9))
             except Empty:
                 return
         else:
@@ -126,13 +135,13 @@ class LaneThread:
             while monotonic_ns() < begin_ns and self._inbox.empty():
                 pass
 
-    def _take_in(self, message: Operation | Abort | None) -> None:
+    def _receive(self, message: Operation | Abort | None) -> None:
         match message:
             case Operation():
                 self._lane.push(message)
             case Abort():
-                if operation := self._lane.abort(message.action_id):
-                    self._end(not_run(operation, Status.CANCELLED, monotonic_ns()))
+                if operation := self._lane.remove_operation(message.action_id):
+                    self._post_finished(not_run(operation, Status.CANCELLED, monotonic_ns()))
             case None:
                 self._stopping = True
 
@@ -140,12 +149,12 @@ class LaneThread:
 class Executors:
     """All lanes of a worker process; `deliver` is what the reactor attaches at the worker's `lanes` address."""
 
-    def __init__(self, worker: str, settings: WorkerSettings, store: Store) -> None:
+    def __init__(self, worker: str, settings: WorkerSettings, store: ModelSource) -> None:
         self.worker = worker
-        self.address = lanes_of(worker)
+        self.address = lanes_address(worker)
         self.settings = settings
         self.store = store
-        self._brief_ns = settings.brief_ns if place_of(settings).cuda is None else 0
+        self._inline_exec_ns = settings.inline_exec_ns if device_config(settings).cuda is None else 0
         self._post: Post | None = None
         self._post_threadsafe: Post | None = None
         self._devices = [Device(store) for _ in range(settings.shares)]
@@ -154,9 +163,9 @@ class Executors:
         self._permitted = False
 
     def start(self, post: Post, post_threadsafe: Post) -> None:
-        """Start the lanes that every model needs; the others start when something is first put into them.
+        """Start the LOAD and EXEC lanes. Other lanes start with their first operation.
 
-        `post_threadsafe` is told what has finished on the lanes' threads, `post` what did on the caller's of `deliver`.
+        `post_threadsafe` receives results from lane threads, `post` results of operations that ran inline.
         """
         self._post, self._post_threadsafe = post, post_threadsafe
         self._permitted = self.settings.realtime and realtime_permitted()
@@ -165,24 +174,29 @@ class Executors:
             self._thread(share, "exec")
 
     def deliver(self, message: Operation | Abort, buffers: Sequence[Buffer] = ()) -> None:
-        """Put an operation into its lane, or run it at once."""
+        """Put an operation into its lane, or run it inline."""
         thread = self._thread(message.share, LANE_OF.get(message.lane, message.lane))
-        if self._post and isinstance(message, Operation) and thread.idle() and brief(message, self._brief_ns):
+        if (
+            self._post
+            and isinstance(message, Operation)
+            and thread.is_idle()
+            and runs_inline(message, self._inline_exec_ns)
+        ):
             self._post(self.address, self.worker, self._devices[message.share].run(message))
         else:
-            thread.put(message)
+            thread.enqueue(message)
 
     def stop(self, wait_s: float = 1.0) -> None:
-        """End the threads after what they run now, and close the models."""
+        """Stop the threads after their running operations, and close the models."""
         stopped = [thread.stop(wait_s) for thread in self._threads.values()]
         if all(stopped):
             for device in self._devices:
                 device.close()
         else:
-            log.warning("a lane is still busy: its model is not closed", lanes=list(self._threads))
+            log.warning("a lane is still running an operation: models are not closed", lanes=list(self._threads))
 
     def inline_io(self, model: str) -> bool:
-        """Whether INPUT and OUTPUT are part of this model's EXEC (asked per action, so remembered)."""
+        """Return True if INPUT and OUTPUT are part of this model's EXEC. Cached, because every action asks."""
         if model not in self._inline:
             self._inline[model] = self.store.inline_io(model)
         return self._inline[model]
@@ -190,31 +204,32 @@ class Executors:
     def _thread(self, share: int, lane: str) -> LaneThread:
         thread = self._threads.get((share, lane))
         if thread is None:
-            core = exec_core(self.settings, share, os.sched_getaffinity(0)) if lane == "exec" else None
-            priority = Priority(self._permitted and lane in WAITING_LANES)
+            core = exec_cpu(self.settings, share, os.sched_getaffinity(0)) if lane == "exec" else None
+            priority = RealtimePriority(self._permitted and lane in REALTIME_LANES)
             run = self._devices[share].run
-            thread = LaneThread(f"{lane}-{share}", run, self._finished, self.settings.spin_ns, priority, core)
+            thread = LaneThread(f"{lane}-{share}", run, self._post_to_worker, self.settings.spin_ns, priority, core)
             self._threads[share, lane] = thread
             thread.start()
         return thread
 
-    def _finished(self, finished: Finished) -> None:
+    def _post_to_worker(self, finished: Finished) -> None:
         if finished.lane == "scan":
             self._inline.clear()
         if self._post_threadsafe is not None:
-            with suppress(RuntimeError):  # the loop has closed: nobody is there to be told
+            with suppress(RuntimeError):  # the event loop has closed
                 self._post_threadsafe(self.address, self.worker, finished)
 
 
-def brief(operation: Operation, brief_ns: int) -> bool:
-    """Whether to run it on the loop's thread, its lane being idle: a hand-over to the lane and back takes longer.
+def runs_inline(operation: Operation, limit_ns: int) -> bool:
+    """Return True if the operation should run on the event loop's thread: a hand-over to an idle lane takes longer.
 
-    An EXEC on the CPU, expected to take less than `brief_ns`, whose window is open; `Device.run` sees to its end.
+    This holds for an EXEC on the CPU that is expected to take less than `limit_ns` and whose window is open.
+    `Device.run` checks the end of the window.
     """
     return (
         operation.lane == "exec"
-        and operation.runtime in COMPUTE_HERE
+        and operation.runtime in IN_PROCESS_RUNTIMES
         and operation.staged is None
-        and operation.expected_ns < brief_ns
+        and operation.expected_ns < limit_ns
         and operation.earliest_ns <= monotonic_ns()
     )

@@ -1,4 +1,4 @@
-"""What makes a thread's waits exact: real-time priority, no timer slack, a core of its own."""
+"""Exact waits of threads: real-time priority, no timer slack, a pinned CPU."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ if TYPE_CHECKING:
 
 PR_SET_TIMERSLACK = 29
 PRIORITY = 10
-CORES_TO_PIN = 4
-"""On fewer cores a pinned lane waits for whatever else runs on its core."""
+PINNING_CPUS_MIN = 4
+"""On fewer CPUs a pinned lane would wait for other threads on its CPU."""
 
 log = logger("waiting")
 
 
-class Priority:
-    """Real-time priority of the calling thread, for its waits only.
+class RealtimePriority:
+    """Real-time priority of the calling thread, used for waits only.
 
-    With both cores 40% busy a wait ended 635 us late (p99) without and 2 us with it. Computing at real-time priority
-    would starve the loop and the neighbours instead.
+    With both CPUs 40% busy, a wait ended 635 us late (p99) without it and 2 us late with it. A thread that computed at
+    real-time priority would starve the event loop and other processes.
     """
 
     def __init__(self, permitted: bool) -> None:
         self.permitted = permitted
         self._raised = False
 
-    def raise_(self) -> None:
-        """Before a wait."""
+    def raise_priority(self) -> None:
+        """Raise the priority, before a wait."""
         if self.permitted and not self._raised:
             os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(PRIORITY))
             self._raised = True
 
-    def lower(self) -> None:
-        """Before computing."""
+    def lower_priority(self) -> None:
+        """Lower the priority, before computing."""
         if self._raised:
             os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
             self._raised = False
 
 
 def realtime_permitted() -> bool:
-    """Whether a thread may take real-time priority and give it back. Tries it on the calling one."""
+    """Return True if a thread may raise its priority and lower it again. Tries both on the calling thread."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(PRIORITY))
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     except (OSError, AttributeError) as error:
         log.warning(
-            "no real-time priority for lanes: their waits may end up to a millisecond late on a busy machine",
+            "no real-time priority for lanes: on a busy machine operations may start up to a millisecond late",
             error=str(error),
             remedy="grant CAP_SYS_NICE (or an rtprio limit), or set worker.realtime = false",
         )
@@ -58,30 +58,30 @@ def realtime_permitted() -> bool:
     return True
 
 
-def sharp_timers() -> None:
-    """End timed waits of the calling thread when they are due instead of up to 50 us later (Linux' timer slack)."""
+def disable_timer_slack() -> None:
+    """Set the calling thread's timer slack to 1 ns. Linux' default lets timed waits end up to 50 us late."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
     except (OSError, AttributeError):
-        log.warning("timer slack cannot be set: waits end about 50 us late")
+        log.warning("cannot set the timer slack: operations may start about 50 us late")
 
 
-def exec_core(settings: WorkerSettings, share: int, cores: set[int]) -> int | None:
-    """The core for the EXEC lane of a share, the last ones first; None where lanes are not to be pinned.
+def exec_cpu(settings: WorkerSettings, share: int, cpus: set[int]) -> int | None:
+    """Return the CPU for the EXEC lane of a share, from the last CPU down; None if the lane is not pinned.
 
-    Workers of one machine are told apart by their number, so that no two take the same core; at least half of the
-    cores stay free for everything else.
+    The worker's instance number selects the CPU, so that no two workers of a machine share one. At least half of the
+    CPUs stay free for other threads.
     """
-    if not settings.pin or len(cores) < CORES_TO_PIN or not settings.name.isdecimal():
+    if not settings.pin or len(cpus) < PINNING_CPUS_MIN or not settings.name.isdecimal():
         return None
-    place = int(settings.name) * settings.shares + share
-    return sorted(cores)[-1 - place] if place < len(cores) // 2 else None
+    index = int(settings.name) * settings.shares + share
+    return sorted(cpus)[-1 - index] if index < len(cpus) // 2 else None
 
 
-def pin(core: int | None) -> None:
-    """Bind the calling thread to a core."""
-    if core is not None:
+def pin_thread(cpu: int | None) -> None:
+    """Pin the calling thread to a CPU, if one is given."""
+    if cpu is not None:
         try:
-            os.sched_setaffinity(0, {core})
+            os.sched_setaffinity(0, {cpu})
         except OSError as error:
-            log.warning("lane not pinned", core=core, error=str(error))
+            log.warning("lane not pinned", cpu=cpu, error=str(error))

@@ -1,36 +1,36 @@
-"""The runtimes by name. A runtime's module, and so its package, is imported only when a model asks for it."""
+"""Registry of runtimes. A runtime's module, and its package, is imported when the first model needs it."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Protocol
 
-from horologe_gpu_worker.runtime import HOST
+from horologe_gpu_worker.runtime import HOST_DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_gpu_worker.runtime import Place, Runtime
+    from horologe_gpu_worker.runtime import DeviceConfig, Runtime
 
 
-class Maker(Protocol):
-    """Makes a runtime for a place; without one, for the host. Raises ImportError if its package is not installed."""
+class RuntimeFactory(Protocol):
+    """Creates a runtime for a device, by default the CPU. Raises ImportError if its package is not installed."""
 
-    def __call__(self, place: Place = HOST) -> Runtime: ...
-
-
-def _lazily(module: str, name: str, placed: bool = False) -> Maker:
-    def make(place: Place = HOST) -> Runtime:
-        kind: Callable[..., Runtime] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-        return kind(place) if placed else kind()
-
-    return make
+    def __call__(self, device: DeviceConfig = HOST_DEVICE) -> Runtime: ...
 
 
-RUNTIMES: dict[str, Maker] = {
-    "onnx": _lazily("onnx.onnx_runtime", "OnnxRuntime", placed=True),
-    "pytorch": _lazily("pytorch.pytorch_runtime", "PytorchRuntime", placed=True),
-    "python": _lazily("python.python_runtime", "PythonRuntime"),
-    "emulated": _lazily("emulated", "EmulatedRuntime"),
+def _lazy_factory(module: str, name: str, takes_device: bool = False) -> RuntimeFactory:
+    def create(device: DeviceConfig = HOST_DEVICE) -> Runtime:
+        runtime_class: Callable[..., Runtime] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        return runtime_class(device) if takes_device else runtime_class()
+
+    return create
+
+
+RUNTIMES: dict[str, RuntimeFactory] = {
+    "onnx": _lazy_factory("onnx.onnx_runtime", "OnnxRuntime", takes_device=True),
+    "pytorch": _lazy_factory("pytorch.pytorch_runtime", "PytorchRuntime", takes_device=True),
+    "python": _lazy_factory("python.python_runtime", "PythonRuntime"),
+    "emulated": _lazy_factory("emulated", "EmulatedRuntime"),
 }
-"""Runtime name (`runtime` in `model.toml`) -> what makes one."""
+"""Runtime name (`runtime` in `model.toml`) -> factory."""

@@ -1,4 +1,4 @@
-"""What has been submitted and not come back, and when the next may be: all take their share of a device, no more."""
+"""Runs in flight, and when the next run may start: together they use a limited share of one device's time."""
 
 from __future__ import annotations
 
@@ -10,71 +10,78 @@ from horologe_common.core.timers import Timers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horologe_profiler.core.sample_queue import Task
+    from horologe_profiler.core.sample_queue import ProfilingTask
     from horologe_profiler.settings import ProfilerSettings
 
 GRACE_NS = s(1)
-"""The controller answers by a run's budget; after this much more nothing is expected of it."""
-REFUSED_NS = ms(100)
-"""After a run that came to nothing, none begins for this long."""
+"""Extra time after a run's budget in which the controller's answer may still arrive."""
+FAILURE_PAUSE_NS = ms(100)
+"""Pause after a refused or lost run."""
 
 
-class Runs:
-    """Tasks under way by id: at most `in_flight`, at most one of a model, each to its one `end`."""
+class ActiveRuns:
+    """Tasks in flight by id: at most `in_flight`, at most one of each model. Each is finished exactly once."""
 
     def __init__(self, settings: ProfilerSettings) -> None:
         self._settings = settings
-        self._tasks: dict[int, Task] = {}
-        self.models: dict[str, bool] = {}
-        """Those that are being run."""
-        self._give_up = Timers()
-        self._paid_ns = 0
-        """Until then the share of a device is used up by what ran."""
+        self._tasks: dict[int, ProfilingTask] = {}
+        self.running_models: dict[str, bool] = {}
+        """Models that have a run in flight."""
+        self._timeouts = Timers()
+        self._budget_spent_ns = 0
+        """The device time of past runs is paid for at this time, at the rate `busy_share`."""
         self._paused_ns = 0
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[ProfilingTask]:
         return iter(list(self._tasks.values()))
 
-    def get(self, task_id: int) -> Task | None:
+    def get(self, task_id: int) -> ProfilingTask | None:
         return self._tasks.get(task_id)
 
-    def room(self) -> bool:
-        """Whether one more may be under way."""
+    def has_room(self) -> bool:
+        """Return True if another run may be in flight."""
         return len(self._tasks) < self._settings.in_flight
 
-    def begin(self, now_ns: int, task: Task) -> None:
+    def start_run(self, now_ns: int, task: ProfilingTask) -> None:
         self._tasks[task.id] = task
-        self.models[task.key.model] = True
-        self._give_up.arm(task.id, now_ns + self._settings.budget_ns + GRACE_NS)
+        self.running_models[task.key.model] = True
+        self._timeouts.arm(task.id, now_ns + self._settings.budget_ns + GRACE_NS)
 
-    def end(self, task: Task) -> None:
+    def finish_run(self, task: ProfilingTask) -> None:
         del self._tasks[task.id]
-        del self.models[task.key.model]
-        self._give_up.cancel(task.id)
+        del self.running_models[task.key.model]
+        self._timeouts.cancel(task.id)
 
-    def free_ns(self) -> int:
-        """When the next may begin."""
-        return max(self._paused_ns, self._paid_ns - round(self._settings.busy_burst_ns / self._settings.busy_share))
+    def next_start_ns(self) -> int:
+        """Return the time from which the next run may start."""
+        return max(
+            self._paused_ns, self._budget_spent_ns - round(self._settings.busy_burst_ns / self._settings.busy_share)
+        )
 
-    def took(self, now_ns: int, took_ns: int) -> None:
-        """A device was busy for so long: the share of `1 / busy_share` times as long is used up."""
-        self._paid_ns = max(self._paid_ns, now_ns - took_ns) + round(took_ns / self._settings.busy_share)
+    def charge_device_time(self, now_ns: int, took_ns: int) -> None:
+        """Charge `took_ns` of device time: it uses up the share of the next `took_ns / busy_share`.
 
-    def failed(self, now_ns: int) -> None:
-        """One was refused or lost."""
-        self._paused_ns = now_ns + REFUSED_NS
+        Example: with `busy_share` 0.05, a run of 10 ms uses up the share of 200 ms.
+        """
+        self._budget_spent_ns = max(self._budget_spent_ns, now_ns - took_ns) + round(
+            took_ns / self._settings.busy_share
+        )
 
-    def overdue(self, now_ns: int) -> list[Task]:
-        """Those nothing is expected of any more. They are still to be ended."""
-        return [self._tasks[task_id] for task_id in self._give_up.pop_expired(now_ns)]
+    def pause_after_failure(self, now_ns: int) -> None:
+        """Delay the next run after a refused or lost one."""
+        self._paused_ns = now_ns + FAILURE_PAUSE_NS
+
+    def overdue_tasks(self, now_ns: int) -> list[ProfilingTask]:
+        """Return the tasks whose answer is overdue. The caller must finish them."""
+        return [self._tasks[task_id] for task_id in self._timeouts.pop_expired(now_ns)]
 
     def next_overdue_ns(self) -> int | None:
-        return self._give_up.next_ns()
+        return self._timeouts.next_ns()
 
     def check(self) -> None:
-        self._give_up.check()
-        assert sorted(self.models) == sorted(task.key.model for task in self)
-        assert len(self) == len(self._give_up) <= self._settings.in_flight
+        self._timeouts.check()
+        assert sorted(self.running_models) == sorted(task.key.model for task in self)
+        assert len(self) == len(self._timeouts) <= self._settings.in_flight

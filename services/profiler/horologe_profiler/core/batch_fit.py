@@ -1,8 +1,8 @@
-"""c0 and c1 of a batch's time l_B = c0 + c1 * k * l (ORLOJ, eq. 3), by least squares of relative errors.
+"""Least-squares fit of a batch's time l_B = c0 + c1 * k * l (ORLOJ, eq. 3), with relative errors.
 
-k is the batch's size, l the length of its rows. Where length is not what a row's time follows from (all dimensions
-fixed, or the content decides), l is unknown, the same for all batches of one row repeated, and c1 is 1: c0 is then the
-intercept that all rows have in common, and what a row takes alone is c0 + l.
+k is the batch size, l the length of its rows. If a row's time does not depend on a length (all dimensions are fixed, or
+the content decides), l is unknown. It is then equal for all batches of one repeated row, and c1 is 1: c0 is the
+intercept that all rows share, and a row alone takes c0 + l.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SINGULAR = 1e-9
-"""Of the points' weight: what is left below this after one regressor says nothing about the other."""
+"""Least determinant, relative to the weight of the points. Below it the points do not determine both regressors."""
 
 
 class Point(NamedTuple):
@@ -27,9 +27,9 @@ class Point(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """`base_ns` is c0. `slope_ns` is c1: per row and unit of length, or, where length is unknown, the mean l per row.
+    """Result of a fit. `base_ns` is c0. `slope_ns` is c1, or, if length is unknown, the mean l of a row.
 
-    The errors are relative: |fitted - measured| / measured, their median and the largest.
+    The errors are relative, |fitted - measured| / measured: their median and maximum.
     """
 
     base_ns: float
@@ -40,25 +40,25 @@ class Fit(NamedTuple):
 
 
 def fit(points: Iterable[Point]) -> Fit | None:
-    """The best c0, c1 >= 0. None without points. Lengths count if every point has one."""
-    found = [point for point in points if point.took_ns > 0]
-    if not found:
+    """Fit c0, c1 >= 0; None without points. Lengths are used if every point has one."""
+    valid = [point for point in points if point.took_ns > 0]
+    if not valid:
         return None
-    if all(point.length for point in found):
-        base_ns, slope_ns = _line([(point.size * point.length, point.took_ns) for point in found])
-        slopes = dict.fromkeys((point.row for point in found), slope_ns)
-        expected = [base_ns + slope_ns * point.size * point.length for point in found]
+    if all(point.length for point in valid):
+        base_ns, slope_ns = _fit_line([(point.size * point.length, point.took_ns) for point in valid])
+        slopes = dict.fromkeys((point.row for point in valid), slope_ns)
+        expected = [base_ns + slope_ns * point.size * point.length for point in valid]
     else:
-        base_ns, slopes = _common(found)
+        base_ns, slopes = _fit_common_intercept(valid)
         slope_ns = sum(slopes.values()) / len(slopes)
-        expected = [base_ns + slopes[point.row] * point.size for point in found]
-    errors = [abs(want - point.took_ns) / point.took_ns for want, point in zip(expected, found, strict=True)]
-    return Fit(base_ns, slope_ns, median(errors), max(errors), len(found))
+        expected = [base_ns + slopes[point.row] * point.size for point in valid]
+    errors = [abs(want - point.took_ns) / point.took_ns for want, point in zip(expected, valid, strict=True)]
+    return Fit(base_ns, slope_ns, median(errors), max(errors), len(valid))
 
 
-def _line(pairs: Sequence[tuple[float, int]]) -> tuple[float, float]:
-    """a, b >= 0 of y = a + b * x. If all x are alike: through the origin."""
-    s11, s1x, sxx, s1y, sxy = _sums(pairs)
+def _fit_line(pairs: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """Fit a, b >= 0 of y = a + b * x. If all x are equal, fit a line through the origin."""
+    s11, s1x, sxx, s1y, sxy = _weighted_sums(pairs)
     determinant = s11 * sxx - s1x * s1x
     if determinant <= SINGULAR * s11 * sxx:
         return 0.0, sxy / sxx
@@ -68,12 +68,12 @@ def _line(pairs: Sequence[tuple[float, int]]) -> tuple[float, float]:
     return (s1y / s11, 0.0) if b < 0 else (a, b)
 
 
-def _common(points: Sequence[Point]) -> tuple[float, dict[int, float]]:
-    """a >= 0 common to all rows and each row's own b >= 0, of y = a + b * size; each b is solved for and put in."""
+def _fit_common_intercept(points: Sequence[Point]) -> tuple[float, dict[int, float]]:
+    """Fit y = a + b * size with one a >= 0 for all rows and a b >= 0 for each row. Each b is eliminated first."""
     rows: dict[int, list[tuple[float, int]]] = {}
     for point in points:
         rows.setdefault(point.row, []).append((point.size, point.took_ns))
-    sums = {row: _sums(pairs) for row, pairs in rows.items()}
+    sums = {row: _weighted_sums(pairs) for row, pairs in rows.items()}
     above = below = weight = 0.0
     for s11, s1x, sxx, s1y, sxy in sums.values():
         above += s1y - s1x * sxy / sxx
@@ -84,8 +84,8 @@ def _common(points: Sequence[Point]) -> tuple[float, dict[int, float]]:
     return a, {row: max(0.0, sxy - a * s1x) / sxx for row, (_, s1x, sxx, _, sxy) in sums.items()}
 
 
-def _sums(pairs: Iterable[tuple[float, int]]) -> tuple[float, float, float, float, float]:
-    """Sums of 1, x, x^2, y, x*y, each weighted by 1/y^2: an error of 1 % counts alike in a short and a long batch."""
+def _weighted_sums(pairs: Iterable[tuple[float, int]]) -> tuple[float, float, float, float, float]:
+    """Return the sums of 1, x, x^2, y, x*y, weighted by 1/y^2: a relative error of 1% counts equally for all times."""
     s11 = s1x = sxx = s1y = sxy = 0.0
     for x, y in pairs:
         weight = 1.0 / (y * y)

@@ -1,4 +1,7 @@
-"""What the profiler remembers: how long rows took alone, by model, application and range of lengths. It forgets."""
+"""Measurements that the profiler holds: how long rows took alone, by model, application and range of lengths.
+
+Old measurements are dropped by age (`window_ns`), by number (`window`) and when execution times drift.
+"""
 
 from __future__ import annotations
 
@@ -14,216 +17,229 @@ if TYPE_CHECKING:
 
     from horologe_profiler.settings import ProfilerSettings
 
-FLOOR = 5
-"""So many times stay however old they are: of what is seldom asked, old is better than nothing."""
+TIMES_MIN = 5
+"""The newest times of a key that are kept at any age: for a rare key, old measurements are better than none."""
 DRIFT, DRIFT_FROM = 5, 20
-"""So many times in a row beyond a tenth's quantile of at least so many before: once in 50,000 by chance (2 * 10^-5)."""
+"""Drift is detected when the last `DRIFT` times are all beyond the 0.1 or 0.9 quantile of at least `DRIFT_FROM` times
+before them. By chance this happens once in 50,000 times (2 * 10^-5)."""
 POINTS_MAX = 256
-"""Batches of repeated rows remembered of a model."""
+"""Batches of repeated rows that are kept of a model."""
 
 
-class Key(NamedTuple):
-    """`length` is the upper bound of a range, 0 where the model has no lengths."""
+class MeasurementKey(NamedTuple):
+    """`length` is the upper bound of a range of lengths; 0 if the model has no lengths."""
 
     model: str
     application: str
     length: int
 
 
-class Took(NamedTuple):
-    """A row of `length`, run alone."""
+class RowTime(NamedTuple):
+    """A row of `length` that ran alone."""
 
     at_ns: int
     length: int
     took_ns: int
 
 
-class Tried(NamedTuple):
-    """A batch of one row repeated, at some time."""
+class BatchTime(NamedTuple):
+    """A batch of one row repeated, and when it ran."""
 
     at_ns: int
     point: Point
 
 
-class Kept(msgspec.Struct, array_like=True):
-    """All of it as it is stored. Times `at_ns` count from when it was stored, so they are negative."""
+class ProfilerState(msgspec.Struct, array_like=True):
+    """All measurements as they are stored. Times `at_ns` are relative to the time of storing, so they are negative."""
 
     contents: dict[str, str] = {}
-    """Content hash by model: of another content nothing is known."""
-    parts: list[tuple[Key, tuple[int, int], list[Took]]] = []
-    tried: dict[str, list[Tried]] = {}
+    """Content hash by model. Measurements of another content are dropped."""
+    windows: list[tuple[MeasurementKey, tuple[int, int], list[RowTime]]] = []
+    batches: dict[str, list[BatchTime]] = {}
 
 
-def bound_of(length: int) -> int:
-    """The upper bound of the range that a length is in: 1, 2, 3, 4, 5, 7, 9, 12, 15, 19, ..., each 5/4 of the last."""
+def length_bound(length: int) -> int:
+    """Return the upper bound of the range of `length`: 1, 2, 3, 4, 5, 7, 9, 12, 15, 19, ..., each 5/4 of the last."""
     bound = min(1, length)
     while bound < length:
         bound = (5 * bound + 3) // 4 if bound > 3 else bound + 1
     return bound
 
 
-class Part:
-    """One key: the last times, none much older than the window, and how often it was sampled."""
+class TimeWindow:
+    """Times of one key: the newest, none much older than the window, and the number of samples."""
 
     def __init__(self, window: int, window_ns: int) -> None:
-        self.times: deque[Took] = deque()
-        self.due_ns = 0
-        """When the next run of such a row is wanted."""
+        self.times: deque[RowTime] = deque()
+        self.next_run_ns = 0
+        """Time from which the next run of such a row is wanted."""
         self._window = window
         self._window_ns = window_ns
-        self._seen = [0, 0]
-        """In this window and in the one before."""
-        self._turn_ns: int | None = None
+        self._sample_counts = [0, 0]
+        """Samples in the current time window and in the previous one."""
+        self._window_start_ns: int | None = None
 
     @property
-    def weight(self) -> int:
-        """How often it was sampled lately: its share of the application's rows."""
-        return sum(self._seen)
+    def recent_samples(self) -> int:
+        """Number of samples in the current and the previous window: the key's weight within its application."""
+        return sum(self._sample_counts)
 
-    def sampled(self, now_ns: int) -> None:
-        if self._turn_ns is None:
-            self._turn_ns = now_ns
-        if (windows := (now_ns - self._turn_ns) // self._window_ns) > 0:
-            self._seen = [0, self._seen[0] if windows == 1 else 0]
-            self._turn_ns += windows * self._window_ns
-        self._seen[0] += 1
+    def record_sample(self, now_ns: int) -> None:
+        """Count a sample, whether or not it will run."""
+        if self._window_start_ns is None:
+            self._window_start_ns = now_ns
+        if (windows := (now_ns - self._window_start_ns) // self._window_ns) > 0:
+            self._sample_counts = [0, self._sample_counts[0] if windows == 1 else 0]
+            self._window_start_ns += windows * self._window_ns
+        self._sample_counts[0] += 1
 
-    def observe(self, took: Took) -> bool:
-        """Take in a time. True if it shows that times are others now, and those from before are forgotten."""
+    def record_time(self, row_time: RowTime) -> bool:
+        """Add a time. Return True if execution times have drifted; the times before the drift are then dropped."""
         times = self.times
-        times.append(took)
+        times.append(row_time)
         while len(times) > self._window:
             times.popleft()
-        while len(times) > FLOOR and times[0].at_ns < took.at_ns - self._window_ns:
+        while len(times) > TIMES_MIN and times[0].at_ns < row_time.at_ns - self._window_ns:
             times.popleft()
-        if drifted := self._drifted():
+        if drifted := self._has_drifted():
             self.times = deque(list(times)[-DRIFT:])
         return drifted
 
-    def _drifted(self) -> bool:
-        """Whether the last few times are all unlike those before: then these say nothing any more."""
+    def _has_drifted(self) -> bool:
+        """Return True if the newest times are all shorter or all longer than most times before them."""
         if len(self.times) < DRIFT + DRIFT_FROM:
             return False
-        times = [took.took_ns for took in self.times]
+        times = [row_time.took_ns for row_time in self.times]
         before, last = sorted(times[:-DRIFT]), times[-DRIFT:]
         tenth = len(before) // 10
         return min(last) > before[-1 - tenth] or max(last) < before[tenth]
 
-    def stored(self, now_ns: int) -> tuple[tuple[int, int], list[Took]]:
-        return (self._seen[0], self._seen[1]), [took._replace(at_ns=took.at_ns - now_ns) for took in self.times]
+    def to_state(self, now_ns: int) -> tuple[tuple[int, int], list[RowTime]]:
+        """Return sample counts and times for `ProfilerState`."""
+        times = [row_time._replace(at_ns=row_time.at_ns - now_ns) for row_time in self.times]
+        return (self._sample_counts[0], self._sample_counts[1]), times
 
-    def restore(self, now_ns: int, seen: tuple[int, int], times: list[Took]) -> None:
-        self._seen = list(seen)
-        self.times = deque(took._replace(at_ns=took.at_ns + now_ns) for took in times)
+    def restore(self, now_ns: int, sample_counts: tuple[int, int], times: list[RowTime]) -> None:
+        """Set sample counts and times from `ProfilerState`, which was stored at `now_ns`."""
+        self._sample_counts = list(sample_counts)
+        self.times = deque(row_time._replace(at_ns=row_time.at_ns + now_ns) for row_time in times)
 
 
-class Memory:
-    """Parts by key, least recently sampled first, and batches tried by model. At most `keys_max` parts."""
+class Measurements:
+    """Time windows by key, least recently sampled first, and batch times by model. At most `keys_max` windows."""
 
     def __init__(self, settings: ProfilerSettings) -> None:
         self._settings = settings
-        self._parts: dict[Key, Part] = {}
-        self._tried: dict[str, deque[Tried]] = {}
-        self._batches_ns: dict[str, int] = {}
-        """By model: when a row is next tried in batches."""
+        self._windows: dict[MeasurementKey, TimeWindow] = {}
+        self._batch_times: dict[str, deque[BatchTime]] = {}
+        self._next_trial_ns: dict[str, int] = {}
+        """Model -> time from which the next row is also tried in batches."""
         self.contents: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._windows)
 
-    def part(self, key: Key) -> Part | None:
-        return self._parts.get(key)
+    def get_window(self, key: MeasurementKey) -> TimeWindow | None:
+        return self._windows.get(key)
 
-    def known(self, key: Key) -> int:
-        """How many times."""
-        part = self._parts.get(key)
-        return len(part.times) if part else 0
+    def count_times(self, key: MeasurementKey) -> int:
+        """Return the number of times measured for the key."""
+        window = self._windows.get(key)
+        return len(window.times) if window else 0
 
-    def of(self, model: str) -> Iterator[tuple[Key, Part]]:
-        """The parts of a model, by application and length."""
-        return ((key, self._parts[key]) for key in sorted(self._parts) if key.model == model)
+    def windows_of_model(self, model: str) -> Iterator[tuple[MeasurementKey, TimeWindow]]:
+        """Yield the windows of a model, ordered by application and length."""
+        return ((key, self._windows[key]) for key in sorted(self._windows) if key.model == model)
 
-    def models(self) -> list[str]:
-        return sorted({key.model for key in self._parts})
+    def model_keys(self) -> list[str]:
+        """Return the keys of the models that have a window."""
+        return sorted({key.model for key in self._windows})
 
-    def sampled(self, now_ns: int, key: Key) -> Part:
-        """A row has come, whether or not it will be run."""
-        part = self._parts.pop(key, None)
-        if part is None:
-            part = Part(self._settings.window, self._settings.window_ns)
-            if len(self._parts) >= self._settings.keys_max:
-                del self._parts[next(iter(self._parts))]
-        self._parts[key] = part
-        part.sampled(now_ns)
-        return part
+    def record_sample(self, now_ns: int, key: MeasurementKey) -> TimeWindow:
+        """Count a sampled row, whether or not it will run, and return its window."""
+        window = self._windows.pop(key, None)
+        if window is None:
+            window = TimeWindow(self._settings.window, self._settings.window_ns)
+            if len(self._windows) >= self._settings.keys_max:
+                del self._windows[next(iter(self._windows))]
+        self._windows[key] = window
+        window.record_sample(now_ns)
+        return window
 
-    def tried(self, now_ns: int, model: str, point: Point) -> None:
-        """A row repeated was run in a batch."""
-        known = self._tried.setdefault(model, deque(maxlen=POINTS_MAX))
-        while known and known[0].at_ns < now_ns - self._settings.window_ns:
-            known.popleft()
-        known.append(Tried(now_ns, point))
+    def record_batch_time(self, now_ns: int, model: str, point: Point) -> None:
+        """Add the time of a batch of one row repeated."""
+        batch_times = self._batch_times.setdefault(model, deque(maxlen=POINTS_MAX))
+        while batch_times and batch_times[0].at_ns < now_ns - self._settings.window_ns:
+            batch_times.popleft()
+        batch_times.append(BatchTime(now_ns, point))
 
-    def observe(self, key: Key, took: Took) -> None:
-        """A row was run alone. If that shows that times are others now, what batches took is forgotten too."""
-        part = self._parts.get(key)
-        if part is not None and part.observe(took):
-            self._tried.pop(key.model, None)
-            self._batches_ns.pop(key.model, None)
+    def record_row_time(self, key: MeasurementKey, row_time: RowTime) -> None:
+        """Add the time of a row that ran alone. If times have drifted, drop the model's batch times too."""
+        window = self._windows.get(key)
+        if window is not None and window.record_time(row_time):
+            self._batch_times.pop(key.model, None)
+            self._next_trial_ns.pop(key.model, None)
 
-    def batches_due(self, now_ns: int, model: str) -> bool:
-        """Whether a row of it is to be tried in batches now; then not again for a while."""
-        due = now_ns >= self._batches_ns.get(model, now_ns)
-        if due:
-            self._batches_ns[model] = now_ns + self._settings.batches_ns
-        return due
+    def claim_batch_trial(self, now_ns: int, model: str) -> bool:
+        """Return True if a row of the model should be tried in batches, at most once every `batch_interval_ns`."""
+        overdue = now_ns >= self._next_trial_ns.get(model, now_ns)
+        if overdue:
+            self._next_trial_ns[model] = now_ns + self._settings.batch_interval_ns
+        return overdue
 
-    def points(self, model: str) -> list[Point]:
-        """What `fit` is made of: rows that ran alone, where they have lengths; else rows that ran in batches too."""
-        tried = [one.point for one in self._tried.get(model, ())]
+    def fit_points(self, model: str) -> list[Point]:
+        """Return the points for `fit`.
+
+        With lengths: rows that ran alone, and batches of more than one row. Without lengths: all batches of repeated
+        rows, size 1 included.
+        """
+        batches = [batch_time.point for batch_time in self._batch_times.get(model, ())]
         alone = [
-            Point(1, took.length, took.took_ns) for _, part in self.of(model) for took in part.times if took.length
+            Point(1, row_time.length, row_time.took_ns)
+            for _, window in self.windows_of_model(model)
+            for row_time in window.times
+            if row_time.length
         ]
-        return [*alone, *(point for point in tried if point.size > 1)] if alone else tried
+        return [*alone, *(point for point in batches if point.size > 1)] if alone else batches
 
-    def know(self, model: str, content: str) -> bool:
-        """The model is served with this content. True if another was known: what was learned of that is forgotten."""
+    def set_content(self, model: str, content: str) -> bool:
+        """Set the content hash of a served model. If it changed, drop the model's measurements and return True."""
         changed = self.contents.get(model, content) != content
         if changed:
-            self._tried.pop(model, None)
-            self._batches_ns.pop(model, None)
-            for key in [key for key in self._parts if key.model == model]:
-                del self._parts[key]
+            self._batch_times.pop(model, None)
+            self._next_trial_ns.pop(model, None)
+            for key in [key for key in self._windows if key.model == model]:
+                del self._windows[key]
         self.contents[model] = content
         return changed
 
-    def stored(self, now_ns: int) -> Kept:
-        """To be given to `restore` after a restart."""
-        learned = [(key, part) for key, part in self._parts.items() if part.times]
-        models = {key.model: True for key, _ in learned}
-        tried = {
-            model: [one._replace(at_ns=one.at_ns - now_ns) for one in found]
-            for model, found in self._tried.items()
+    def to_state(self, now_ns: int) -> ProfilerState:
+        """Return all measurements, to be passed to `restore` after a restart."""
+        measured = [(key, window) for key, window in self._windows.items() if window.times]
+        models = {key.model: True for key, _ in measured}
+        batches = {
+            model: [batch_time._replace(at_ns=batch_time.at_ns - now_ns) for batch_time in batch_times]
+            for model, batch_times in self._batch_times.items()
             if model in models
         }
         contents = {model: content for model, content in self.contents.items() if model in models}
-        return Kept(contents, [(key, *part.stored(now_ns)) for key, part in learned], tried)
+        return ProfilerState(contents, [(key, *window.to_state(now_ns)) for key, window in measured], batches)
 
-    def restore(self, now_ns: int, kept: Kept, away_ns: int) -> None:
-        """What was stored `away_ns` ago."""
+    def restore(self, now_ns: int, state: ProfilerState, away_ns: int) -> None:
+        """Load measurements that were stored `away_ns` ago."""
         then_ns = now_ns - away_ns
-        self.contents = dict(kept.contents)
-        for key, seen, times in kept.parts[-self._settings.keys_max :]:
-            part = self._parts[key] = Part(self._settings.window, self._settings.window_ns)
-            part.restore(then_ns, seen, times[-self._settings.window :])
-        for model, tried in kept.tried.items():
-            found = (one._replace(at_ns=one.at_ns + then_ns) for one in tried)
-            self._tried[model] = deque(found, maxlen=POINTS_MAX)
+        self.contents = dict(state.contents)
+        for key, sample_counts, times in state.windows[-self._settings.keys_max :]:
+            window = self._windows[key] = TimeWindow(self._settings.window, self._settings.window_ns)
+            window.restore(then_ns, sample_counts, times[-self._settings.window :])
+        for model, batches in state.batches.items():
+            batch_times = (batch_time._replace(at_ns=batch_time.at_ns + then_ns) for batch_time in batches)
+            self._batch_times[model] = deque(batch_times, maxlen=POINTS_MAX)
 
     def check(self) -> None:
-        assert len(self._parts) <= self._settings.keys_max
-        for part in self._parts.values():
-            assert len(part.times) <= self._settings.window
-            stamps = [took.at_ns for took in part.times]
+        assert len(self._windows) <= self._settings.keys_max
+        for window in self._windows.values():
+            assert len(window.times) <= self._settings.window
+            stamps = [row_time.at_ns for row_time in window.times]
             assert stamps == sorted(stamps)
-        assert all(len(tried) <= POINTS_MAX for tried in self._tried.values())
+        assert all(len(batch_times) <= POINTS_MAX for batch_times in self._batch_times.values())

@@ -1,4 +1,4 @@
-"""Rows that wait to be run: in turn by model and application, bounded for each; which models are being run."""
+"""Sampled rows that wait for a run, in turn by model and application, and the tensors of one row."""
 
 from __future__ import annotations
 
@@ -7,70 +7,96 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.wire import Tensor
+from horologe_common.wire.frames import split_rows
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Container, Iterator, Sequence
 
-    from horologe_profiler.core.measurements import Key
+    from horologe_common.core.protocol import Buffer
+    from horologe_profiler.core.measurements import MeasurementKey
 
-EACH_MAX = 16
-"""Rows that wait of one model and application; a newer one takes the place of the oldest."""
+RowTensors = tuple[tuple[Tensor, ...], list[bytes]]
+"""Headers and bytes of a row's tensors."""
+QUEUE_MAX = 16
+"""Queued rows of one model and application. A newer row replaces the oldest."""
 
 
-class Task(msgspec.Struct, frozen=True):
-    """Run one row, staged under `id`, repeated to a batch of `size`. Tasks of the same `row` repeat the same."""
+class ProfilingTask(msgspec.Struct, frozen=True):
+    """Run one row, staged under `id`, repeated to a batch of `size`. Tasks with equal `row` repeat the same row."""
 
     id: int
-    key: Key
+    key: MeasurementKey
     length: int
     row: int
     size: int = 1
 
 
-class Waiting:
-    """Tasks by (model, application). `known` says how often rows like those of a key were run."""
+class SampleQueue:
+    """Tasks by (model, application). `count_times` returns how often rows of a key have run."""
 
-    def __init__(self, known: Callable[[Key], int]) -> None:
-        self._known = known
-        self._tasks: dict[tuple[str, str], deque[Task]] = {}
+    def __init__(self, count_times: Callable[[MeasurementKey], int]) -> None:
+        self._count_times = count_times
+        self._tasks: dict[tuple[str, str], deque[ProfilingTask]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._tasks.values()))
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[ProfilingTask]:
         for tasks in self._tasks.values():
             yield from tasks
 
-    def push(self, task: Task) -> Task | None:
-        """Behind the others of its kind; the one it displaces."""
+    def push(self, task: ProfilingTask) -> ProfilingTask | None:
+        """Append the task to the queue of its model and application. Returns the task that it displaces, if any."""
         tasks = self._tasks.setdefault(task.key[:2], deque())
-        displaced = tasks.popleft() if len(tasks) >= EACH_MAX else None
+        displaced = tasks.popleft() if len(tasks) >= QUEUE_MAX else None
         tasks.append(task)
         return displaced
 
-    def first(self, task: Task) -> None:
-        """Before all others of its kind."""
+    def push_first(self, task: ProfilingTask) -> None:
+        """Insert the task at the head of the queue of its model and application."""
         self._tasks.setdefault(task.key[:2], deque()).appendleft(task)
 
-    def take(self, running: Container[str]) -> Task | None:
-        """Of the next kind whose model is not `running`: a batch, else what is least known. That kind then is last."""
-        for kind, tasks in self._tasks.items():
-            if kind[0] not in running:
-                task = min(tasks, key=lambda task: self._known(task.key) if task.size == 1 else -1)
+    def pop_next(self, running_models: Container[str]) -> ProfilingTask | None:
+        """Remove and return a task of the next queue whose model does not run; that queue then comes last.
+
+        Batches come first, then the row whose key has run the least.
+        """
+        for queue_key, tasks in self._tasks.items():
+            if queue_key[0] not in running_models:
+                task = min(tasks, key=lambda task: self._count_times(task.key) if task.size == 1 else -1)
                 tasks.remove(task)
-                del self._tasks[kind]
+                del self._tasks[queue_key]
                 if tasks:
-                    self._tasks[kind] = tasks
+                    self._tasks[queue_key] = tasks
                 return task
         return None
 
-    def ready(self, running: Container[str]) -> bool:
-        """Whether `take` would find one."""
-        return any(kind[0] not in running for kind in self._tasks)
+    def has_runnable(self, running_models: Container[str]) -> bool:
+        """Return True if `pop_next` would return a task."""
+        return any(model not in running_models for model, _ in self._tasks)
 
-    def drop(self, models: Container[str]) -> list[Task]:
-        """Remove and return those of models that are not among these."""
-        gone = [kind for kind in self._tasks if kind[0] not in models]
-        return [task for kind in gone for task in self._tasks.pop(kind)]
+    def drop_other_models(self, models: Container[str]) -> list[ProfilingTask]:
+        """Remove and return the tasks of models that are not in `models`."""
+        dropped = [queue_key for queue_key in self._tasks if queue_key[0] not in models]
+        return [task for queue_key in dropped for task in self._tasks.pop(queue_key)]
 
     def check(self) -> None:
         assert all(self._tasks.values())
+
+
+def copy_first_row(inputs: Sequence[Tensor], buffers: Sequence[Buffer], rows: int) -> RowTensors:
+    """Copy the first of `rows` rows, so that the memory of the request can be freed."""
+    tensors = [
+        split_rows(tensor, buffer, [1])[0] if rows > 1 else (tensor, buffer)
+        for tensor, buffer in zip(inputs, buffers, strict=True)
+    ]
+    return tuple(tensor for tensor, _ in tensors), [bytes(buffer) for _, buffer in tensors]
+
+
+def repeat_row(inputs: Sequence[Tensor], buffers: Sequence[Buffer], times: int) -> RowTensors:
+    """Build a batch of one row repeated `times` times."""
+    headers = tuple(
+        Tensor(tensor.name, tensor.datatype, (times, *tensor.shape[1:]), tensor.nbytes * times) for tensor in inputs
+    )
+    return headers, [bytes(buffer) * times for buffer in buffers]

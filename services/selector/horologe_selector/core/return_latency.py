@@ -1,4 +1,4 @@
-"""How long an answer takes from here to a frontend: the p99 of lately measured ways there and back."""
+"""Return latency: the 99th percentile of recent round trips to a frontend, an upper bound of the time answers take."""
 
 from __future__ import annotations
 
@@ -15,38 +15,40 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
 
 WINDOW = 200
-EVERY_NS = ms(100)
-UNKNOWN_NS = ms(5)
+"""Round trips per frontend; older than 60 s they are dropped."""
+PING_INTERVAL_NS = ms(100)
+DEFAULT_NS = ms(5)
+"""Return latency before the first measurement."""
 
 
-class WayBack:
-    """Frontends are pinged while applications are served; both ways together are more than the way back is."""
+class ReturnLatency:
+    """Measured return latencies by frontend. Frontends are pinged while applications are active."""
 
     def __init__(self) -> None:
-        self._ways: dict[str, RollingQuantile] = {}
+        self._round_trips: dict[str, RollingQuantile] = {}
         self._next_ns = 0
 
-    def joined(self, frontend: str) -> None:
-        self._ways[frontend] = RollingQuantile(WINDOW, s(60), 0.99)
+    def add_frontend(self, frontend: str) -> None:
+        self._round_trips[frontend] = RollingQuantile(WINDOW, s(60), 0.99)
 
-    def gone(self, frontend: str) -> None:
-        self._ways.pop(frontend, None)
+    def remove_frontend(self, frontend: str) -> None:
+        self._round_trips.pop(frontend, None)
 
-    def told(self, now_ns: int, frontend: str, pong: Pong, buffers: Sequence[Buffer] = ()) -> None:
-        if way := self._ways.get(frontend):
-            way.observe(now_ns, now_ns - pong.sent_ns)
+    def on_pong(self, now_ns: int, frontend: str, pong: Pong, buffers: Sequence[Buffer] = ()) -> None:
+        if round_trips := self._round_trips.get(frontend):
+            round_trips.observe(now_ns, now_ns - pong.sent_ns)
 
     def p99_ns(self, now_ns: int, frontend: str) -> int:
-        way = self._ways.get(frontend)
-        found = None if way is None else way.high_quantile(now_ns)
-        return UNKNOWN_NS if found is None else found
+        round_trips = self._round_trips.get(frontend)
+        p99_ns = None if round_trips is None else round_trips.high_quantile(now_ns)
+        return DEFAULT_NS if p99_ns is None else p99_ns
 
     def pings(self, now_ns: int) -> Iterator[Out]:
-        """When it is time for them."""
+        """Yield a ping to each frontend if the last pings are `PING_INTERVAL_NS` old."""
         if now_ns >= self._next_ns:
-            self._next_ns = now_ns + EVERY_NS
-            for frontend in self._ways:
+            self._next_ns = now_ns + PING_INTERVAL_NS
+            for frontend in self._round_trips:
                 yield Out(frontend, Ping(now_ns))
 
     def next_ns(self) -> int | None:
-        return self._next_ns if self._ways else None
+        return self._next_ns if self._round_trips else None

@@ -1,8 +1,9 @@
-"""The selector: what a query is for, and one answer to it.
+"""Core of the selector: it resolves each query to models and gives it exactly one answer.
 
-A model: from the cache, a flight already under way, or Submit; Outputs (from the worker) or Outcome (from the
-controller) -> Answer to every frontend that waits for this flight. An application: the same for each model its policy
-selects, combined (ensembles.py); Feedback changes what the policy knows (feedback.py, contexts.py).
+Query for a model: answered from the prediction cache, by an equal prediction in flight, or by a Submit to the
+controller. Outputs come from the worker, an Outcome from the controller. Query for an application: the same for each
+model that its policy selects, then combined (applications/query.py). Feedback updates the policies' states
+(feedback/, contexts/).
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.applications import undeclared_application
 from horologe_common.clock import NEVER_NS
+from horologe_common.core.counters import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
-from horologe_common.service.metrics import Stats
 from horologe_common.wire import (
     Answer,
     ApplicationInfo,
@@ -28,48 +29,48 @@ from horologe_common.wire import (
     Rollback,
     Withdraw,
 )
-from horologe_selector.core.applications.model_status import Standings
-from horologe_selector.core.applications.query import Ensembles
-from horologe_selector.core.applications.registry import FAMILY, STANDING, Registry
-from horologe_selector.core.catalogue import Catalogue
+from horologe_selector.core.announced_models import AnnouncedModels
+from horologe_selector.core.applications.model_status import ModelStatusRequests
+from horologe_selector.core.applications.query import ApplicationQueries
+from horologe_selector.core.applications.registry import FAMILY, MODEL_METRICS, ApplicationRegistry
 from horologe_selector.core.contexts.contexts import Contexts
-from horologe_selector.core.feedback.feedback import Feedbacks
-from horologe_selector.core.predictions.cache import Cache
-from horologe_selector.core.predictions.inflight import Flights
-from horologe_selector.core.predictions.single_model import PlainQueries
-from horologe_selector.core.return_latency import WayBack
-from horologe_selector.store import Found, Listed, Written
+from horologe_selector.core.feedback.feedback import FeedbackProcessor
+from horologe_selector.core.predictions.cache import PredictionCache
+from horologe_selector.core.predictions.inflight import InflightPredictions
+from horologe_selector.core.predictions.single_model import SingleModelQueries
+from horologe_selector.core.return_latency import ReturnLatency
+from horologe_selector.store import FamilyListed, RecordsRead, RecordsWritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_selector.core.applications.losses import Loss
-    from horologe_selector.core.predictions.flight import Landing, Waiter
-    from horologe_selector.policy import Chance
+    from horologe_selector.core.predictions.inflight import PredictionResult, Waiter
+    from horologe_selector.policy import RandomSource
     from horologe_selector.settings import SelectorSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
 
 
-PLAIN = frozenset({Query, Outputs, Outcome, Models, Pong})
-"""Messages that by themselves are nothing to applications: most have no other, and a tick for each took 3 us."""
+NO_TICK = frozenset({Query, Outputs, Outcome, Models, Pong})
+"""Messages that need a tick only if they concern an application. Most do not, and a tick for each took 3 us."""
 
 
 class Selector:
-    """Core of the selector. `chance` is the policies' randomness, `losses` what the operator adds to the named ones.
+    """Selector core. `random_source` serves the policies; `losses` adds the operator's loss functions by name.
 
-    `shared`: whether other selectors write to the same state store; `store` is the address of its keeper.
+    `shared`: True if other selectors write to the same state store. `store` is the address of the store writer.
     """
 
     records_predictions = True
-    """What its models predict decides: recorded as outlines (outlines.py)."""
+    """Recordings keep summaries of its tensors, because predictions influence its decisions."""
 
     def __init__(
         self,
         address: str,
         settings: SelectorSettings,
-        chance: Chance,
+        random_source: RandomSource,
         losses: Mapping[str, Loss] | None = None,
         shared: bool = False,
     ) -> None:
@@ -78,181 +79,192 @@ class Selector:
         self.out: list[Out] = []
         self.store = f"store/{settings.name}"
         self.stats = Stats()
-        self.catalogue = Catalogue()
-        self.flights = Flights(Cache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._landed)
-        self.registry = Registry(losses or {}, self.catalogue, self._post, self.store, shared, settings.applications)
+        self.models = AnnouncedModels()
+        self.inflight = InflightPredictions(
+            PredictionCache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._on_result
+        )
+        self.registry = ApplicationRegistry(
+            losses or {}, self.models, self._post, self.store, shared, settings.applications
+        )
         self.contexts = Contexts(settings, address, shared)
-        self.standings = Standings(self.registry, self.contexts, settings.context_read_ns, self._post)
-        self.feedback = Feedbacks(settings, self.registry.running, self.contexts, self.flights.cache)
-        self.ways = WayBack()
-        self.ensembles = Ensembles(address, chance, self.flights, self.contexts, self.catalogue, self.ways, self._post)
+        self.model_status = ModelStatusRequests(
+            self.registry, self.contexts, settings.context_read_timeout_ns, self._post
+        )
+        self.feedback = FeedbackProcessor(settings, self.registry.active, self.contexts, self.inflight.cache)
+        self.return_latency = ReturnLatency()
+        self.application_queries = ApplicationQueries(
+            address, random_source, self.inflight, self.contexts, self.models, self.return_latency, self._post
+        )
+        self.model_queries = SingleModelQueries(self.inflight, self.models, self._post)
         self._frontends: dict[str, bool] = {}
-        self.plain = PlainQueries(self.flights, self.catalogue, self._post)
-        self._stirred = True
+        self._tick_needed = True
         self._wakeup_ns = 0
-        self._handlers: dict[type, Handler] = {
-            Query: self._query,
-            Outputs: self.flights.outputs,
-            Outcome: self.flights.outcome,
-            Cancel: self._cancelled,
-            Models: self._announced,
-            PeerConnected: self._joined,
-            PeerDisconnected: self._gone,
-            Pong: self.ways.told,
-            Declare: self.registry.declare,
-            Withdraw: self.registry.withdraw,
-            Rollback: self.registry.rollback,
-            ApplicationInfo: self.standings.ask,
-            Feedback: self.feedback.take_in,
-            Found: self._kept,
-            Written: self._kept,
-            Listed: self.registry.listed,
+        self._handlers = self._message_handlers()
+
+    def _message_handlers(self) -> dict[type, Handler]:
+        return {
+            Query: self._on_query,
+            Outputs: self.inflight.on_outputs,
+            Outcome: self.inflight.on_outcome,
+            Cancel: self._on_cancel,
+            Models: self._on_models,
+            PeerConnected: self._on_peer_connected,
+            PeerDisconnected: self._on_peer_disconnected,
+            Pong: self.return_latency.on_pong,
+            Declare: self.registry.on_declare,
+            Withdraw: self.registry.on_withdraw,
+            Rollback: self.registry.on_rollback,
+            ApplicationInfo: self.model_status.on_application_info,
+            Feedback: self.feedback.on_feedback,
+            RecordsRead: self._on_store_reply,
+            RecordsWritten: self._on_store_reply,
+            FamilyListed: self.registry.on_listed,
         }
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """One message from a frontend, a worker, the controller, the keeper or the loop."""
+        """Process a message from a frontend, a worker, the controller, the store writer or the host."""
         kind = type(message)
         if handler := self._handlers.get(kind):
-            self._stirred = self._stirred or kind not in PLAIN
+            self._tick_needed = self._tick_needed or kind not in NO_TICK
             handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
-        """Applications only: combine what is due, learn, and tell the keeper and the frontends what has changed."""
-        if not self._stirred and now_ns < self._wakeup_ns:
+        """Work for applications: answer queries at their deadlines, process feedback, send changes to peers."""
+        if not self._tick_needed and now_ns < self._wakeup_ns:
             return
-        self._stirred = False
-        self._tick(now_ns)
+        self._tick_needed = False
+        self._tick_applications(now_ns)
         times = (
-            self.ensembles.deadlines.next_ns(),
+            self.application_queries.deadlines.next_ns(),
             self.contexts.wakeup_ns(),
             self.feedback.wakeup_ns(),
             self.registry.next_ns(),
-            self.ways.next_ns() if self.registry.running else None,
-            self.standings.next_ns(),
-            0 if self.ensembles.finished else None,
+            self.return_latency.next_ns() if self.registry.active else None,
+            self.model_status.next_ns(),
+            0 if self.application_queries.finished else None,
         )
         self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
 
-    def _tick(self, now_ns: int) -> None:
+    def _tick_applications(self, now_ns: int) -> None:
         self.registry.tick(now_ns)
         if self.registry.changed:
-            self._changed(now_ns)
-        self.ensembles.tick(now_ns)
+            self._announce_applications()
+        self.application_queries.tick(now_ns)
         self.contexts.tick(now_ns)
-        self.standings.tick(now_ns)
-        for name, context in self.contexts.ready():
-            self.ensembles.ready(now_ns, name, context)
-        self._learn(now_ns)
-        if self.registry.running:
-            self.out += self.ways.pings(now_ns)
-        for message in self.contexts.take():
+        self.model_status.tick(now_ns)
+        for name, context in self.contexts.pop_ready():
+            self.application_queries.on_state_ready(now_ns, name, context)
+        self._process_feedback(now_ns)
+        if self.registry.active:
+            self.out += self.return_latency.pings(now_ns)
+        for message in self.contexts.pop_messages():
             self.out.append(Out(self.store, message))
 
-    def _learn(self, now_ns: int) -> None:
-        """What has been answered can be given feedback on; what feedback has lost is predicted again."""
-        finished, self.ensembles.finished = self.ensembles.finished, []
-        for ensemble in finished:
-            if ensemble.token:
-                self.feedback.joined(now_ns, ensemble.token, ensemble.values, ensemble.selection)
+    def _process_feedback(self, now_ns: int) -> None:
+        """Log answered queries for feedback, join repredictions with theirs, and start new repredictions."""
+        queries = self.application_queries
+        finished, queries.finished = queries.finished, []
+        for query in finished:
+            if query.token:
+                self.feedback.on_repredicted(now_ns, query.token, query.values, query.selection)
             else:
-                selection, context = ensemble.selection, ensemble.query.context
-                self.feedback.remember(ensemble.prediction, ensemble.running, selection, ensemble.cache_keys, context)
+                context = query.query.context
+                self.feedback.log_prediction(query.prediction, query.active, query.selection, query.cache_keys, context)
         self.feedback.tick(now_ns)
-        for wanted in self.feedback.take_wanted():
-            self.ensembles.ask(now_ns, wanted.frontend, wanted.query, wanted.running, wanted.token, wanted.selection)
-        self.out += self.feedback.take()
+        for request in self.feedback.pop_repredict_requests():
+            queries.on_query(now_ns, request.holder, request.query, request.active, request.token, request.selection)
+        self.out += self.feedback.pop_messages()
 
-    def _changed(self, now_ns: int) -> None:
+    def _announce_applications(self) -> None:
+        """Drop the contexts of removed applications, and announce the present ones to all frontends."""
         self.registry.changed = False
-        forgotten = self.registry.take_forgotten()
-        for name, erase in forgotten:
-            self.contexts.forget(name, erase)
-            self.standings.forget(name)
-        if forgotten:
-            self.stats.remove_values(STANDING, *[name for name, _ in forgotten])
-        announcement = Applications(0, self.registry.states())
+        removed = self.registry.pop_removed()
+        for name, erase in removed:
+            self.contexts.remove_application(name, erase)
+            self.model_status.remove_application(name)
+        if removed:
+            self.stats.remove_values(MODEL_METRICS, *[name for name, _ in removed])
+        announcement = Applications(0, self.registry.announced_states())
         self.out += [Out(frontend, announcement) for frontend in self._frontends]
 
     def wakeup_ns(self) -> int | None:
         return None if self._wakeup_ns == NEVER_NS else self._wakeup_ns
 
     def drain(self) -> None:
-        """Whoever asks is still answered: the frontends know when to stop."""
+        """Continue to answer queries: the frontends decide when to stop."""
 
     def drained(self) -> bool:
-        """Whether all that was observed is kept, and acknowledged."""
+        """Return True if all observations are saved and acknowledged."""
         return not self.contexts.unsaved and not len(self.feedback)
 
     def check(self) -> None:
-        self.flights.check()
-        self.ensembles.check()
+        self.inflight.check()
+        self.application_queries.check()
         self.contexts.check()
         self.feedback.check()
-        self.plain.check()
+        self.model_queries.check()
 
     def refresh_stats(self) -> None:
-        """Bring the metrics that follow from the tallies up to date, before they are read."""
-        self.registry.publish(self.stats)
+        """Update the metrics that are computed from counters, before they are exported."""
+        self.registry.publish_metrics(self.stats)
 
     def _post(self, out: Out) -> None:
         self.out.append(out)
 
-    # queries
-
-    def _query(self, now_ns: int, frontend: str, query: Query, buffers: Sequence[Buffer]) -> None:
+    def _on_query(self, now_ns: int, holder: str, query: Query, buffers: Sequence[Buffer]) -> None:
         if query.model:
-            self.plain.ask(now_ns, frontend, query)
-        elif (running := self.registry.running.get(query.application)) is not None:
-            self._stirred = True
-            self.ensembles.ask(now_ns, frontend, query, running)
+            self.model_queries.on_query(now_ns, holder, query)
+        elif (active := self.registry.active.get(query.application)) is not None:
+            self._tick_needed = True
+            self.application_queries.on_query(now_ns, holder, query, active)
         else:
             error = undeclared_application(query.application)
-            self.out.append(Out(frontend, Answer(query.id, int(error.status), reason=error.reason)))
+            self.out.append(Out(holder, Answer(query.id, int(error.status), reason=error.reason)))
 
-    def _landed(self, now_ns: int, waiter: Waiter, landing: Landing) -> None:
-        if waiter.ensemble:
-            self._stirred = True
-            self.ensembles.landed(now_ns, waiter, landing)
+    def _on_result(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
+        if waiter.application_query:
+            self._tick_needed = True
+            self.application_queries.on_result(now_ns, waiter, result)
         else:
-            self.plain.landed(now_ns, waiter, landing)
+            self.model_queries.on_result(now_ns, waiter, result)
 
-    def _cancelled(self, now_ns: int, frontend: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
+    def _on_cancel(self, now_ns: int, holder: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
         for query_id in message.ids:
-            if not self.ensembles.abandon(now_ns, frontend, query_id):
-                self.plain.abandon(now_ns, frontend, query_id)
+            if not self.application_queries.cancel_query(now_ns, holder, query_id):
+                self.model_queries.cancel_query(now_ns, holder, query_id)
 
-    # the keeper
-
-    def _kept(self, now_ns: int, keeper: str, message: Found | Written, buffers: Sequence[Buffer]) -> None:
-        """What has been read or written: declarations, or states."""
-        if isinstance(message, Written) and message.changes[0].key.startswith(f"{FAMILY}\n"):
-            self.registry.written(now_ns, message)
+    def _on_store_reply(
+        self, now_ns: int, store: str, message: RecordsRead | RecordsWritten, buffers: Sequence[Buffer]
+    ) -> None:
+        """Pass a reply on to the registry, or to the contexts and the status requests."""
+        if isinstance(message, RecordsWritten) and message.changes[0].key.startswith(f"{FAMILY}\n"):
+            self.registry.on_written(now_ns, message)
         else:
-            self.contexts.handle(now_ns, message)
-            if isinstance(message, Found):
-                self.standings.found(message)
+            self.contexts.on_store_reply(now_ns, message)
+            if isinstance(message, RecordsRead):
+                self.model_status.on_records_read(message)
 
-    # peers
+    def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
+        self.models.replace(message.models)
 
-    def _announced(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
-        self.catalogue.replace(message.models)
-
-    def _joined(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
+    def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         match role(message.address):
             case "controller":
-                self.flights.joined(now_ns, message.address)
+                self.inflight.on_controller_connected(now_ns, message.address)
             case "frontend":
                 self._frontends[message.address] = True
-                self.ways.joined(message.address)
-                if self.registry.known:
-                    self.out.append(Out(message.address, Applications(0, self.registry.states())))
+                self.return_latency.add_frontend(message.address)
+                if self.registry.loaded:
+                    self.out.append(Out(message.address, Applications(0, self.registry.announced_states())))
 
-    def _gone(self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]) -> None:
+    def _on_peer_disconnected(
+        self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
+    ) -> None:
         address = message.address
-        if address == self.flights.controller:
-            self.flights.controller = ""
+        if address == self.inflight.controller:
+            self.inflight.controller = ""
         elif role(address) == "frontend":
             self._frontends.pop(address, None)
-            self.ways.gone(address)
-            self.ensembles.gone(now_ns, address)
-            self.plain.gone(now_ns, address)
+            self.return_latency.remove_frontend(address)
+            self.application_queries.cancel_holder(now_ns, address)
+            self.model_queries.cancel_holder(now_ns, address)

@@ -1,4 +1,4 @@
-"""Epsilon-greedy: the model whose lately observed loss is least, and now and then any.
+"""Policy `epsilon_greedy`: the model with the least recent mean loss; a share of the queries goes to a random model.
 
 Sutton and Barto, Reinforcement learning, 2018, sections 2.2 and 2.5.
 """
@@ -11,48 +11,50 @@ import msgspec
 
 from horologe_selector import policy
 from horologe_selector.policies.settings import Memory, Share, read_settings
-from horologe_selector.policies.single import Single, drawn
+from horologe_selector.policies.single_choice import SingleChoicePolicy, draw_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_selector.policy import Chance, Selection
+    from horologe_selector.policy import RandomSource, Selection
 
 
 class EpsilonGreedySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epsilon: Share = 0.1
-    """Share of the requests that go to a model at random."""
+    """Share of the queries that go to a random model."""
     memory: Memory = 50
-    """Of a model's own observations, not of all."""
+    """Counts observations of the model itself, not of all models."""
 
 
-class Learned(policy.State, tag="epsilon_greedy", array_like=True, gc=False):
+class EpsilonGreedyState(policy.PolicyState, tag="epsilon_greedy", array_like=True, gc=False):
     means: dict[str, float]
-    """Of losses; 0 of a model not yet observed, so that each is tried."""
+    """Mean loss by model; 0 before the first observation, so that each model is tried."""
     counts: dict[str, float]
-    """Observations behind a mean, `memory` at most."""
+    """Observations behind each mean, at most `memory`."""
 
 
-class EpsilonGreedy(Single):
-    State: ClassVar[type[Any]] = Learned
+class EpsilonGreedy(SingleChoicePolicy):
+    state_type: ClassVar[type[Any]] = EpsilonGreedyState
 
     def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
         self.models = tuple(models)
         self.settings = read_settings(EpsilonGreedySettings, settings)
 
-    def init(self, known: Any = None) -> Learned:
-        means, counts = (known.means, known.counts) if isinstance(known, Learned) else ({}, {})
-        return Learned(
+    def init(self, previous: Any = None) -> EpsilonGreedyState:
+        means, counts = (previous.means, previous.counts) if isinstance(previous, EpsilonGreedyState) else ({}, {})
+        return EpsilonGreedyState(
             {model: means.get(model, 0.0) for model in self.models},
             {model: counts.get(model, 0.0) for model in self.models},
         )
 
-    def select(self, state: Learned, chance: Chance) -> Selection:
+    def select(self, state: EpsilonGreedyState, random_source: RandomSource) -> Selection:
         probabilities = self.weights(state)
-        model = drawn(probabilities, chance)
+        model = draw_model(probabilities, random_source)
         return policy.Selection((model,), probabilities[model])
 
-    def observe(self, state: Learned, selection: Selection, losses: Mapping[str, float]) -> Learned:
+    def observe(
+        self, state: EpsilonGreedyState, selection: Selection, losses: Mapping[str, float]
+    ) -> EpsilonGreedyState:
         if not losses:
             return state
         means, counts = dict(state.means), dict(state.counts)
@@ -60,11 +62,11 @@ class EpsilonGreedy(Single):
             if model in counts:
                 counts[model] = min(counts[model] + 1, self.settings.memory)
                 means[model] += (loss - means[model]) / counts[model]
-        return Learned(means, counts)
+        return EpsilonGreedyState(means, counts)
 
-    def weights(self, state: Learned) -> dict[str, float]:
-        """The probabilities to be asked."""
-        even = self.settings.epsilon / len(self.models)
-        probabilities = dict.fromkeys(self.models, even)
-        probabilities[min(self.models, key=state.means.__getitem__)] = 1 - even * (len(self.models) - 1)
+    def weights(self, state: EpsilonGreedyState) -> dict[str, float]:
+        """Return the probability of each model to be selected."""
+        uniform = self.settings.epsilon / len(self.models)
+        probabilities = dict.fromkeys(self.models, uniform)
+        probabilities[min(self.models, key=state.means.__getitem__)] = 1 - uniform * (len(self.models) - 1)
         return probabilities

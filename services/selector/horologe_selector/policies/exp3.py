@@ -1,8 +1,8 @@
-"""Exp3: one model at a time, drawn by weights that its losses lessen (Clipper section 5.1).
+"""Policy `exp3`: one model for each query, drawn by weights that its losses reduce (Clipper section 5.1).
 
-Auer, Cesa-Bianchi, Freund and Schapire, The nonstochastic multiarmed bandit problem, 2002; `gamma` is theirs. Where
-their Exp3.S lends every model some of the others' weight each time, losses are discounted here as in exp4.py, and a
-model that recovers is found by the requests that go anywhere.
+Auer, Cesa-Bianchi, Freund and Schapire, The nonstochastic multiarmed bandit problem, 2002; `gamma` is from there.
+Their variant Exp3.S moves some weight from every model to the others at each step, to follow models that change. Here
+losses are discounted instead, as in exp4.py. A model that recovers is found by the random share of the queries.
 """
 
 from __future__ import annotations
@@ -12,48 +12,54 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from horologe_selector import policy
+from horologe_selector.policies.exponential_weights import carry_over_weights, discount_weights, normalize_weights
 from horologe_selector.policies.settings import Memory, Rate, Share, read_settings
-from horologe_selector.policies.single import Single, drawn
-from horologe_selector.policies.weights import carried, lessened, shares
+from horologe_selector.policies.single_choice import SingleChoicePolicy, draw_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_selector.policy import Chance, Selection
+    from horologe_selector.policy import RandomSource, Selection
 
 
 class Exp3Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     eta: Rate = 0.1
     gamma: Share = 0.05
-    """Share of the requests that go to a model at random."""
+    """Share of the queries that go to a random model."""
     memory: Memory = 500
 
 
-class Learned(policy.State, tag="exp3", array_like=True, gc=False):
+class Exp3State(policy.PolicyState, tag="exp3", array_like=True, gc=False):
     log_weights: dict[str, float]
 
 
-class Exp3(Single):
-    State: ClassVar[type[Any]] = Learned
+class Exp3(SingleChoicePolicy):
+    state_type: ClassVar[type[Any]] = Exp3State
 
     def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
         self.models = tuple(models)
         self.settings = read_settings(Exp3Settings, settings)
-        self.keep = 1 - 1 / self.settings.memory
+        self.discount = 1 - 1 / self.settings.memory
 
-    def init(self, known: Any = None) -> Learned:
-        return Learned(carried(self.models, known.log_weights if isinstance(known, Learned) else None))
+    def init(self, previous: Any = None) -> Exp3State:
+        return Exp3State(
+            carry_over_weights(self.models, previous.log_weights if isinstance(previous, Exp3State) else None)
+        )
 
-    def select(self, state: Learned, chance: Chance) -> Selection:
+    def select(self, state: Exp3State, random_source: RandomSource) -> Selection:
         probabilities = self.weights(state)
-        model = drawn(probabilities, chance)
+        model = draw_model(probabilities, random_source)
         return policy.Selection((model,), probabilities[model])
 
-    def observe(self, state: Learned, selection: Selection, losses: Mapping[str, float]) -> Learned:
-        """The loss counts for all the times that the model was not asked: it is divided by the probability."""
-        by = self.settings.eta / max(selection.probability, self.settings.gamma / len(self.models), 1e-9)
-        costs = {model: by * losses[model] for model in selection.models if model in losses}
-        return Learned(lessened(state.log_weights, self.keep, costs)) if costs else state
+    def observe(self, state: Exp3State, selection: Selection, losses: Mapping[str, float]) -> Exp3State:
+        """Reduce the weight of the selected model by its loss divided by the probability of its selection.
 
-    def weights(self, state: Learned) -> dict[str, float]:
-        return shares(state.log_weights, self.settings.gamma)
+        The division makes up for the queries that went to other models. Example: a model selected for one query in
+        ten pays ten times its loss.
+        """
+        rate = self.settings.eta / max(selection.probability, self.settings.gamma / len(self.models), 1e-9)
+        costs = {model: rate * losses[model] for model in selection.models if model in losses}
+        return Exp3State(discount_weights(state.log_weights, self.discount, costs)) if costs else state
+
+    def weights(self, state: Exp3State) -> dict[str, float]:
+        return normalize_weights(state.log_weights, self.settings.gamma)

@@ -1,9 +1,9 @@
-"""Exp4: all models, combined by weights that their losses lessen (Clipper section 5.2).
+"""Policy `exp4`: all models, combined by weights that their losses reduce (Clipper section 5.2).
 
-Losses are discounted (Cesa-Bianchi and Lugosi, Prediction, learning, and games, 2006, section 2.11): with a loss of e
-on average a model comes to weigh exp(-eta * memory * e). So a model that fails loses its weight, one that recovers
-finds it again, both within about `memory` observations; and models that do about equally well keep about equal votes,
-where without the discount the best would soon have them all.
+Losses are discounted (Cesa-Bianchi and Lugosi, Prediction, learning, and games, 2006, section 2.11): a model with mean
+loss e gets a weight proportional to exp(-eta * memory * e). A model that fails loses its weight, and one that recovers
+regains it, both within about `memory` observations. Models with about equal losses keep about equal weights; without
+the discount, the best model would soon have all the weight.
 """
 
 from __future__ import annotations
@@ -13,61 +13,62 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from horologe_selector import policy
+from horologe_selector.policies.exponential_weights import carry_over_weights, discount_weights, normalize_weights
 from horologe_selector.policies.settings import Memory, Rate, Tolerance, read_settings
-from horologe_selector.policies.voting import combine
-from horologe_selector.policies.weights import carried, lessened, shares
+from horologe_selector.policies.voting import combine_votes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_selector.policy import Ballot, Chance, Guess, Selection
+    from horologe_selector.policy import CombinedPrediction, RandomSource, RowPredictions, Selection
 
 
 class Exp4Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     eta: Rate = 0.2
-    """Times `memory`, 10: of two models one of which errs 20% more often than the other, that one counts 1/7."""
+    """`eta * memory` is 10: a model that errs on 20 percentage points more of the rows has 1/7 of the weight."""
     memory: Memory = 50
     tolerance: Tolerance = 0.1
 
 
-class Learned(policy.State, tag="exp4", array_like=True, gc=False):
+class Exp4State(policy.PolicyState, tag="exp4", array_like=True, gc=False):
     log_weights: dict[str, float]
 
 
 class Exp4:
-    single: ClassVar[bool] = False
+    selects_one: ClassVar[bool] = False
     sticky: ClassVar[bool] = False
-    State: ClassVar[type[Any]] = Learned
+    state_type: ClassVar[type[Any]] = Exp4State
 
     def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
         self.settings = read_settings(Exp4Settings, settings)
-        self.keep = 1 - 1 / self.settings.memory
-        self.everyone = policy.Selection(tuple(models))
+        self.discount = 1 - 1 / self.settings.memory
+        self.all_models = policy.Selection(tuple(models))
 
-    def init(self, known: Any = None) -> Learned:
-        return Learned(carried(self.everyone.models, known.log_weights if isinstance(known, Learned) else None))
+    def init(self, previous: Any = None) -> Exp4State:
+        log_weights = previous.log_weights if isinstance(previous, Exp4State) else None
+        return Exp4State(carry_over_weights(self.all_models.models, log_weights))
 
-    def select(self, state: Learned, chance: Chance) -> Selection:
-        return self.everyone
+    def select(self, state: Exp4State, random_source: RandomSource) -> Selection:
+        return self.all_models
 
-    def combine(self, state: Learned, ballot: Ballot) -> Guess:
-        return combine(shares(state.log_weights), ballot, self.settings.tolerance)
+    def combine(self, state: Exp4State, row: RowPredictions) -> CombinedPrediction:
+        return combine_votes(normalize_weights(state.log_weights), row, self.settings.tolerance)
 
-    def observe(self, state: Learned, selection: Selection, losses: Mapping[str, float]) -> Learned:
-        """A model whose prediction is not known pays what the others do on average, or it would gain by its absence.
+    def observe(self, state: Exp4State, selection: Selection, losses: Mapping[str, float]) -> Exp4State:
+        """Reduce all weights by the losses. A model without a known prediction pays the mean cost of the others.
 
-        Freund, Schapire, Singer and Warmuth, Using and combining predictors that specialize, 1997: who sleeps keeps
-        its share.
+        Otherwise a model would gain weight by being missing (Freund, Schapire, Singer and Warmuth, Using and combining
+        predictors that specialize, 1997).
         """
-        logs, eta = state.log_weights, self.settings.eta
-        costs = {model: eta * losses[model] for model in logs if model in losses}
+        log_weights, eta = state.log_weights, self.settings.eta
+        costs = {model: eta * losses[model] for model in log_weights if model in losses}
         if not costs:
             return state
-        if len(costs) < len(logs):
-            awake = shares({model: logs[model] for model in costs})
-            mean = sum([cost * awake[model] for model, cost in costs.items()])
-            costs = {model: costs.get(model, mean) for model in logs}
-        return Learned(lessened(logs, self.keep, costs))
+        if len(costs) < len(log_weights):
+            weights = normalize_weights({model: log_weights[model] for model in costs})
+            mean = sum([cost * weights[model] for model, cost in costs.items()])
+            costs = {model: costs.get(model, mean) for model in log_weights}
+        return Exp4State(discount_weights(log_weights, self.discount, costs))
 
-    def weights(self, state: Learned) -> dict[str, float]:
-        return shares(state.log_weights)
+    def weights(self, state: Exp4State) -> dict[str, float]:
+        return normalize_weights(state.log_weights)

@@ -1,4 +1,4 @@
-"""Reading the settings of a policy: a struct declares their names, bounds and defaults."""
+"""Settings of policies: their value ranges, and how they are read from an application's declaration."""
 
 from __future__ import annotations
 
@@ -15,28 +15,22 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Rate = Annotated[float, msgspec.Meta(gt=0, le=100)]
-"""Of learning."""
+"""Learning rate."""
 Memory = Annotated[float, msgspec.Meta(ge=1, le=1e12)]
-"""Observations after which one counts 1/e of what it did."""
+"""Number of later observations after which an observation counts 1/e of its original weight."""
 Tolerance = Annotated[float, msgspec.Meta(ge=0)]
-"""How far a number may be from the combined one and agree with it, in the unit of the predictions."""
-
-
-class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of policies whose only choice is what agreement means. 0.1: the absolute loss, too, takes 1 for all wrong."""
-
-    tolerance: Tolerance = 0.1
+"""Largest distance from the combined number at which a prediction agrees with it, in the unit of the predictions."""
 
 
 def read_settings(kind: type[S], settings: Mapping[str, Any]) -> S:
-    """`settings` as `kind`. Raises `InvalidInput` naming the one that is wrong, what came and what was wanted."""
+    """Convert `settings` to `kind`. Raises `InvalidInput` naming the invalid setting, its value and what is allowed."""
     try:
-        found = msgspec.convert(dict(settings), kind)
+        values = msgspec.convert(dict(settings), kind)
     except msgspec.ValidationError as error:
-        known = ", ".join(kind.__struct_fields__) or "none"
-        raise InvalidInput(f"settings: got {dict(settings)!r}, wanted some of {known}: {error}") from error
+        names = ", ".join(kind.__struct_fields__) or "none"
+        raise InvalidInput(f"settings: got {dict(settings)!r}, wanted some of {names}: {error}") from error
     for name in kind.__struct_fields__:
-        value = getattr(found, name)
+        value = getattr(values, name)
         if value != value:
             raise InvalidInput(f"settings: {name}: got {value}, wanted a number")
-    return found
+    return values

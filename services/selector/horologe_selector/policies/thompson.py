@@ -1,7 +1,8 @@
-"""Thompson sampling: a model as often as it is likely to be the best, Beta over 1 - loss.
+"""Policy `thompson`: one model for each query, selected as often as it is likely to be the best (Thompson sampling).
 
-Raj and Kalyani, Taming non-stationary bandits: a Bayesian approach, 2017: what was observed is discounted, of all
-models alike, so that one not asked for long becomes uncertain again.
+Each model's rate of success, 1 - loss, has a Beta distribution. Observations of all models are discounted alike (Raj
+and Kalyani, Taming non-stationary bandits: a Bayesian approach, 2017), so a model without recent observations becomes
+uncertain and is tried again.
 """
 
 from __future__ import annotations
@@ -15,82 +16,84 @@ import msgspec
 
 from horologe_selector import policy
 from horologe_selector.policies.settings import Memory, read_settings
-from horologe_selector.policies.single import Single
+from horologe_selector.policies.single_choice import SingleChoicePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_selector.policy import Chance, Selection
+    from horologe_selector.policy import RandomSource, Selection
 
 GRID = 200
-"""Points at which densities are added up: no finer than what is shown of them."""
-LOGS = [(log((at + 0.5) / GRID), log(1 - (at + 0.5) / GRID)) for at in range(GRID)]
+"""Points at which densities are summed; enough for weights that are shown with two digits."""
+LOGS = [(log((point + 0.5) / GRID), log(1 - (point + 0.5) / GRID)) for point in range(GRID)]
 
 
 class ThompsonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: Memory = 500
 
 
-class Learned(policy.State, tag="thompson", array_like=True, gc=False):
+class ThompsonState(policy.PolicyState, tag="thompson", array_like=True, gc=False):
     gains: dict[str, float]
-    """Sums of 1 - loss, discounted."""
+    """Discounted sum of 1 - loss, by model."""
     losses: dict[str, float]
+    """Discounted sum of losses, by model."""
 
 
-class Thompson(Single):
-    State: ClassVar[type[Any]] = Learned
+class Thompson(SingleChoicePolicy):
+    state_type: ClassVar[type[Any]] = ThompsonState
 
     def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
         self.models = tuple(models)
-        self.keep = 1 - 1 / read_settings(ThompsonSettings, settings).memory
+        self.discount = 1 - 1 / read_settings(ThompsonSettings, settings).memory
 
-    def init(self, known: Any = None) -> Learned:
-        gains, losses = (known.gains, known.losses) if isinstance(known, Learned) else ({}, {})
-        return Learned(
+    def init(self, previous: Any = None) -> ThompsonState:
+        gains, losses = (previous.gains, previous.losses) if isinstance(previous, ThompsonState) else ({}, {})
+        return ThompsonState(
             {model: gains.get(model, 0.0) for model in self.models},
             {model: losses.get(model, 0.0) for model in self.models},
         )
 
-    def select(self, state: Learned, chance: Chance) -> Selection:
-        """The probability is not known, and nothing here needs it."""
+    def select(self, state: ThompsonState, random_source: RandomSource) -> Selection:
+        """Select the model with the largest draw. The selection's probability is left at 1: it is never used."""
         gains, losses = state.gains, state.losses
-        draws = {model: chance.betavariate(1 + gains[model], 1 + losses[model]) for model in self.models}
+        draws = {model: random_source.betavariate(1 + gains[model], 1 + losses[model]) for model in self.models}
         return policy.Selection((max(draws, key=draws.__getitem__),))
 
-    def observe(self, state: Learned, selection: Selection, losses: Mapping[str, float]) -> Learned:
+    def observe(self, state: ThompsonState, selection: Selection, losses: Mapping[str, float]) -> ThompsonState:
         if not losses:
             return state
-        keep = self.keep
-        gains = {model: keep * gain for model, gain in state.gains.items()}
-        lost = {model: keep * loss for model, loss in state.losses.items()}
+        discount = self.discount
+        gains = {model: discount * gain for model, gain in state.gains.items()}
+        summed_losses = {model: discount * loss for model, loss in state.losses.items()}
         for model, loss in losses.items():
             if model in gains:
                 gains[model] += 1 - loss
-                lost[model] += loss
-        return Learned(gains, lost)
+                summed_losses[model] += loss
+        return ThompsonState(gains, summed_losses)
 
-    def weights(self, state: Learned) -> dict[str, float]:
-        """The probabilities to be the best, to about a hundredth."""
+    def weights(self, state: ThompsonState) -> dict[str, float]:
+        """Return the probability of each model to be the best, to about a hundredth."""
         chances = dict.fromkeys(self.models, 0.0)
-        densities = {model: _density(state.gains[model], state.losses[model]) for model in self.models}
+        densities = {model: _beta_density(state.gains[model], state.losses[model]) for model in self.models}
         below = dict.fromkeys(self.models, 0.0)
-        for at in range(GRID):
-            # How likely all others are less: products from both ends, for each anew takes 80 ms with 64 models.
-            less = [below[model] + densities[model][at] / 2 for model in self.models]
+        for point in range(GRID):
+            # Probability that all other models are below this point, by products from both ends: computing the
+            # product for each model separately takes 80 ms with 64 models.
+            less = [below[model] + densities[model][point] / 2 for model in self.models]
             before = [*accumulate(less[:-1], mul, initial=1.0)]
-            after = [*accumulate(less[:0:-1], mul, initial=1.0)][::-1]
-            for model, one, other in zip(self.models, before, after, strict=True):
-                chances[model] += densities[model][at] * one * other
+            behind = [*accumulate(less[:0:-1], mul, initial=1.0)][::-1]
+            for model, left, right in zip(self.models, before, behind, strict=True):
+                chances[model] += densities[model][point] * left * right
             for model, density in densities.items():
-                below[model] += density[at]
+                below[model] += density[point]
         total = sum(chances.values())
-        return {model: one / total for model, one in chances.items()}
+        return {model: chance / total for model, chance in chances.items()}
 
 
-def _density(gains: float, losses: float) -> list[float]:
-    """Of Beta(1 + gains, 1 + losses), in equal steps from 0 to 1, adding up to 1."""
+def _beta_density(gains: float, losses: float) -> list[float]:
+    """Return the density of Beta(1 + gains, 1 + losses) at `GRID` points from 0 to 1, scaled to sum to 1."""
     logs = [gains * low + losses * high for low, high in LOGS]
     top = max(logs)
-    heights = [exp(one - top) for one in logs]
+    heights = [exp(height - top) for height in logs]
     total = sum(heights)
     return [height / total for height in heights]

@@ -1,62 +1,62 @@
-"""One prediction of several: votes, means and medians, each with the share of models that agree (Clipper 5.2.1).
+"""Weighted votes and means over the models' predictions for one row (Clipper section 5.2.1).
 
-A missing model takes part with what it predicts on average (5.2.2), and agrees with nothing. Its weight is its own, but
-those missing together count at most as much as those there: else, where one model has most of the weight, its most
-frequent class would be the answer to everything that it misses. Models are gone through in the order they are declared
-in, so that the order of their answers never matters.
+A missing model votes with its average prediction (section 5.2.2) and agrees with no answer. Each missing model keeps
+its weight, but all missing models together weigh at most as much as the models that predicted. Without that bound, a
+model with most of the weight would impose its most frequent class on every row that it misses. Models are processed in
+the order of declaration, so the result does not depend on the order of their answers.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_selector.policy import Guess
+from horologe_selector.policy import CombinedPrediction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horologe_selector.policy import Ballot
+    from horologe_selector.policy import RowPredictions
 
 
-def combine(weights: Mapping[str, float], ballot: Ballot, tolerance: float) -> Guess:
-    """The weighted vote, or for regression the weighted mean. `weights`: of all models, in order; at least 0."""
-    votes = gather(weights, ballot)
-    if ballot.regression:
+def combine_votes(weights: Mapping[str, float], row: RowPredictions, tolerance: float) -> CombinedPrediction:
+    """Return the weighted vote, or for regression the weighted mean. `weights`: of all models in order, at least 0."""
+    votes = count_votes(weights, row)
+    if row.regression:
         total = sum(votes.values())
-        value = sum([one * weight for one, weight in votes.items()]) / total
-        return Guess(min(max(value, min(votes)), max(votes)), agreement(value, ballot, tolerance))
+        value = sum([vote * weight for vote, weight in votes.items()]) / total
+        return CombinedPrediction(min(max(value, min(votes)), max(votes)), agreement_share(value, row, tolerance))
     value = max(votes, key=votes.__getitem__)
-    return Guess(value, agreement(value, ballot, 0.0))
+    return CombinedPrediction(value, agreement_share(value, row, 0.0))
 
 
-def gather(weights: Mapping[str, float], ballot: Ballot) -> dict[float, float]:
-    """Weight by value, of the models there and of the averages of those missing; more than 0 in all.
+def count_votes(weights: Mapping[str, float], row: RowPredictions) -> dict[float, float]:
+    """Return the weight of each value, from predictions and the averages of missing models; the sum is positive.
 
-    Where all models there weigh nothing, they weigh the same.
+    If all models that predicted have weight 0, each of them gets the same weight.
     """
     votes: dict[float, float] = {}
-    there = 0.0
+    present = 0.0
     for model, weight in weights.items():
-        if model in ballot.predictions:
-            value = ballot.predictions[model]
+        if model in row.predictions:
+            value = row.predictions[model]
             votes[value] = votes.get(value, 0.0) + weight
-            there += weight
-    if there <= 0:
-        return {ballot.predictions[model]: 1.0 for model in weights if model in ballot.predictions}
-    missing = {model: weights[model] for model, shares in ballot.absent.items() if shares and weights.get(model)}
+            present += weight
+    if present <= 0:
+        return {row.predictions[model]: 1.0 for model in weights if model in row.predictions}
+    missing = {model: weights[model] for model, shares in row.fallbacks.items() if shares and weights.get(model)}
     if missing:
-        scale = min(1.0, there / sum(missing.values()))
+        scale = min(1.0, present / sum(missing.values()))
         for model in weights:
             if model in missing:
-                for value, share in ballot.absent[model].items():
+                for value, share in row.fallbacks[model].items():
                     votes[value] = votes.get(value, 0.0) + scale * missing[model] * share
     return votes
 
 
-def agreement(value: float, ballot: Ballot, tolerance: float) -> float:
-    """Share of the models selected whose prediction is there and at most `tolerance` away from the value."""
+def agreement_share(value: float, row: RowPredictions, tolerance: float) -> float:
+    """Return the share of selected models whose prediction is present and at most `tolerance` away from `value`."""
     agreeing = 0
-    for one in ballot.predictions.values():
-        if one == value or abs(one - value) <= tolerance:
+    for prediction in row.predictions.values():
+        if prediction == value or abs(prediction - value) <= tolerance:
             agreeing += 1
-    return agreeing / (len(ballot.predictions) + len(ballot.absent))
+    return agreeing / (len(row.predictions) + len(row.fallbacks))

@@ -1,11 +1,11 @@
-"""The state stores by name, and how a selector gets its own."""
+"""Registry of the state stores."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from horologe_common.service.settings import SettingsError
-from horologe_selector.stores.memory import Memory
+from horologe_selector.stores.memory import MemoryStore
 from horologe_selector.stores.redis import open_redis
 from horologe_selector.stores.sqlite import open_sqlite
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from horologe_selector.store import StateStore
 
 STORES: dict[str, Callable[[SelectorSettings], StateStore]] = {
-    "memory": lambda settings: Memory(),
+    "memory": lambda settings: MemoryStore(),
     "sqlite": open_sqlite,
     "redis": open_redis,
 }
 
 
 def open_store(settings: SelectorSettings) -> StateStore:
-    """The store that `settings.store` names. Raises `SettingsError` where there is none, or it cannot be opened.
+    """Open the store named by `settings.store`. Raises `SettingsError` if it is unknown or cannot be opened.
 
-    A Redis that does not answer is no error: it is away.
+    A Redis that does not respond is no error: the store is unavailable until it does.
     """
-    if (make := STORES.get(settings.store)) is None:
+    if (factory := STORES.get(settings.store)) is None:
         raise SettingsError(f"setting selector.store: got {settings.store!r}, wanted one of {', '.join(STORES)}")
-    return make(settings)
+    return factory(settings)

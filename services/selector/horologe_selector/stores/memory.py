@@ -1,4 +1,4 @@
-"""A state store that forgets at the end of its process; what tests and the simulator use."""
+"""State store in memory, lost with its process; for tests and the simulator."""
 
 from __future__ import annotations
 
@@ -9,42 +9,41 @@ from horologe_selector.store import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_selector.store import Change
+    from horologe_selector.store import RecordChange
 
 
-class Memory:
-    """Families of records, each in the order in which they were last written."""
+class MemoryStore:
+    """State store that keeps each family's records in the order of their last writes."""
 
     name = "memory"
 
     def __init__(self, shared: bool = False) -> None:
         self.shared = shared
         self._families: dict[str, dict[str, Record]] = {}
-        self._last = 0
+        self._last_version = 0
 
-    def read(self, keys: Sequence[str]) -> list[Record | None]:
-        """See `StateStore`, as for all others."""
-        return [self._family(key).get(key) for key in keys]
+    def read_records(self, keys: Sequence[str]) -> list[Record | None]:
+        return [self._family_of(key).get(key) for key in keys]
 
-    def write(self, changes: Sequence[Change]) -> list[int | Record]:
-        return [self._change(change) for change in changes]
+    def write_changes(self, changes: Sequence[RecordChange]) -> list[int | Record]:
+        return [self._write_change(change) for change in changes]
 
-    def _change(self, change: Change) -> int | Record:
-        family = self._family(change.key)
-        there = family.get(change.key)
-        if (there.version if there else 0) != change.version:
-            return there or Record(change.key, 0, b"")
+    def _write_change(self, change: RecordChange) -> int | Record:
+        family = self._family_of(change.key)
+        present = family.get(change.key)
+        if (present.version if present else 0) != change.version:
+            return present or Record(change.key, 0, b"")
         family.pop(change.key, None)
         if change.data is None:
             return 0
-        self._last += 1
-        family[change.key] = Record(change.key, self._last, change.data)
-        return self._last
+        self._last_version += 1
+        family[change.key] = Record(change.key, self._last_version, change.data)
+        return self._last_version
 
-    def family(self, name: str) -> list[Record]:
+    def list_family(self, name: str) -> list[Record]:
         return list(self._families.get(name, {}).values())
 
-    def trim(self, name: str, limit: int) -> int:
+    def trim_family(self, name: str, limit: int) -> int:
         family = self._families.get(name, {})
         oldest = list(family)[: max(0, len(family) - limit)]
         for key in oldest:
@@ -53,5 +52,5 @@ class Memory:
 
     def close(self) -> None: ...
 
-    def _family(self, key: str) -> dict[str, Record]:
+    def _family_of(self, key: str) -> dict[str, Record]:
         return self._families.setdefault(key.partition("\n")[0], {})

@@ -1,6 +1,6 @@
-"""A state store in a file of SQLite's, of one selector alone: what is acknowledged survives kill -9 and power failures.
+"""State store in an SQLite file, for one selector. Acknowledged writes survive `kill -9` and power failures.
 
-Write-ahead log, `synchronous=FULL`: a commit returns when the log has been synced to the device.
+It uses a write-ahead log with `synchronous=FULL`: a commit returns when the log has been synced to the device.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
-from horologe_selector.store import Away, Record
+from horologe_selector.store import Record, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from horologe_selector.settings import SelectorSettings
-    from horologe_selector.store import Change
+    from horologe_selector.store import RecordChange
 
 SCHEMA = 1
 APPLICATION_ID = 0x484F524C
-"""Says what the file is: `HORL`."""
+"""`HORL`: identifies the file as a state store."""
 CREATE = "CREATE TABLE records (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID"
 ON_CONFLICT = " ON CONFLICT (key) DO UPDATE SET version = excluded.version, data = excluded.data"
 PUTS = {
     rows: f"INSERT INTO records (key, version, data) VALUES {', '.join(['(?, ?, ?)'] * rows)}{ON_CONFLICT}"
     for rows in (256, 64, 16, 4, 1)
 }
-"""So many rows in one step. Every step lets go of the interpreter, and a busy loop gives it back after 0.2 ms: row by
-row, a group of 85 took 8 ms."""
+"""Statements by number of rows. SQLite releases the interpreter's lock at each statement, and a busy loop returns it
+only after 0.2 ms: writing 85 rows one by one took 8 ms."""
 VERSIONS = "SELECT json_group_object(key, version) FROM records WHERE key IN (SELECT value FROM json_each(?))"
 RECORDS = "SELECT json_group_array(json_array(key, version, hex(data))) FROM records"
-"""One row, for the same reason."""
+"""All records as one JSON row, for the same reason."""
 OF_KEYS = "WHERE key IN (SELECT value FROM json_each(?))"
 OF_FAMILY = "WHERE key >= ? || char(10) AND key < ? || char(11)"
 
@@ -51,23 +51,23 @@ PRAGMAS = (
 log = logger("selector")
 
 
-def open_sqlite(settings: SelectorSettings) -> Sqlite:
-    """Raises `SettingsError` for a file that is corrupt, something else, in use, or cannot be written."""
+def open_sqlite(settings: SelectorSettings) -> SqliteStore:
+    """Open or create the store's file. Raises `SettingsError` if it is corrupt, foreign, in use or not writable."""
     path = Path(settings.state) / f"selector-{settings.name}.sqlite"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return Sqlite(path, settings.store_timeout_ns)
+        return SqliteStore(path, settings.store_timeout_ns)
     except (OSError, sqlite3.Error, ValueError) as error:
         log.error("the state store cannot be opened", path=str(path), error=str(error))
         in_use = "locked" in str(error)
-        advice = "another selector uses it" if in_use else "move the file away to start anew, or mend it"
+        advice = "another selector uses it" if in_use else "move the file away to start anew, or repair it"
         raise SettingsError(f"setting selector.state: {path}: {error}: {advice}") from error
 
 
-class Sqlite:
-    """The connection holds the file's lock as long as it is open. Raises `sqlite3.Error` and `ValueError` if it cannot.
+class SqliteStore:
+    """State store that locks its file while it is open. Raises `sqlite3.Error` or `ValueError` if it cannot open it.
 
-    Versions are microseconds of the clock, pushed on where that would give one twice.
+    Versions are microseconds of the clock, incremented where that would repeat a version.
     """
 
     shared = False
@@ -80,7 +80,7 @@ class Sqlite:
         )
         self._path = path
         try:
-            self._last = self._prepare()
+            self._last_version = self._prepare()
             opened = path.stat()
             self._file = (opened.st_dev, opened.st_ino)
         except BaseException:
@@ -88,7 +88,7 @@ class Sqlite:
             raise
 
     def _prepare(self) -> int:
-        """Take the lock, make the table, read all versions: a file that is damaged mostly shows that here."""
+        """Lock the file, create the table and return the last version. Reading all versions detects most damage."""
         for pragma in PRAGMAS:
             self._db.execute(f"PRAGMA {pragma}").fetchall()
         with self._transaction():
@@ -115,70 +115,70 @@ class Sqlite:
                 self._db.execute("ROLLBACK")
             raise
 
-    def read(self, keys: Sequence[str]) -> list[Record | None]:
-        """See `StateStore`, as for all others."""
-        with away():
-            found = self._records(OF_KEYS, json.dumps(keys))
-        return [found.get(key) for key in keys]
+    def read_records(self, keys: Sequence[str]) -> list[Record | None]:
+        with translated_errors():
+            records = self._records(OF_KEYS, json.dumps(keys))
+        return [records.get(key) for key in keys]
 
-    def write(self, changes: Sequence[Change]) -> list[int | Record]:
-        self._check_there()
-        with away(), self._transaction():
+    def write_changes(self, changes: Sequence[RecordChange]) -> list[int | Record]:
+        self._check_file()
+        with translated_errors(), self._transaction():
             return self._write(changes)
 
-    def _check_there(self) -> None:
-        """Raise `Away` once the file is deleted or another: SQLite would go on writing into what nobody can open."""
+    def _check_file(self) -> None:
+        """Raise `StoreUnavailable` if the file was deleted or replaced: SQLite would still write to the old file."""
         try:
-            there = self._path.stat()
+            present = self._path.stat()
         except OSError as error:
-            raise Away(f"{self.name}: {error.strerror}: what is in memory goes with this process") from error
-        if (there.st_dev, there.st_ino) != self._file:
-            raise Away(f"{self.name}: it is another file than was opened")
+            reason = f"{self.name}: {error.strerror}: states in memory will be lost with this process"
+            raise StoreUnavailable(reason) from error
+        if (present.st_dev, present.st_ino) != self._file:
+            raise StoreUnavailable(f"{self.name}: the file was replaced after it was opened")
 
-    def _write(self, changes: Sequence[Change]) -> list[int | Record]:
-        there: dict[str, int] = self._one(VERSIONS, json.dumps([change.key for change in changes]))
+    def _write(self, changes: Sequence[RecordChange]) -> list[int | Record]:
+        versions: dict[str, int] = self._query_json(VERSIONS, json.dumps([change.key for change in changes]))
         results: list[int | None] = []
         rows: dict[str, tuple[str, int, bytes]] = {}
-        gone: dict[str, int] = {}
+        deleted: dict[str, int] = {}
         for change in changes:
             key = change.key
-            if there.get(key, 0) != change.version:
+            if versions.get(key, 0) != change.version:
                 results.append(None)
             elif change.data is None:
-                gone[key] = there[key] = 0
+                deleted[key] = versions[key] = 0
                 rows.pop(key, None)
                 results.append(0)
             else:
-                version = there[key] = self._next()
-                gone.pop(key, None)
+                version = versions[key] = self._next_version()
+                deleted.pop(key, None)
                 rows[key] = (key, version, change.data)
                 results.append(version)
-        self._db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in gone])
-        self._put([*rows.values()])
-        return self._told(changes, results)
+        self._db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in deleted])
+        self._put_rows([*rows.values()])
+        return self._with_conflicts(changes, results)
 
-    def _put(self, rows: Sequence[tuple[str, int, bytes]]) -> None:
-        done = 0
-        for many, query in PUTS.items():
-            while len(rows) - done >= many:
-                self._db.execute(query, [*chain.from_iterable(rows[done : done + many])])
-                done += many
+    def _put_rows(self, rows: Sequence[tuple[str, int, bytes]]) -> None:
+        begin = 0
+        for count, query in PUTS.items():
+            while len(rows) - begin >= count:
+                self._db.execute(query, [*chain.from_iterable(rows[begin : begin + count])])
+                begin += count
 
-    def _told(self, changes: Sequence[Change], results: Sequence[int | None]) -> list[int | Record]:
-        """In the place of None, what is there instead."""
-        missed = [change.key for change, result in zip(changes, results, strict=True) if result is None]
-        there = self._records(OF_KEYS, json.dumps(missed)) if missed else {}
+    def _with_conflicts(self, changes: Sequence[RecordChange], results: Sequence[int | None]) -> list[int | Record]:
+        """Replace each None by the record that is present instead."""
+        conflicts = [change.key for change, result in zip(changes, results, strict=True) if result is None]
+        present = self._records(OF_KEYS, json.dumps(conflicts)) if conflicts else {}
         return [
-            (there.get(change.key) or Record(change.key, 0, b"")) if result is None else result
+            (present.get(change.key) or Record(change.key, 0, b"")) if result is None else result
             for change, result in zip(changes, results, strict=True)
         ]
 
-    def family(self, name: str) -> list[Record]:
-        with away():
+    def list_family(self, name: str) -> list[Record]:
+        with translated_errors():
             return list(self._records(OF_FAMILY, name, name).values())
 
-    def trim(self, name: str, limit: int) -> int:
-        with away(), self._transaction():
+    def trim_family(self, name: str, limit: int) -> int:
+        with translated_errors(), self._transaction():
             ((count,),) = self._db.execute(f"SELECT count(*) FROM records {OF_FAMILY}", (name, name)).fetchall()
             if count <= limit:
                 return 0
@@ -189,24 +189,24 @@ class Sqlite:
     def close(self) -> None:
         self._db.close()
 
-    def _records(self, which: str, *values: str) -> dict[str, Record]:
-        found = self._one(f"{RECORDS} {which}", *values)
-        return {key: Record(key, version, bytes.fromhex(data)) for key, version, data in found}
+    def _records(self, condition: str, *values: str) -> dict[str, Record]:
+        rows = self._query_json(f"{RECORDS} {condition}", *values)
+        return {key: Record(key, version, bytes.fromhex(data)) for key, version, data in rows}
 
-    def _one(self, query: str, *values: str) -> Any:
-        """The JSON of a query that gives just that."""
+    def _query_json(self, query: str, *values: str) -> Any:
+        """Run a query that returns one JSON text, and decode it."""
         ((text,),) = self._db.execute(query, values).fetchall()
         return json.loads(text)
 
-    def _next(self) -> int:
-        self._last = max(self._last + 1, self._clock() // 1_000)
-        return self._last
+    def _next_version(self) -> int:
+        self._last_version = max(self._last_version + 1, self._clock() // 1_000)
+        return self._last_version
 
 
 @contextlib.contextmanager
-def away() -> Iterator[None]:
-    """A full disk, a damaged page: the store cannot do it now."""
+def translated_errors() -> Iterator[None]:
+    """Raise errors of SQLite, such as a full disk or a damaged page, as `StoreUnavailable`."""
     try:
         yield
     except sqlite3.Error as error:
-        raise Away(str(error)) from error
+        raise StoreUnavailable(str(error)) from error

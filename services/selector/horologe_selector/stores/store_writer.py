@@ -1,6 +1,7 @@
-"""Who owns the state store: a thread, so that the selector's loop never waits for it.
+"""Thread that owns the state store, so that the selector's loop never waits for it.
 
-All that waits is done as one group: one transaction, one sync to the device, however many observations are in it.
+All queued messages are executed as one group: one transaction and one sync to the device, however many observations
+they contain.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
-from horologe_selector.store import Away, Found, List, Listed, Read, Trim, Write, Written
+from horologe_selector.store import (
+    FamilyListed,
+    ListFamily,
+    ReadRecords,
+    RecordsRead,
+    RecordsWritten,
+    StoreUnavailable,
+    TrimFamily,
+    WriteRecords,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,104 +30,109 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_selector.store import StateStore
 
-Message: TypeAlias = "Read | Write | List | Trim"
-Reply: TypeAlias = "Found | Written | Listed"
+StoreMessage: TypeAlias = "ReadRecords | WriteRecords | ListFamily | TrimFamily"
+StoreReply: TypeAlias = "RecordsRead | RecordsWritten | FamilyListed"
 
 log = logger("selector")
 
 
-def serve(store: StateStore, group: Sequence[Message]) -> list[Reply]:
-    """Do what the messages ask, those between two of List and Trim as one: writes, then reads. Raises `Away`."""
-    replies: list[Reply] = []
+def execute_messages(store: StateStore, group: Sequence[StoreMessage]) -> list[StoreReply]:
+    """Execute messages and return their replies. Raises `StoreUnavailable`.
+
+    `ListFamily` and `TrimFamily` are executed in their place. Between two of them, all writes are one transaction,
+    followed by all reads.
+    """
+    replies: list[StoreReply] = []
     begin = 0
-    for at, message in enumerate(group):
-        if isinstance(message, List | Trim):
-            replies += _together(store, group[begin:at])
-            begin = at + 1
-            if isinstance(message, List):
-                replies.append(Listed(message.family, store.family(message.family)))
+    for index, message in enumerate(group):
+        if isinstance(message, ListFamily | TrimFamily):
+            replies += _write_and_read(store, group[begin:index])
+            begin = index + 1
+            if isinstance(message, ListFamily):
+                replies.append(FamilyListed(message.family, store.list_family(message.family)))
             else:
-                store.trim(message.family, message.limit)
-    return replies + _together(store, group[begin:])
+                store.trim_family(message.family, message.limit)
+    return replies + _write_and_read(store, group[begin:])
 
 
-def _together(store: StateStore, group: Sequence[Message]) -> list[Reply]:
-    writes = [message for message in group if isinstance(message, Write)]
-    reads = [message for message in group if isinstance(message, Read)]
-    replies: list[Reply] = []
+def _write_and_read(store: StateStore, group: Sequence[StoreMessage]) -> list[StoreReply]:
+    writes = [message for message in group if isinstance(message, WriteRecords)]
+    reads = [message for message in group if isinstance(message, ReadRecords)]
+    replies: list[StoreReply] = []
     if writes:
-        results = iter(store.write([change for message in writes for change in message.changes]))
-        replies += [Written(message.changes, [next(results) for _ in message.changes]) for message in writes]
+        results = iter(store.write_changes([change for message in writes for change in message.changes]))
+        replies += [RecordsWritten(message.changes, [next(results) for _ in message.changes]) for message in writes]
     if reads:
-        records = iter(store.read([key for message in reads for key in message.keys]))
-        replies += [Found(message.keys, [next(records) for _ in message.keys]) for message in reads]
+        records = iter(store.read_records([key for message in reads for key in message.keys]))
+        replies += [RecordsRead(message.keys, [next(records) for _ in message.keys]) for message in reads]
     return replies
 
 
-def refused(group: Iterable[Message], reason: str) -> list[Reply]:
-    """What they are answered while the store is away."""
-    replies: list[Reply] = []
+def unavailable_replies(group: Iterable[StoreMessage], reason: str) -> list[StoreReply]:
+    """Return the replies to messages that were not executed because the store is unavailable."""
+    replies: list[StoreReply] = []
     for message in group:
-        if isinstance(message, Read):
-            replies.append(Found(message.keys, None))
-        elif isinstance(message, Write):
-            replies.append(Written(message.changes, None, reason))
-        elif isinstance(message, List):
-            replies.append(Listed(message.family, None))
+        if isinstance(message, ReadRecords):
+            replies.append(RecordsRead(message.keys, None))
+        elif isinstance(message, WriteRecords):
+            replies.append(RecordsWritten(message.changes, None, reason))
+        elif isinstance(message, ListFamily):
+            replies.append(FamilyListed(message.family, None))
     return replies
 
 
-class Keeper:
-    """The thread. `post` hands a reply to the core and is called from here (`Reactor.post_threadsafe`).
+class StoreWriter:
+    """Thread of a state store. It passes replies to `post`, which must be thread-safe (`Reactor.post_threadsafe`).
 
-    At most `limit` messages wait; beyond, and for `pause_ns` after a failure, they are answered that the store is away.
-    A group that fails may have been written nevertheless: it is answered so as a whole.
+    At most `limit` messages are queued. Messages beyond, and messages in the `retry_ns` after a failure, get the reply
+    that the store is unavailable. So does a whole group that fails, although part of it may have been written.
     """
 
-    def __init__(self, store: StateStore, post: Callable[[Reply], None], limit: int, pause_ns: int) -> None:
+    def __init__(self, store: StateStore, post: Callable[[StoreReply], None], limit: int, retry_ns: int) -> None:
         self._store = store
         self._post = post
         self._limit = limit
-        self._pause_ns = pause_ns
-        self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
-        self._again_ns = 0
-        self._away = ""
+        self._retry_interval_ns = retry_ns
+        self._queue: queue.SimpleQueue[StoreMessage | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._retry_ns = 0
+        self._failure = ""
+        """Reason why the store is unavailable; empty while it works."""
 
     def start(self) -> None:
         self._thread.start()
 
-    def deliver(self, message: Message, buffers: Sequence[Buffer] = ()) -> None:
-        """From the loop's thread (`Reactor.attach`)."""
+    def deliver(self, message: StoreMessage, buffers: Sequence[Buffer] = ()) -> None:
+        """Queue a message. Called by the loop's thread (`Reactor.attach`)."""
         if self._queue.qsize() < self._limit:
             self._queue.put(message)
             return
-        for reply in refused([message], f"{self._limit} messages wait for the state store"):
+        for reply in unavailable_replies([message], f"{self._limit} messages wait for the state store"):
             self._post(reply)
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """Do what waits, then close the store; nothing is posted from now on. False: it has not ended by then."""
+        """Execute queued messages without posting replies, then close the store. Return False on a timeout."""
         self._post = lambda reply: None
         self._queue.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        ending = False
-        while not ending:
-            group, ending = self._group()
-            for reply in self._served(group):
-                self._tell(reply)
+        stopping = False
+        while not stopping:
+            group, stopping = self._collect_group()
+            for reply in self._execute(group):
+                self._reply(reply)
         self._store.close()
 
-    def _tell(self, reply: Reply) -> None:
-        """A loop that has ended says so; what waits is done nevertheless."""
+    def _reply(self, reply: StoreReply) -> None:
+        """Post a reply. `post` raises RuntimeError once the loop has ended; the queue is executed nevertheless."""
         with contextlib.suppress(RuntimeError):
             self._post(reply)
 
-    def _group(self) -> tuple[list[Message], bool]:
-        """Wait for a message; all that are there by then, and whether to end with them."""
-        group: list[Message] = []
+    def _collect_group(self) -> tuple[list[StoreMessage], bool]:
+        """Wait for a message. Return all queued messages, and whether to stop after them."""
+        group: list[StoreMessage] = []
         message = self._queue.get()
         while message is not None:
             group.append(message)
@@ -127,20 +142,20 @@ class Keeper:
                 return group, False
         return group, True
 
-    def _served(self, group: Sequence[Message]) -> list[Reply]:
-        if self._away and monotonic_ns() < self._again_ns:
-            return refused(group, self._away)
+    def _execute(self, group: Sequence[StoreMessage]) -> list[StoreReply]:
+        if self._failure and monotonic_ns() < self._retry_ns:
+            return unavailable_replies(group, self._failure)
         try:
-            replies = serve(self._store, group)
+            replies = execute_messages(self._store, group)
         except Exception as error:
-            if not isinstance(error, Away):
+            if not isinstance(error, StoreUnavailable):
                 log.exception("state store fault", store=self._store.name)
-            elif not self._away:
-                log.warning("the state store is away", store=self._store.name, error=str(error))
-            self._away = str(error) or type(error).__name__
-            self._again_ns = monotonic_ns() + self._pause_ns
-            return refused(group, self._away)
-        if self._away and group:
-            log.info("the state store is back", store=self._store.name)
-            self._away = ""
+            elif not self._failure:
+                log.warning("the state store is unavailable", store=self._store.name, error=str(error))
+            self._failure = str(error) or type(error).__name__
+            self._retry_ns = monotonic_ns() + self._retry_interval_ns
+            return unavailable_replies(group, self._failure)
+        if self._failure and group:
+            log.info("the state store is available again", store=self._store.name)
+            self._failure = ""
         return replies

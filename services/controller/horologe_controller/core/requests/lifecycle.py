@@ -16,7 +16,7 @@ from horologe_controller.core.requests.request_table import Book
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
-    from horologe_common.service.metrics import Stats
+    from horologe_common.core.counters import Stats
     from horologe_common.wire import Result, Submit
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action

@@ -1,4 +1,4 @@
-"""ONNX Runtime on a CUDA device: weights and buffers stay there, bound once per batch size (IO binding)."""
+"""ONNX Runtime on a CUDA device: weights and buffers stay on the device, bound once per batch size (IO binding)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 CUDA = "CUDAExecutionProvider"
 STREAM_DEFAULT = 0
-"""CU_STREAM_DEFAULT: ordered with ONNX Runtime's own copies, which go through the legacy stream."""
+"""CU_STREAM_DEFAULT: synchronised with ONNX Runtime's own copies, which use the legacy stream."""
 
 
 class _Batch(NamedTuple):
-    """A binding of one batch size, with its buffers on the device by name."""
+    """Binding of one batch size, and its device buffers by name."""
 
     binding: Any
     inputs: dict[str, Any]
@@ -33,7 +33,7 @@ class _Batch(NamedTuple):
 
 
 class BoundModel:
-    """A session with buffers on `kind` (`cuda`; `cpu` for tests). `run` copies in, computes and copies out."""
+    """A session with buffers on `kind` (`cuda`; `cpu` in tests). `run` copies in, computes and copies out."""
 
     def __init__(self, spec: ModelSpec, session: Any, kind: str, device: int) -> None:
         self._spec = spec
@@ -41,16 +41,16 @@ class BoundModel:
         self._batches = {size: self._bind(size, kind, device) for size in spec.batch_sizes}
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """See `OpenModel.run`."""
+        """Run one batch; see `OpenModel.run`."""
         batch = self._batches[batch_size]
         try:
             for name, buffer in batch.inputs.items():
                 buffer.update_inplace(inputs[name])
             self._session.run_with_iobinding(batch.binding)
             batch.binding.synchronize_outputs()
-            # `numpy` copies what is on a device; on the host it is the buffer itself, which the next batch overwrites.
+            # `numpy` copies a device buffer. On the CPU it returns the buffer itself, which the next batch overwrites.
             return {name: buffer.numpy().copy() for name, buffer in batch.outputs.items()}
-        except Exception as error:  # ONNX Runtime raises a dozen classes that have no common base of their own
+        except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
             raise ModelFailed(f"model {self._spec.key}: {error}") from error
 
     def close(self) -> None:
@@ -76,14 +76,14 @@ class BoundModel:
 
 
 def bindable(spec: ModelSpec) -> bool:
-    """Whether buffers can be made beforehand: sizes known but for the rows, and no strings."""
+    """Return True if buffers can be allocated in advance: only the number of rows varies, and there are no strings."""
     tensors = (*spec.inputs, *spec.outputs)
     fixed = all(-1 not in tensor.shape[1 if spec.batched else 0 :] for tensor in tensors)
     return fixed and all(tensor.datatype != "BYTES" for tensor in tensors)
 
 
 def cuda_providers(device: int) -> list[Any]:
-    """What to open a session with. Raises `InvalidModel` where the package has no CUDA, or the machine none."""
+    """Return the execution providers of a session. Raises `InvalidModel` if the package or the machine has no CUDA."""
     if CUDA not in onnxruntime.get_available_providers():
         raise InvalidModel(
             f"worker.device: got 'cuda:{device}' and an onnxruntime for {onnxruntime.get_available_providers()}, "
@@ -92,14 +92,14 @@ def cuda_providers(device: int) -> list[Any]:
     options = {
         "device_id": str(device),
         "user_compute_stream": str(_stream(device)),
-        "cudnn_conv_algo_search": "HEURISTIC",  # the default tries all of them whenever a shape is new
+        "cudnn_conv_algo_search": "HEURISTIC",  # the default benchmarks all algorithms for every new shape
     }
     return [(CUDA, options), "CPUExecutionProvider"]
 
 
 @cache
 def _stream(device: int) -> int:
-    """The stream in which all sessions of this process compute: one EXEC runs at a time."""
+    """Return the stream of all sessions of this process. One EXEC runs at a time, so one stream is enough."""
     driver = load_driver()
     Context(driver, device).enter()
     stream = ctypes.c_void_p()

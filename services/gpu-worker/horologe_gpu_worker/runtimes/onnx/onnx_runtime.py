@@ -1,4 +1,4 @@
-"""ONNX Runtime: on the CPU one thread per EXEC unless the model asks for more, and no thread that spins."""
+"""ONNX Runtime models on the CPU or a CUDA device. On the CPU, one thread per EXEC unless the model sets `threads`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
     build_spec,
-    declared,
+    declared_signature,
     manifest_path,
     model_files,
     read_manifest,
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs, zeros
-from horologe_gpu_worker.runtime import HOST, Place
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
 from horologe_gpu_worker.runtimes.onnx.cuda_binding import BoundModel, bindable, cuda_providers
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ ELEMENTS = {
 
 
 class OnnxModel:
-    """A session. `run` allocates its outputs anew, so they may be sent while the next batch runs."""
+    """A session. `run` allocates new outputs, so they may be sent while the next batch runs."""
 
     def __init__(self, spec: ModelSpec, session: Any) -> None:
         self._spec = spec
@@ -62,10 +62,10 @@ class OnnxModel:
         self._names = [tensor.name for tensor in spec.outputs]
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """See `OpenModel.run`. The batch size is that of the inputs."""
+        """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
         try:
             outputs = self._session.run(self._names, inputs)
-        except Exception as error:  # ONNX Runtime raises a dozen classes that have no common base of their own
+        except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
             raise ModelFailed(f"model {self._spec.key}: {error}") from error
         return dict(zip(self._names, outputs, strict=True))
 
@@ -74,31 +74,32 @@ class OnnxModel:
 
 
 class OnnxRuntime:
-    """Sessions on the CPU provider, or that of the worker's CUDA device. Needs the package `onnxruntime` (the extra
-    `onnx`; `onnx-cuda` for CUDA), never `onnx`."""
+    """Sessions on the CPU provider, or on the worker's CUDA device. Needs the package `onnxruntime` (the extra `onnx`;
+    `onnx-cuda` for CUDA), never `onnx`.
+    """
 
     inline_io = True
 
-    def __init__(self, place: Place = HOST) -> None:
-        self._cuda = place.cuda
+    def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
+        self._cuda = device.cuda
 
     def inspect(self, folder: Path) -> ModelSpec:
-        """The signature of the graph. Raises `InvalidModel` naming file, field, got and wanted."""
+        """Read the spec from the graph and `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
         path = folder / MODEL
         session = _session(path, threads=1, optimise=False)
         signature = _tensors(path, "input", session.get_inputs()), _tensors(path, "output", session.get_outputs())
-        if (manifest.inputs or manifest.outputs) and declared(manifest, folder) != signature:
+        if (manifest.inputs or manifest.outputs) and (declared := declared_signature(manifest, folder)) != signature:
             raise InvalidModel(
-                f"{manifest_path(folder)}: inputs, outputs: got {declared(manifest, folder)}, wanted {signature}, "
-                "as in the graph (or leave them out)"
+                f"{manifest_path(folder)}: inputs, outputs: got {declared}, wanted {signature}, as in the graph "
+                "(or leave them out)"
             )
-        # Large graphs keep their weights in files beside them.
+        # Large graphs store their weights in separate files of the folder.
         weights_bytes = sum(path.stat().st_size for path in model_files(folder))
         return build_spec(folder, manifest, "onnx", signature, weights_bytes)
 
     def open(self, spec: ModelSpec, folder: Path) -> OpenModel:
-        """A session with every batch size run once. Raises `InvalidModel` or `ModelFailed`."""
+        """Open a session and run every batch size once. Raises `InvalidModel` or `ModelFailed`."""
         threads = read_manifest(folder).threads
         if self._cuda is None:
             model: OpenModel = OnnxModel(spec, _session(folder / MODEL, threads, optimise=True))
@@ -116,27 +117,26 @@ def _session(path: Path, threads: int, optimise: bool, providers: Sequence[Any] 
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = QUIET
-    options.add_session_config_entry(
-        "session.intra_op.allow_spinning", "0"
-    )  # a spinning pool takes the next EXEC's core
+    # A spinning thread pool would take the CPU of the next EXEC.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not path.is_file():
         raise InvalidModel(f"{path}: got no such file, wanted an ONNX model")
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
-    except Exception as error:  # ONNX Runtime raises a dozen classes that have no common base of their own
+    except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
         raise InvalidModel(f"{path}: got {error}, wanted a model that ONNX Runtime can open") from error
 
 
 def _tensors(path: Path, kind: str, nodes: Iterable[Any]) -> tuple[TensorSpec, ...]:
-    found = []
+    tensors = []
     for node in nodes:
         datatype = ELEMENTS.get(node.type)
         if datatype is None:
             raise InvalidModel(
                 f"{path}: {kind} {node.name!r}: type: got {node.type}, wanted one of {', '.join(ELEMENTS)}"
             )
-        # A symbolic dimension is its name (text), a nameless one None.
-        found.append(TensorSpec(node.name, datatype, tuple(d if isinstance(d, int) else -1 for d in node.shape)))
-    return tuple(found)
+        # A symbolic dimension is its name (text), an unnamed one is None.
+        tensors.append(TensorSpec(node.name, datatype, tuple(d if isinstance(d, int) else -1 for d in node.shape)))
+    return tuple(tensors)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.runtimes.pytorch.paged_weights import Weights
 from horologe_gpu_worker.runtimes.pytorch.paging.host_pages import HostBacking
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
+from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedWeights
 from horologe_gpu_worker.runtimes.pytorch.program import Program, load_program
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class HostModel:
-    """One model's addresses, and its program over them."""
+    """A model with its addresses and its program."""
 
     def __init__(self, spec: ModelSpec, program: Program, pool: PagePool, threads: int) -> None:
         self._spec = spec
         self._program = program
         self._threads = threads
-        self._weights = Weights(program, pool)
+        self._weights = PagedWeights(program, pool)
 
     @property
     def loaded(self) -> bool:
@@ -40,33 +40,33 @@ class HostModel:
         self._weights.base[: self._weights.size].copy_(self._weights.blob)
 
     def warm(self) -> None:
-        """Running every batch size once is all there is to do, and whoever calls this does it."""
+        """Do nothing: running every batch size once, as the caller does, is enough on the CPU."""
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """See `OpenModel.run`. The batch size is that of the inputs."""
+        """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
         if torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)  # counted per thread that computes, and lanes are threads
-        given = [torch.from_numpy(writable(inputs[tensor.name])) for tensor in self._spec.inputs]
+            torch.set_num_threads(self._threads)  # a setting of the calling thread, and each lane is a thread
+        tensors = [torch.from_numpy(writable(inputs[tensor.name])) for tensor in self._spec.inputs]
         try:
             with torch.inference_mode():
-                outputs = self._program.forward(*self._weights.tensors, *given)
+                outputs = self._program.forward(*self._weights.tensors, *tensors)
         except Exception as error:  # a model may raise anything
             raise ModelFailed(f"model {self._spec.key}: {error}") from error
         names = (tensor.name for tensor in self._spec.outputs)
-        return {name: self._kept(output) for name, output in zip(names, outputs, strict=True)}
+        return {name: self._detached_output(output) for name, output in zip(names, outputs, strict=True)}
 
     def close(self) -> None:
         self._weights.unmap()
 
-    def altered(self) -> bool:
-        return self._weights.altered()
+    def weights_changed(self) -> bool:
+        return self._weights.weights_changed()
 
     def retire(self) -> None:
         self._weights.retire()
 
-    def _kept(self, output: Any) -> NDArray[Any]:
-        """The output as an array; one that is a weight is copied, for its page may go before the answer does."""
-        array: NDArray[Any] = (output.clone() if self._weights.hold(output.data_ptr()) else output).numpy()
+    def _detached_output(self, output: Any) -> NDArray[Any]:
+        """Return the output as an array. Copy an output that is a weight, because its page may be unmapped."""
+        array: NDArray[Any] = (output.clone() if self._weights.contains_address(output.data_ptr()) else output).numpy()
         return array
 
 
@@ -78,26 +78,27 @@ class HostEngine:
     def __init__(self, pages: int, page_bytes: int) -> None:
         self.pool = PagePool(HostBacking(page_bytes), pages)
 
-    def program(self, path: Path) -> Program:
+    def load_program(self, path: Path) -> Program:
         return load_program(path)
 
-    def unfit(self, spec: ModelSpec) -> str:
+    def unsupported_reason(self, spec: ModelSpec) -> str:
         return ""
 
-    def model(self, spec: ModelSpec, program: Program, threads: int) -> HostModel:
+    def create_model(self, spec: ModelSpec, program: Program, threads: int) -> HostModel:
         return HostModel(spec, program, self.pool, threads)
 
 
-class _Address:
-    """Tells numpy where an array lies, and keeps it."""
+class _WritableArray:
+    """Exposes an array's memory as writable through `__array_interface__`, and keeps the array alive."""
 
     def __init__(self, array: NDArray[Any]) -> None:
-        facts = array.__array_interface__
-        self.__array_interface__ = {**facts, "data": (facts["data"][0], False)}
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
         self.array = array
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
-    """The same memory, marked writable: PyTorch has no read-only tensors, and programs that write to their inputs
-    are refused."""
-    return array if array.flags.writeable else np.asarray(_Address(array))
+    """Return the same memory marked writable. PyTorch has no read-only tensors; programs that write to their inputs are
+    refused.
+    """
+    return array if array.flags.writeable else np.asarray(_WritableArray(array))

@@ -1,4 +1,4 @@
-"""An application being served: what was declared, with its policy, its loss and how its models have done."""
+"""Application being served: its declaration, policy and loss, and counters of each model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 
 from horologe_common.status import InvalidInput
 from horologe_common.wire import ApplicationState, ModelStatistics
-from horologe_selector.core.applications.fallback import StandIn
-from horologe_selector.core.applications.losses import loss_of
+from horologe_selector.core.applications.fallback import FallbackPrediction
+from horologe_selector.core.applications.losses import find_loss
 from horologe_selector.policies import make_policy
 
 if TYPE_CHECKING:
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
     from horologe_common.applications import Application
     from horologe_selector.core.applications.losses import Loss
-    from horologe_selector.policy import Guess
+    from horologe_selector.policy import CombinedPrediction
 
-AGREES = 0.05
-"""Numbers of a regression that differ by less, absolutely or of the larger, count as agreement."""
+AGREEMENT = 0.05
+"""Numbers of a regression agree if they differ by at most this, absolutely or relative to the larger magnitude."""
 
 
-class Tally(msgspec.Struct):
-    """Of one model since the application was declared or the selector started."""
+class ModelTally(msgspec.Struct):
+    """Counters of one model since the application was declared or the selector started.
+
+    Each field is exported as the metric `horologe_application_model_FIELD_total`.
+    """
 
     answered: int = 0
     missing: int = 0
@@ -34,71 +37,71 @@ class Tally(msgspec.Struct):
     loss: float = 0.0
 
 
-class Running:
-    """Raises `InvalidInput` where policy, settings or loss are not known."""
+class ActiveApplication:
+    """Declared application with its policy and counters. Raises `InvalidInput` for unknown policies or losses."""
 
     def __init__(self, application: Application, revision: int, losses: Mapping[str, Loss]) -> None:
         self.application = application
         self.revision = revision
         self.policy = make_policy(application)
-        self.loss = loss_of(application, losses)
+        self.loss = find_loss(application, losses)
         self.replaced = False
-        """Whether it was declared anew, or withdrawn, while queries were under way."""
-        known = (*application.models, *application.shadows)
-        self.stand_ins = {model: StandIn(application.task == "regression") for model in known}
-        self.tallies = {model: Tally() for model in known}
+        """True once it was declared anew or withdrawn; queries in flight still refer to it."""
+        models = (*application.models, *application.shadows)
+        self.fallbacks = {model: FallbackPrediction(application.task == "regression") for model in models}
+        self.tallies = {model: ModelTally() for model in models}
 
-    def take_over(self, before: Running) -> None:
-        """Keep what is known of the models that are still there."""
-        for model in self.tallies.keys() & before.tallies.keys():
-            self.tallies[model] = before.tallies[model]
-            if self.application.task == before.application.task:
-                self.stand_ins[model] = before.stand_ins[model]
+    def carry_over(self, previous: ActiveApplication) -> None:
+        """Keep counters and fallbacks of the models that the previous declaration had too."""
+        for model in self.tallies.keys() & previous.tallies.keys():
+            self.tallies[model] = previous.tallies[model]
+            if self.application.task == previous.application.task:
+                self.fallbacks[model] = previous.fallbacks[model]
 
-    def answered(self, model: str, values: Sequence[float], guesses: Sequence[Guess]) -> None:
-        """A model has predicted these values, a row each, where the application has said so."""
+    def count_answer(self, model: str, values: Sequence[float], combined: Sequence[CombinedPrediction]) -> None:
+        """Count a model's predictions `values` for the rows that the application answered with `combined`."""
         tally = self.tallies[model]
         tally.answered += 1
-        tally.agreed += 0 < len(values) == len(guesses) and all(
-            math.isclose(value, guess.value, rel_tol=AGREES, abs_tol=AGREES)
-            for value, guess in zip(values, guesses, strict=True)
+        tally.agreed += 0 < len(values) == len(combined) and all(
+            math.isclose(value, row.value, rel_tol=AGREEMENT, abs_tol=AGREEMENT)
+            for value, row in zip(values, combined, strict=True)
         )
 
-    def missed(self, model: str) -> None:
-        """A model that was asked has not predicted anything in time."""
+    def count_missing(self, model: str) -> None:
+        """Count a selected model that did not predict in time."""
         self.tallies[model].missing += 1
 
-    def losses(self, truths: Sequence[float], values: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
-        """The mean over the rows by model, of those there still are.
+    def compute_losses(self, truths: Sequence[float], values: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
+        """Return the mean loss over the rows, by model, for models that the application still has.
 
-        Raises `InvalidInput` for truths that are not finite or not as many as rows, and what a loss of the operator's
-        raises.
+        Raises `InvalidInput` if a truth is not finite or the number of truths differs from the number of rows. Passes
+        on exceptions of the operator's own loss functions.
         """
         loss, count = self.loss, len(truths)
         if not all(map(math.isfinite, truths)):
             raise InvalidInput(f"truths: got {list(truths)}, wanted finite numbers")
         if count == 1:
             (truth,) = truths
-            found = {model: loss(truth, rows[0]) for model, rows in values.items() if len(rows) == 1}
+            losses = {model: loss(truth, rows[0]) for model, rows in values.items() if len(rows) == 1}
         else:
-            found = {
+            losses = {
                 model: sum(map(loss, truths, rows)) / count
                 for model, rows in values.items()
                 if count and len(rows) == count
             }
-        if values and not found:
+        if values and not losses:
             rows = len(next(iter(values.values())))
             raise InvalidInput(f"truths: got {count}, wanted {rows}, one for each row")
-        return {model: one for model, one in found.items() if model in self.tallies}
+        return {model: mean for model, mean in losses.items() if model in self.tallies}
 
-    def observed(self, model: str, loss: float) -> None:
-        """Feedback has told this loss of the model."""
+    def count_loss(self, model: str, loss: float) -> None:
+        """Count an observed loss of a model."""
         tally = self.tallies[model]
         tally.observations += 1
         tally.loss += loss
 
     def describe(self, state: Any = None, contexts: int = 0) -> ApplicationState:
-        """With the standing of each model, as the policy sees it in `state`, if one is given."""
+        """Return the declaration, and with a policy state also the counters and weights of each model."""
         if state is None:
             return ApplicationState(self.application, self.revision)
         weights = self.policy.weights(state)

@@ -1,4 +1,4 @@
-"""The answer of an application from what its models have predicted (Clipper sections 5.2.1, 5.2.2). Pure functions."""
+"""Answer of an application query from its models' predictions (Clipper sections 5.2.1, 5.2.2). Pure functions."""
 
 from __future__ import annotations
 
@@ -6,106 +6,103 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.status import Status
 from horologe_common.wire import Answer
-from horologe_selector.core.predictions.tensor_values import tensors_of
-from horologe_selector.policy import Ballot, Guess
+from horologe_selector.core.predictions.tensor_values import build_tensors
+from horologe_selector.policy import CombinedPrediction, RowPredictions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_selector.core.applications.ensemble import Ensemble
+    from horologe_selector.core.applications.query import ApplicationQuery
 
 OK = int(Status.OK)
 
 
-def answer_of(now_ns: int, ensemble: Ensemble, state: Any) -> tuple[Answer, Sequence[Buffer], tuple[Guess, ...]]:
-    """The answer, as of now, with its tensors, and what was combined for each row, before any default."""
-    application = ensemble.running.application
-    there = tuple(model for model in ensemble.selection.models if model in ensemble.landings)
-    missing = tuple(model for model in ensemble.selection.models if model not in ensemble.landings)
-    if application.task == "any" and there:
-        landing = ensemble.landings[there[0]]
-        return _answer(now_ns, ensemble, landing.outputs, there, missing, 1.0, False), landing.buffers, ()
-    guesses = _guesses(ensemble, there, missing, state) if there else ()
-    default = application.default
+def build_answer(
+    now_ns: int, query: ApplicationQuery, state: Any
+) -> tuple[Answer, Sequence[Buffer], tuple[CombinedPrediction, ...]]:
+    """Return the answer with its tensor bytes, and the combined prediction of each row before defaults are applied."""
+    declared = query.active.application
+    present = tuple(model for model in query.selection.models if model in query.results)
+    missing = tuple(model for model in query.selection.models if model not in query.results)
+    if declared.task == "any" and present:
+        result = query.results[present[0]]
+        return _answer(now_ns, query, result.outputs, present, missing, 1.0, False), result.buffers, ()
+    combined = _combine_rows(query, present, missing, state) if present else ()
+    default = declared.default
     if default is None:
-        if not there:
-            return _failure(ensemble), (), ()
-        defaulted = [False] * len(guesses)
+        if not present:
+            return _failure(query), (), ()
+        defaulted = [False] * len(combined)
     else:
-        defaulted = [guess.confidence < application.confidence for guess in guesses] or [True] * ensemble.query.rows
-    given = guesses or (Guess(0.0, 0.0),) * ensemble.query.rows
-    shown = [
-        guess._replace(value=default) if flag and default is not None else guess
-        for guess, flag in zip(given, defaulted, strict=True)
+        defaulted = [row.confidence < declared.confidence for row in combined] or [True] * query.query.rows
+    rows = combined or (CombinedPrediction(0.0, 0.0),) * query.query.rows
+    answered = [
+        row._replace(value=default) if use_default and default is not None else row
+        for row, use_default in zip(rows, defaulted, strict=True)
     ]
-    outputs, buffers = tensors_of(application, shown, defaulted)
-    confidence = min(guess.confidence for guess in shown)
-    return _answer(now_ns, ensemble, outputs, there, missing, confidence, any(defaulted)), buffers, guesses
+    outputs, buffers = build_tensors(declared, answered, defaulted)
+    confidence = min(row.confidence for row in answered)
+    return _answer(now_ns, query, outputs, present, missing, confidence, any(defaulted)), buffers, combined
 
 
-def _guesses(ensemble: Ensemble, there: Sequence[str], missing: Sequence[str], state: Any) -> tuple[Guess, ...]:
-    """Row by row."""
-    running, values = ensemble.running, ensemble.values
-    regression = running.application.task == "regression"
-    absent = {model: running.stand_ins[model].shares() for model in missing}
+def _combine_rows(
+    query: ApplicationQuery, present: Sequence[str], missing: Sequence[str], state: Any
+) -> tuple[CombinedPrediction, ...]:
+    active, values = query.active, query.values
+    regression = active.application.task == "regression"
+    fallbacks = {model: active.fallbacks[model].shares() for model in missing}
     return tuple(
-        running.policy.combine(state, Ballot({model: values[model][row] for model in there}, absent, regression))
-        for row in range(ensemble.query.rows)
+        active.policy.combine(
+            state, RowPredictions({model: values[model][row] for model in present}, fallbacks, regression)
+        )
+        for row in range(query.query.rows)
     )
 
 
 def _answer(
     now_ns: int,
-    ensemble: Ensemble,
+    query: ApplicationQuery,
     outputs: Any,
-    there: tuple[str, ...],
+    present: tuple[str, ...],
     missing: tuple[str, ...],
     confidence: float,
-    flag: bool,
+    defaulted: bool,
 ) -> Answer:
-    landings = [ensemble.landings[model] for model in there]
-    one = landings[0] if len(landings) == 1 else None
-    cached = bool(landings) and all(landing.cached for landing in landings)
-    exec_ns = max((landing.exec_ns for landing in landings), default=0)
-    queue_ns = 0 if cached else max(0, now_ns - ensemble.arrival_ns - exec_ns)
+    results = [query.results[model] for model in present]
+    cached = bool(results) and all(result.cached for result in results)
+    exec_ns = max((result.exec_ns for result in results), default=0)
+    queue_ns = 0 if cached else max(0, now_ns - query.arrival_ns - exec_ns)
     return Answer(
-        ensemble.query.id,
+        query.query.id,
         OK,
         outputs,
         "",
         0,
-        ensemble.running.application.name,
+        query.active.application.name,
         "",
         queue_ns,
         exec_ns,
-        one.batch_size if one else 0,
+        results[0].batch_size if len(results) == 1 else 0,
         cached,
         confidence,
-        there,
+        present,
         missing,
-        flag,
-        ensemble.prediction,
-        bool(ensemble.open),
+        defaulted,
+        query.prediction,
+        bool(query.pending),
     )
 
 
-def _failure(ensemble: Ensemble) -> Answer:
-    """Nothing is there, and nothing was declared to be said then: as the first model failed, else refused."""
-    name = ensemble.running.application.name
-    if ensemble.refused and not ensemble.waits():
-        first = next(iter(ensemble.refused.values()))
+def _failure(query: ApplicationQuery) -> Answer:
+    """Return the answer without any prediction or default: the first model's failure, or REFUSED at the deadline."""
+    name = query.active.application.name
+    if query.failures and not query.is_waiting():
+        first = next(iter(query.failures.values()))
         status, reason, retry_after_ns = first.status, first.reason, first.retry_after_ns
     else:
         status, reason, retry_after_ns = int(Status.REFUSED), "no model answered in time", 0
-    missing = ensemble.selection.models
+    missing = query.selection.models
     return Answer(
-        ensemble.query.id,
-        status,
-        (),
-        reason,
-        retry_after_ns,
-        name,
-        missing=missing,
-        inputs_retained=bool(ensemble.open),
+        query.query.id, status, (), reason, retry_after_ns, name, missing=missing, inputs_retained=bool(query.pending)
     )

@@ -1,4 +1,4 @@
-"""What a prediction costs, given the truth: from 0, right, to 1, all wrong."""
+"""Loss functions: the cost of a prediction given the truth, from 0 (right) to 1 (entirely wrong)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from horologe_common.applications import Application
 
 Loss: TypeAlias = "Callable[[float, float], float]"
-"""`(truth, value) -> [0, 1]`."""
+"""Function of (truth, value) that returns a loss in [0, 1]."""
 
 
 def zero_one(truth: float, value: float) -> float:
@@ -20,37 +20,37 @@ def zero_one(truth: float, value: float) -> float:
 
 
 def absolute(truth: float, value: float) -> float:
-    """The distance, in the unit of the predictions; 1 from a distance of 1 on."""
+    """Return the distance in the unit of the predictions. `ClippedLoss` limits it to 1."""
     return abs(truth - value)
 
 
 def relative(truth: float, value: float) -> float:
-    """The distance over the larger of the two, whatever the unit; 1 where their signs differ."""
+    """Return the distance divided by the larger magnitude, in any unit. `ClippedLoss` limits it to 1."""
     larger = max(abs(truth), abs(value))
     return abs(truth - value) / larger if larger else 0.0
 
 
-class Clipped:
-    """A loss brought into [0, 1]; what is not a number counts as 1. A class, so that it is part of a snapshot."""
+class ClippedLoss:
+    """Loss limited to [0, 1]; NaN becomes 1. It is a class because a snapshot cannot hold a closure."""
 
     def __init__(self, loss: Loss) -> None:
         self._loss = loss
 
     def __call__(self, truth: float, value: float) -> float:
-        found = self._loss(truth, value)
-        return max(0.0, found) if found < 1 else 1.0
+        loss = self._loss(truth, value)
+        return max(0.0, loss) if loss < 1 else 1.0
 
 
 LOSSES: dict[str, Loss] = {"zero_one": zero_one, "absolute": absolute, "relative": relative}
 
 
-def loss_of(application: Application, custom: Mapping[str, Loss]) -> Loss:
-    """The loss an application declares: of LOSSES, or one that the operator has registered as `custom`.
+def find_loss(application: Application, custom: Mapping[str, Loss]) -> Loss:
+    """Return the loss that an application declares, from `LOSSES` or the operator's `custom` losses.
 
-    Raises `InvalidInput` for a name that is not known.
+    Raises `InvalidInput` for an unknown name.
     """
     name = application.loss or ("absolute" if application.task == "regression" else "zero_one")
     loss = LOSSES.get(name) or custom.get(name)
     if loss is None:
         raise InvalidInput(f"loss: got {name!r}, wanted one of {', '.join((*LOSSES, *custom))}")
-    return loss if loss is zero_one else Clipped(loss)
+    return loss if loss is zero_one else ClippedLoss(loss)

@@ -1,4 +1,4 @@
-"""How the models of an application stand in a context: told as soon as the context's state has been read."""
+"""Requests for the status of an application's models in a context, answered once the context's state is known."""
 
 from __future__ import annotations
 
@@ -10,99 +10,107 @@ from horologe_common.applications import undeclared_application
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Applications
-from horologe_selector.core.contexts.context import key_of, restored, stored
+from horologe_selector.core.contexts.context import context_key, decode_record, restore_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_selector.core.applications.registry import Registry
+    from horologe_selector.core.applications.registry import ApplicationRegistry
     from horologe_selector.core.contexts.contexts import Contexts
-    from horologe_selector.store import Found, Record
+    from horologe_selector.store import Record, RecordsRead
 
-WAITING = 1000
-"""Questions that may wait for states to be read; more are refused."""
+PENDING_LIMIT = 1000
+"""Maximum number of requests that wait for states to be read; more are refused."""
 
 
-class Asked(msgspec.Struct):
-    """Who waits for the state of a context to be read, and until when."""
+class PendingStatus(msgspec.Struct):
+    """Status requests that wait for one context's state."""
 
     application: str
-    until_ns: int
-    askers: list[tuple[str, int]] = []
-    """Frontend, and its number of the question."""
+    deadline_ns: int
+    senders: list[tuple[str, int]] = []
+    """Frontend, and its id of the request."""
 
 
-class Standings:
-    """Law: a question waits for as long as its context is being read, `read_ns` at most, and leaves no trace."""
+class ModelStatusRequests:
+    """Pending status requests. Invariant: each is answered after `timeout_ns` at the latest.
 
-    def __init__(self, registry: Registry, contexts: Contexts, read_ns: int, post: Callable[[Out], None]) -> None:
+    A status request does not create a context, and does not keep one in memory.
+    """
+
+    def __init__(
+        self, registry: ApplicationRegistry, contexts: Contexts, timeout_ns: int, post: Callable[[Out], None]
+    ) -> None:
         self._registry = registry
         self._contexts = contexts
-        self._read_ns = read_ns
+        self._timeout_ns = timeout_ns
         self._post = post
-        self._asked: dict[str, Asked] = {}
-        """By the key of the context; those asked first come first."""
+        self._pending: dict[str, PendingStatus] = {}
+        """Keyed by the context's record, the earliest deadline first."""
 
-    def ask(self, now_ns: int, frontend: str, message: ApplicationInfo, buffers: Sequence[Buffer] = ()) -> None:
-        """All that are declared, or the one that is named, with its standings."""
-        name, asker = message.name, (frontend, message.id)
+    def on_application_info(
+        self, now_ns: int, frontend: str, message: ApplicationInfo, buffers: Sequence[Buffer] = ()
+    ) -> None:
+        """Answer with all declarations, or with the named application and the status of its models."""
+        name, sender = message.name, (frontend, message.id)
         if not name:
-            self._post(Out(frontend, Applications(message.id, self._registry.states())))
+            self._post(Out(frontend, Applications(message.id, self._registry.announced_states())))
             return
         contexts, context = self._contexts, message.context
-        running = self._registry.running.get(name)
-        if running is None or not contexts.stale(now_ns, running, context):
-            self._tell(name, asker, None if running is None else contexts.known(running, context))
+        active = self._registry.active.get(name)
+        if active is None or not contexts.is_stale(now_ns, active, context):
+            self._answer(name, sender, None if active is None else contexts.cached_state(active, context))
             return
-        if sum(len(asked.askers) for asked in self._asked.values()) >= WAITING:
-            reason = f"{WAITING} questions wait for the state store already"
+        if sum(len(pending.senders) for pending in self._pending.values()) >= PENDING_LIMIT:
+            reason = f"{PENDING_LIMIT} status requests already wait for the state store"
             self._post(Out(frontend, Applications(message.id, (), int(Status.REFUSED), reason)))
             return
-        key = key_of(name, context)
-        if key not in self._asked:
-            contexts.look(key)
-            self._asked[key] = Asked(name, now_ns + self._read_ns)
-        self._asked[key].askers.append(asker)
+        key = context_key(name, context)
+        if key not in self._pending:
+            contexts.request_read(key)
+            self._pending[key] = PendingStatus(name, now_ns + self._timeout_ns)
+        self._pending[key].senders.append(sender)
 
-    def found(self, message: Found) -> None:
-        """The store has answered; perhaps what was asked here."""
-        if not self._asked:
+    def on_records_read(self, message: RecordsRead) -> None:
+        """Answer the requests whose records are in `message`. It may also be a reply to other reads."""
+        if not self._pending:
             return
-        for at, key in enumerate(message.keys):
-            if key in self._asked:
-                self._told(key, message.records[at] if message.records else None)
+        for index, key in enumerate(message.keys):
+            if key in self._pending:
+                self._finish_requests(key, message.records[index] if message.records else None)
 
     def tick(self, now_ns: int) -> None:
-        """Go on without what is not read in time."""
-        while self._asked and (first := next(iter(self._asked.items())))[1].until_ns <= now_ns:
-            self._told(first[0], None)
+        """Answer overdue requests with the state in memory."""
+        while self._pending and (first := next(iter(self._pending.items())))[1].deadline_ns <= now_ns:
+            self._finish_requests(first[0], None)
 
     def next_ns(self) -> int | None:
-        return next(iter(self._asked.values())).until_ns if self._asked else None
+        return next(iter(self._pending.values())).deadline_ns if self._pending else None
 
-    def forget(self, name: str) -> None:
-        """The application is gone, and its contexts with it."""
-        for key in [key for key, asked in self._asked.items() if asked.application == name]:
-            self._told(key, None)
+    def remove_application(self, name: str) -> None:
+        """Answer all requests for a withdrawn application."""
+        for key in [key for key, pending in self._pending.items() if pending.application == name]:
+            self._finish_requests(key, None)
 
-    def _told(self, key: str, record: Record | None) -> None:
-        asked = self._asked.pop(key)
-        running, state = self._registry.running.get(asked.application), None
-        if running is not None and record is not None:
-            state = restored(running, stored(record.data))
-        elif running is not None:
-            state = self._contexts.known(running, key.partition("\n")[2])
-        for asker in asked.askers:
-            self._tell(asked.application, asker, state)
+    def _finish_requests(self, key: str, record: Record | None) -> None:
+        pending = self._pending.pop(key)
+        active, state = self._registry.active.get(pending.application), None
+        if active is not None and record is not None:
+            state = restore_state(active, decode_record(record.data))
+        elif active is not None:
+            state = self._contexts.cached_state(active, key.partition("\n")[2])
+        for sender in pending.senders:
+            self._answer(pending.application, sender, state)
 
-    def _tell(self, name: str, asker: tuple[str, int], state: Any) -> None:
-        """`state` None: what a new context begins with."""
-        frontend, number = asker
-        running = self._registry.running.get(name)
-        if running is None:
+    def _answer(self, name: str, sender: tuple[str, int], state: Any) -> None:
+        """Answer one request. `state` None stands for the state of a new context."""
+        frontend, number = sender
+        active = self._registry.active.get(name)
+        if active is None:
             error = undeclared_application(name)
             self._post(Out(frontend, Applications(number, (), int(error.status), error.reason)))
             return
-        described = running.describe(running.policy.init() if state is None else state, self._contexts.count(name))
+        shown = active.policy.init() if state is None else state
+        described = active.describe(shown, self._contexts.count_contexts(name))
         self._post(Out(frontend, Applications(number, (described,))))

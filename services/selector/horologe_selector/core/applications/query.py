@@ -1,5 +1,4 @@
-"""Queries of applications under way: the models that the policy selects are asked, and combined at the deadline at the
-latest.
+"""Application queries: the models that the policy selects are queried, and combined at the deadline at the latest.
 
 Clipper section 5.2.2: rendering a late prediction is worse than rendering an inaccurate one.
 """
@@ -9,225 +8,264 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Out
 from horologe_common.core.timers import Timers
 from horologe_common.prediction_id import NONCE_BYTES, selector_mark
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
-from horologe_selector.core.applications.combine import answer_of
-from horologe_selector.core.applications.ensemble import Ensemble
-from horologe_selector.core.contexts.sticky_random import Sticky
+from horologe_selector.core.applications.combine import build_answer
 from horologe_selector.core.predictions.cache import prediction_key
-from horologe_selector.core.predictions.flight import OK, Landing, Waiter
-from horologe_selector.core.predictions.tensor_values import values_of
+from horologe_selector.core.predictions.inflight import OK, PredictionResult, Waiter
+from horologe_selector.core.predictions.tensor_values import extract_values
+from horologe_selector.policy import CombinedPrediction, Selection, StickyRandom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_common.wire import Query
-    from horologe_selector.core.applications.active_application import Running
-    from horologe_selector.core.catalogue import Catalogue
+    from horologe_selector.core.announced_models import AnnouncedModels
+    from horologe_selector.core.applications.active_application import ActiveApplication
     from horologe_selector.core.contexts.contexts import Contexts
-    from horologe_selector.core.predictions.inflight import Flights
-    from horologe_selector.core.return_latency import WayBack
-    from horologe_selector.policy import Chance, Selection
+    from horologe_selector.core.predictions.inflight import InflightPredictions
+    from horologe_selector.core.return_latency import ReturnLatency
+    from horologe_selector.policy import RandomSource
 
-SPARE_NS = ms(1)
-"""A timer of the loop fires up to a millisecond late."""
+TIMER_DELAY_NS = ms(1)
+"""Largest delay of the loop's timers."""
 LINGER_NS = s(1)
-"""How long after the answer a straggler or a shadow is still waited for, so that feedback finds its prediction."""
+"""Time after the answer during which the query waits for stragglers and shadows, whose predictions feedback needs."""
 
 
-class Ensembles:
-    """Law: every query taken is answered once, unless its frontend withdraws it; all inputs are released."""
+class ApplicationQuery(msgspec.Struct, eq=False):
+    """Open query of an application.
+
+    Each queried model is in one of three dictionaries: `pending` while its prediction is in flight, `results` after a
+    prediction, `failures` after a failure. `values` holds the predictions of `results` by row.
+    """
+
+    id: int
+    holder: str
+    query: Query
+    active: ActiveApplication
+    arrival_ns: int
+    deadline_ns: int
+    prediction: bytes
+    token: int = 0
+    """Token of feedback that needs the predictions again; 0 if a client waits for an answer."""
+    selection: Selection = Selection(())
+    pending: dict[str, Waiter] = {}
+    results: dict[str, PredictionResult] = {}
+    values: dict[str, tuple[float, ...]] = {}
+    failures: dict[str, PredictionResult] = {}
+    cache_keys: dict[str, bytes] = {}
+    combined: tuple[CombinedPrediction, ...] = ()
+    answered: bool = False
+
+    def is_waiting(self) -> bool:
+        """Return True while the prediction of a selected model is in flight. Shadows do not count."""
+        return any(model in self.pending for model in self.selection.models)
+
+
+class ApplicationQueries:
+    """Open application queries.
+
+    Invariant: each query gets exactly one Answer, unless its holder cancels it, and its inputs are released.
+    """
 
     def __init__(
         self,
         address: str,
-        chance: Chance,
-        flights: Flights,
+        random_source: RandomSource,
+        inflight: InflightPredictions,
         contexts: Contexts,
-        catalogue: Catalogue,
-        ways: WayBack,
+        models: AnnouncedModels,
+        return_latency: ReturnLatency,
         post: Callable[[Out], None],
     ) -> None:
         self.deadlines = Timers()
-        self.finished: list[Ensemble] = []
-        """Answered, or predicted again for feedback, since the core last looked."""
-        self._key = int(chance.random() * (1 << 53)).to_bytes(8, "big") + address.encode()[-48:]
+        self.finished: list[ApplicationQuery] = []
+        """Queries answered or predicted again since the core last cleared the list."""
+        self._key = int(random_source.random() * (1 << 53)).to_bytes(8, "big") + address.encode()[-48:]
         self._mark = selector_mark(address)
-        self._chance = chance
-        self._flights = flights
+        self._random_source = random_source
+        self._inflight = inflight
         self._contexts = contexts
-        self._catalogue = catalogue
-        self._ways = ways
+        self._models = models
+        self._return_latency = return_latency
         self._post = post
-        self._ensembles: dict[int, Ensemble] = {}
-        self._by_query: dict[tuple[str, int], int] = {}
-        self._parked: dict[tuple[str, str], list[int]] = {}
+        self._queries: dict[int, ApplicationQuery] = {}
+        self._by_input: dict[tuple[str, int], int] = {}
+        self._waiting_for_state: dict[tuple[str, str], list[int]] = {}
         self._last_id = 0
 
     def __len__(self) -> int:
-        return len(self._ensembles)
+        return len(self._queries)
 
-    def ask(
+    def on_query(
         self,
         now_ns: int,
-        frontend: str,
+        holder: str,
         query: Query,
-        running: Running,
+        active: ActiveApplication,
         token: int = 0,
         selection: Selection | None = None,
     ) -> None:
-        """Take a query; it starts as soon as the state of its context is known. `selection`: what is to be asked."""
+        """Open a query; it starts when the state of its context is known. `selection` overrides the policy's."""
         self._last_id += 1
-        # At most half of it: the pings of a stall of 400 ms are remembered for 20 s, and would leave no time till then.
-        way_ns = min(self._ways.p99_ns(now_ns, frontend) + SPARE_NS, query.budget_ns // 2)
-        due_ns = now_ns + max(0, query.budget_ns - way_ns)
+        # At most half of the budget: a stall of 400 ms stays in the 99th percentile of pings for 20 s, and would leave
+        # no time until then.
+        return_ns = min(self._return_latency.p99_ns(now_ns, holder) + TIMER_DELAY_NS, query.budget_ns // 2)
+        deadline_ns = now_ns + max(0, query.budget_ns - return_ns)
         prediction = self._mark + self._nonce() + query.input_hash
-        ensemble = Ensemble(self._last_id, frontend, query, running, now_ns, due_ns, prediction, token)
-        ensemble.selection = selection or ensemble.selection
-        self._ensembles[ensemble.id] = ensemble
-        self._by_query[frontend, query.id] = ensemble.id
-        self.deadlines.arm(ensemble.id, due_ns)
-        if self._contexts.get(now_ns, running, query.context) is None:
-            self._parked.setdefault((running.application.name, query.context), []).append(ensemble.id)
+        opened = ApplicationQuery(self._last_id, holder, query, active, now_ns, deadline_ns, prediction, token)
+        opened.selection = selection or opened.selection
+        self._queries[opened.id] = opened
+        self._by_input[holder, query.id] = opened.id
+        self.deadlines.arm(opened.id, deadline_ns)
+        if self._contexts.get_state(now_ns, active, query.context) is None:
+            self._waiting_for_state.setdefault((active.application.name, query.context), []).append(opened.id)
         else:
-            self._start(now_ns, ensemble)
+            self._start_query(now_ns, opened)
 
     def _nonce(self) -> bytes:
-        """Nobody who has seen names of answers can tell the next one: who could, might give feedback on it first."""
+        """Return an unpredictable nonce. A client that could predict it could give feedback on others' answers."""
         return hashlib.blake2b(self._last_id.to_bytes(8, "big"), digest_size=NONCE_BYTES, key=self._key).digest()
 
-    def ready(self, now_ns: int, name: str, context: str) -> None:
-        """The state of this context has been read, or cannot be."""
-        for number in self._parked.pop((name, context), ()):
-            ensemble = self._ensembles.get(number)
-            if ensemble is not None and not ensemble.answered:
-                self._start(now_ns, ensemble)
+    def on_state_ready(self, now_ns: int, name: str, context: str) -> None:
+        """Start the queries that wait for this context's state, which has been read or cannot be."""
+        for number in self._waiting_for_state.pop((name, context), ()):
+            query = self._queries.get(number)
+            if query is not None and not query.answered:
+                self._start_query(now_ns, query)
 
-    def _start(self, now_ns: int, ensemble: Ensemble) -> None:
-        running, context = ensemble.running, ensemble.query.context
-        if not ensemble.selection.models:
-            chance = Sticky(context) if running.policy.sticky and context else self._chance
-            ensemble.selection = running.policy.select(self.state(now_ns, ensemble), chance)
-        for model in ensemble.selection.models:
-            self._fly(now_ns, ensemble, model, shadow=False)
-        if not ensemble.token:
-            for model in running.application.shadows:
-                self._fly(now_ns, ensemble, model, shadow=True)
-        if not ensemble.waits():
-            self._complete(now_ns, ensemble)
+    def _start_query(self, now_ns: int, query: ApplicationQuery) -> None:
+        active, context = query.active, query.query.context
+        if not query.selection.models:
+            sticky = active.policy.sticky and context
+            random_source = StickyRandom(context) if sticky else self._random_source
+            query.selection = active.policy.select(self._policy_state(now_ns, query), random_source)
+        for model in query.selection.models:
+            self._request_model(now_ns, query, model, shadow=False)
+        if not query.token:
+            for model in active.application.shadows:
+                self._request_model(now_ns, query, model, shadow=True)
+        if not query.is_waiting():
+            self._answer_query(now_ns, query)
 
-    def state(self, now_ns: int, ensemble: Ensemble) -> object:
-        """What the policy knows of the context, from the store or, that being away, from nothing."""
-        running = ensemble.running
-        state = self._contexts.get(now_ns, running, ensemble.query.context)
-        return running.policy.init() if state is None else state
+    def _policy_state(self, now_ns: int, query: ApplicationQuery) -> object:
+        """Return the policy's state for the context; that of a new context if the store is unavailable."""
+        state = self._contexts.get_state(now_ns, query.active, query.query.context)
+        return query.active.policy.init() if state is None else state
 
-    def _fly(self, now_ns: int, ensemble: Ensemble, model: str, shadow: bool) -> None:
-        query = ensemble.query
-        spec = self._catalogue.find(model)
+    def _request_model(self, now_ns: int, query: ApplicationQuery, model: str, shadow: bool) -> None:
+        spec = self._models.find_ready(model)
         if spec is None:
-            self._ended(ensemble, model, Landing(int(Status.UNKNOWN_MODEL), reason=f"model {model!r} is not served"))
+            unknown = PredictionResult(int(Status.UNKNOWN_MODEL), reason=f"model {model!r} is not served")
+            self._record_result(query, model, unknown)
             return
-        shared = ensemble.running.application.cache
-        key = prediction_key(spec, query.input_hash if shared else ensemble.prediction)
-        ensemble.cache_keys[model] = key
-        waiter = Waiter(ensemble.frontend, query, now_ns, ensemble.due_ns, ensemble.id, model, shadow)
-        landing = self._flights.ask(now_ns, waiter, spec, spec.key, key)
-        if landing is None:
-            ensemble.open[model] = waiter
+        shared = query.active.application.cache
+        key = prediction_key(spec, query.query.input_hash if shared else query.prediction)
+        query.cache_keys[model] = key
+        waiter = Waiter(query.holder, query.query, now_ns, query.deadline_ns, query.id, model, shadow)
+        result = self._inflight.request_prediction(now_ns, waiter, spec, spec.key, key)
+        if result is None:
+            query.pending[model] = waiter
         else:
-            self._ended(ensemble, model, landing)
+            self._record_result(query, model, result)
 
-    def landed(self, now_ns: int, waiter: Waiter, landing: Landing) -> None:
-        """A prediction, in time or not, or that there will be none."""
-        ensemble = self._ensembles.get(waiter.ensemble)
-        if ensemble is None:
+    def on_result(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
+        """Record the prediction or failure of one model; answer the query if it was the last selected one."""
+        query = self._queries.get(waiter.application_query)
+        if query is None:
             return
-        del ensemble.open[waiter.model]
-        self._ended(ensemble, waiter.model, landing)
-        if not ensemble.answered:
-            if not ensemble.waits():
-                self._complete(now_ns, ensemble)
-        elif not ensemble.open:
-            self._remove(ensemble, release=True)
+        del query.pending[waiter.model]
+        self._record_result(query, waiter.model, result)
+        if not query.answered:
+            if not query.is_waiting():
+                self._answer_query(now_ns, query)
+        elif not query.pending:
+            self._remove_query(query, release=True)
 
-    def _ended(self, ensemble: Ensemble, model: str, landing: Landing) -> None:
-        running = ensemble.running
-        if landing.status == OK and running.application.task != "any":
+    def _record_result(self, query: ApplicationQuery, model: str, result: PredictionResult) -> None:
+        active = query.active
+        if result.status == OK and active.application.task != "any":
             try:
-                values = values_of(running.application, landing.outputs, landing.buffers)
-                if len(values) != ensemble.query.rows:
-                    raise InvalidInput(f"model {model}: got {len(values)} predictions, wanted {ensemble.query.rows}")
+                values = extract_values(active.application, result.outputs, result.buffers)
+                if len(values) != query.query.rows:
+                    raise InvalidInput(f"model {model}: got {len(values)} predictions, wanted {query.query.rows}")
             except InvalidInput as error:
-                landing = Landing(int(Status.FAILED), reason=error.reason)
+                result = PredictionResult(int(Status.FAILED), reason=error.reason)
             else:
-                ensemble.values[model] = values
-                running.stand_ins[model].add(values)
-        if landing.status != OK:
-            ensemble.refused[model] = landing
+                query.values[model] = values
+                active.fallbacks[model].add_predictions(values)
+        if result.status != OK:
+            query.failures[model] = result
             return
-        ensemble.landings[model] = landing
-        if ensemble.answered:
-            running.answered(model, ensemble.values.get(model, ()), ensemble.guesses)
+        query.results[model] = result
+        if query.answered:
+            active.count_answer(model, query.values.get(model, ()), query.combined)
 
-    def _complete(self, now_ns: int, ensemble: Ensemble) -> None:
-        """Answer with what is there; whoever still flies is waited for a little longer, for feedback's sake."""
-        ensemble.answered = True
-        self.finished.append(ensemble)
-        if not ensemble.token:
-            answer, buffers, ensemble.guesses = answer_of(now_ns, ensemble, self.state(now_ns, ensemble))
-            self._post(Out(ensemble.frontend, answer, buffers))
-            running = ensemble.running
-            for model in ensemble.landings:
-                running.answered(model, ensemble.values.get(model, ()), ensemble.guesses)
-            for model in ensemble.selection.models:
-                if model not in ensemble.landings:
-                    running.missed(model)
-        if ensemble.open:
-            self.deadlines.arm(ensemble.id, max(now_ns, ensemble.due_ns) + LINGER_NS)
+    def _answer_query(self, now_ns: int, query: ApplicationQuery) -> None:
+        """Answer with the present predictions. Stragglers may take `LINGER_NS` longer, for later feedback."""
+        query.answered = True
+        self.finished.append(query)
+        if not query.token:
+            answer, buffers, query.combined = build_answer(now_ns, query, self._policy_state(now_ns, query))
+            self._post(Out(query.holder, answer, buffers))
+            active = query.active
+            for model in query.results:
+                active.count_answer(model, query.values.get(model, ()), query.combined)
+            for model in query.selection.models:
+                if model not in query.results:
+                    active.count_missing(model)
+        if query.pending:
+            self.deadlines.arm(query.id, max(now_ns, query.deadline_ns) + LINGER_NS)
         else:
-            self._remove(ensemble, release=bool(ensemble.token))
+            self._remove_query(query, release=bool(query.token))
 
     def tick(self, now_ns: int) -> None:
-        """Combine what is there where the time has come; give up on those that came later still."""
+        """Answer queries at their deadline; cancel answered ones whose stragglers took too long."""
         for number in self.deadlines.pop_expired(now_ns):
-            ensemble = self._ensembles[number]
-            if ensemble.answered:
-                self._withdraw(now_ns, ensemble)
+            query = self._queries[number]
+            if query.answered:
+                self._cancel(now_ns, query)
             else:
-                self._complete(now_ns, ensemble)
+                self._answer_query(now_ns, query)
 
-    def abandon(self, now_ns: int, frontend: str, query_id: int) -> bool:
-        """The frontend does not wait any more; False if it is none of ours."""
-        ensemble = self._ensembles.get(self._by_query.get((frontend, query_id), 0))
-        if ensemble is not None:
-            self._withdraw(now_ns, ensemble)
-        return ensemble is not None
+    def cancel_query(self, now_ns: int, holder: str, query_id: int) -> bool:
+        """Drop a query without an answer. Return False if it is no open application query."""
+        query = self._queries.get(self._by_input.get((holder, query_id), 0))
+        if query is not None:
+            self._cancel(now_ns, query)
+        return query is not None
 
-    def gone(self, now_ns: int, frontend: str) -> None:
-        """Those that came last first: where all wait for one flight, its leader is not replaced again and again."""
-        for address, query_id in [key for key in reversed(self._by_query) if key[0] == frontend]:
-            self.abandon(now_ns, address, query_id)
+    def cancel_holder(self, now_ns: int, holder: str) -> None:
+        """Drop all queries of a lost holder, the newest first.
 
-    def _withdraw(self, now_ns: int, ensemble: Ensemble) -> None:
-        for waiter in ensemble.open.values():
-            self._flights.leave(now_ns, waiter)
-        if ensemble.token and not ensemble.answered:
-            self.finished.append(ensemble)
-        self._remove(ensemble, release=True)
+        Where many queries share one in-flight prediction, its leader came first. Dropping the leader last promotes no
+        follower that is about to be dropped itself.
+        """
+        for address, query_id in [key for key in reversed(self._by_input) if key[0] == holder]:
+            self.cancel_query(now_ns, address, query_id)
 
-    def _remove(self, ensemble: Ensemble, release: bool) -> None:
-        del self._ensembles[ensemble.id]
-        del self._by_query[ensemble.frontend, ensemble.query.id]
-        self.deadlines.cancel(ensemble.id)
+    def _cancel(self, now_ns: int, query: ApplicationQuery) -> None:
+        for waiter in query.pending.values():
+            self._inflight.remove_waiter(now_ns, waiter)
+        if query.token and not query.answered:
+            self.finished.append(query)
+        self._remove_query(query, release=True)
+
+    def _remove_query(self, query: ApplicationQuery, release: bool) -> None:
+        del self._queries[query.id]
+        del self._by_input[query.holder, query.query.id]
+        self.deadlines.cancel(query.id)
         if release:
-            self._post(Out(ensemble.frontend, Release((ensemble.query.id,))))
+            self._post(Out(query.holder, Release((query.query.id,))))
 
     def check(self) -> None:
-        assert set(self._by_query.values()) == set(self._ensembles)
-        assert len(self.deadlines) == len(self._ensembles)
-        assert all(ensemble.open or not ensemble.answered for ensemble in self._ensembles.values())
+        assert set(self._by_input.values()) == set(self._queries)
+        assert len(self.deadlines) == len(self._queries)
+        assert all(query.pending or not query.answered for query in self._queries.values())

@@ -1,4 +1,4 @@
-"""The applications that are declared: kept in the store, each with what it was before."""
+"""Registry of declared applications. The store holds the last declarations of each, for rollback."""
 
 from __future__ import annotations
 
@@ -11,217 +11,220 @@ from horologe_common.clock import NEVER_NS, s
 from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Applications, ApplicationState
-from horologe_selector.core.applications.active_application import Running
-from horologe_selector.store import Change, Listed, Record, Write, Written
-from horologe_selector.store import List as ListFamily
+from horologe_selector.core.applications.active_application import ActiveApplication
+from horologe_selector.store import FamilyListed, ListFamily, Record, RecordChange, RecordsWritten, WriteRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from horologe_common.core.counters import Stats
     from horologe_common.core.protocol import Buffer
-    from horologe_common.service.metrics import Stats
     from horologe_common.wire import Declare, Rollback, Withdraw
+    from horologe_selector.core.announced_models import AnnouncedModels
     from horologe_selector.core.applications.losses import Loss
-    from horologe_selector.core.catalogue import Catalogue
 
 FAMILY = "applications"
-STANDING = "horologe_application_model_"
-"""Metrics of how the models of applications do begin so, and end with a field of their `Tally`."""
+MODEL_METRICS = "horologe_application_model_"
+"""Prefix of the metrics by application and model; the rest is a field of `ModelTally`."""
 HISTORY = 10
-"""Declarations kept to go back to."""
-AGAIN_NS = s(1)
-"""How often the list is read again: another selector may have changed it, or the store may be back."""
+"""Number of declarations kept per application."""
+LIST_INTERVAL_NS = s(1)
+"""Interval for listing the store's declarations, while another selector may change them or they are not known."""
 
 
-class Kept(msgspec.Struct, array_like=True):
-    """What the store holds of an application: declarations, the present one last."""
+class StoredDeclarations(msgspec.Struct, array_like=True):
+    """Record of an application in the store: its declarations, the present one last."""
 
     revision: int
     declarations: list[Application]
 
 
-class Waiting(msgspec.Struct, frozen=True):
-    """Who waits to be told that a change is kept."""
+class PendingChange(msgspec.Struct, frozen=True):
+    """Change of an application that the store has not confirmed yet, and the frontend that requested it."""
 
     frontend: str
     id: int
     name: str
 
 
-class Registry:
-    """`running` by name. A change takes effect when the store has it; `changed` says that frontends are to be told."""
+class ApplicationRegistry:
+    """Active applications by name. A change takes effect when the store has confirmed it.
+
+    `changed` is set when the frontends need a new announcement; `loaded` once the store's list has been read.
+    """
 
     def __init__(
         self,
         losses: Mapping[str, Loss],
-        catalogue: Catalogue,
+        models: AnnouncedModels,
         post: Callable[[Out], None],
         store: str,
         shared: bool,
         limit: int,
     ) -> None:
-        self.running: dict[str, Running] = {}
+        self.active: dict[str, ActiveApplication] = {}
         self.changed = False
-        self.known = False
-        """Whether the list has been read."""
-        self._forgotten: list[tuple[str, bool]] = []
+        self.loaded = False
+        self._removed: list[tuple[str, bool]] = []
         self._losses = losses
-        self._catalogue = catalogue
+        self._models = models
         self._post = post
         self._store = store
         self._shared = shared
         self._limit = limit
         self._records: dict[str, Record] = {}
-        self._waiting: dict[str, Waiting] = {}
+        self._pending_changes: dict[str, PendingChange] = {}
         self._list_ns = 0
 
-    def declare(self, now_ns: int, frontend: str, message: Declare, buffers: Sequence[Buffer] = ()) -> None:
-        """Keep the declaration, if it can be served. The present one once more is nothing to go back from."""
+    def on_declare(self, now_ns: int, frontend: str, message: Declare, buffers: Sequence[Buffer] = ()) -> None:
+        """Store a declaration after checking it. Declaring the present one again adds nothing to the history."""
         name = message.application.name
 
-        def change() -> Kept:
+        def change() -> StoredDeclarations:
             check_application(message.application)
-            self._catalogue.check_output(message.application)
-            Running(message.application, 0, self._losses)
+            self._models.check_output(message.application)
+            ActiveApplication(message.application, 0, self._losses)
             if name not in self._records and len(self._records) >= self._limit:
                 raise Refused(f"{self._limit} applications are declared already")
-            kept = self._kept(name)
-            if kept.declarations and kept.declarations[-1] == message.application:
-                return kept
-            return Kept(kept.revision + 1, [*kept.declarations, message.application][-HISTORY:])
+            stored = self._stored_declarations(name)
+            if stored.declarations and stored.declarations[-1] == message.application:
+                return stored
+            return StoredDeclarations(stored.revision + 1, [*stored.declarations, message.application][-HISTORY:])
 
-        self._change(frontend, message.id, name, change)
+        self._write_change(frontend, message.id, name, change)
 
-    def rollback(self, now_ns: int, frontend: str, message: Rollback, buffers: Sequence[Buffer] = ()) -> None:
-        """Declare again what was declared before."""
+    def on_rollback(self, now_ns: int, frontend: str, message: Rollback, buffers: Sequence[Buffer] = ()) -> None:
+        """Return to the declaration before the present one."""
 
-        def change() -> Kept:
-            kept = self._kept(message.name)
-            if not kept.declarations:
+        def change() -> StoredDeclarations:
+            stored = self._stored_declarations(message.name)
+            if not stored.declarations:
                 raise undeclared_application(message.name)
-            if len(kept.declarations) == 1:
+            if len(stored.declarations) == 1:
                 raise InvalidInput(f"application {message.name}: there is no earlier declaration")
-            return Kept(kept.revision + 1, kept.declarations[:-1])
+            return StoredDeclarations(stored.revision + 1, stored.declarations[:-1])
 
-        self._change(frontend, message.id, message.name, change)
+        self._write_change(frontend, message.id, message.name, change)
 
-    def withdraw(self, now_ns: int, frontend: str, message: Withdraw, buffers: Sequence[Buffer] = ()) -> None:
+    def on_withdraw(self, now_ns: int, frontend: str, message: Withdraw, buffers: Sequence[Buffer] = ()) -> None:
         """Delete the application."""
 
         def change() -> None:
             if message.name not in self._records:
                 raise undeclared_application(message.name)
 
-        self._change(frontend, message.id, message.name, change)
+        self._write_change(frontend, message.id, message.name, change)
 
-    def _change(self, frontend: str, number: int, name: str, change: Callable[[], Kept | None]) -> None:
+    def _write_change(
+        self, frontend: str, number: int, name: str, change: Callable[[], StoredDeclarations | None]
+    ) -> None:
+        """Write the result of `change` to the store (None: delete the record), or answer with the error it raises."""
         try:
-            if not self.known:
-                raise Refused("applications are not known yet: the state store has not answered", AGAIN_NS)
-            if name in self._waiting:
-                raise Refused(f"application {name}: another change is being kept", AGAIN_NS)
-            kept = change()
+            if not self.loaded:
+                raise Refused("applications are not known yet: the state store has not answered", LIST_INTERVAL_NS)
+            if name in self._pending_changes:
+                raise Refused(f"application {name}: another change is being saved", LIST_INTERVAL_NS)
+            stored = change()
         except HorologeError as error:
             self._post(Out(frontend, Applications(number, (), int(error.status), error.reason)))
             return
-        self._waiting[name] = Waiting(frontend, number, name)
+        self._pending_changes[name] = PendingChange(frontend, number, name)
         record = self._records.get(name)
-        data = None if kept is None else msgspec.msgpack.encode(kept)
-        self._post(Out(self._store, Write((Change(_key(name), record.version if record else 0, data),))))
+        data = None if stored is None else msgspec.msgpack.encode(stored)
+        record_change = RecordChange(f"{FAMILY}\n{name}", record.version if record else 0, data)
+        self._post(Out(self._store, WriteRecords((record_change,))))
 
-    def _kept(self, name: str) -> Kept:
+    def _stored_declarations(self, name: str) -> StoredDeclarations:
         record = self._records.get(name)
-        return _read(record) if record else Kept(0, [])
+        return _decode_declarations(record) if record else StoredDeclarations(0, [])
 
-    def written(self, now_ns: int, message: Written) -> None:
-        """The store has answered a change of ours."""
-        for place, change in enumerate(message.changes):
+    def on_written(self, now_ns: int, message: RecordsWritten) -> None:
+        """Activate changes that the store confirmed, and answer the frontends that requested them."""
+        for index, change in enumerate(message.changes):
             name = change.key.partition("\n")[2]
-            waiting = self._waiting.pop(name, None)
+            pending = self._pending_changes.pop(name, None)
             if message.results is None:
-                self.known, self._list_ns = False, now_ns + AGAIN_NS  # it may have been written nevertheless
-                self._told(waiting, Status.REFUSED, message.reason or "the state store is away")
-            elif isinstance(there := message.results[place], Record):
-                self._adopt(name, there if there.version else None)
-                self._told(waiting, Status.REFUSED, f"application {name}: changed meanwhile: try again")
+                # The change may have been written nevertheless: read the list again.
+                self.loaded, self._list_ns = False, now_ns + LIST_INTERVAL_NS
+                self._answer(pending, Status.REFUSED, message.reason or "the state store is unavailable")
+            elif isinstance(result := message.results[index], Record):
+                self._activate(name, result if result.version else None)
+                self._answer(pending, Status.REFUSED, f"application {name}: changed meanwhile: try again")
             else:
-                self._adopt(name, Record(change.key, there, change.data) if change.data else None, ours=True)
-                self._told(waiting, Status.OK, "")
+                record = Record(change.key, result, change.data) if change.data else None
+                self._activate(name, record, own_change=True)
+                self._answer(pending, Status.OK, "")
 
-    def _told(self, waiting: Waiting | None, status: Status, reason: str) -> None:
-        if waiting is not None:
-            running = self.running.get(waiting.name)
-            states = (running.describe(),) if running is not None and status == Status.OK else ()
-            self._post(Out(waiting.frontend, Applications(waiting.id, states, int(status), reason)))
+    def _answer(self, pending: PendingChange | None, status: Status, reason: str) -> None:
+        if pending is not None:
+            active = self.active.get(pending.name)
+            states = (active.describe(),) if active is not None and status == Status.OK else ()
+            self._post(Out(pending.frontend, Applications(pending.id, states, int(status), reason)))
 
-    def listed(self, now_ns: int, keeper: str, message: Listed, buffers: Sequence[Buffer] = ()) -> None:
-        """All that is declared, by whichever selector."""
+    def on_listed(self, now_ns: int, store: str, message: FamilyListed, buffers: Sequence[Buffer] = ()) -> None:
+        """Adopt all declarations in the store, including those of other selectors."""
         if message.records is None:
             return
-        self.changed |= not self.known
-        self.known = True
-        found = {record.key.partition("\n")[2]: record for record in message.records}
-        for name in [name for name in self._records if name not in found and name not in self._waiting]:
-            self._adopt(name, None)
-        for name, record in found.items():
-            if name not in self._waiting and self._records.get(name) != record:
-                self._adopt(name, record)
+        self.changed |= not self.loaded
+        self.loaded = True
+        records = {record.key.partition("\n")[2]: record for record in message.records}
+        for name in [name for name in self._records if name not in records and name not in self._pending_changes]:
+            self._activate(name, None)
+        for name, record in records.items():
+            if name not in self._pending_changes and self._records.get(name) != record:
+                self._activate(name, record)
 
-    def _adopt(self, name: str, record: Record | None, ours: bool = False) -> None:
-        """Serve what the record says, or no longer."""
+    def _activate(self, name: str, record: Record | None, own_change: bool = False) -> None:
+        """Replace the active application by the one in `record`, or remove it if `record` is None."""
         self.changed = True
-        before = self.running.pop(name, None)
-        if before is not None:
-            before.replaced = True
+        previous = self.active.pop(name, None)
+        if previous is not None:
+            previous.replaced = True
         if record is None:
             self._records.pop(name, None)
-            self._forgotten.append((name, ours))
+            self._removed.append((name, own_change))
             return
         self._records[name] = record
-        kept = _read(record)
+        stored = _decode_declarations(record)
         try:
-            check_application(kept.declarations[-1])
-            running = Running(kept.declarations[-1], kept.revision, self._losses)
-        except (InvalidInput, IndexError):  # by another version of ours, with a policy or fields we do not have
+            check_application(stored.declarations[-1])
+            active = ActiveApplication(stored.declarations[-1], stored.revision, self._losses)
+        except (InvalidInput, IndexError):  # written by a version with policies or fields that this one lacks
             return
-        if before is not None:
-            running.take_over(before)
-        self.running[name] = running
+        if previous is not None:
+            active.carry_over(previous)
+        self.active[name] = active
 
-    def take_forgotten(self) -> list[tuple[str, bool]]:
-        """Applications that are gone since the core last asked, and whether it was we who deleted them."""
-        forgotten, self._forgotten = self._forgotten, []
-        return forgotten
+    def pop_removed(self) -> list[tuple[str, bool]]:
+        """Return the applications removed since the last call, and whether this selector deleted them."""
+        removed, self._removed = self._removed, []
+        return removed
 
     def tick(self, now_ns: int) -> None:
-        """Read the list again when it is time."""
+        """List the declarations in the store if the last list is too old."""
         if now_ns >= self.next_ns():
-            self._list_ns = now_ns + AGAIN_NS
+            self._list_ns = now_ns + LIST_INTERVAL_NS
             self._post(Out(self._store, ListFamily(FAMILY)))
 
     def next_ns(self) -> int:
-        return NEVER_NS if self.known and not self._shared else self._list_ns
+        return NEVER_NS if self.loaded and not self._shared else self._list_ns
 
-    def publish(self, stats: Stats) -> None:
-        """How the models have done, as metrics. From the thread that exports them, while the loop goes on."""
-        stats.remove_values(STANDING)
-        for name, running in list(self.running.items()):
-            for model, tally in running.tallies.items():
+    def publish_metrics(self, stats: Stats) -> None:
+        """Set the metrics of all models. Called by the exporting thread while the loop runs."""
+        stats.remove_values(MODEL_METRICS)
+        for name, active in list(self.active.items()):
+            for model, tally in active.tallies.items():
                 for metric in tally.__struct_fields__:
-                    stats.set(f"{STANDING}{metric}_total", name, model, to=getattr(tally, metric))
+                    stats.set(f"{MODEL_METRICS}{metric}_total", name, model, to=getattr(tally, metric))
 
-    def states(self) -> tuple[ApplicationState, ...]:
-        """What is announced."""
-        return tuple(running.describe() for _, running in sorted(self.running.items()))
-
-
-def _key(name: str) -> str:
-    return f"{FAMILY}\n{name}"
+    def announced_states(self) -> tuple[ApplicationState, ...]:
+        """Return the declarations of all active applications, by name."""
+        return tuple(active.describe() for _, active in sorted(self.active.items()))
 
 
-def _read(record: Record) -> Kept:
-    """Nothing, where it cannot be read: then it is not served, and can be declared anew or withdrawn."""
+def _decode_declarations(record: Record) -> StoredDeclarations:
+    """Decode a record. An unreadable one counts as empty: it is not served, but can be replaced or withdrawn."""
     try:
-        return msgspec.msgpack.decode(record.data, type=Kept)
+        return msgspec.msgpack.decode(record.data, type=StoredDeclarations)
     except msgspec.MsgspecError:
-        return Kept(0, [])
+        return StoredDeclarations(0, [])

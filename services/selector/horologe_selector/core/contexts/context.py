@@ -1,4 +1,4 @@
-"""The state of one context: what is stored, what has been observed since, and the write under way."""
+"""One context: its state as stored, the observations since, and the write in flight."""
 
 from __future__ import annotations
 
@@ -9,32 +9,36 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import msgspec
 
 from horologe_common.prediction_id import HEAD_BYTES, MARK_BYTES, NONCE_BYTES
-from horologe_selector.store import Change
+from horologe_selector.store import RecordChange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horologe_selector.core.applications.active_application import Running
+    from horologe_selector.core.applications.active_application import ActiveApplication
     from horologe_selector.policy import Selection
     from horologe_selector.store import Record
 
 FAMILIES = "contexts/"
-"""In front of an application's name, this is the family of its states in the store."""
+"""Prefix of an application's name that gives the family of its context records."""
 WRITERS = 8
-"""Writers whose last write a record names: more than write to one context at the same time."""
-OURS = HEAD_BYTES + 32
-"""Bytes of a prediction's name that a selector has given."""
-LATEST = 4
-"""Observations that a record names at least; else those of its last write. Eight take 13% of SQLite's rate, four 6%."""
-NAMES = 4096
-"""Named at most: of 10,000 in one write the first are forgotten."""
-NOTHING = bytes(LATEST * NONCE_BYTES)
-"""Names of a new record."""
+"""Maximum number of writers in a record: more than write to one context at the same time."""
+ISSUED_BYTES = HEAD_BYTES + 32
+"""Length of a prediction id that a selector has issued."""
+MIN_NAMES = 4
+"""Minimum number of observation names in a record. Eight cost 13% of SQLite's write rate, four cost 6%."""
+MAX_NAMES = 4096
+"""Maximum number of observation names in a record. Of a larger write, only the last ones are named."""
+NO_NAMES = bytes(MIN_NAMES * NONCE_BYTES)
+"""Names of a record without observations."""
 
 
-class Kept(msgspec.Struct, array_like=True, gc=False):
-    """A state as it is stored. `revision`: of the application; `writers`: the number of the last write of each, oldest
-    first; `names`: what was observed lately, at the end, where it is found without reading the rest."""
+class ContextRecord(msgspec.Struct, array_like=True, gc=False):
+    """State as it is stored.
+
+    `revision`: of the application. `writers`: number of each writer's last write in the state, the oldest first.
+    `names`: names of the latest observations. They are at the end of the record, so that a name is found there without
+    decoding the rest.
+    """
 
     revision: int
     writers: dict[int, int]
@@ -42,151 +46,159 @@ class Kept(msgspec.Struct, array_like=True, gc=False):
     names: bytes
 
 
-class Stored(msgspec.Struct, array_like=True):
-    """`Kept`, read: what its state is, the policy knows."""
+class DecodedRecord(msgspec.Struct, array_like=True):
+    """Decoded `ContextRecord`; the policy decodes its state."""
 
     revision: int
     writers: dict[int, int]
     state: msgspec.Raw
 
 
-class Observed(NamedTuple):
+class UnsavedObservation(NamedTuple):
     selection: Selection
     losses: Mapping[str, float]
     token: Any
     name: bytes = b""
-    """Empty: nobody can tell if it comes again."""
+    """Empty: a duplicate cannot be detected."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Stored).decode
+_decode = msgspec.msgpack.Decoder(DecodedRecord).decode
 
 
-def family_of(application: str) -> str:
+def context_family(application: str) -> str:
     return FAMILIES + application
 
 
-def key_of(application: str, context: str) -> str:
-    """In the store."""
+def context_key(application: str, context: str) -> str:
+    """Return the key of the context's record in the store."""
     return f"{FAMILIES}{application}\n{context}"
 
 
 @cache
-def _decoder(state: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(state)
+def _decoder(state_type: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(state_type)
 
 
-def name_of(prediction: bytes) -> bytes:
-    """What an observation on this prediction is called in a record: its nonce, or, of a name that a client has made up,
-    a hash."""
-    if len(prediction) == OURS:
+def observation_name(prediction: bytes) -> bytes:
+    """Return the name of an observation in records: the nonce of the prediction id, or the hash of a client's own id.
+
+    Return b"" without a prediction id.
+    """
+    if len(prediction) == ISSUED_BYTES:
         return prediction[MARK_BYTES:HEAD_BYTES]
     return hashlib.blake2b(prediction, digest_size=NONCE_BYTES).digest() if prediction else b""
 
 
-def stored(data: bytes) -> Stored | None:
-    """None for what cannot be read."""
+def decode_record(data: bytes) -> DecodedRecord | None:
+    """Decode a record; return None if it is unreadable."""
     try:
         return _decode(data)
     except msgspec.MsgspecError:
         return None
 
 
-def restored(running: Running, kept: Stored | None) -> Any:
-    """The state for the application as it is now, for just the models it has. One of another policy is as good as none.
+def restore_state(active: ActiveApplication, record: DecodedRecord | None) -> Any:
+    """Return the record's state, adapted to the application's present models.
 
-    Also where the revision is the same: it begins anew when an application is withdrawn, and what another selector
-    writes at that moment outlives the rest.
+    Without a record, or if the state is another policy's, return a new state. The revision does not matter: it starts
+    again when an application is withdrawn, and another selector may write a context at that moment.
     """
-    policy = running.policy
-    if kept is None:
+    policy = active.policy
+    if record is None:
         return policy.init()
     try:
-        kind: Any = policy.State
-        state = _decoder(kind).decode(kept.state)
+        state_type: Any = policy.state_type
+        state = _decoder(state_type).decode(record.state)
     except msgspec.MsgspecError:
         return policy.init()
     return policy.init(state)
 
 
 class Context(msgspec.Struct, eq=False):
-    """`state` is what `data`, in the store as `version`, becomes by the observations in `unsaved`.
+    """State of a policy for one context.
 
-    `change` is the write under way, or one whose outcome is not known, with the first `sent` of `unsaved`.
+    Invariant: `state` is the stored `data` (version `version`) plus the observations in `unsaved`. `change` is the
+    write in flight, or one with an unknown outcome; it contains the first `sent` of the unsaved observations.
     """
 
     key: str
-    running: Running
+    active: ActiveApplication
     state: Any = None
-    """None: not known yet."""
+    """None until it is known."""
     version: int = 0
     data: bytes = b""
     writers: dict[int, int] = {}
-    """Others', and our own, that are in `data`; only of a store that is shared."""
-    unsaved: list[Observed] = []
-    change: Change | None = None
+    """Writers in `data`, for a shared store."""
+    unsaved: list[UnsavedObservation] = []
+    change: RecordChange | None = None
     sent: int = 0
-    number: int = 0
-    """Of the last write, among `writers`."""
+    write_number: int = 0
+    """Number of this selector's last write, as in `writers`."""
     read_ns: int = -1
-    """When; -1: not yet."""
+    """Time of the last read; -1 before the first."""
     reading: bool = False
     awaited: bool = False
-    """Whether somebody is to be told when the state is known."""
+    """True if queries wait for the state."""
     dirty: bool = False
-    """Whether it waits for its write to begin."""
+    """True if a write must be started."""
     whole: ClassVar[bool] = True
+    """Snapshots keep all bytes (recording/snapshot.py)."""
 
     @property
-    def held(self) -> bool:
-        """Whether it must stay in memory."""
+    def is_busy(self) -> bool:
+        """True while the context must stay in memory."""
         return bool(self.unsaved or self.reading or self.change)
 
-    def serve(self, running: Running) -> None:
-        """It was declared anew: what is stored tells more than a state that another declaration has cut."""
-        self.running = running
+    def change_application(self, active: ActiveApplication) -> None:
+        """Adapt the state to a new declaration.
+
+        Use the stored record where it is current: the state in memory has lost models that the last declaration lacked.
+        """
+        self.active = active
         if self.state is None:
             return
-        kept = stored(self.data) if self.data and not self.unsaved else None
-        self.state = restored(running, kept) if kept else running.policy.init(self.state)
+        record = decode_record(self.data) if self.data and not self.unsaved else None
+        self.state = restore_state(active, record) if record else active.policy.init(self.state)
 
-    def learn(self, selection: Selection, losses: Mapping[str, float], token: Any, name: bytes = b"") -> bool:
-        """False: there was nothing to learn, or it was learned before, and so there is nothing to save."""
+    def observe(self, selection: Selection, losses: Mapping[str, float], token: Any, name: bytes = b"") -> bool:
+        """Update the state. Return False if nothing needs saving: a duplicate, or the policy learns nothing from it."""
         if self.state is not None:
             if name and name in self.data:
                 return False
-            state = self.running.policy.observe(self.state, selection, losses)
+            state = self.active.policy.observe(self.state, selection, losses)
             if state is self.state:
                 return False
             self.state = state
-        self.unsaved.append(Observed(selection, losses, token, name))
+        self.unsaved.append(UnsavedObservation(selection, losses, token, name))
         return True
 
-    def rest_on(self, record: Record | None) -> list[Any]:
-        """This is what is stored (None or version 0: nothing), and what is not saved is observed again upon it.
+    def rebase(self, record: Record | None) -> list[Any]:
+        """Take the stored state (none for None or version 0) and observe the unsaved observations again upon it.
 
-        What was stored and is not there any more, deleted to make room or lost, is as it was read last. The tokens of
-        what is in it already, because it was sent to another selector too, or to one that was here before.
+        If a record that was read before is gone, because it was trimmed or lost, use its last content. Return the
+        tokens of observations that the record already contains: they were sent to another selector too, or to an
+        earlier incarnation.
         """
-        running = self.running
+        active = self.active
         if record and record.version:
             self.version, self.data = record.version, record.data
         else:
             self.version = 0
-        kept = stored(self.data) if self.data else None
-        self.writers = kept.writers if kept else {}
-        state, models = restored(running, kept), running.application.models
-        again = [one.token for one in self.unsaved if one.name and one.name in self.data]
-        if again:
-            self.unsaved = [one for one in self.unsaved if not one.name or one.name not in self.data]
-        for one in self.unsaved:
-            losses = {model: loss for model, loss in one.losses.items() if model in models}
-            state = running.policy.observe(state, one.selection, losses)
+        decoded = decode_record(self.data) if self.data else None
+        self.writers = decoded.writers if decoded else {}
+        state, models = restore_state(active, decoded), active.application.models
+        duplicates = [unsaved.token for unsaved in self.unsaved if unsaved.name and unsaved.name in self.data]
+        if duplicates:
+            self.unsaved = [unsaved for unsaved in self.unsaved if not unsaved.name or unsaved.name not in self.data]
+        for unsaved in self.unsaved:
+            losses = {model: loss for model, loss in unsaved.losses.items() if model in models}
+            state = active.policy.observe(state, unsaved.selection, losses)
         self.state = state
-        return again
+        return duplicates
 
-    def begin(self, writer: int, number: int, shared: bool) -> Change:
-        """Write it as it is now."""
+    def start_write(self, writer: int, number: int, shared: bool) -> RecordChange:
+        """Return the change that writes the present state, as write `number` of `writer`."""
         writers = {writer: number}
         if shared and self.writers:
             writers = {**self.writers}
@@ -194,30 +206,35 @@ class Context(msgspec.Struct, eq=False):
             writers[writer] = number
             if len(writers) > WRITERS:
                 del writers[next(iter(writers))]
-        self.writers, self.number, self.sent, self.dirty = writers, number, len(self.unsaved), False
+        self.writers, self.write_number, self.sent, self.dirty = writers, number, len(self.unsaved), False
         unsaved = self.unsaved
-        names = unsaved[0].name if len(unsaved) == 1 else b"".join([one.name for one in unsaved[-NAMES:]])
-        # A record ends in its names. In front of its first ones is state: as good as names that never come.
-        names = ((self.data or NOTHING) + names)[-max(len(names), len(NOTHING)) :]
-        data = _encode(Kept(self.running.revision, writers, self.state, names))
-        self.change = Change(self.key, self.version, data)
+        names = unsaved[0].name if len(unsaved) == 1 else b"".join([each.name for each in unsaved[-MAX_NAMES:]])
+        # The last bytes of a record are its names. Reading more than it has returns bytes of the state, which match no
+        # name.
+        names = ((self.data or NO_NAMES) + names)[-max(len(names), len(NO_NAMES)) :]
+        data = _encode(ContextRecord(self.active.revision, writers, self.state, names))
+        self.change = RecordChange(self.key, self.version, data)
         return self.change
 
-    def done(self, change: Change, version: int) -> list[Any]:
-        """The write was done; the tokens of what it has saved."""
+    def finish_write(self, change: RecordChange, version: int) -> list[Any]:
+        """Record that the write succeeded. Return the tokens of the saved observations."""
         self.change, self.version, self.data = None, version, change.data or b""
-        return self._saved()
+        return self._pop_sent()
 
-    def overtaken(self, writer: int, record: Record) -> list[Any]:
-        """Another write was first; tokens of what is saved after all, if that was an earlier try of this one."""
+    def resolve_conflict(self, writer: int, record: Record) -> list[Any]:
+        """Rebase on `record`, which was written first. Return the tokens of observations that it contains.
+
+        If the record names this write, an earlier attempt succeeded and only its reply was lost.
+        """
         self.change = None
-        kept = stored(record.data) if record.version else None
-        tokens = self._saved() if kept and kept.writers.get(writer) == self.number else []
+        decoded = decode_record(record.data) if record.version else None
+        own = decoded and decoded.writers.get(writer) == self.write_number
+        tokens = self._pop_sent() if own else []
         self.sent = 0
-        return tokens + self.rest_on(record)
+        return tokens + self.rebase(record)
 
-    def _saved(self) -> list[Any]:
-        tokens = [one.token for one in self.unsaved[: self.sent]]
+    def _pop_sent(self) -> list[Any]:
+        tokens = [unsaved.token for unsaved in self.unsaved[: self.sent]]
         del self.unsaved[: self.sent]
         self.sent = 0
         return tokens

@@ -1,9 +1,9 @@
-"""What policies have learned, a state for each application and context (Clipper section 5.3), between loop and store.
+"""States of the policies, one for each application and context (Clipper section 5.3), in memory and in the store.
 
-Observations change a state in memory at once and are saved behind: while a write of it is under way, what comes next
-gathers for the next one. Where another selector was first, what is not saved yet is observed again, upon the state that
-is there now. No observation is lost, and none counts twice: a record names the last write of each writer that is in
-it, which tells what became of a write whose answer was lost.
+An observation changes the state in memory at once and is saved later. While a write of a context is in flight, new
+observations of it are collected for the next write. If another selector wrote first, the unsaved observations are
+observed again upon the state that is stored then. Each observation counts exactly once: a record names the last write
+of each writer in it, which shows whether a write whose reply was lost was done.
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from horologe_selector.core.contexts.context import family_of, key_of
-from horologe_selector.core.contexts.context_lru import Recent
-from horologe_selector.core.contexts.context_reads import Reads
-from horologe_selector.store import Found, Read, Trim, Write, Written
+from horologe_selector.core.contexts.context import context_family, context_key
+from horologe_selector.core.contexts.context_cache import ContextLru, PendingReads
+from horologe_selector.store import ReadRecords, RecordsRead, RecordsWritten, TrimFamily, WriteRecords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horologe_selector.core.applications.active_application import Running
+    from horologe_selector.core.applications.active_application import ActiveApplication
     from horologe_selector.core.contexts.context import Context
     from horologe_selector.policy import Selection
     from horologe_selector.settings import SelectorSettings
     from horologe_selector.store import Record
 
 TRIM_EVERY = 16
-"""The store is trimmed whenever this part of an application's contexts is new to it."""
+"""The store is trimmed whenever 1/16 of an application's limit of contexts has been added to it."""
 
 
 class Contexts:
-    """`saved`: tokens of observations that are durable, since the last look. `failed`: tokens, and why not."""
+    """Contexts of all applications.
+
+    `saved` collects the tokens of observations that are durable, `failed` the tokens of those that cannot be saved,
+    with the reason. The caller clears both.
+    """
 
     def __init__(self, settings: SelectorSettings, address: str, shared: bool) -> None:
         self.settings = settings
@@ -39,217 +42,222 @@ class Contexts:
         self.unsaved = 0
         self._writer = int.from_bytes(hashlib.blake2b(address.encode(), digest_size=7).digest())
         self._shared = shared
-        self._contexts = Recent(settings.contexts_memory)
-        self._out: list[Read | Write | Trim] = []
+        self._contexts = ContextLru(settings.contexts_memory)
+        self._out: list[ReadRecords | WriteRecords | TrimFamily] = []
         self._dirty: list[Context] = []
-        self._doubtful: list[Context] = []
-        self._reads = Reads()
+        self._unconfirmed: list[Context] = []
+        """Contexts whose last write has an unknown outcome."""
+        self._reads = PendingReads()
         self._ready: list[tuple[str, str]] = []
         self._created: dict[str, int] = {}
         self._writes = 0
-        self._again_ns = 0
+        self._retry_ns = 0
+        """Time of the next attempt to reach the store; 0 while it is available."""
 
     @property
-    def away(self) -> bool:
-        """Whether the store was, when last asked."""
-        return self._again_ns > 0
+    def store_unavailable(self) -> bool:
+        """True if the last attempt to reach the store failed."""
+        return self._retry_ns > 0
 
-    def count(self, application: str) -> int:
-        """States in memory."""
-        return self._contexts.count(application)
+    def count_contexts(self, application: str) -> int:
+        """Return the number of the application's contexts in memory."""
+        return self._contexts.count_contexts(application)
 
-    def get(self, now_ns: int, running: Running, context: str) -> Any:
-        """The state; None while it is being read, `ready` will tell.
+    def get_state(self, now_ns: int, active: ActiveApplication, name: str) -> Any:
+        """Return the state of a context, or None while it is being read; `pop_ready` reports when it is known.
 
-        For an application that has been replaced since: what it would make of the state of now, if that is in memory.
+        For an application that has been replaced, adapt the state in memory to its old declaration.
         """
-        if running.replaced:
-            return self.known(running, context) or running.policy.init()
-        one = self._contexts.use(running, context)
-        if one.read_ns < 0 or self._shared:
-            self._refresh(now_ns, one)
-        one.awaited = one.awaited or one.state is None
-        return one.state
+        if active.replaced:
+            return self.cached_state(active, name) or active.policy.init()
+        context = self._contexts.touch(active, name)
+        if context.read_ns < 0 or self._shared:
+            self._refresh(now_ns, context)
+        context.awaited = context.awaited or context.state is None
+        return context.state
 
-    def known(self, running: Running, context: str) -> Any:
-        """What is in memory, as `running` sees it, or None; nothing is read for it, made or forgotten."""
-        one = self._contexts.get(key_of(running.application.name, context))
-        if one is None or one.state is None:
+    def cached_state(self, active: ActiveApplication, name: str) -> Any:
+        """Return the state in memory, adapted to `active`, or None. Do not read or create anything."""
+        context = self._contexts.peek(context_key(active.application.name, name))
+        if context is None or context.state is None:
             return None
-        return one.state if one.running is running else running.policy.init(one.state)
+        return context.state if context.active is active else active.policy.init(context.state)
 
-    def stale(self, now_ns: int, running: Running, context: str) -> bool:
-        """Whether the store knows more, or may: for who only looks, and would have it read by `look`."""
-        one = self._contexts.get(key_of(running.application.name, context))
-        if one is None or one.state is None:
+    def is_stale(self, now_ns: int, active: ActiveApplication, name: str) -> bool:
+        """Return True if the store may hold a newer state than memory. For callers that then use `request_read`."""
+        context = self._contexts.peek(context_key(active.application.name, name))
+        if context is None or context.state is None:
             return True
-        return self._shared and not one.held and not self._fresh(now_ns, one)
+        return self._shared and not context.is_busy and not self._is_fresh(now_ns, context)
 
-    def look(self, key: str) -> None:
-        """Have a record read that nobody wants to change. Its Found is whoever's who asked."""
-        self._out.append(Read((key,)))
+    def request_read(self, key: str) -> None:
+        """Read a record without creating a context. The caller takes the result from the `RecordsRead` itself."""
+        self._out.append(ReadRecords((key,)))
 
-    def ready(self) -> list[tuple[str, str]]:
-        """(application, context) of states that `get` had not and now has: read, or given up on."""
+    def pop_ready(self) -> list[tuple[str, str]]:
+        """Return (application, context) of awaited states that are now known, or that could not be read."""
         ready, self._ready = self._ready, []
         return ready
 
     def observe(
         self,
         now_ns: int,
-        running: Running,
-        context: str,
+        active: ActiveApplication,
+        name: str,
         selection: Selection,
         losses: Mapping[str, float],
         token: Any,
-        name: bytes = b"",
+        observation: bytes = b"",
     ) -> None:
-        """Learn from losses of models of `selection`. The token comes back in `saved` when that is durable.
+        """Observe losses of models in `selection`. The token is added to `saved` when the observation is durable.
 
-        What has a `name` (`name_of`) counts once, if it comes again while it is among the context's latest.
+        `observation` is the name of the observation (`observation_name`). While it is among the latest of its context,
+        a duplicate is not counted.
         """
-        one = self._contexts.use(running, context)
-        if one.read_ns < 0:
-            self._refresh(now_ns, one)
-        if one.learn(selection, losses, token, name):
+        context = self._contexts.touch(active, name)
+        if context.read_ns < 0:
+            self._refresh(now_ns, context)
+        if context.observe(selection, losses, token, observation):
             self.unsaved += 1
-            self._soil(one)
+            self._mark_dirty(context)
         else:
             self.saved.append(token)
 
-    def handle(self, now_ns: int, message: Any) -> None:
-        """Found or Written. Keys that are no contexts' are left alone."""
-        if isinstance(message, Found):
-            self._found(now_ns, message)
-        elif isinstance(message, Written):
-            self._written(now_ns, message)
+    def on_store_reply(self, now_ns: int, message: Any) -> None:
+        """Process a `RecordsRead` or `RecordsWritten`. Keys that belong to no context are ignored."""
+        if isinstance(message, RecordsRead):
+            self._on_records_read(now_ns, message)
+        elif isinstance(message, RecordsWritten):
+            self._on_records_written(now_ns, message)
 
     def tick(self, now_ns: int) -> None:
-        """Ask for what is wanted, save what has changed, go on without what is not read in time."""
-        for one in self._reads.overdue(now_ns):
-            self._rest(one, None)
+        """Send reads and writes to the store; continue without states that were not read in time."""
+        for context in self._reads.pop_overdue(now_ns):
+            self._rebase(context, None)
         self._contexts.shrink()
-        if now_ns < self._again_ns:
+        if now_ns < self._retry_ns:
             return
-        self._out += self._reads.take()
-        if self._dirty or self._doubtful:
-            # What is tried again is the very same, to be known again.
-            changes = [one.change for one in self._doubtful if one.change]
-            for one in self._dirty:
+        self._out += self._reads.pop_messages()
+        if self._dirty or self._unconfirmed:
+            # A retried write is unchanged, so that its number identifies it.
+            changes = [context.change for context in self._unconfirmed if context.change]
+            for context in self._dirty:
                 self._writes += 1
-                changes.append(one.begin(self._writer, self._writes, self._shared))
-            self._doubtful.clear()
+                changes.append(context.start_write(self._writer, self._writes, self._shared))
+            self._unconfirmed.clear()
             self._dirty.clear()
-            self._out.append(Write(tuple(changes)))
+            self._out.append(WriteRecords(tuple(changes)))
 
-    def take(self) -> list[Read | Write | Trim]:
-        """Messages for the keeper."""
+    def pop_messages(self) -> list[ReadRecords | WriteRecords | TrimFamily]:
+        """Return the messages for the store writer."""
         out, self._out = self._out, []
         return out
 
     def wakeup_ns(self) -> int | None:
-        waits = self._dirty or self._doubtful or self._reads.wanted
-        times = (self._again_ns if waits else None, self._reads.next_ns())
+        waiting = self._dirty or self._unconfirmed or self._reads.has_unsent
+        times = (self._retry_ns if waiting else None, self._reads.next_ns())
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
-    def forget(self, application: str, erase: bool = False) -> None:
-        """It was withdrawn, by whichever selector; with `erase`, delete what is stored too."""
-        for one in self._contexts.forget(application):
-            if one.awaited:
-                self._ready.append((application, one.key.partition("\n")[2]))
-            self.failed += [(observed.token, f"application {application!r} was withdrawn") for observed in one.unsaved]
-            self.unsaved -= len(one.unsaved)
-            one.unsaved, one.reading, one.change = [], False, None
-        self._dirty = [one for one in self._dirty if one.key in self._contexts]
-        self._doubtful = [one for one in self._doubtful if one.key in self._contexts]
-        self._reads.keep(self._contexts)
+    def remove_application(self, application: str, erase: bool = False) -> None:
+        """Drop the contexts of a withdrawn application; with `erase`, delete them from the store too."""
+        for context in self._contexts.pop_application(application):
+            if context.awaited:
+                self._ready.append((application, context.key.partition("\n")[2]))
+            reason = f"application {application!r} was withdrawn"
+            self.failed += [(unsaved.token, reason) for unsaved in context.unsaved]
+            self.unsaved -= len(context.unsaved)
+            context.unsaved, context.reading, context.change = [], False, None
+        self._dirty = [context for context in self._dirty if context.key in self._contexts]
+        self._unconfirmed = [context for context in self._unconfirmed if context.key in self._contexts]
+        self._reads.retain_keys(self._contexts)
         self._created.pop(application, None)
         if erase:
-            self._out.append(Trim(family_of(application), 0))
+            self._out.append(TrimFamily(context_family(application), 0))
 
     def check(self) -> None:
-        assert self.unsaved == sum(len(one.unsaved) for one in self._contexts)
-        dirty = {id(one) for one in self._dirty}
-        for one in self._contexts:
-            assert one.dirty == (id(one) in dirty)
-            assert one.sent <= len(one.unsaved)
-            assert one.change or not one.sent
-            assert not one.unsaved or one.change or one.dirty or one.reading
+        assert self.unsaved == sum(len(context.unsaved) for context in self._contexts)
+        dirty = {id(context) for context in self._dirty}
+        for context in self._contexts:
+            assert context.dirty == (id(context) in dirty)
+            assert context.sent <= len(context.unsaved)
+            assert context.change or not context.sent
+            assert not context.unsaved or context.change or context.dirty or context.reading
 
-    def _refresh(self, now_ns: int, one: Context) -> None:
-        """Have it read, if it never was, or others may have written it since. Nobody waits for a store that is away."""
-        if one.reading or self._fresh(now_ns, one):
+    def _refresh(self, now_ns: int, context: Context) -> None:
+        """Read the context if it was never read, or is too old. While the store is unavailable, use a new state."""
+        if context.reading or self._is_fresh(now_ns, context):
             return
-        if now_ns < self._again_ns:
-            if one.state is None:
-                self._rest(one, None)
+        if now_ns < self._retry_ns:
+            if context.state is None:
+                self._rebase(context, None)
             return
-        self._reads.want(one, now_ns + self.settings.context_read_ns)
+        self._reads.add_read(context, now_ns + self.settings.context_read_timeout_ns)
 
-    def _fresh(self, now_ns: int, one: Context) -> bool:
-        return one.read_ns >= 0 and now_ns < one.read_ns + self.settings.context_refresh_ns
+    def _is_fresh(self, now_ns: int, context: Context) -> bool:
+        return context.read_ns >= 0 and now_ns < context.read_ns + self.settings.context_refresh_ns
 
-    def _rest(self, one: Context, record: Record | None) -> None:
-        """It is as stored; or, for all we know, new: if that is wrong, its first write will be told."""
-        self._keep(one.rest_on(record))
-        self._told(one)
+    def _rebase(self, context: Context, record: Record | None) -> None:
+        """Rebase on the stored record. If None is wrong, the next write will conflict and return the record."""
+        self._mark_saved(context.rebase(record))
+        self._publish_state(context)
 
-    def _keep(self, tokens: list[Any]) -> None:
-        """These are saved."""
+    def _mark_saved(self, tokens: list[Any]) -> None:
         self.unsaved -= len(tokens)
         self.saved += tokens
 
-    def _told(self, one: Context) -> None:
-        if one.awaited:
-            one.awaited = False
-            self._ready.append((one.running.application.name, one.key.partition("\n")[2]))
-        if one.unsaved:
-            self._soil(one)
+    def _publish_state(self, context: Context) -> None:
+        """Report a state that queries wait for, and write unsaved observations."""
+        if context.awaited:
+            context.awaited = False
+            self._ready.append((context.active.application.name, context.key.partition("\n")[2]))
+        if context.unsaved:
+            self._mark_dirty(context)
 
-    def _soil(self, one: Context) -> None:
-        if not one.dirty and one.change is None and one.state is not None:
-            one.dirty = True
-            self._dirty.append(one)
+    def _mark_dirty(self, context: Context) -> None:
+        if not context.dirty and context.change is None and context.state is not None:
+            context.dirty = True
+            self._dirty.append(context)
 
-    def _found(self, now_ns: int, message: Found) -> None:
+    def _on_records_read(self, now_ns: int, message: RecordsRead) -> None:
         records = message.records
-        self._again_ns = now_ns + self.settings.store_pause_ns if records is None else 0
-        for at, key in enumerate(message.keys):
-            one = self._contexts.get(key)
-            if one is None or not one.reading:
+        self._retry_ns = now_ns + self.settings.store_retry_ns if records is None else 0
+        for index, key in enumerate(message.keys):
+            context = self._contexts.peek(key)
+            if context is None or not context.reading:
                 continue
-            record = records[at] if records else None
-            one.reading, one.read_ns = False, now_ns if records else one.read_ns
-            if one.state is None or (records and not one.change and one.version != (record.version if record else 0)):
-                self._rest(one, record)
+            record = records[index] if records else None
+            context.reading, context.read_ns = False, now_ns if records else context.read_ns
+            changed = records and not context.change and context.version != (record.version if record else 0)
+            if context.state is None or changed:
+                self._rebase(context, record)
 
-    def _written(self, now_ns: int, message: Written) -> None:
+    def _on_records_written(self, now_ns: int, message: RecordsWritten) -> None:
         results = message.results
-        self._again_ns = now_ns + self.settings.store_pause_ns if results is None else 0
+        self._retry_ns = now_ns + self.settings.store_retry_ns if results is None else 0
         saved: list[Any] = []
-        for at, change in enumerate(message.changes):
-            one = self._contexts.get(change.key)
-            if one is None or one.change != change:
+        for index, change in enumerate(message.changes):
+            context = self._contexts.peek(change.key)
+            if context is None or context.change != change:
                 continue
             if results is None:
-                self._doubtful.append(one)
+                self._unconfirmed.append(context)
                 continue
-            result = results[at]
+            result = results[index]
             if isinstance(result, int):
-                saved += one.done(change, result)
+                saved += context.finish_write(change, result)
                 if change.version == 0:
-                    self._count(one.running)
+                    self._count_created(context.active)
             else:
-                saved += one.overtaken(self._writer, result)
-                one.read_ns = now_ns
-            self._told(one)
-        self._keep(saved)
+                saved += context.resolve_conflict(self._writer, result)
+                context.read_ns = now_ns
+            self._publish_state(context)
+        self._mark_saved(saved)
 
-    def _count(self, running: Running) -> None:
-        """One more record of its application: have the oldest deleted before there are too many."""
-        name, limit = running.application.name, running.application.contexts
+    def _count_created(self, active: ActiveApplication) -> None:
+        """Count a new record of the application; trim the oldest records when its limit may be exceeded."""
+        name, limit = active.application.name, active.application.contexts
         created = self._created.get(name, limit) + 1
         if created * TRIM_EVERY > limit:
-            self._out.append(Trim(family_of(name), limit))
+            self._out.append(TrimFamily(context_family(name), limit))
             created = 0
         self._created[name] = created

@@ -1,4 +1,4 @@
-"""Feedback that waits for its acknowledgement: a status for each observation, then one answer, in time in any case."""
+"""Acknowledgements: a status for each observation of a Feedback, then one reply, at a deadline at the latest."""
 
 from __future__ import annotations
 
@@ -12,84 +12,89 @@ from horologe_common.status import Status
 from horologe_common.wire import Acknowledged
 
 if TYPE_CHECKING:
-    from horologe_selector.core.predictions.prediction_log import Remembered
+    from horologe_selector.core.predictions.prediction_log import LoggedPrediction
 
 
-class Pending(msgspec.Struct, eq=False):
-    """A Feedback under way. `left`: items that have no status yet; -1 when it has been answered."""
+class PendingFeedback(msgspec.Struct, eq=False):
+    """Feedback without its reply. `missing`: number of items without a status; -1 after the reply."""
 
     frontend: str
     id: int
-    until_ns: int
-    left: int
+    deadline_ns: int
+    missing: int
     statuses: list[int]
     reason: str = ""
     retry_after_ns: int = 0
 
 
-class Item:
-    """One observation on its way to the store. `others`: it was sent again meanwhile.
+class FeedbackItem:
+    """Observation that is not saved yet. `duplicates`: places where the same observation was sent again.
 
-    No Struct: what is remembered refers to it too, and a Struct cannot be part of a cycle in a snapshot.
+    This is no Struct, because `prediction` refers back to it, and a snapshot cannot hold a Struct in a cycle.
     """
 
-    __slots__ = ("at", "others", "pending", "remembered")
+    __slots__ = ("duplicates", "feedback", "index", "prediction")
 
-    def __init__(self, pending: Pending, at: int, remembered: Remembered | None) -> None:
-        self.pending = pending
-        self.at = at
-        self.remembered = remembered
-        self.others: list[tuple[Pending, int]] | None = None
+    def __init__(self, feedback: PendingFeedback, index: int, prediction: LoggedPrediction | None) -> None:
+        self.feedback = feedback
+        self.index = index
+        self.prediction = prediction
+        self.duplicates: list[tuple[PendingFeedback, int]] | None = None
 
 
 class Acknowledgements:
-    """Law: what is begun is answered once, at `until_ns` at the latest, then LOST where nothing is known."""
+    """Pending feedback. Invariant: each gets exactly one reply, at its deadline at the latest.
+
+    Items without a status at the deadline are LOST.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[Pending] = deque()
+        self._pending: deque[PendingFeedback] = deque()
         self._out: list[Out] = []
 
     def __len__(self) -> int:
-        return sum(pending.left > 0 for pending in self._waiting)
+        return sum(feedback.missing > 0 for feedback in self._pending)
 
-    def begin(self, frontend: str, number: int, until_ns: int, count: int) -> Pending:
-        """`until_ns` never decreases from one to the next."""
-        pending = Pending(frontend, number, until_ns, count, [int(Status.LOST)] * count)
+    def open_feedback(self, frontend: str, number: int, deadline_ns: int, count: int) -> PendingFeedback:
+        """Add a Feedback with `count` items. `deadline_ns` must not be earlier than that of the previous one."""
+        feedback = PendingFeedback(frontend, number, deadline_ns, count, [int(Status.LOST)] * count)
         if count:
-            self._waiting.append(pending)
+            self._pending.append(feedback)
         else:
-            self._answer(pending)
-        return pending
+            self._acknowledge(feedback)
+        return feedback
 
-    def settle(self, pending: Pending, at: int, status: int, reason: str = "", retry_after_ns: int = 0) -> None:
-        """How one observation has ended. The first reason is told."""
-        if pending.left <= 0:
+    def set_status(
+        self, feedback: PendingFeedback, index: int, status: int, reason: str = "", retry_after_ns: int = 0
+    ) -> None:
+        """Set the status of one item. The reply contains the first reason. After the reply this does nothing."""
+        if feedback.missing <= 0:
             return
-        pending.statuses[at] = status
-        pending.left -= 1
-        pending.reason = pending.reason or reason
-        pending.retry_after_ns = pending.retry_after_ns or retry_after_ns
-        if not pending.left:
-            self._answer(pending)
+        feedback.statuses[index] = status
+        feedback.missing -= 1
+        feedback.reason = feedback.reason or reason
+        feedback.retry_after_ns = feedback.retry_after_ns or retry_after_ns
+        if not feedback.missing:
+            self._acknowledge(feedback)
 
     def tick(self, now_ns: int) -> None:
-        """Answer those whose time has come."""
-        waiting = self._waiting
-        while waiting and (waiting[0].left <= 0 or waiting[0].until_ns <= now_ns):
-            pending = waiting.popleft()
-            if pending.left > 0:
-                pending.reason = pending.reason or "not saved in time; it may be later"
-                self._answer(pending)
+        """Reply to overdue feedback."""
+        pending = self._pending
+        while pending and (pending[0].missing <= 0 or pending[0].deadline_ns <= now_ns):
+            feedback = pending.popleft()
+            if feedback.missing > 0:
+                feedback.reason = feedback.reason or "not saved in time; it may be saved later"
+                self._acknowledge(feedback)
 
     def next_ns(self) -> int | None:
-        return self._waiting[0].until_ns if self._waiting else None
+        return self._pending[0].deadline_ns if self._pending else None
 
-    def take(self) -> list[Out]:
-        """Acknowledgements."""
+    def pop_messages(self) -> list[Out]:
+        """Return the replies since the last call."""
         out, self._out = self._out, []
         return out
 
-    def _answer(self, pending: Pending) -> None:
-        pending.left = -1
-        message = Acknowledged(pending.id, tuple(pending.statuses), pending.reason, pending.retry_after_ns)
-        self._out.append(Out(pending.frontend, message))
+    def _acknowledge(self, feedback: PendingFeedback) -> None:
+        feedback.missing = -1
+        message = Acknowledged(feedback.id, tuple(feedback.statuses), feedback.reason, feedback.retry_after_ns)
+        self._out.append(Out(feedback.frontend, message))

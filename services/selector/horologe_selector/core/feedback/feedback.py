@@ -1,6 +1,6 @@
-"""Feedback: joins what turned out to be true with the predictions in the cache, and is acknowledged when learned.
+"""Feedback: joined with the cached predictions, passed to the policy, acknowledged when saved.
 
-Clipper section 4.2: with the predictions in the cache, the models need not be asked again.
+Clipper section 4.2: because predictions are cached, feedback does not need to evaluate the models again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from horologe_common.core.protocol import Out
 from horologe_common.prediction_id import HEAD_BYTES
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
-from horologe_selector.core.contexts.context import name_of
-from horologe_selector.core.feedback.acknowledgements import Acknowledgements, Item, Pending
-from horologe_selector.core.feedback.repredict import Again, PredictedAgain
-from horologe_selector.core.predictions.cache import predicted
-from horologe_selector.core.predictions.prediction_log import Table
+from horologe_selector.core.contexts.context import observation_name
+from horologe_selector.core.feedback.acknowledgements import Acknowledgements, FeedbackItem, PendingFeedback
+from horologe_selector.core.feedback.repredict import Reprediction, Repredictions
+from horologe_selector.core.predictions.cache import cached_values
+from horologe_selector.core.predictions.prediction_log import PredictionLog
 from horologe_selector.policy import Selection
 
 if TYPE_CHECKING:
@@ -24,215 +24,236 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import Feedback, Observation
-    from horologe_selector.core.applications.active_application import Running
+    from horologe_selector.core.applications.active_application import ActiveApplication
     from horologe_selector.core.contexts.contexts import Contexts
-    from horologe_selector.core.feedback.repredict import Wanted
-    from horologe_selector.core.predictions.cache import Cache
-    from horologe_selector.core.predictions.prediction_log import Remembered
+    from horologe_selector.core.feedback.repredict import RepredictRequest
+    from horologe_selector.core.predictions.cache import PredictionCache
+    from horologe_selector.core.predictions.prediction_log import LoggedPrediction
     from horologe_selector.settings import SelectorSettings
 
 OK = int(Status.OK)
-EVICTED = "prediction: not known any more, or none of its models' predictions is: send the inputs again"
+EVICTED = "prediction: no longer known, or all its models' predictions were evicted: send the inputs again"
+DUPLICATES = 64
+"""Maximum number of duplicates of one unsaved observation: as many as fit into one Feedback."""
 
 
-OTHERS = 64
-"""Times that one observation may be sent again while it waits to be saved: as often as it fits into one Feedback."""
-
-
-class Feedbacks:
-    """Law: every Feedback gets one Acknowledged, after `feedback_ns` at the latest."""
+class FeedbackProcessor:
+    """Feedback in progress. Invariant: each Feedback gets exactly one Acknowledged within `feedback_timeout_ns`."""
 
     def __init__(
-        self, settings: SelectorSettings, applications: Mapping[str, Running], contexts: Contexts, cache: Cache
+        self,
+        settings: SelectorSettings,
+        applications: Mapping[str, ActiveApplication],
+        contexts: Contexts,
+        cache: PredictionCache,
     ) -> None:
         self.settings = settings
-        self.answers = Table(settings.predictions)
+        self.predictions = PredictionLog(settings.predictions)
         self._applications = applications
         self._contexts = contexts
         self._cache = cache
-        self._pending = Acknowledgements()
-        self._again = PredictedAgain()
+        self._acknowledgements = Acknowledgements()
+        self._repredictions = Repredictions()
         self._released: list[Out] = []
 
     def __len__(self) -> int:
-        """Feedback that has not been answered."""
-        return len(self._pending)
+        """Return the number of Feedbacks without a reply."""
+        return len(self._acknowledgements)
 
-    def take(self) -> list[Out]:
-        """Acknowledgements, and releases of inputs that came along and are not needed."""
+    def pop_messages(self) -> list[Out]:
+        """Return new acknowledgements, and releases of inputs that are not needed."""
         released, self._released = self._released, []
-        return released + self._pending.take()
+        return released + self._acknowledgements.pop_messages()
 
-    def take_wanted(self) -> list[Wanted]:
-        """What is to be predicted again."""
-        wanted, self._again.wanted = self._again.wanted, []
-        return wanted
+    def pop_repredict_requests(self) -> list[RepredictRequest]:
+        """Return the repredictions to start."""
+        requests, self._repredictions.requests = self._repredictions.requests, []
+        return requests
 
-    def remember(
+    def log_prediction(
         self,
         prediction: bytes,
-        running: Running,
+        active: ActiveApplication,
         selection: Selection,
         cache_keys: Mapping[str, bytes],
         context: str = "",
     ) -> None:
-        """An answer was given under this name. `cache_keys`: of all models asked, shadows too, answered in time or
-        not; they end in the name or in its input hash."""
-        self.answers.put(prediction, running.application.name, context, selection, cache_keys)
+        """Log an answer for later feedback.
 
-    def take_in(self, now_ns: int, frontend: str, message: Feedback, buffers: Sequence[Buffer] = ()) -> None:
-        """Feedback on one application; acknowledged when all of it is durable, or cannot be."""
-        pending = self._pending.begin(frontend, message.id, now_ns + self.settings.feedback_ns, len(message.items))
-        running = self._applications.get(message.application)
-        known = len(self._again.wanted)
-        for at, observation in enumerate(message.items):
-            if running is None:
+        `cache_keys` are those of all queried models, with shadows and stragglers. Each ends with the prediction id or
+        its input hash.
+        """
+        self.predictions.add(prediction, active.application.name, context, selection, cache_keys)
+
+    def on_feedback(self, now_ns: int, frontend: str, message: Feedback, buffers: Sequence[Buffer] = ()) -> None:
+        """Process feedback on one application. It is acknowledged when all items are saved or have failed."""
+        deadline_ns = now_ns + self.settings.feedback_timeout_ns
+        feedback = self._acknowledgements.open_feedback(frontend, message.id, deadline_ns, len(message.items))
+        active = self._applications.get(message.application)
+        earlier_requests = len(self._repredictions.requests)
+        for index, observation in enumerate(message.items):
+            if active is None:
                 error = undeclared_application(message.application)
-                self._pending.settle(pending, at, int(error.status), error.reason)
+                self._acknowledgements.set_status(feedback, index, int(error.status), error.reason)
             else:
-                self._observe(now_ns, pending, at, running, observation)
-        needed = {wanted.query.id for wanted in self._again.wanted[known:]}
+                self._process_item(now_ns, feedback, index, active, observation)
+        needed = {request.query.id for request in self._repredictions.requests[earlier_requests:]}
         staged = (observation.query.id for observation in message.items if observation.query is not None)
         if unneeded := tuple(input_id for input_id in staged if input_id not in needed):
             self._released.append(Out(frontend, Release(unneeded)))
 
-    def joined(
+    def on_repredicted(
         self, now_ns: int, token: int, values: Mapping[str, tuple[float, ...]], selection: Selection | None = None
     ) -> None:
-        """Wanted predictions, of those models that have made one; `selection`: which were asked."""
-        if (again := self._again.pop(token)) is None:
+        """Continue an item with new predictions. `values`: of the models that answered; `selection`: those queried."""
+        if (reprediction := self._repredictions.pop_reprediction(token)) is None:
             return
-        if (running := self._applications.get(again.application)) is None:
-            self._end(again.item, int(Status.UNKNOWN_MODEL), f"application {again.application!r} was withdrawn")
+        name = reprediction.application
+        if (active := self._applications.get(name)) is None:
+            self._finish_item(reprediction.item, int(Status.UNKNOWN_MODEL), f"application {name!r} was withdrawn")
             return
-        found = {**values, **again.values}
-        if again.selection and any(model in found for model in again.selection.models):
-            selection = again.selection
-        self._learn(now_ns, again.item, running, again.context, selection, again.seen, found)
+        joined = {**values, **reprediction.values}
+        original = reprediction.selection
+        if original and any(model in joined for model in original.models):
+            selection = original
+        self._observe_losses(
+            now_ns, reprediction.item, active, reprediction.context, selection, reprediction.observation, joined
+        )
 
     def tick(self, now_ns: int) -> None:
-        """Acknowledge what is durable, and what has waited too long."""
+        """Acknowledge saved, failed and overdue feedback."""
         contexts = self._contexts
         saved, contexts.saved = contexts.saved, []
         failed, contexts.failed = contexts.failed, []
         for item in saved:
-            self._end(item, OK)
+            self._finish_item(item, OK)
         for item, reason in failed:
-            self._end(item, int(Status.UNKNOWN_MODEL), reason)
-        for again in self._again.overdue(now_ns):
-            if again.item.remembered:
-                again.item.remembered.item = None
-        self._pending.tick(now_ns)
+            self._finish_item(item, int(Status.UNKNOWN_MODEL), reason)
+        for reprediction in self._repredictions.pop_overdue(now_ns):
+            if reprediction.item.prediction:
+                reprediction.item.prediction.pending_item = None
+        self._acknowledgements.tick(now_ns)
 
     def wakeup_ns(self) -> int | None:
-        return self._pending.next_ns()
+        return self._acknowledgements.next_ns()
 
     def check(self) -> None:
-        self.answers.check()
+        self.predictions.check()
 
-    def _observe(self, now_ns: int, pending: Pending, at: int, running: Running, seen: Observation) -> None:
-        """Join one with what is remembered of it."""
-        known = self.answers.get(seen.prediction)
-        if known is None:
-            if seen.query is None:
-                self._pending.settle(pending, at, int(Status.MISSING_INPUT), EVICTED)
+    def _process_item(
+        self, now_ns: int, feedback: PendingFeedback, index: int, active: ActiveApplication, observation: Observation
+    ) -> None:
+        """Look up the prediction that the observation refers to, and join both."""
+        logged = self.predictions.get(observation.prediction)
+        if logged is None:
+            if observation.query is None:
+                self._acknowledgements.set_status(feedback, index, int(Status.MISSING_INPUT), EVICTED)
                 return
-        elif known.plan.application != running.application.name:
-            reason = f"prediction: is one of {known.plan.application!r}, wanted one of {running.application.name!r}"
-            self._pending.settle(pending, at, int(Status.INVALID_INPUT), reason)
+        elif logged.template.application != active.application.name:
+            names = logged.template.application, active.application.name
+            reason = f"prediction: got one of application {names[0]!r}, wanted one of {names[1]!r}"
+            self._acknowledgements.set_status(feedback, index, int(Status.INVALID_INPUT), reason)
             return
-        elif known.counted:
-            self._pending.settle(pending, at, OK)
+        elif logged.has_feedback:
+            self._acknowledgements.set_status(feedback, index, OK)
             return
-        elif known.item is not None:
-            self._with_others(known.item, pending, at)
+        elif logged.pending_item is not None:
+            self._add_duplicate(logged.pending_item, feedback, index)
             return
-        if self._contexts.unsaved + len(self._again) >= self.settings.unsaved:
-            self._refuse(pending, at)
+        if self._contexts.unsaved + len(self._repredictions) >= self.settings.unsaved:
+            self._refuse_item(feedback, index)
             return
-        self._join(now_ns, Item(pending, at, known), running, seen)
+        self._join_predictions(now_ns, FeedbackItem(feedback, index, logged), active, observation)
 
-    def _with_others(self, item: Item, pending: Pending, at: int) -> None:
-        """It was sent again before it was saved."""
-        item.others = [(other, place) for other, place in item.others or () if other.left > 0]
-        if len(item.others) < OTHERS:
-            item.others.append((pending, at))
+    def _add_duplicate(self, item: FeedbackItem, feedback: PendingFeedback, index: int) -> None:
+        """Let an observation that was sent again share the status of the first one."""
+        item.duplicates = [(other, place) for other, place in item.duplicates or () if other.missing > 0]
+        if len(item.duplicates) < DUPLICATES:
+            item.duplicates.append((feedback, index))
         else:
-            reason = f"prediction: the same was sent {OTHERS} times already and waits to be saved"
-            self._pending.settle(pending, at, int(Status.REFUSED), reason, self.settings.store_pause_ns)
+            reason = f"prediction: this feedback was sent {DUPLICATES} times already and waits to be saved"
+            self._acknowledgements.set_status(
+                feedback, index, int(Status.REFUSED), reason, self.settings.store_retry_ns
+            )
 
-    def _join(self, now_ns: int, item: Item, running: Running, seen: Observation) -> None:
-        """With the cache; what is not there any more is predicted again, if the inputs came along."""
-        known, selection = item.remembered, None
+    def _join_predictions(
+        self, now_ns: int, item: FeedbackItem, active: ActiveApplication, observation: Observation
+    ) -> None:
+        """Join the item with cached predictions; predict missing ones again if the inputs were sent along."""
+        logged, selection = item.prediction, None
         values: dict[str, tuple[float, ...]] = {}
-        context = seen.context
-        if known is not None:
-            context = context or known.context
-            values = self._cached(running, known, seen.prediction)
-            if models := tuple([model for model in known.plan.models if model in running.application.models]):
-                selection = Selection(models, known.probability)
-        query = seen.query
+        context = observation.context
+        if logged is not None:
+            context = context or logged.context
+            values = self._cached_predictions(active, logged, observation.prediction)
+            if models := tuple([model for model in logged.template.models if model in active.application.models]):
+                selection = Selection(models, logged.probability)
+        query = observation.query
         if query is None or (selection is not None and all(model in values for model in selection.models)):
-            self._learn(now_ns, item, running, context, selection, seen, values)
+            self._observe_losses(now_ns, item, active, context, selection, observation, values)
             return
-        if known is None and seen.prediction:
-            name = running.application.name
-            known = item.remembered = self.answers.put(seen.prediction, name, context, Selection(()), {})
-        if known is not None:
-            known.item = item
-        self._again.want(Again(item, running.application.name, context, selection, seen, values), running, query)
+        name = active.application.name
+        if logged is None and observation.prediction:
+            logged = item.prediction = self.predictions.add(observation.prediction, name, context, Selection(()), {})
+        if logged is not None:
+            logged.pending_item = item
+        reprediction = Reprediction(item, name, context, selection, observation, values)
+        self._repredictions.add_reprediction(reprediction, active, query)
 
-    def _cached(self, running: Running, known: Remembered, prediction: bytes) -> dict[str, tuple[float, ...]]:
-        """What the models have predicted, as far as that is still there and fit for the application."""
-        application, recall, suffix = running.application, self._cache.recall, prediction[HEAD_BYTES:]
+    def _cached_predictions(
+        self, active: ActiveApplication, logged: LoggedPrediction, prediction: bytes
+    ) -> dict[str, tuple[float, ...]]:
+        """Return the models' predictions that are still cached and fit the application's task."""
+        application, peek, input_hash = active.application, self._cache.peek, prediction[HEAD_BYTES:]
         values = {}
-        for model, front, own in known.plan.parts:
-            if (entry := recall(front + (prediction if own else suffix))) is not None:
+        for model, prefix, private in logged.template.key_parts:
+            if (entry := peek(prefix + (prediction if private else input_hash))) is not None:
                 try:
-                    values[model] = predicted(application, entry)
+                    values[model] = cached_values(application, entry)
                 except InvalidInput:
                     continue
         return values
 
-    def _learn(
+    def _observe_losses(
         self,
         now_ns: int,
-        item: Item,
-        running: Running,
+        item: FeedbackItem,
+        active: ActiveApplication,
         context: str,
         selection: Selection | None,
-        seen: Observation,
+        observation: Observation,
         values: Mapping[str, tuple[float, ...]],
     ) -> None:
-        """Tell the policy the losses of the models selected; count those of all."""
+        """Count the losses of all models, and pass those of the selected models to the policy."""
         try:
-            losses = running.losses(seen.truths, values)
+            losses = active.compute_losses(observation.truths, values)
         except InvalidInput as error:
-            self._end(item, int(error.status), error.reason)
+            self._finish_item(item, int(error.status), error.reason)
             return
-        except Exception as error:  # a loss of the operator's own
-            self._end(item, int(Status.FAILED), f"loss: {type(error).__name__}: {error}")
+        except Exception as error:  # raised by the operator's own loss function
+            self._finish_item(item, int(Status.FAILED), f"loss: {type(error).__name__}: {error}")
             return
-        chosen = {model: losses[model] for model in selection.models if model in losses} if selection else {}
-        if selection is None or not chosen:
-            self._end(item, int(Status.MISSING_INPUT), EVICTED)
+        selected = {model: losses[model] for model in selection.models if model in losses} if selection else {}
+        if selection is None or not selected:
+            self._finish_item(item, int(Status.MISSING_INPUT), EVICTED)
             return
         for model, loss in losses.items():
-            running.observed(model, loss)
-        if item.remembered is not None:
-            item.remembered.item = item
-        self._contexts.observe(now_ns, running, context, selection, chosen, item, name_of(seen.prediction))
+            active.count_loss(model, loss)
+        if item.prediction is not None:
+            item.prediction.pending_item = item
+        name = observation_name(observation.prediction)
+        self._contexts.observe(now_ns, active, context, selection, selected, item, name)
 
-    def _end(self, item: Item, status: int, reason: str = "") -> None:
-        known = item.remembered
-        if known is not None:
-            known.item = None
-            known.counted = known.counted or status == OK
-        self._pending.settle(item.pending, item.at, status, reason)
-        for pending, at in item.others or ():
-            self._pending.settle(pending, at, status, reason)
+    def _finish_item(self, item: FeedbackItem, status: int, reason: str = "") -> None:
+        logged = item.prediction
+        if logged is not None:
+            logged.pending_item = None
+            logged.has_feedback = logged.has_feedback or status == OK
+        self._acknowledgements.set_status(item.feedback, item.index, status, reason)
+        for feedback, index in item.duplicates or ():
+            self._acknowledgements.set_status(feedback, index, status, reason)
 
-    def _refuse(self, pending: Pending, at: int) -> None:
-        limit = self.settings.unsaved
-        reason = "the state store is away" if self._contexts.away else f"{limit} observations wait to be saved"
-        self._pending.settle(pending, at, int(Status.REFUSED), reason, self.settings.store_pause_ns)
+    def _refuse_item(self, feedback: PendingFeedback, index: int) -> None:
+        unavailable, limit = self._contexts.store_unavailable, self.settings.unsaved
+        reason = "the state store is unavailable" if unavailable else f"{limit} observations wait to be saved"
+        self._acknowledgements.set_status(feedback, index, int(Status.REFUSED), reason, self.settings.store_retry_ns)

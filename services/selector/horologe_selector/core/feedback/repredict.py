@@ -1,4 +1,7 @@
-"""Feedback whose predictions are not known any more: its inputs came along, and the models are asked again."""
+"""Repredictions: feedback on predictions that are no longer cached, but whose inputs were sent along.
+
+The models predict the inputs again, and the feedback is then joined with those predictions.
+"""
 
 from __future__ import annotations
 
@@ -10,56 +13,56 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horologe_common.wire import Observation, Query
-    from horologe_selector.core.applications.active_application import Running
-    from horologe_selector.core.feedback.acknowledgements import Item
+    from horologe_selector.core.applications.active_application import ActiveApplication
+    from horologe_selector.core.feedback.acknowledgements import FeedbackItem
     from horologe_selector.policy import Selection
 
 
-class Again(msgspec.Struct, eq=False):
-    """An item whose models are asked again. `values`: of those that need not be."""
+class Reprediction(msgspec.Struct, eq=False):
+    """Feedback item that waits for predictions. `values`: predictions that are still cached."""
 
-    item: Item
+    item: FeedbackItem
     application: str
     context: str
     selection: Selection | None
-    seen: Observation
+    observation: Observation
     values: dict[str, tuple[float, ...]]
 
 
-class Wanted(NamedTuple):
-    """For the core: predict this again, then call `Feedbacks.joined` with the token."""
+class RepredictRequest(NamedTuple):
+    """Request to the core: predict `query` again, then call `FeedbackProcessor.on_repredicted` with the token."""
 
-    frontend: str
+    holder: str
     token: int
-    running: Running
+    active: ActiveApplication
     query: Query
     selection: Selection | None
-    """What was asked the first time, if that is known."""
+    """Selection of the original query, if known."""
 
 
-class PredictedAgain:
-    """By token, those that came first in front."""
+class Repredictions:
+    """Pending repredictions by token, the oldest first; `requests` holds those that the core has not started."""
 
     def __init__(self) -> None:
-        self.wanted: list[Wanted] = []
-        self._again: dict[int, Again] = {}
+        self.requests: list[RepredictRequest] = []
+        self._pending: dict[int, Reprediction] = {}
         self._last_token = 0
 
     def __len__(self) -> int:
-        return len(self._again)
+        return len(self._pending)
 
-    def want(self, again: Again, running: Running, query: Query) -> None:
-        """Have it predicted."""
+    def add_reprediction(self, reprediction: Reprediction, active: ActiveApplication, query: Query) -> None:
         self._last_token += 1
-        self._again[self._last_token] = again
-        self.wanted.append(Wanted(again.item.pending.frontend, self._last_token, running, query, again.selection))
+        self._pending[self._last_token] = reprediction
+        holder = reprediction.item.feedback.frontend
+        self.requests.append(RepredictRequest(holder, self._last_token, active, query, reprediction.selection))
 
-    def pop(self, token: int) -> Again | None:
-        """Its predictions are there. None: nobody waits for them."""
-        return self._again.pop(token, None)
+    def pop_reprediction(self, token: int) -> Reprediction | None:
+        """Remove and return a reprediction; None if it was overdue."""
+        return self._pending.pop(token, None)
 
-    def overdue(self, now_ns: int) -> Iterator[Again]:
-        """Those that have been answered without them, which is the end of them."""
-        while self._again and (first := next(iter(self._again.items())))[1].item.pending.until_ns <= now_ns:
-            del self._again[first[0]]
+    def pop_overdue(self, now_ns: int) -> Iterator[Reprediction]:
+        """Remove and yield the repredictions whose feedback has reached its deadline."""
+        while self._pending and (first := next(iter(self._pending.items())))[1].item.feedback.deadline_ns <= now_ns:
+            del self._pending[first[0]]
             yield first[1]

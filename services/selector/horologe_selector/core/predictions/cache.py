@@ -1,4 +1,4 @@
-"""The prediction cache: (model, content, inputs) -> outputs, bounded in bytes, CLOCK eviction (Clipper section 4.2)."""
+"""Prediction cache: (model, content, inputs) -> outputs, bounded in bytes, CLOCK eviction (Clipper section 4.2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from horologe_common.recording.snapshot import KEEP_BYTES
 from horologe_common.recording.tensor_summary import TensorSummaries, expand_summary, summarize_tensor
-from horologe_selector.core.predictions.tensor_values import values_of
+from horologe_selector.core.predictions.tensor_values import extract_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,23 +19,21 @@ if TYPE_CHECKING:
     from horologe_common.wire import Tensor
 
 ENTRY_BYTES = 500
-"""What an entry costs beside its tensors: objects, dictionary slot, ring slot, values (measured with tracemalloc: 470
-with three)."""
+"""Size of an entry besides its tensors: objects, dictionary slot, ring slot, values. Measured with tracemalloc: 470
+bytes with three values."""
 VALUES = 3
-"""As many are kept with an entry. Those of more rows are cheap by the row, and would need room that is not counted."""
-
-
+"""Maximum number of values kept with an entry. More would take memory that `ENTRY_BYTES` does not count."""
 HEADERS = 256
-"""Headers remembered to be shared among entries."""
+"""Maximum number of tensor headers that entries share."""
 
 
 def prediction_key(spec: ModelSpec, input_hash: bytes) -> bytes:
-    """Of what this content of this model version says to these inputs."""
+    """Return the cache key of a model version's outputs for these inputs. It changes with the version's content."""
     return b"".join((spec.key.encode(), b"\0", spec.content_hash.encode(), input_hash))
 
 
-class Entry(msgspec.Struct, gc=False):
-    """Nothing in it is tracked by the garbage collector: 130,000 entries would stall the loop for 75 ms."""
+class CacheEntry(msgspec.Struct, gc=False):
+    """Cached outputs. The garbage collector tracks no part of it: 130,000 tracked entries stall the loop for 75 ms."""
 
     key: bytes
     outputs: tuple[Tensor, ...]
@@ -44,50 +42,51 @@ class Entry(msgspec.Struct, gc=False):
     size: int
     referenced: bool = False
     task: str = ""
+    """Task, and below output, of the application that `values` were extracted for."""
     output: str = ""
-    """Of the application that `values` is for."""
     values: tuple[float, ...] = ()
-    """What `predicted` last made of it."""
+    """Last result of `cached_values`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In a snapshot, where large tensors would be zeros: their outlines, filled by `__setstate__`."""
+        """Pickle large tensors, which a snapshot would fill with zeros, as summaries for `__setstate__`."""
         fields = [getattr(self, name) for name in self.__struct_fields__]
         if all(len(buffer) <= KEEP_BYTES for buffer in self.buffers):
-            return Entry, tuple(fields)
+            return CacheEntry, tuple(fields)
         fields[2] = ()
-        return Entry, tuple(fields), TensorSummaries(tuple(map(summarize_tensor, self.outputs, self.buffers)))
+        return CacheEntry, tuple(fields), TensorSummaries(tuple(map(summarize_tensor, self.outputs, self.buffers)))
 
     def __setstate__(self, outlines: TensorSummaries) -> None:
         self.buffers = tuple(map(bytes, map(expand_summary, self.outputs, outlines.parts)))
 
 
-def predicted(application: Application, entry: Entry) -> tuple[float, ...]:
-    """`values_of` these outputs, kept with them. Raises `InvalidInput` as that does."""
+def cached_values(application: Application, entry: CacheEntry) -> tuple[float, ...]:
+    """Return `extract_values` of the entry, stored with it if it has few rows. Raises `InvalidInput` likewise."""
     if entry.values and entry.output == application.output and entry.task == application.task:
         return entry.values
-    values = values_of(application, entry.outputs, entry.buffers)
+    values = extract_values(application, entry.outputs, entry.buffers)
     if len(values) <= VALUES:
         entry.task, entry.output, entry.values = application.task, application.output, values
     return values
 
 
-class Cache:
-    """Request/fetch without blocking: `fetch` looks, `store` fills. Law: `used_bytes` is the sum of sizes, bounded."""
+class PredictionCache:
+    """Bounded cache of outputs. Invariant: `used_bytes` is the sum of the entries' sizes, at most `limit_bytes`."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._at: dict[bytes, int] = {}
-        self._ring: list[Entry | None] = []
+        self._slots: dict[bytes, int] = {}
+        self._ring: list[CacheEntry | None] = []
         self._free: list[int] = []
         self._headers: dict[tuple[Tensor, ...], tuple[Tensor, ...]] = {}
         self._hand = 0
 
     def __len__(self) -> int:
-        return len(self._at)
+        return len(self._slots)
 
-    def fetch(self, now_ns: int, key: bytes) -> Entry | None:
-        slot = self._at.get(key)
+    def fetch(self, now_ns: int, key: bytes) -> CacheEntry | None:
+        """Return the entry if it has not expired, and mark it as used."""
+        slot = self._slots.get(key)
         entry = None if slot is None else self._ring[slot]
         if entry is None or slot is None:
             return None
@@ -97,40 +96,41 @@ class Cache:
         entry.referenced = True
         return entry
 
-    def recall(self, key: bytes) -> Entry | None:
-        """For feedback: what was predicted stays that when it has expired, until it goes."""
-        slot = self._at.get(key)
+    def peek(self, key: bytes) -> CacheEntry | None:
+        """Return the entry, expired or not, without marking it as used. Feedback may refer to expired predictions."""
+        slot = self._slots.get(key)
         return None if slot is None else self._ring[slot]
 
     def store(
         self, now_ns: int, key: bytes, outputs: tuple[Tensor, ...], buffers: Sequence[Buffer], ttl_ns: int
     ) -> None:
-        """Keep a copy of the outputs, evicting what was not used lately. Too large ones are not kept."""
+        """Store a copy of the outputs, evicting entries not used recently. Skip outputs larger than the cache."""
         size = sum(map(len, buffers)) + len(key) + ENTRY_BYTES
         if size > self.limit_bytes:
             return
-        if (slot := self._at.get(key)) is not None and (old := self._ring[slot]) is not None:
+        if (slot := self._slots.get(key)) is not None and (old := self._ring[slot]) is not None:
             self._drop(slot, old)
         while self.used_bytes + size > self.limit_bytes:
             self._evict()
-        entry = Entry(key, self._shared(outputs), tuple([bytes(buffer) for buffer in buffers]), now_ns + ttl_ns, size)
+        copies = tuple([bytes(buffer) for buffer in buffers])
+        entry = CacheEntry(key, self._shared_header(outputs), copies, now_ns + ttl_ns, size)
         if self._free:
             slot = self._free.pop()
             self._ring[slot] = entry
         else:
             slot = len(self._ring)
             self._ring.append(entry)
-        self._at[key] = slot
+        self._slots[key] = slot
         self.used_bytes += size
 
-    def _shared(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Answers of a model mostly have the same headers: entries with headers of their own took 250 bytes more."""
+    def _shared_header(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return an equal header that other entries use already. A header of its own took 250 bytes per entry."""
         if len(self._headers) >= HEADERS:
             self._headers.clear()
         return self._headers.setdefault(outputs, outputs)
 
     def _evict(self) -> None:
-        """Advance the hand to the first entry not referenced since it last came by."""
+        """Advance the hand to the first entry not referenced since the hand last passed it, and drop that entry."""
         while True:
             self._hand = (self._hand + 1) % len(self._ring)
             if (entry := self._ring[self._hand]) is None:
@@ -140,13 +140,13 @@ class Cache:
                 return
             entry.referenced = False
 
-    def _drop(self, slot: int, entry: Entry) -> None:
+    def _drop(self, slot: int, entry: CacheEntry) -> None:
         self._ring[slot] = None
         self._free.append(slot)
-        del self._at[entry.key]
+        del self._slots[entry.key]
         self.used_bytes -= entry.size
 
     def check(self) -> None:
         entries = [entry for entry in self._ring if entry is not None]
         assert self.used_bytes == sum(entry.size for entry in entries) <= self.limit_bytes
-        assert len(entries) == len(self._at) == len(self._ring) - len(self._free)
+        assert len(entries) == len(self._slots) == len(self._ring) - len(self._free)

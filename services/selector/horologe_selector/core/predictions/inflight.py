@@ -1,95 +1,188 @@
-"""Predictions of single models: from the cache, from a flight already under way, or by a Submit of its own.
+"""In-flight predictions of single models: answered from the cache, coalesced with an equal one, or submitted.
 
-A flight is one Submit; whoever asks the same meanwhile waits for it too (single flight).
+An in-flight prediction is one Submit to the controller. Equal queries that arrive meanwhile follow it, which is called
+request coalescing or single flight.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import heapq
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Outcome, Outputs, Submit, Tensor
 from horologe_common.wire.frames import split_rows
-from horologe_selector.core.predictions.flight import OK, Flight, Landing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from horologe_common.core.counters import Stats
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_common.service.metrics import Stats
-    from horologe_selector.core.predictions.cache import Cache
-    from horologe_selector.core.predictions.flight import Waiter
+    from horologe_common.wire import Query
+    from horologe_selector.core.predictions.cache import PredictionCache
+
+OK = int(Status.OK)
 
 
-class Flights:
-    """Law: every waiter taken is given to `landed` once, unless it leaves before. `ttl_ns`: of cached predictions."""
+class Waiter(msgspec.Struct, eq=False):
+    """Query that waits for a prediction of one model: a model query, or `model` of an application query.
+
+    `holder` stages the query's inputs under the query's id. `deadline_ns` is in this host's clock.
+    """
+
+    holder: str
+    query: Query
+    arrival_ns: int
+    deadline_ns: int
+    application_query: int = 0
+    """Id of the application query; 0 for a model query."""
+    model: str = ""
+    shadow: bool = False
+    inflight_id: int = 0
+    sequence: int = 0
+    """Key among the followers of its in-flight prediction."""
+
+    @property
+    def best_effort(self) -> bool:
+        """True if requests with a deadline are served first."""
+        return self.shadow or self.query.best_effort
+
+    def can_follow(self, leader: Waiter, now_ns: int) -> bool:
+        """Return True if the leader's deadline is early enough for this waiter.
+
+        It may be later by a quarter of the remaining time. Otherwise a small drop of the measured return latency
+        would move deadlines and prevent coalescing.
+        """
+        if leader.best_effort:
+            return self.best_effort
+        return leader.deadline_ns <= self.deadline_ns + max(0, self.deadline_ns - now_ns) // 4
+
+
+class PredictionResult(NamedTuple):
+    """End of a prediction; `outputs` and `buffers` are empty unless the status is OK."""
+
+    status: int
+    outputs: tuple[Tensor, ...] = ()
+    buffers: Sequence[Buffer] = ()
+    reason: str = ""
+    retry_after_ns: int = 0
+    exec_ns: int = 0
+    batch_size: int = 0
+    cached: bool = False
+
+
+class InflightPrediction(msgspec.Struct, eq=False):
+    """Submit in flight for the leader's inputs, and the followers, which have equal inputs.
+
+    `leader_heap` orders followers for promotion to leader, the most urgent first. Entries of followers that have left
+    stay in it until they are popped, so removing a follower is a dictionary operation.
+    """
+
+    id: int
+    key: str
+    cache_key: bytes
+    ttl_ns: int
+    leader: Waiter
+    submit_id: int
+    followers: dict[int, Waiter]
+    leader_heap: list[tuple[bool, int, int]]
+
+    def add_follower(self, sequence: int, waiter: Waiter) -> None:
+        """Add a follower; `sequence` must be greater than all before."""
+        waiter.inflight_id, waiter.sequence = self.id, sequence
+        self.followers[sequence] = waiter
+        heapq.heappush(self.leader_heap, (waiter.best_effort, waiter.deadline_ns, sequence))
+
+    def promote_follower(self) -> bool:
+        """Make the most urgent follower the leader. Return False if there is none."""
+        while self.leader_heap:
+            sequence = heapq.heappop(self.leader_heap)[2]
+            if (waiter := self.followers.pop(sequence, None)) is not None:
+                self.leader = waiter
+                return True
+        return False
+
+
+class InflightPredictions:
+    """All in-flight predictions. Invariant: each waiter gets exactly one `deliver`, unless it is removed first.
+
+    `ttl_ns` is the time to live of cached predictions whose model sets none.
+    """
 
     def __init__(
         self,
-        cache: Cache,
+        cache: PredictionCache,
         ttl_ns: int,
         stats: Stats,
         post: Callable[[Out], None],
-        landed: Callable[[int, Waiter, Landing], None],
+        deliver: Callable[[int, Waiter, PredictionResult], None],
     ) -> None:
         self.cache = cache
         self.ttl_ns = ttl_ns
         self.controller = ""
         self._stats = stats
         self._post = post
-        self._landed = landed
-        self._flights: dict[int, Flight] = {}
+        self._deliver = deliver
+        self._inflight: dict[int, InflightPrediction] = {}
         self._by_cache_key: dict[bytes, int] = {}
-        self._by_submit: dict[int, int] = {}
+        self._by_submit_id: dict[int, int] = {}
         self._last_id = 0
 
-    def ask(self, now_ns: int, waiter: Waiter, spec: ModelSpec | None, key: str, cache_key: bytes) -> Landing | None:
-        """The prediction, if it is cached; None: the waiter has a flight. An empty `cache_key` shares with nobody."""
+    def request_prediction(
+        self, now_ns: int, waiter: Waiter, spec: ModelSpec | None, key: str, cache_key: bytes
+    ) -> PredictionResult | None:
+        """Return the cached prediction, or None after the waiter was added to an in-flight prediction.
+
+        An empty `cache_key` disables caching and request coalescing.
+        """
         if cache_key and spec is not None:
             if entry := self.cache.fetch(now_ns, cache_key):
                 self._stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
-                return Landing(OK, entry.outputs, entry.buffers, cached=True)
-            flight = self._flights.get(self._by_cache_key.get(cache_key, 0))
-            if flight is not None and waiter.can_follow(flight.leader, now_ns):
+                return PredictionResult(OK, entry.outputs, entry.buffers, cached=True)
+            inflight = self._inflight.get(self._by_cache_key.get(cache_key, 0))
+            if inflight is not None and waiter.can_follow(inflight.leader, now_ns):
                 self._stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
                 self._last_id += 1
-                flight.follow(self._last_id, waiter)
+                inflight.add_follower(self._last_id, waiter)
                 return None
             self._stats.count("nv_cache_num_misses_per_model", spec.name, spec.version)
-        self._take_off(now_ns, key, cache_key, spec.cache_ttl_ns if spec else 0, waiter)
+        self._start_prediction(now_ns, key, cache_key, spec.cache_ttl_ns if spec else 0, waiter)
         return None
 
-    def _take_off(
+    def _start_prediction(
         self, now_ns: int, key: str, cache_key: bytes, ttl_ns: int, leader: Waiter, followers: Sequence[Waiter] = ()
     ) -> None:
         self._last_id += 1
-        number = leader.flight = self._last_id
-        flight = self._flights[number] = Flight(number, key, cache_key, ttl_ns, leader, number, {}, [])
-        self._by_submit[number] = number
+        number = leader.inflight_id = self._last_id
+        inflight = InflightPrediction(number, key, cache_key, ttl_ns, leader, number, {}, [])
+        self._inflight[number] = inflight
+        self._by_submit_id[number] = number
         for waiter in followers:
             self._last_id += 1
-            flight.follow(self._last_id, waiter)
+            inflight.add_follower(self._last_id, waiter)
         if cache_key:
-            self._by_cache_key[cache_key] = flight.id
-        self._submit(now_ns, flight)
+            self._by_cache_key[cache_key] = inflight.id
+        self._submit(now_ns, inflight)
 
-    def _submit(self, now_ns: int, flight: Flight) -> None:
-        """Ask the controller; without one, its PeerConnected will."""
+    def _submit(self, now_ns: int, inflight: InflightPrediction) -> None:
+        """Submit to the controller, or when the next controller connects if none is connected."""
         if not self.controller:
             return
-        leader, query = flight.leader, flight.leader.query
+        leader, query = inflight.leader, inflight.leader.query
         self._post(
             Out(
                 self.controller,
                 Submit(
-                    flight.submit,
-                    flight.key,
+                    inflight.submit_id,
+                    inflight.key,
                     leader.deadline_ns - now_ns,
                     query.rows,
-                    leader.frontend,
+                    leader.holder,
                     query.id,
                     leader.best_effort,
                     query.shape_key,
@@ -99,14 +192,14 @@ class Flights:
             )
         )
 
-    def joined(self, now_ns: int, controller: str) -> None:
-        """A controller, perhaps a new incarnation: it has to be told of everything."""
+    def on_controller_connected(self, now_ns: int, controller: str) -> None:
+        """Submit all in-flight predictions to a controller, which may be a new incarnation."""
         self.controller = controller
-        for flight in self._flights.values():
-            self._submit(now_ns, flight)
+        for inflight in self._inflight.values():
+            self._submit(now_ns, inflight)
 
-    def outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
-        """What a worker has computed, rows of several flights."""
+    def on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
+        """Deliver a batch's outputs; its rows may belong to several in-flight predictions."""
         counts = [item.rows for item in message.items if item.status == OK]
         columns: list[Sequence[tuple[Tensor, Buffer]]] = [
             [(tensor, buffer)] if len(counts) == 1 else split_rows(tensor, buffer, counts)
@@ -116,75 +209,79 @@ class Flights:
         for item in message.items:
             if item.status == OK:
                 parts = next(groups)
-                if flight := self._flights.get(self._by_submit.get(item.id, 0)):
-                    self._succeed(now_ns, flight, message, parts)
+                if inflight := self._inflight.get(self._by_submit_id.get(item.id, 0)):
+                    self._deliver_outputs(now_ns, inflight, message, parts)
             elif item.status == Status.FAILED:
-                self.outcome(now_ns, worker, Outcome(item.id, item.status, item.reason))
+                self.on_outcome(now_ns, worker, Outcome(item.id, item.status, item.reason))
 
-    def _succeed(self, now_ns: int, flight: Flight, message: Outputs, parts: Sequence[tuple[Tensor, Buffer]]) -> None:
-        self._land(flight)
+    def _deliver_outputs(
+        self, now_ns: int, inflight: InflightPrediction, message: Outputs, parts: Sequence[tuple[Tensor, Buffer]]
+    ) -> None:
+        self._remove_inflight(inflight)
         outputs, buffers = tuple([part[0] for part in parts]), [part[1] for part in parts]
-        landing = Landing(OK, outputs, buffers, "", 0, message.end_ns - message.begin_ns, message.batch_size)
-        if flight.cache_key:
-            self.cache.store(now_ns, flight.cache_key, outputs, buffers, flight.ttl_ns or self.ttl_ns)
-        self._landed(now_ns, flight.leader, landing)
-        if flight.followers:
-            shared = landing._replace(cached=True)
-            for waiter in flight.followers.values():
-                self._landed(now_ns, waiter, shared)
+        exec_ns = message.end_ns - message.begin_ns
+        result = PredictionResult(OK, outputs, buffers, "", 0, exec_ns, message.batch_size)
+        if inflight.cache_key:
+            self.cache.store(now_ns, inflight.cache_key, outputs, buffers, inflight.ttl_ns or self.ttl_ns)
+        self._deliver(now_ns, inflight.leader, result)
+        if inflight.followers:
+            shared = result._replace(cached=True)
+            for waiter in inflight.followers.values():
+                self._deliver(now_ns, waiter, shared)
 
-    def outcome(self, now_ns: int, sender: str, outcome: Outcome, buffers: Sequence[Buffer] = ()) -> None:
-        """The flight failed. Whoever has a later deadline than its leader tries again on its own."""
-        if (flight := self._flights.get(self._by_submit.get(outcome.id, 0))) is None:
+    def on_outcome(self, now_ns: int, sender: str, outcome: Outcome, buffers: Sequence[Buffer] = ()) -> None:
+        """Deliver a failure. Unless the model itself FAILED, followers with a later deadline are submitted again."""
+        if (inflight := self._inflight.get(self._by_submit_id.get(outcome.id, 0))) is None:
             return
-        self._land(flight)
-        landing = Landing(int(outcome.status), (), (), outcome.reason, outcome.retry_after_ns)
-        final_ns = NEVER_NS if outcome.status == Status.FAILED else flight.leader.deadline_ns
-        self._landed(now_ns, flight.leader, landing)
-        again = []
-        for waiter in flight.followers.values():
+        self._remove_inflight(inflight)
+        result = PredictionResult(int(outcome.status), (), (), outcome.reason, outcome.retry_after_ns)
+        final_ns = NEVER_NS if outcome.status == Status.FAILED else inflight.leader.deadline_ns
+        self._deliver(now_ns, inflight.leader, result)
+        retrying = []
+        for waiter in inflight.followers.values():
             if waiter.deadline_ns > final_ns:
-                again.append(waiter)
+                retrying.append(waiter)
             else:
-                self._landed(now_ns, waiter, landing)
-        if again:
-            again.sort(key=lambda waiter: (waiter.best_effort, -waiter.deadline_ns))
-            self._take_off(now_ns, flight.key, flight.cache_key, flight.ttl_ns, again[0], again[1:])
+                self._deliver(now_ns, waiter, result)
+        if retrying:
+            retrying.sort(key=lambda waiter: (waiter.best_effort, -waiter.deadline_ns))
+            self._start_prediction(now_ns, inflight.key, inflight.cache_key, inflight.ttl_ns, retrying[0], retrying[1:])
 
-    def leave(self, now_ns: int, waiter: Waiter) -> None:
-        """This one does not wait any more. The flight goes on while somebody does, with another's inputs if need be."""
-        flight = self._flights.get(waiter.flight)
-        if flight is None:
+    def remove_waiter(self, now_ns: int, waiter: Waiter) -> None:
+        """Remove a waiter. If it leads, submit a follower's inputs instead; cancel the prediction if there is none."""
+        inflight = self._inflight.get(waiter.inflight_id)
+        if inflight is None:
             return
-        if waiter is not flight.leader:
-            flight.followers.pop(waiter.number, None)
+        if waiter is not inflight.leader:
+            inflight.followers.pop(waiter.sequence, None)
             return
-        self._post(Out(self.controller, Cancel((flight.submit,))))
-        if flight.next_leads():
-            del self._by_submit[flight.submit]
+        self._post(Out(self.controller, Cancel((inflight.submit_id,))))
+        if inflight.promote_follower():
+            del self._by_submit_id[inflight.submit_id]
             self._last_id += 1
-            flight.submit = self._last_id
-            self._by_submit[flight.submit] = flight.id
-            self._submit(now_ns, flight)
+            inflight.submit_id = self._last_id
+            self._by_submit_id[inflight.submit_id] = inflight.id
+            self._submit(now_ns, inflight)
         else:
-            self._land(flight)
+            self._remove_inflight(inflight)
 
-    def _land(self, flight: Flight) -> None:
-        del self._flights[flight.id]
-        del self._by_submit[flight.submit]
-        if flight.cache_key and self._by_cache_key.get(flight.cache_key) == flight.id:
-            del self._by_cache_key[flight.cache_key]
+    def _remove_inflight(self, inflight: InflightPrediction) -> None:
+        del self._inflight[inflight.id]
+        del self._by_submit_id[inflight.submit_id]
+        if inflight.cache_key and self._by_cache_key.get(inflight.cache_key) == inflight.id:
+            del self._by_cache_key[inflight.cache_key]
 
     def waiters(self) -> Iterator[Waiter]:
-        for flight in self._flights.values():
-            yield flight.leader
-            yield from flight.followers.values()
+        for inflight in self._inflight.values():
+            yield inflight.leader
+            yield from inflight.followers.values()
 
     def check(self) -> None:
         self.cache.check()
-        assert set(self._by_cache_key.values()) <= set(self._flights)
-        assert self._by_submit == {flight.submit: flight.id for flight in self._flights.values()}
-        for flight in self._flights.values():
-            assert flight.leader.flight == flight.id
-            assert all((one.flight, one.number) == (flight.id, number) for number, one in flight.followers.items())
-            assert set(flight.followers) <= {number for *_, number in flight.ranks}
+        assert set(self._by_cache_key.values()) <= set(self._inflight)
+        assert self._by_submit_id == {inflight.submit_id: inflight.id for inflight in self._inflight.values()}
+        for inflight in self._inflight.values():
+            assert inflight.leader.inflight_id == inflight.id
+            for sequence, follower in inflight.followers.items():
+                assert (follower.inflight_id, follower.sequence) == (inflight.id, sequence)
+            assert set(inflight.followers) <= {sequence for *_, sequence in inflight.leader_heap}

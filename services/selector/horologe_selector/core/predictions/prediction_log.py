@@ -1,4 +1,7 @@
-"""What was answered, by its name, so that feedback finds the predictions it is about. Bounded; the oldest go."""
+"""Log of recent application answers by prediction id, for feedback to find the predictions it refers to.
+
+The log is bounded and drops the oldest answers.
+"""
 
 from __future__ import annotations
 
@@ -13,82 +16,88 @@ if TYPE_CHECKING:
 
     from horologe_selector.policy import Selection
 
-PLANS = 4096
+TEMPLATES = 4096
+"""Maximum number of templates that answers share."""
 
 
-class Part(NamedTuple):
-    """Of one model: its key in the cache, but for its end, which is the name of the prediction or just its hash."""
+class CacheKeyPart(NamedTuple):
+    """Cache key of one model's prediction, without its end."""
 
     model: str
-    front: bytes
-    own: bool
-    """Whether it ends in the whole name: the application shares no predictions."""
+    prefix: bytes
+    private: bool
+    """True if the key ends with the whole prediction id, because the application shares no predictions. Otherwise it
+    ends with the id's input hash."""
 
 
-class Plan(NamedTuple):
-    """What many answers have in common, kept once."""
+class LogTemplate(NamedTuple):
+    """Content that many answers have in common; equal templates are stored once."""
 
     application: str
     models: tuple[str, ...]
-    parts: tuple[Part, ...]
+    key_parts: tuple[CacheKeyPart, ...]
 
 
-class Remembered(msgspec.Struct, gc=False):
-    """One answer. Nothing in it is tracked by the garbage collector but `item`, which goes when it has been learned."""
+class LoggedPrediction(msgspec.Struct, gc=False):
+    """One answer. The garbage collector tracks no part of it except `pending_item`, which is set only for a while."""
 
-    plan: Plan
+    template: LogTemplate
     probability: float
     context: str
-    item: Any = None
-    """The feedback on it that is on its way."""
-    counted: bool = False
-    """Whether it has had its feedback."""
+    pending_item: Any = None
+    """Feedback item on this answer that is not saved yet."""
+    has_feedback: bool = False
+    """True once feedback on this answer has been saved."""
 
 
-class Table:
-    """At most `limit` answers, by name. 100,000 take about 23 MB with their contexts."""
+class PredictionLog:
+    """Last `limit` answers by prediction id. 100,000 of them take about 23 MB with their contexts."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._answers: dict[bytes, Remembered] = {}
-        self._names: list[bytes] = []
+        self._answers: dict[bytes, LoggedPrediction] = {}
+        self._ids: list[bytes] = []
+        """Ring of the logged ids; `_next` is the oldest once the log is full."""
         self._next = 0
-        self._plans: dict[Plan, Plan] = {}
+        self._templates: dict[LogTemplate, LogTemplate] = {}
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def get(self, prediction: bytes) -> Remembered | None:
+    def get(self, prediction: bytes) -> LoggedPrediction | None:
         return self._answers.get(prediction)
 
-    def put(
+    def add(
         self, prediction: bytes, application: str, context: str, selection: Selection, cache_keys: Mapping[str, bytes]
-    ) -> Remembered:
-        """Remember an answer, forgetting the oldest."""
+    ) -> LoggedPrediction:
+        """Log an answer under its prediction id, dropping the oldest. Return the entry, or the one already there."""
         if prediction in self._answers:
             return self._answers[prediction]
-        known = Remembered(self._plan(prediction, application, selection, cache_keys), selection.probability, context)
-        if len(self._names) < self._limit:
-            self._names.append(prediction)
+        template = self._template(prediction, application, selection, cache_keys)
+        logged = LoggedPrediction(template, selection.probability, context)
+        if len(self._ids) < self._limit:
+            self._ids.append(prediction)
         else:
-            self._answers.pop(self._names[self._next])
-            self._names[self._next] = prediction
+            self._answers.pop(self._ids[self._next])
+            self._ids[self._next] = prediction
             self._next = (self._next + 1) % self._limit
-        self._answers[prediction] = known
-        return known
+        self._answers[prediction] = logged
+        return logged
 
-    def _plan(self, prediction: bytes, application: str, selection: Selection, cache_keys: Mapping[str, bytes]) -> Plan:
-        suffix = prediction[HEAD_BYTES:]
+    def _template(
+        self, prediction: bytes, application: str, selection: Selection, cache_keys: Mapping[str, bytes]
+    ) -> LogTemplate:
+        input_hash = prediction[HEAD_BYTES:]
         parts = []
         for model, key in cache_keys.items():
-            own = key.endswith(prediction)
-            front = key[: -len(prediction)] if own else key.removesuffix(suffix)
-            parts.append(Part(model, front, own))
-        plan = Plan(application, selection.models, tuple(parts))
-        if len(self._plans) >= PLANS:
-            self._plans.clear()
-        return self._plans.setdefault(plan, plan)
+            private = key.endswith(prediction)
+            prefix = key[: -len(prediction)] if private else key.removesuffix(input_hash)
+            parts.append(CacheKeyPart(model, prefix, private))
+        template = LogTemplate(application, selection.models, tuple(parts))
+        if len(self._templates) >= TEMPLATES:
+            self._templates.clear()
+        return self._templates.setdefault(template, template)
 
     def check(self) -> None:
-        assert len(self._answers) == len(self._names) <= self._limit
-        assert all(name in self._answers for name in self._names)
+        assert len(self._answers) == len(self._ids) <= self._limit
+        assert all(prediction in self._answers for prediction in self._ids)

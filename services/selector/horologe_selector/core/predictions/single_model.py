@@ -1,4 +1,4 @@
-"""Queries for one model: each has a prediction of its own, and is answered with that, whatever it is."""
+"""Queries for one model. Each is answered with its prediction, or with the status of its failure."""
 
 from __future__ import annotations
 
@@ -7,77 +7,77 @@ from typing import TYPE_CHECKING
 from horologe_common.core.protocol import Out
 from horologe_common.wire import Answer, Release
 from horologe_selector.core.predictions.cache import prediction_key
-from horologe_selector.core.predictions.flight import OK, Waiter
+from horologe_selector.core.predictions.inflight import OK, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_common.wire import Query
-    from horologe_selector.core.catalogue import Catalogue
-    from horologe_selector.core.predictions.flight import Landing
-    from horologe_selector.core.predictions.inflight import Flights
+    from horologe_selector.core.announced_models import AnnouncedModels
+    from horologe_selector.core.predictions.inflight import InflightPredictions, PredictionResult
 
 
-class PlainQueries:
-    """Law: every query taken is answered once, unless its frontend withdraws it."""
+class SingleModelQueries:
+    """Open queries for one model. Invariant: each query gets exactly one Answer, unless its holder cancels it."""
 
-    def __init__(self, flights: Flights, catalogue: Catalogue, post: Callable[[Out], None]) -> None:
-        self._flights = flights
-        self._catalogue = catalogue
+    def __init__(self, inflight: InflightPredictions, models: AnnouncedModels, post: Callable[[Out], None]) -> None:
+        self._inflight = inflight
+        self._models = models
         self._post = post
         self._waiters: dict[tuple[str, int], Waiter] = {}
 
-    def ask(self, now_ns: int, frontend: str, query: Query) -> None:
-        """Take a query; its answer may be out at once."""
-        waiter = Waiter(frontend, query, now_ns, now_ns + query.budget_ns)
-        spec = self._catalogue.known.get(query.model)
+    def on_query(self, now_ns: int, holder: str, query: Query) -> None:
+        """Answer the query from the cache, or wait for its prediction."""
+        waiter = Waiter(holder, query, now_ns, now_ns + query.budget_ns)
+        spec = self._models.versions.get(query.model)
         cache_key = prediction_key(spec, query.input_hash) if query.input_hash and spec is not None else b""
-        landing = self._flights.ask(now_ns, waiter, spec, query.model, cache_key)
-        if landing is None:
-            self._waiters[frontend, query.id] = waiter
+        result = self._inflight.request_prediction(now_ns, waiter, spec, query.model, cache_key)
+        if result is None:
+            self._waiters[holder, query.id] = waiter
         else:
-            self._answer(now_ns, waiter, landing)
+            self._answer(now_ns, waiter, result)
 
-    def landed(self, now_ns: int, waiter: Waiter, landing: Landing) -> None:
-        """Its prediction, or that there will be none."""
-        del self._waiters[waiter.frontend, waiter.query.id]
-        self._answer(now_ns, waiter, landing)
+    def on_result(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
+        """Answer the query with its prediction or failure."""
+        del self._waiters[waiter.holder, waiter.query.id]
+        self._answer(now_ns, waiter, result)
 
-    def _answer(self, now_ns: int, waiter: Waiter, landing: Landing) -> None:
+    def _answer(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
         query = waiter.query
         name, _, version = query.model.partition("/")
-        queue_ns = max(0, now_ns - waiter.arrival_ns - landing.exec_ns) if landing.status == OK and waiter.flight else 0
+        computed = result.status == OK and waiter.inflight_id
+        queue_ns = max(0, now_ns - waiter.arrival_ns - result.exec_ns) if computed else 0
         self._post(
             Out(
-                waiter.frontend,
+                waiter.holder,
                 Answer(
                     query.id,
-                    landing.status,
-                    landing.outputs,
-                    landing.reason,
-                    landing.retry_after_ns,
+                    result.status,
+                    result.outputs,
+                    result.reason,
+                    result.retry_after_ns,
                     name,
                     version,
                     queue_ns,
-                    landing.exec_ns,
-                    landing.batch_size,
-                    landing.cached,
+                    result.exec_ns,
+                    result.batch_size,
+                    result.cached,
                 ),
-                landing.buffers,
+                result.buffers,
             )
         )
 
-    def abandon(self, now_ns: int, frontend: str, query_id: int) -> None:
-        """The frontend does not wait any more."""
-        if waiter := self._waiters.pop((frontend, query_id), None):
-            self._flights.leave(now_ns, waiter)
-        self._post(Out(frontend, Release((query_id,))))
+    def cancel_query(self, now_ns: int, holder: str, query_id: int) -> None:
+        """Drop a query without an answer, and release its inputs."""
+        if waiter := self._waiters.pop((holder, query_id), None):
+            self._inflight.remove_waiter(now_ns, waiter)
+        self._post(Out(holder, Release((query_id,))))
 
-    def gone(self, now_ns: int, frontend: str) -> None:
-        """Those that came last first: see `Ensembles.gone`."""
-        for address, query_id in [key for key in reversed(self._waiters) if key[0] == frontend]:
-            self.abandon(now_ns, address, query_id)
+    def cancel_holder(self, now_ns: int, holder: str) -> None:
+        """Drop all queries of a lost holder, the newest first (see `ApplicationQueries.cancel_holder`)."""
+        for address, query_id in [key for key in reversed(self._waiters) if key[0] == holder]:
+            self.cancel_query(now_ns, address, query_id)
 
     def check(self) -> None:
-        waiters = [waiter for waiter in self._flights.waiters() if not waiter.ensemble]
-        assert sorted(self._waiters) == sorted((waiter.frontend, waiter.query.id) for waiter in waiters)
+        waiters = [waiter for waiter in self._inflight.waiters() if not waiter.application_query]
+        assert sorted(self._waiters) == sorted((waiter.holder, waiter.query.id) for waiter in waiters)

@@ -1,4 +1,4 @@
-"""Tensors to values and back: what a model of an application predicts for each row, and what is answered."""
+"""Conversion of output tensors to one value per row, and of an application's values to output tensors."""
 
 from __future__ import annotations
 
@@ -19,41 +19,43 @@ if TYPE_CHECKING:
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import Tensor
-    from horologe_selector.policy import Guess
+    from horologe_selector.policy import CombinedPrediction
 
 
-def values_of(application: Application, outputs: Sequence[Tensor], buffers: Sequence[Buffer]) -> tuple[float, ...]:
-    """The prediction for each row, from the application's output of a model, or the model's first.
+def extract_values(application: Application, outputs: Sequence[Tensor], buffers: Sequence[Buffer]) -> tuple[float, ...]:
+    """Return a model's prediction for each row, from the output that the application names or the first one.
 
-    Classes: the label, of whole numbers [rows] or [rows, 1]; the place of the largest, of scores [rows, classes].
-    Regression: the number, of any numbers [rows] or [rows, 1]. Raises `InvalidInput` for everything else, and where
-    scores or numbers are not numbers.
+    Task `classes`: whole numbers [rows] or [rows, 1] are labels; of scores [rows, classes] the index of the largest is
+    the label. Task `regression`: any numbers [rows] or [rows, 1]. Raises `InvalidInput` for other outputs, for
+    scores that are NaN, and for numbers that are not finite.
     """
-    at = _place(application.output, outputs)
-    tensor = outputs[at]
+    index = _output_index(application.output, outputs)
+    tensor = outputs[index]
     if tensor.datatype == "BYTES":
-        raise _unfit(tensor, "numbers")
-    array = decode_array(tensor, buffers[at])
+        raise _unusable(tensor, "numbers")
+    array = decode_array(tensor, buffers[index])
     if application.task == "regression":
         return _numbers(tensor, array)
     return _labels(tensor, array)
 
 
-def tensors_of(
-    application: Application, guesses: Sequence[Guess], defaulted: Sequence[bool]
+def build_tensors(
+    application: Application, combined: Sequence[CombinedPrediction], defaulted: Sequence[bool]
 ) -> tuple[tuple[Tensor, ...], list[bytes]]:
-    """The answer of an application: `prediction` (INT64, of regression FP64), `confidence` (FP32), `defaulted` (BOOL),
-    each [rows]."""
-    values, confidences = [guess.value for guess in guesses], [guess.confidence for guess in guesses]
+    """Return an application's output tensors, each [rows], and their bytes.
+
+    They are `prediction` (INT64, or FP64 for regression), `confidence` (FP32) and `defaulted` (BOOL).
+    """
+    values, confidences = [row.value for row in combined], [row.confidence for row in combined]
     return answer_tensors(application, values, confidences, defaulted)
 
 
-def _place(output: str, outputs: Sequence[Tensor]) -> int:
+def _output_index(output: str, outputs: Sequence[Tensor]) -> int:
     if not output and outputs:
         return 0
-    for at, tensor in enumerate(outputs):
+    for index, tensor in enumerate(outputs):
         if tensor.name == output:
-            return at
+            return index
     raise InvalidInput(f"output: got {[tensor.name for tensor in outputs]}, wanted {output or 'one'!r} among them")
 
 
@@ -68,17 +70,17 @@ def _labels(tensor: Tensor, array: NDArray[np.generic]) -> tuple[float, ...]:
         if any(abs(label) > EXACT for label in labels):
             raise InvalidInput(f"output {tensor.name!r}: got labels beyond {EXACT}, wanted smaller ones")
         return tuple(map(float, labels))
-    raise _unfit(tensor, "scores [rows, classes], or whole numbers [rows] or [rows, 1]")
+    raise _unusable(tensor, "scores [rows, classes], or whole numbers [rows] or [rows, 1]")
 
 
 def _numbers(tensor: Tensor, array: NDArray[np.generic]) -> tuple[float, ...]:
     if array.ndim != 1 and (array.ndim != 2 or array.shape[1] != 1):
-        raise _unfit(tensor, "numbers [rows] or [rows, 1]")
+        raise _unusable(tensor, "numbers [rows] or [rows, 1]")
     numbers = array.ravel()
     if not np.isfinite(numbers).all():
-        raise InvalidInput(f"output {tensor.name!r}: got what is not a finite number")
+        raise InvalidInput(f"output {tensor.name!r}: got a number that is not finite, wanted finite numbers")
     return tuple(map(float, numbers.tolist()))
 
 
-def _unfit(tensor: Tensor, wanted: str) -> InvalidInput:
+def _unusable(tensor: Tensor, wanted: str) -> InvalidInput:
     return InvalidInput(f"output {tensor.name!r}: got {tensor.datatype} {list(tensor.shape)}, wanted {wanted}")

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class CudaBacking:
-    """Pages on device number `device`, in its primary context, which is the one that PyTorch uses.
+    """Source of pages on device number `device`, in its primary context, which PyTorch uses too.
 
-    Raises OSError where the device cannot map memory, or pages of `page_bytes` do not fit its granularity.
+    Raises OSError if the device cannot map memory, or `page_bytes` does not fit its granularity.
     """
 
     def __init__(self, driver: Driver, device: int, page_bytes: int) -> None:
@@ -54,7 +54,7 @@ class CudaBacking:
         if page_bytes % granularity.value:
             raise OSError(f"pages: got {page_bytes} bytes, wanted a multiple of {granularity.value} on cuda:{device}")
 
-    def make(self) -> int:
+    def create_page(self) -> int:
         page = HANDLE()
         self._context.enter()
         try:
@@ -65,34 +65,34 @@ class CudaBacking:
             raise
         return page.value
 
-    def destroy(self, page: int) -> None:
+    def destroy_page(self, page: int) -> None:
         self._context.enter()
         self._driver("cuMemRelease", page)
 
-    def reserve(self, pages: int) -> int:
+    def reserve_addresses(self, pages: int) -> int:
         address = DEVICE_POINTER()
         self._context.enter()
         self._driver("cuMemAddressReserve", ctypes.byref(address), pages * self.page_bytes, 0, 0, 0)
         return address.value
 
-    def release(self, address: int, pages: int) -> None:
+    def release_addresses(self, address: int, pages: int) -> None:
         self._context.enter()
         self._driver("cuMemAddressFree", address, pages * self.page_bytes)
 
-    def map(self, address: int, pages: Sequence[int]) -> None:
+    def map_pages(self, address: int, pages: Sequence[int]) -> None:
         self._context.enter()
-        done = 0
+        mapped = 0
         try:
             for page in pages:
-                self._driver("cuMemMap", address + done * self.page_bytes, self.page_bytes, 0, page, 0)
-                done += 1
-            size = done * self.page_bytes
+                self._driver("cuMemMap", address + mapped * self.page_bytes, self.page_bytes, 0, page, 0)
+                mapped += 1
+            size = mapped * self.page_bytes
             self._driver("cuMemSetAccess", address, size, ctypes.byref(self._access), 1)
         except CudaError:
-            if done:
-                self._driver("cuMemUnmap", address, done * self.page_bytes)
+            if mapped:
+                self._driver("cuMemUnmap", address, mapped * self.page_bytes)
             raise
 
-    def unmap(self, address: int, pages: int) -> None:
+    def unmap_pages(self, address: int, pages: int) -> None:
         self._context.enter()
         self._driver("cuMemUnmap", address, pages * self.page_bytes)

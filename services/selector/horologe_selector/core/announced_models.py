@@ -1,4 +1,4 @@
-"""The models as the controller last announced them, found by what applications call them."""
+"""Models as the controller last announced them."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     from horologe_common.wire import ModelState
 
 
-class Catalogue:
-    """`known` holds every version under its key, whatever its state."""
+class AnnouncedModels:
+    """Model versions by key `name/version`, and the ready ones also by name; `versions` holds them in any state."""
 
     def __init__(self) -> None:
-        self.known: dict[str, ModelSpec] = {}
+        self.versions: dict[str, ModelSpec] = {}
         self._newest: dict[str, ModelSpec] = {}
         self._ready: dict[str, ModelSpec] = {}
 
     def replace(self, models: Sequence[ModelState]) -> None:
-        """Take over an announcement, which is always complete."""
-        self.known = {state.spec.key: state.spec for state in models}
+        """Replace all models by those of an announcement, which is always complete."""
+        self.versions = {state.spec.key: state.spec for state in models}
         ready = [state.spec for state in models if state.state == "READY"]
         self._ready = {spec.key: spec for spec in ready}
         self._newest = {spec.name: spec for spec in sorted(ready, key=lambda spec: natural_sort_key(spec.version))}
 
-    def find(self, model: str) -> ModelSpec | None:
-        """`name/version`, or of a `name` the newest version; None unless it is READY."""
+    def find_ready(self, model: str) -> ModelSpec | None:
+        """Return the ready model `name/version`, or the newest ready version of `name`; None if there is none."""
         return self._ready.get(model) or self._newest.get(model)
 
     def check_output(self, application: Application) -> None:
-        """Raise `InvalidInput` where a model that is READY has no such output: it would be missing each time."""
+        """Raise `InvalidInput` if a ready model lacks the application's output; it would be missing every time."""
         for model in (*application.models, *application.shadows):
-            spec = self.find(model)
+            spec = self.find_ready(model)
             names = [] if spec is None else [output.name for output in spec.outputs]
             if names and application.output and application.output not in names:
                 raise InvalidInput(

@@ -1,0 +1,119 @@
+"""Contexts in memory, evicted by last use (LRU), and reads of contexts whose state must come from the store."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING
+
+from horologe_selector.core.contexts.context import FAMILIES, Context, context_family
+from horologe_selector.store import ReadRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+
+    from horologe_selector.core.applications.active_application import ActiveApplication
+
+EVICTION_SCAN = 8
+"""Contexts examined per eviction. If all of them are being read or saved, the cache exceeds its limit for a while."""
+
+
+class ContextLru:
+    """Contexts by key, the least recently used first; at most `limit` except while some are being read or saved."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._contexts: OrderedDict[str, Context] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def __iter__(self) -> Iterator[Context]:
+        return iter(self._contexts.values())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._contexts
+
+    def peek(self, key: str) -> Context | None:
+        """Return the context without counting this as a use."""
+        return self._contexts.get(key)
+
+    def touch(self, active: ActiveApplication, name: str) -> Context:
+        """Return the context of this name, creating it if needed, and mark it as the most recently used."""
+        key = f"{FAMILIES}{active.application.name}\n{name}"  # `context_key` inlined: one call less per observation
+        context = self._contexts.get(key)
+        if context is None:
+            self._evict()
+            context = self._contexts[key] = Context(key, active)
+            return context
+        self._contexts.move_to_end(key)
+        if context.active is not active:
+            context.change_application(active)
+        return context
+
+    def shrink(self) -> None:
+        """Evict contexts beyond the limit, as far as they are not being read or saved."""
+        if len(self._contexts) > self._limit:
+            self._evict()
+
+    def count_contexts(self, application: str) -> int:
+        family = context_family(application) + "\n"
+        return sum(key.startswith(family) for key in self._contexts)
+
+    def pop_application(self, application: str) -> list[Context]:
+        """Remove and return the contexts of an application."""
+        family = context_family(application) + "\n"
+        return [self._contexts.pop(key) for key in [key for key in self._contexts if key.startswith(family)]]
+
+    def _evict(self) -> None:
+        """Make room for one context."""
+        contexts, scans = self._contexts, EVICTION_SCAN
+        while len(contexts) >= self._limit and scans:
+            key = next(iter(contexts))
+            if contexts[key].is_busy:
+                contexts.move_to_end(key)
+                scans -= 1
+            else:
+                del contexts[key]
+
+
+class PendingReads:
+    """Contexts to be read from the store. Invariant: each context has a state after its deadline at the latest."""
+
+    def __init__(self) -> None:
+        self._unsent: list[str] = []
+        self._without_state: deque[tuple[int, Context]] = deque()
+
+    @property
+    def has_unsent(self) -> bool:
+        """True if a read was not sent to the store yet."""
+        return bool(self._unsent)
+
+    def add_read(self, context: Context, deadline_ns: int) -> None:
+        """Read a context's record. `deadline_ns` must not be earlier than that of the previous read."""
+        context.reading = True
+        self._unsent.append(context.key)
+        if context.state is None:
+            self._without_state.append((deadline_ns, context))
+
+    def pop_overdue(self, now_ns: int) -> Iterator[Context]:
+        """Remove and yield the contexts that have no state at their deadline."""
+        while self._without_state:
+            deadline_ns, context = self._without_state[0]
+            waiting = context.reading and context.state is None
+            if waiting and now_ns < deadline_ns:
+                return
+            self._without_state.popleft()
+            if waiting:
+                yield context
+
+    def pop_messages(self) -> list[ReadRecords]:
+        """Return the reads to send to the store."""
+        unsent, self._unsent = self._unsent, []
+        return [ReadRecords(tuple(unsent))] if unsent else []
+
+    def next_ns(self) -> int | None:
+        return self._without_state[0][0] if self._without_state else None
+
+    def retain_keys(self, keys: Container[str]) -> None:
+        """Drop unsent reads of all keys that are not in `keys`."""
+        self._unsent = [key for key in self._unsent if key in keys]
