@@ -1,4 +1,4 @@
-"""Clipper's Fig. 8 (section 5.2): policies against single models, the best of which fails for a while."""
+"""Clipper's Fig. 8 (section 5.2): selection policies against single models, the best of which fails for a while."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_experiments.clipper.classifiers import CLASSES, LEARNERS, load, part
-from horologe_experiments.clipper.online import Requests, serve
+from horologe_experiments.clipper.classifiers import CLASSES, LEARNERS, crop_rows, load_digits
+from horologe_experiments.clipper.online import Requests, serve_online
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 
 if TYPE_CHECKING:
@@ -20,22 +20,26 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
     Errors = dict[str, NDArray[np.float64]]
-    """By model or policy: [seeds, requests], 1 where it was wrong."""
+    """Model or policy -> [seeds, requests], 1 for a wrong answer."""
 
 POINTS = 100
-"""Of a curve."""
+"""Points of a curve."""
 PAPERS = ("exp3", "exp4")
 """The policies of the paper's figure."""
 
 
-class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model: its learner and the part of the image that it sees."""
+
     name: str
     learner: str
     rows: tuple[int, int]
-    """Of the image's pixels: from, to."""
+    """Rows of pixels: from, to (exclusive)."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of bandits."""
+
     description: str
     seeds: int
     requests: int
@@ -44,22 +48,25 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     training: int
     policies: tuple[str, ...]
     settings: dict[str, dict[str, float]]
-    """By policy, where they are not the defaults."""
-    models: tuple[Model, ...]
+    """Settings by policy; the others have their defaults."""
+    models: tuple[ModelChoice, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Return the names of the models."""
         return tuple(model.name for model in self.models)
 
 
 class Bandits:
+    """Errors of policies and of single models."""
+
     name = "bandits"
     title = "Policies that learn from feedback, while the best model fails"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
         scene = load_scene(self.name, Scene, quick, changes)
-        whole = scene.seeds * len(scene.policies)
+        steps = scene.seeds * len(scene.policies)
         solo: list[NDArray[np.float64]] = []
         errors: dict[str, list[NDArray[np.float64]]] = {name: [] for name in (*scene.names, *scene.policies)}
         for number in range(scene.seeds):
@@ -68,20 +75,22 @@ class Bandits:
             for model, wrong in zip(scene.names, requests.wrong.T, strict=True):
                 errors[model].append(wrong.astype(float))
             for at, policy in enumerate(scene.policies):
-                progress((number * len(scene.policies) + at) / whole, f"seed {number + 1}, {policy}")
-                answers = serve(requests, policy, seed * scene.seeds + number, settings=scene.settings.get(policy))
+                progress((number * len(scene.policies) + at) / steps, f"seed {number + 1}, {policy}")
+                answers = serve_online(
+                    requests, policy, seed * scene.seeds + number, settings=scene.settings.get(policy)
+                )
                 errors[policy].append(answers.wrong.astype(float))
-        found = {name: np.stack(runs) for name, runs in errors.items()}
-        rows = _rows(scene, found, np.mean(solo, axis=0))
+        stacked = {name: np.stack(runs) for name, runs in errors.items()}
+        rows = _rows(scene, stacked, np.mean(solo, axis=0))
         facts = {
-            "models": "learned anew for each seed; requests are images that were held out, drawn with replacement",
+            "models": "trained for each seed; requests are held-out images, drawn with replacement",
             "failure": f"the best model answers at random from request {scene.fails_at:,} to {scene.recovers_at:,}",
-            "seeds_below": "seeds in which the policy has erred less often, in the end, than every single model",
+            "seeds_below": "seeds in which the policy makes fewer errors than every single model",
         }
-        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, found), _series(found))
+        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, stacked), _series(stacked))
 
     def draw(self, findings: Findings) -> Figure:
-        """Cumulative error against requests, mean of the seeds."""
+        """Draw the cumulative error against requests, averaged over the seeds."""
         from horologe_experiments.harness.plots import make_figure
 
         figure, (left, right) = make_figure(1, 2)
@@ -100,20 +109,20 @@ class Bandits:
 
 
 def _requests(scene: Scene, seed: list[int]) -> tuple[Requests, NDArray[np.float64]]:
-    """Predictions for each request, and the error of each model while none fails."""
-    chance = np.random.default_rng(seed)
-    images, labels = load()
-    order = chance.permutation(len(images))
+    """Return the predictions for each request, and the error of each model without a failure."""
+    rng = np.random.default_rng(seed)
+    images, labels = load_digits()
+    order = rng.permutation(len(images))
     training, held_out = order[: scene.training], order[scene.training :]
-    known = []
+    predictions = []
     for model in scene.models:
-        seen = part(images, *model.rows)
-        known.append(LEARNERS[model.learner](seen[training], labels[training])(seen[held_out]))
-    drawn = chance.integers(0, len(held_out), scene.requests)
-    requests = Requests(scene.names, np.stack(known, axis=1)[drawn], labels[held_out][drawn])
+        cropped = crop_rows(images, *model.rows)
+        predictions.append(LEARNERS[model.learner](cropped[training], labels[training])(cropped[held_out]))
+    drawn = rng.integers(0, len(held_out), scene.requests)
+    requests = Requests(scene.names, np.stack(predictions, axis=1)[drawn], labels[held_out][drawn])
     alone = requests.wrong.mean(axis=0)
     failing = slice(scene.fails_at, scene.recovers_at)
-    at_random = chance.integers(0, CLASSES, scene.requests)
+    at_random = rng.integers(0, CLASSES, scene.requests)
     requests.predictions[failing, alone.argmin()] = at_random[failing]
     return requests, alone
 
@@ -132,14 +141,14 @@ def _rows(scene: Scene, errors: Errors, solo: NDArray[np.float64]) -> list[dict[
         row: dict[str, Any] = {"name": name, "kind": "model" if single else "policy"}
         row |= {"solo": round(float(solo[scene.names.index(name)]), 4) if single else None}
         row |= {"error": round(float(ends.mean()), 4), "worst_seed": round(float(ends.max()), 4)}
-        row |= {phase: round(float(wrong[:, one].mean()), 4) for phase, one in phases.items()}
+        row |= {phase: round(float(wrong[:, part].mean()), 4) for phase, part in phases.items()}
         row |= {"seeds_below": None if single else int((ends < best).sum())}
         rows.append(row)
     return rows
 
 
 def _best_single(scene: Scene, errors: Errors) -> NDArray[np.float64]:
-    """By seed, the least of the single models' errors in the end."""
+    """Return the smallest error of a single model, by seed."""
     ends = np.stack([errors[name].mean(axis=1) for name in scene.names])
     return np.asarray(ends.min(axis=0))
 

@@ -1,6 +1,6 @@
-"""Fig. 9 of Clipper (section 5.2.2): ensembles with a straggler, answered in time, or when all predictions are there.
+"""Clipper's Fig. 9 (section 5.2.2): ensembles with a straggler, answered at the deadline or after all predictions.
 
-All sides are the real services. Who blocks has an SLO that nothing exceeds.
+All sides run the cores of the services. The blocking side has an SLO that no request exceeds.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ LOSS_POINTS = 2.0
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of stragglers."""
+
     description: str
     sizes: tuple[int, ...]
     slo_ns: int
     blocking_slo_ns: int
     schedulers: tuple[str, ...]
-    """The first is the one with bars, and the one that blocks."""
+    """Schedulers of the sides. The first one has the bars, and also runs the blocking side."""
     rate: float
     duration_ns: int
     warmup_ns: int
@@ -48,18 +50,20 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     straggler: Noise
 
 
-class Side(msgspec.Struct, frozen=True):
-    """One run. Latencies in ms."""
+class SideRun(msgspec.Struct, frozen=True):
+    """The result of one run."""
 
     sent: int
     in_time: int
     strays: int
     took_ms: tuple[float, float, float]
-    """Mean, P99, P99.9."""
-    made_of: ApplicationSummary
+    """Latency in milliseconds: mean, P99, P99.9."""
+    summary: ApplicationSummary
 
 
 class Stragglers:
+    """Latency, missing predictions and accuracy by size of the ensemble."""
+
     name = "stragglers"
     title = "Clipper Fig. 9: ensembles with a straggler"
 
@@ -69,24 +73,24 @@ class Stragglers:
         rows: list[dict[str, Any]] = []
         for at, size in enumerate(scene.sizes):
             progress(at / len(scene.sizes), f"{size} models")
-            blocking = _play(scene, size, scene.schedulers[0], scene.blocking_slo_ns, seed)
+            blocking = _simulate(scene, size, scene.schedulers[0], scene.blocking_slo_ns, seed)
             rows.append(_row(size, BLOCKING, blocking, blocking))
             for scheduler in scene.schedulers:
-                ours = _play(scene, size, scheduler, scene.slo_ns, seed)
+                ours = _simulate(scene, size, scheduler, scene.slo_ns, seed)
                 rows.append(_row(size, scheduler, ours, blocking))
         facts = {
-            "models": f"a device each, {scene.exec_ms[1]:g} ms an EXEC of one, {scene.accuracy:.0%} right alone, on "
-            f"{scene.alike:.0%} of inputs all together; exp4 without feedback: all weigh the same",
-            "noise": f"{_told(scene.noise)}; of the straggler {_told(scene.straggler)}",
-            "load": f"{scene.rate:g} queries a second, each for all models, {scene.duration_ns / 1e9:g} s",
-            "sides": f"an SLO of {scene.slo_ns / 1e6:g} ms and a scheduler; blocking: the first of them with an SLO of "
+            "models": f"a device each, {scene.exec_ms[1]:g} ms per EXEC of one row, {scene.accuracy:.0%} right alone, "
+            f"on {scene.alike:.0%} of the inputs right or wrong together; exp4 without feedback: equal weights",
+            "noise": f"{_describe_noise(scene.noise)}; of the straggler {_describe_noise(scene.straggler)}",
+            "load": f"{scene.rate:g} queries a second, each to all models, {scene.duration_ns / 1e9:g} s",
+            "sides": f"an SLO of {scene.slo_ns / 1e6:g} ms and a scheduler; blocking: the first one with an SLO of "
             f"{scene.blocking_slo_ns / 1e6:g} ms",
-            "missing": "share of the models asked that were refused or not there in time; at P99, of a query in 100",
+            "missing": "share of the models of a query without an answer in time; missing_p99 is its 99th percentile",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, rows))
 
     def draw(self, findings: Findings) -> Figure:
-        """Latency, missing predictions and accuracy against the size, as the figure's panels."""
+        """Draw latency, missing predictions and accuracy against the size, as in the paper."""
         from horologe_experiments.harness.plots import make_figure
 
         figure, (latency, missing, accuracy) = make_figure(1, 3)
@@ -100,15 +104,19 @@ class Stragglers:
                 label = side + (", p99" if line == "--" else ", mean")
                 missing.plot(sizes, [100 * row[field] for row in rows], colour + line, marker="o", label=label)
             accuracy.plot(sizes, [100 * row["accuracy"] for row in rows], colour, marker="o", label=side)
-        for axes, told in ((latency, "latency (ms)"), (missing, "predictions missing (%)"), (accuracy, "accuracy (%)")):
-            axes.set(xlabel="models", ylabel=told)
+        for axes, label in (
+            (latency, "latency (ms)"),
+            (missing, "predictions missing (%)"),
+            (accuracy, "accuracy (%)"),
+        ):
+            axes.set(xlabel="models", ylabel=label)
             axes.legend(fontsize=7)
         latency.set(yscale="log")
         return figure
 
 
-def _play(scene: Scene, size: int, scheduler: str, slo_ns: int, seed: int) -> Side:
-    """One run to its end."""
+def _simulate(scene: Scene, size: int, scheduler: str, slo_ns: int, seed: int) -> SideRun:
+    """Simulate one run to its end."""
     models = tuple(
         ModelEntry(
             f"model-{number}",
@@ -123,7 +131,7 @@ def _play(scene: Scene, size: int, scheduler: str, slo_ns: int, seed: int) -> Si
     application = Application(
         NAME, tuple(model.name for model in models), slo_ns / 1e6, default=scene.default, cache=False
     )
-    house = SimulatedCluster(
+    cluster = SimulatedCluster(
         Scenario(
             models,
             (LoadPhase("poisson", rate=scene.rate, application=NAME),),
@@ -136,31 +144,31 @@ def _play(scene: Scene, size: int, scheduler: str, slo_ns: int, seed: int) -> Si
             controller=ControllerSettings(scheduler=scheduler),
         )
     )
-    house.run()
-    house.world.check()
-    line, report = house.tally.counts[NAME], house.report()
+    cluster.run()
+    cluster.world.check()
+    line, report = cluster.tally.counts[NAME], cluster.report()
     took_ms = np.asarray(line.latencies_ns) / 1e6
     p99_ms, p999_ms = map(float, np.quantile(took_ms, (0.99, 0.999), method="inverted_cdf"))
-    return Side(
+    return SideRun(
         line.sent, len(took_ms), report.strays, (float(took_ms.mean()), p99_ms, p999_ms), report.applications[NAME]
     )
 
 
-def _row(size: int, name: str, side: Side, blocking: Side) -> dict[str, Any]:
-    one, all_there = side.made_of, blocking.made_of
-    accuracy, most = one.accuracy or 0.0, all_there.accuracy or 0.0
+def _row(size: int, name: str, side: SideRun, blocking: SideRun) -> dict[str, Any]:
+    summary = side.summary
+    accuracy, blocking_accuracy = summary.accuracy or 0.0, blocking.summary.accuracy or 0.0
     return {
         "models": size,
         "side": name,
         "queries": side.sent,
         "unlike_once": side.sent - side.in_time + side.strays,
         **{key: round(took, 2) for key, took in zip(("mean_ms", "p99_ms", "p99.9_ms"), side.took_ms, strict=True)},
-        "missing": one.missing_mean,
-        "missing_p99": one.missing_p99,
-        "incomplete": one.incomplete,
-        "defaulted": one.defaulted,
+        "missing": summary.missing_mean,
+        "missing_p99": summary.missing_p99,
+        "incomplete": summary.incomplete,
+        "defaulted": summary.defaulted,
         "accuracy": accuracy,
-        "points_lost": round(100 * (most - accuracy), 2),
+        "points_lost": round(100 * (blocking_accuracy - accuracy), 2),
     }
 
 
@@ -174,5 +182,5 @@ def _bars(scene: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
     ]
 
 
-def _told(noise: Noise) -> str:
+def _describe_noise(noise: Noise) -> str:
     return f"{noise.tail_share:.1%} of EXECs take {noise.tail_ns / 1e6:g} ms longer on average"
