@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.recording.recorder import Handled, Segment, Ticked, read_segments, seen
+from horologe_common.recording.recorder import Handled, Segment, Ticked, read_segments, summarize
 from horologe_common.recording.snapshot import fill_tensors, restore, strip_tensors
 from horologe_common.recording.tensor_summary import expand_summaries
 from horologe_selector.core.applications.losses import LOSSES
@@ -147,8 +147,8 @@ class _SegmentReplay:
 
     def _buffers(self, entry: Handled) -> Sequence[Buffer]:
         if self.records_predictions:
-            return expand_summaries(entry.message, entry.outlines)
-        return [bytes(size) for size in entry.outlines if isinstance(size, int)]
+            return expand_summaries(entry.message, entry.summaries)
+        return [bytes(size) for size in entry.summaries if isinstance(size, int)]
 
     def _tick(self, entry: Ticked) -> None:
         self.core.tick(entry.now_ns)
@@ -173,7 +173,7 @@ class _SegmentReplay:
             _comparable(
                 out.to,
                 strip_tensors(out.message),
-                seen(self.core, out.message, out.buffers) if self.records_predictions else (),
+                summarize(self.core, out.message, out.buffers) if self.records_predictions else (),
             )
             for out in outs
         ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Result
 from horologe_controller.core.controller import Controller
-from horologe_controller.core.metrics import side_of
+from horologe_controller.core.metrics import error_side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,7 @@ class ActionErrors:
                 ("prediction", message.end_ns - message.begin_ns - action.expected_ns),
                 ("completion", end_ns - action.promised_ns),
             ):
-                self._add_error(action.kind, error, side_of(error_ns), abs(error_ns))
+                self._add_error(action.kind, error, error_side(error_ns), abs(error_ns))
 
     def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Store the predictions of the actions that the controller sends."""
