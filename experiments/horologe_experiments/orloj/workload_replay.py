@@ -15,7 +15,7 @@ from horologe_common.clock import ms, s, us
 from horologe_common.distribution import Distribution
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
-from horologe_controller.core.runtime_distributions import STEADY, ModelDurations, Part
+from horologe_controller.core.runtime_distributions import STATIC_SPREAD, RuntimeDistributions, SoloDistribution
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.virtual_worker import SimModel
@@ -77,14 +77,14 @@ def finish_rate(
     duration_ns = int(workload.arrival_ns[-1]) + 2 * workload.slo_ns + s(1)
     ledger = Ledger(["all"], 1, duration_ns + s(10))
     lean = Lean(setting, [_model(workload, knowledge.history)], ledger, 0, [chunk])
-    if (distributions := known_durations(knowledge)) is not None:
-        lean.controller.cluster.durations[KEY] = distributions
+    if (distributions := known_distributions(knowledge)) is not None:
+        lean.controller.cluster.distributions[KEY] = distributions
     lean.run(duration_ns)
     lean.check()
     return lean.ledger.lines[0].ok / count
 
 
-def known_durations(knowledge: SchedulerKnowledge) -> ModelDurations | None:
+def known_distributions(knowledge: SchedulerKnowledge) -> RuntimeDistributions | None:
     """Return the distributions that the profiler would publish; None for a model with constant execution time."""
     history = knowledge.history
     if not history.batching.per[0]:
@@ -95,9 +95,11 @@ def known_durations(knowledge: SchedulerKnowledge) -> ModelDurations | None:
         solo_ns, length = history.solo_ns[chosen], history.length[chosen]
         ranges = _ranges(length) if knowledge.lengths else [(0, np.ones(len(length), bool))]
         name = f"application {application}"
-        parts += [Part(name, longest, Distribution.from_samples(solo_ns[inside])) for longest, inside in ranges]
-    known = ModelDurations(_base_ns(history), parts)
-    return known if known.spread >= STEADY else None
+        parts += [
+            SoloDistribution(name, longest, Distribution.from_samples(solo_ns[inside])) for longest, inside in ranges
+        ]
+    distributions = RuntimeDistributions(_base_ns(history), parts)
+    return distributions if distributions.spread >= STATIC_SPREAD else None
 
 
 def _base_ns(workload: Workload) -> int:

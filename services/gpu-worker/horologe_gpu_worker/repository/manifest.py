@@ -33,7 +33,7 @@ class InvalidModel(HorologeError):
 
 
 class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of `[[inputs]]` or `[[outputs]]`. The first dimension of `shape` is -1 if it counts rows."""
+    """An entry of `[[inputs]]` or `[[outputs]]`. The first dimension of `shape` is -1 if it counts rows."""
 
     name: str
     datatype: str

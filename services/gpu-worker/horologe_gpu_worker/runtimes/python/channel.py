@@ -65,7 +65,7 @@ _decoder = msgspec.msgpack.Decoder(ChannelMessage)
 
 
 class Channel:
-    """One end of the socket. A message is `[size of header][header][tensor bytes]...`."""
+    """An end of the socket. A message is `[size of header][header][tensor bytes]...`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

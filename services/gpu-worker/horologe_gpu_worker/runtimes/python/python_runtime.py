@@ -50,7 +50,7 @@ END_S = 0.5
 
 
 class ModelProcess:
-    """One child process. Call `start` first."""
+    """A child process. Call `start` first."""
 
     def __init__(self, spec: ModelSpec, folder: Path, manifest: Manifest) -> None:
         self._spec = spec

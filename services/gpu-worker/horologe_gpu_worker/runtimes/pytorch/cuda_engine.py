@@ -140,7 +140,7 @@ class CudaModel:
 
 
 class CudaEngine:
-    """One CUDA device: its pages, its streams and the memory of batches. Raises OSError or `OutOfPages`."""
+    """A CUDA device: its pages, its streams and the memory of batches. Raises OSError or `OutOfPages`."""
 
     inline_io = False
 

@@ -26,7 +26,7 @@ def device_at(number: int) -> Any:
 
 
 class TensorSlice(NamedTuple):
-    """One tensor of a batch: bytes [begin, begin + size) of the batch's buffer."""
+    """A tensor of a batch: bytes [begin, begin + size) of the batch's buffer."""
 
     name: str
     dtype: Any
