@@ -232,7 +232,7 @@ STEPS = st.lists(st.sampled_from(["ask", "bare", "answer", "linger", "give", "ac
 def test_every_request_and_feedback_is_answered_once_and_no_input_stays_staged(steps: list[str]) -> None:
     frontend, now_ns = connected_frontend(), NOW
     queries: list[int] = []
-    known_reply: list[int] = []
+    feedback_ids: list[int] = []
     asked, given_ = 0, 0
     for number, step in enumerate([*steps, "wait", "wait"]):
         match step:
@@ -249,7 +249,7 @@ def test_every_request_and_feedback_is_answered_once_and_no_input_stays_staged(s
                 for key in queries[-2:]:
                     frontend.handle(now_ns, SELECTOR, Answer(key, 0, inputs_retained=step == "linger"), ())
             case "acknowledge":
-                for key in known_reply[-2:]:
+                for key in feedback_ids[-2:]:
                     frontend.handle(now_ns, SELECTOR, Acknowledged(key, (0,)), ())
             case "release":
                 frontend.handle(now_ns, SELECTOR, Release(tuple(queries[-2:])), ())
@@ -262,7 +262,7 @@ def test_every_request_and_feedback_is_answered_once_and_no_input_stays_staged(s
         frontend.tick(now_ns)
         frontend.check()
         queries += [out.message.id for out in frontend.out if isinstance(out.message, Query)]
-        known_reply += [out.message.id for out in frontend.out if isinstance(out.message, Feedback)]
+        feedback_ids += [out.message.id for out in frontend.out if isinstance(out.message, Feedback)]
     assert len(sent(frontend, Answer, CLIENT)) == asked
     assert len(sent(frontend, Acknowledged, CLIENT)) == given_
     assert len(frontend.staging) == 0

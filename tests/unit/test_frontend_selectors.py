@@ -131,7 +131,7 @@ def test_context_stays_with_its_selector() -> None:
         frontend.handle(NOW, CLIENT, predict, [some_bytes()])
         ((to, _),) = queries(frontend)
         asked.setdefault(context, set()).add(to)
-    assert all(len(selector_address) == 1 for selector_address in asked.values())
+    assert all(len(selectors) == 1 for selectors in asked.values())
     assert set().union(*asked.values()) == {SELECTOR, OTHER}
 
 

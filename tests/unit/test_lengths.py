@@ -9,7 +9,7 @@ from builders import a_spec
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Submit, Tensor
-from horologe_controller.core.requests.request_table import Book
+from horologe_controller.core.requests.lifecycle import RequestTable
 from horologe_frontend.core.catalogue import ModelCatalogue
 
 Y = (TensorSpec("y", "FP32", (-1, 8)),)
@@ -72,5 +72,5 @@ def test_a_length_over_the_models_limit_is_named() -> None:
 
 def test_the_book_keeps_length_application_and_solo() -> None:
     submit = Submit(8, "sum/1", 1000, 1, "frontend/0#c", 6, length=96, application="chat", solo=True)
-    request = Book().enter("profiler/0#d", submit, a_spec(), 0, 1000)
+    request = RequestTable().create_request("profiler/0#d", submit, a_spec(), 0, 1000)
     assert (request.length, request.application, request.solo) == (96, "chat", True)
