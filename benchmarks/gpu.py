@@ -1,9 +1,9 @@
-"""What a CUDA device does under Horologe's worker: one table. Needs PyTorch and numpy, and nothing to be installed.
+"""Benchmark of a CUDA device under Horologe's worker: one table. Needs only PyTorch and numpy, no installation.
 
     python benchmarks/gpu.py --json gpu.json --markdown gpu.md    # under ten minutes on an H100 or H200
-    python benchmarks/gpu.py --cpu                                # the same code on a pretend device, in a minute
+    python benchmarks/gpu.py --cpu                                # the same code on an emulated device, in a minute
 
-A section that fails is a row that says so, and the exit code is 1. `--tests` runs tests/gpu first.
+A failed section becomes a row with the error, and the exit code is 1. `--tests` runs tests/gpu first.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ SECTIONS: dict[str, Callable[[Rig], Iterator[Row]]] = {
 PRETEND_EFFORT = 0.004
 TESTS_S = 120
 ALL_SKIPPED = 5
-"""pytest's exit code where no test was left to run: there is no device."""
+"""pytest's exit code if no test ran, because there is no device."""
 SWITCH_INTERVAL_S = 0.0002
-"""As the worker has it: threads that compute in Python let others in this often."""
+"""Interpreter switch interval, as in the worker: threads that compute in Python yield this often."""
 
 
 def measure(rig: Rig, names: list[str], limit_s: float) -> Iterator[list[Row]]:
-    """The rows of each section; what fails, or comes after the time limit, is a row with the reason."""
+    """Yield the rows of each section. A failed section, or one after the time limit, is a row with the reason."""
     start = time.monotonic()
     for name in names:
         rows: list[Row] = []
         gc.collect()
         say(f"{time.monotonic() - start:5.0f} s  {name}")
         try:
-            for one in [] if time.monotonic() > start + limit_s else SECTIONS[name](rig):
-                rows.append(one)
-                say(f"           {one.section}: {one.case}")
+            for entry in [] if time.monotonic() > start + limit_s else SECTIONS[name](rig):
+                rows.append(entry)
+                say(f"           {entry.section}: {entry.case}")
                 if time.monotonic() > start + limit_s:
                     break
-        except Exception as error:  # one broken section must not cost the others on a device that is lent once
+        except Exception as error:  # run the other sections: the device may be lent only once
             traceback.print_exc()
             rows.append(row(name, "FAILED", error=f"{type(error).__name__}: {str(error)[:300]}"))
         if time.monotonic() > start + limit_s:
@@ -76,7 +76,7 @@ def measure(rig: Rig, names: list[str], limit_s: float) -> Iterator[list[Row]]:
 
 
 def machine(rig: Rig, revision: str) -> dict[str, Any]:
-    """What was measured, on what, when."""
+    """Return what was measured, on which machine and when."""
     facts: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
         "revision": revision or _git("rev-parse", "--short", "HEAD"),
@@ -115,20 +115,20 @@ def say(line: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measure a CUDA device under Horologe's worker.")
-    parser.add_argument("--cpu", action="store_true", help="tiny networks on a pretend device: does everything run?")
+    parser.add_argument("--cpu", action="store_true", help="run tiny networks on an emulated device")
     parser.add_argument("--half", action="store_true", help="networks in FP16")
-    parser.add_argument("--sections", default=",".join(SECTIONS), help=f"of {', '.join(SECTIONS)}")
-    parser.add_argument("--effort", type=float, default=1.0, help="share of the samples to take")
-    parser.add_argument("--limit", type=float, default=380, help="seconds after which to come to an end")
+    parser.add_argument("--sections", default=",".join(SECTIONS), help=f"some of {', '.join(SECTIONS)}")
+    parser.add_argument("--effort", type=float, default=1.0, help="fraction of the samples to take")
+    parser.add_argument("--limit", type=float, default=380, help="time limit in seconds")
     parser.add_argument("--json", type=Path, help="write machine and rows here")
     parser.add_argument("--markdown", type=Path, help="write the table here")
-    parser.add_argument("--revision", default="", help="what is measured, where there is no git to ask")
+    parser.add_argument("--revision", default="", help="revision to report, if git is not available")
     parser.add_argument("--tests", action="store_true", help="run tests/gpu first")
     options = parser.parse_args(arguments)
     if not options.cpu and not torch.cuda.is_available():
-        parser.error("there is no CUDA device (--cpu runs the same code on a pretend one)")
+        parser.error("no CUDA device (--cpu runs the same code on an emulated one)")
     tests = [sys.executable, "-m", "pytest", "-q", str(ROOT / "tests/gpu")]
-    failed = options.tests and _ended(tests) not in (0, ALL_SKIPPED)
+    failed = options.tests and _run_tests(tests) not in (0, ALL_SKIPPED)
     rows: list[Row] = []
     with pretend_cuda() if options.cpu else contextlib.nullcontext():
         torch.set_num_threads(1)
@@ -136,18 +136,18 @@ def main(arguments: list[str] | None = None) -> int:
         gc.disable()  # a full collection takes tens of milliseconds; the worker collects when it is idle
         rig = Rig(options.cpu, PRETEND_EFFORT if options.cpu else options.effort, options.half, tiny=options.cpu)
         facts = machine(rig, options.revision)
-        for more in measure(rig, options.sections.split(","), options.limit):
-            rows += more
-            write(options, facts, rows)  # after every section: what a time limit of others cuts off is not lost
+        for section_rows in measure(rig, options.sections.split(","), options.limit):
+            rows += section_rows
+            write(options, facts, rows)  # after every section, in case the run is cut off
     print(report(facts, rows))
-    return int(failed or any(one.case == "FAILED" for one in rows))
+    return int(failed or any(entry.case == "FAILED" for entry in rows))
 
 
-def _ended(command: list[str]) -> int:
+def _run_tests(command: list[str]) -> int:
     try:
         return subprocess.run(command, cwd=ROOT, check=False, timeout=TESTS_S).returncode
     except subprocess.TimeoutExpired:
-        say(f"tests: not at an end after {TESTS_S} s")
+        say(f"tests: not finished after {TESTS_S} s")
         return 1
 
 
@@ -159,7 +159,7 @@ def write(options: argparse.Namespace, facts: dict[str, Any], rows: list[Row]) -
     if options.markdown:
         options.markdown.write_text(report(facts, rows) + "\n")
     if options.json:
-        options.json.write_text(json.dumps({"machine": facts, "rows": [one._asdict() for one in rows]}, indent=1))
+        options.json.write_text(json.dumps({"machine": facts, "rows": [entry._asdict() for entry in rows]}, indent=1))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import numpy as np
 from bench import report
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution, mixture
-from horologe_controller.schedulers.orloj.score_queue import OrlojQueue
+from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
 from horologe_controller.schedulers.orloj.scores import Scores
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
@@ -53,7 +53,7 @@ class QueueRow(NamedTuple):
 class QueueBench:
     """A queue that is refilled to `pending` requests after each batch."""
 
-    def __init__(self, queue: OrlojQueue[int] | TournamentQueue, pending: int) -> None:
+    def __init__(self, queue: ScoreQueue[int] | TournamentQueue, pending: int) -> None:
         self.queue = queue
         self.pending = pending
         self.now_ns = START_NS
@@ -80,10 +80,10 @@ class QueueBench:
     def step(self) -> None:
         """Drop late requests, remove one batch, refill, advance the time."""
         begin_ns = time.thread_time_ns()
-        late = self.queue.late(self.now_ns)
+        late = self.queue.timed_out_keys(self.now_ns)
         for key in late:
             self.queue.remove(key)
-        _, keys = self.queue.choose(self.now_ns) or (0, [])
+        _, keys = self.queue.choose_batch(self.now_ns) or (0, [])
         for key in keys:
             self.queue.remove(key)
         self.choose_ns.append(time.thread_time_ns() - begin_ns)
@@ -106,7 +106,7 @@ class QueueBench:
 def measure(name: str, scores: Scores, order: str, pending: int, steps: int) -> QueueRow:
     """Measure the queue `arrays` or `trees` in the order `earliest` or `latest`."""
     earliest = order == "earliest"
-    queue: OrlojQueue[int] | TournamentQueue = OrlojQueue(scores, earliest=earliest)
+    queue: ScoreQueue[int] | TournamentQueue = ScoreQueue(scores, earliest=earliest)
     if name == "trees":
         queue = TournamentQueue(scores, earliest=earliest)
     bench = QueueBench(queue, pending)

@@ -292,7 +292,7 @@ PACKETS = """## Packets
 - The protocol version is {protocol}. Whoever connects says Hello first, and again after every reconnect; the answer is
   Welcome, or Rejected with status PROTOCOL where the versions differ. What was under way on a connection that broke is
   lost: to both ends the other one has gone, and has come anew.
-- A client sends and gets letters whose `to` and `sender` are empty.
+- A client sends and gets envelopes whose `to` and `sender` are empty.
 - A tensor's bytes are little-endian and row-major. BYTES is each string behind its length (four bytes, little-endian);
   any other tensor has exactly the bytes that its shape says. The datatypes:
   {datatypes}.

@@ -67,7 +67,7 @@ def test_graphs_stay_valid_when_weights_come_back_to_other_pages(settled: Rig, n
     model.load()
     assert where.mapped != pages
     np.testing.assert_array_equal(model.run(4, inputs)["scores"], before)
-    assert not model.altered()
+    assert not model.weights_changed()
     assert other.run(1, settled.inputs(other._spec.key, 1))["scores"].shape[0] == 1
 
 
@@ -124,7 +124,7 @@ def test_loads_beside_exec_change_no_answer(settled: Rig) -> None:
 def test_a_model_captured_later_leaves_those_before_it_alone(settled: Rig) -> None:
     inputs = settled.inputs("resnet50", 4)
     before = settled.model("resnet50").run(4, inputs)["scores"]
-    late = settled.another("resnet50", (2, 4))
+    late = settled.new_model("resnet50", (2, 4))
     np.testing.assert_allclose(late.run(4, inputs)["scores"], before, **TOLERANCE)
     np.testing.assert_array_equal(settled.model("resnet50").run(4, inputs)["scores"], before)
     late.close()
@@ -134,7 +134,7 @@ def test_a_model_captured_later_leaves_those_before_it_alone(settled: Rig) -> No
 def test_no_room_for_a_batch_is_a_clear_failure(settled: Rig) -> None:
     model = settled.model("resnet50")
     held = [model.slot(16)]
-    fitting = settled.engine.arena.size // model._parts[16].size
+    fitting = settled.engine.arena.size // model._layouts[16].size
     with pytest.raises(ModelFailed, match=r"io: got a batch of \d+ bytes, wanted one that fits .*io_cache_bytes"):
         held.extend(model.slot(16) for _ in range(fitting))
     assert len(held) <= fitting
@@ -142,7 +142,7 @@ def test_no_room_for_a_batch_is_a_clear_failure(settled: Rig) -> None:
 
 def test_an_output_of_another_shape_fails_the_capture(settled: Rig) -> None:
     model, program = settled.model("transformer"), settled.program("transformer")
-    layout = model._parts[2]
+    layout = model._layouts[2]
     [output] = layout.outputs
     wrong = layout._replace(outputs=(output._replace(shape=(1, *output.shape[1:]), size=output.size // 2),))
     with pytest.raises(ValueError, match=r"output 'scores': got torch.float32 \[2, 2\], wanted torch.float32 \[1, 2\]"):

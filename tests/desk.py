@@ -1,4 +1,4 @@
-"""A scheduler with a cluster of its own, for tests of what it decides: what it plans is carried out at once."""
+"""A scheduler with its own cluster, for tests of its decisions: plans are carried out at once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from horologe_common.wire import Register
 from horologe_common.wire import Share as Told
 from horologe_controller.core.actions import Actions
 from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 from horologe_controller.core.requests.request import Request
-from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
@@ -23,21 +23,23 @@ NOW = s(1000)
 
 
 class Desk:
-    """A scheduler, workers of one share each, and models resident there as said."""
+    """A scheduler, and workers of one share each that hold the named models."""
 
     def __init__(
         self, name: str, resident: list[tuple[str, ...]], models: tuple[str, ...] = ("m",), **settings: Any
     ) -> None:
         self.settings = ControllerSettings(scheduler=name, preload=False, **settings)
-        self.scheduler = SCHEDULERS[name](self.settings)
+        self.scheduler = create_scheduler(self.settings)
         self.cluster = Cluster(10)
         self.actions = Actions("controller/0#1", self.cluster, self.settings.action_grace_ns)
         self.specs = {key: a_spec(key, weights_bytes=4 * PAGE_BYTES) for key in models}
         self.cluster.specs = {spec.key: spec for spec in self.specs.values()}
         reports = tuple(a_report(spec) for spec in self.specs.values())
         for number, held in enumerate(resident):
-            worker = self.cluster.workers[f"w{number}"] = Worker(f"w{number}", True)
-            self.cluster.register(worker, Register((Told(0, "d", 8, tuple(f"{key}/1" for key in held)),), reports))
+            worker = self.cluster.workers[f"w{number}"] = WorkerMirror(f"w{number}", True)
+            self.cluster.register_worker(
+                worker, Register((Told(0, "d", 8, tuple(f"{key}/1" for key in held)),), reports)
+            )
         self.asked = 0
         self.refused: list[int] = []
         """The ids of requests refused by plans."""
@@ -63,22 +65,22 @@ class Desk:
         return request
 
     def plan(self, now_ns: int) -> tuple[list[Action], list[str]]:
-        """What is started, and what is loaded; both are carried out."""
-        known = set(map(id, self.actions))
+        """Plan and carry out. Return the started actions and the loaded models."""
+        before = set(map(id, self.actions))
         loads: list[str] = []
         while True:
-            plan = self.scheduler.plan(now_ns, self.cluster)
+            plan = self.scheduler.plan(now_ns, self.cluster, self.cluster.changes.drain())
             list(self.actions.carry_out(now_ns, plan))
             self.scheduler.check()
             self.refused += [refusal.request.id for refusal in plan.refuse]
             self.wake_ns = plan.wake_ns
             loads += [model for _, model in plan.load]
             if not plan.load:
-                started = [one for one in self.actions if id(one) not in known and one.kind == "infer"]
+                started = [action for action in self.actions if id(action) not in before and action.kind == "infer"]
                 return started, loads
 
     def end(self, action: Action, at_ns: int) -> None:
         self.actions._pending.pop(action.id)
-        action.share.exec.ended(action, at_ns)
-        self.cluster.changes.share(action.share)
+        action.share.exec.finish_action(action, at_ns)
+        self.cluster.changes.mark_share(action.share)
         self.scheduler.observe(at_ns, action, at_ns - action.start_ns)

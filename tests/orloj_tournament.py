@@ -1,4 +1,4 @@
-"""ORLOJ's queue on trees instead of arrays: what `OrlojQueue` is compared with, in what it chooses and what it costs.
+"""ORLOJ's queue on trees instead of arrays: what `ScoreQueue` is compared with, in what it chooses and what it costs.
 
 A request is the line alpha u + beta over u = e^(bt), the dual of the point (alpha, beta) of the paper's hull. The upper
 envelope of the lines is kept by a kinetic tournament: a binary tree whose nodes know which line below them is highest,
@@ -86,7 +86,7 @@ class Tournament:
 
 
 class TournamentQueue:
-    """The same questions as to `OrlojQueue`; times must not go back."""
+    """The same questions as to `ScoreQueue`; times must not go back."""
 
     def __init__(self, scores: Scores, *, earliest: bool = True) -> None:
         self.scores, self.earliest = scores, earliest
@@ -157,7 +157,7 @@ class TournamentQueue:
         del self._key_at[place]
         self._free.append(place)
 
-    def late(self, t_ns: int) -> list[int]:
+    def timed_out_keys(self, t_ns: int) -> list[int]:
         self._advance(t_ns)
         self._late = [key for key in self._late if key in self._requests]
         return list(self._late)
@@ -197,7 +197,7 @@ class TournamentQueue:
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
-    def choose(self, t_ns: int) -> tuple[int, list[int]] | None:
+    def choose_batch(self, t_ns: int) -> tuple[int, list[int]] | None:
         self._advance(t_ns)
         sizes = self.scores.sizes
         full = [place for place, size in enumerate(sizes) if self._rows[place] >= size or self._padded[place]]

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_common.clock import ms, us
-from horologe_frontend.gateway import ReactorPort
-from horologe_frontend.http.connection import Connection
+from horologe_frontend.gateway import ReactorGateway
+from horologe_frontend.http.connection import HttpConnection
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
-from horologe_frontend.oip.handler import Oip
+from horologe_frontend.oip.handler import OipHandler
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import a_scenario, an_entry
 
@@ -63,12 +63,12 @@ def trace_request() -> Trace:
 async def _trace(cluster: SimulatedCluster) -> Trace:
     edge = cluster.world.processes["edge"]
     core: Any = cluster.world.core("frontend/0")
-    port = ReactorPort(edge, core.address.replace("frontend/", "http/"), core)
-    port.open()
+    gateway = ReactorGateway(edge, core.address.replace("frontend/", "http/"), core)
+    gateway.open()
     settings = HttpSettings()
-    server = HttpServer(settings, Oip(port, settings))
+    server = HttpServer(settings, OipHandler(gateway, settings))
     server.loop = asyncio.get_running_loop()
-    connection = Connection(server)
+    connection = HttpConnection(server)
     trace = Trace()
     written: list[bytes] = []
     transport: Any = SimpleNamespace(
@@ -86,7 +86,7 @@ async def _trace(cluster: SimulatedCluster) -> Trace:
     return trace
 
 
-async def _serve(cluster: SimulatedCluster, connection: Connection, written: list[bytes]) -> None:
+async def _serve(cluster: SimulatedCluster, connection: HttpConnection, written: list[bytes]) -> None:
     connection.data_received(_request(cluster))
     for _ in range(STEPS):
         if written:

@@ -1,7 +1,7 @@
-"""A captured graph holds addresses. Three ways to have a model's weights where its graphs look for them.
+"""Addresses of weights: a captured graph holds them, and there are three ways to keep them valid.
 
-`mapped`: an address range for good, pages mapped into it at LOAD. `captured`: graphs captured anew at every LOAD.
-`copied`: graphs over one static buffer, into which a model's weights are copied when another model ran before.
+`mapped`: a permanent address range; pages are mapped into it at LOAD. `captured`: graphs are captured again at every
+LOAD. `copied`: graphs over one static buffer, into which a model's weights are copied if another model ran before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAMPLES, CAPTURES = 200, 5
 
 
 def addresses(rig: Rig) -> Iterator[Row]:
-    """What each way adds to a LOAD (`mapped`, `captured`) or to an EXEC after another model's (`copied`)."""
+    """Measure what each way adds to a LOAD (`mapped`, `captured`) or to an EXEC after another model's (`copied`)."""
     for name in rig.nets:
         yield from _mapped(rig, name)
         yield from _captured(rig, name)
@@ -34,9 +34,9 @@ def addresses(rig: Rig) -> Iterator[Row]:
 
 
 def _mapped(rig: Rig, name: str) -> Iterator[Row]:
-    """Mapping and unmapping alone, without the copy; and beside EXEC, as the driver may wait for the device."""
+    """Measure mapping and unmapping without the copy, alone and beside EXEC: the driver may wait for the device."""
     model = rig.model(name)
-    other = next(each for each in rig.nets if each != name)
+    other = next(net for net in rig.nets if net != name)
     weights = model._weights
     pages = f"{name} {weights._range.pages} pages"
     model.close()
@@ -55,27 +55,27 @@ def _mapped(rig: Rig, name: str) -> Iterator[Row]:
 
 
 def _captured(rig: Rig, name: str) -> Iterator[Row]:
-    """All batch sizes, in the pool that all graphs share; libraries are warm, so nothing is run first."""
+    """Measure the capture of all batch sizes in the shared pool. Libraries are warm, so nothing runs before."""
     model = rig.model(name)
     times_ns = []
     for _ in range(max(2, min(CAPTURES, rig.samples(CAPTURES)))):
         begin_ns = perf_counter_ns()
         for size in BATCH_SIZES:
-            rig.engine.capturer.capture(rig.program(name).forward, model._weights.tensors, model._parts[size], 0)
+            rig.engine.capturer.capture(rig.program(name).forward, model._weights.tensors, model._layouts[size], 0)
         times_ns.append(perf_counter_ns() - begin_ns)
     yield row("captured: all batch sizes", name, times_ns)
 
 
 def _copied(rig: Rig, name: str) -> Iterator[Row]:
-    """From the model's pages to the static buffer, on the device; then a replay, whose caches are the copy's."""
+    """Measure the copy from the model's pages to the static buffer, then a replay after it."""
     model, program = rig.model(name), rig.program(name)
     static = torch.empty(program.layout.size, dtype=torch.uint8, device=rig.device)
     static.copy_(model._weights.base[: program.layout.size])
-    captured = GraphCapturer(0).capture(program.forward, tensor_views(static, program.layout), model._parts[1])
+    captured = GraphCapturer(0).capture(program.forward, tensor_views(static, program.layout), model._layouts[1])
     begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     execs_ns: list[int] = []
 
-    def once() -> int:
+    def copy_and_replay() -> int:
         with torch.cuda.stream(rig.engine.exec_stream):
             begin.record()
             static.copy_(model._weights.base[: program.layout.size], non_blocking=True)
@@ -86,6 +86,6 @@ def _copied(rig: Rig, name: str) -> Iterator[Row]:
         execs_ns.append(round(middle.elapsed_time(end) * 1e6))
         return round(begin.elapsed_time(middle) * 1e6)
 
-    copies_ns = sampled(once, rig.samples(SAMPLES), 5)
+    copies_ns = sampled(copy_and_replay, rig.samples(SAMPLES), 5)
     yield row("copied: weights", f"{name} {program.layout.size / 1e6:.0f} MB", copies_ns)
     yield row("copied: EXEC after", f"{name} batch 1", execs_ns)

@@ -1,4 +1,4 @@
-"""EXEC: how long, how steadily, what a graph saves, and what running several at once costs (Clockwork Fig. 2b)."""
+"""EXEC: duration, variation, what a graph saves, and the cost of running several at run_eager (Clockwork Fig. 2b)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONCURRENT_SAMPLES = 12_000
 
 
 def distribution(rig: Rig) -> Iterator[Row]:
-    """Batch 1 of each network alone, enough of it for p99.99; then the other batch sizes."""
+    """Measure batch 1 of each network alone, with enough samples for p99.99, then the other batch sizes."""
     for name in rig.nets:
         for size in BATCH_SIZES:
             wanted = rig.samples(TAIL_SAMPLES if size == 1 else BATCH_SAMPLES)
@@ -35,7 +35,7 @@ def distribution(rig: Rig) -> Iterator[Row]:
 
 
 def eager(rig: Rig) -> Iterator[Row]:
-    """The same operators launched one by one, beside the replay of their graph."""
+    """Measure the same operators launched one by one, and the replay of their graph."""
     for name in rig.nets:
         for size in (BATCH_SIZES[0], BATCH_SIZES[-1]):
             replay = _median(sampled(rig.runner(name, size), rig.samples(EAGER_SAMPLES), 10))
@@ -46,10 +46,10 @@ def eager(rig: Rig) -> Iterator[Row]:
 def _eager_runner(rig: Rig, name: str, size: int) -> Any:
     model, slot = rig.staged(name, size)
     forward, weights = rig.program(name).forward, model._weights.tensors
-    inputs = [part.view(slot.inputs) for part in slot.layout.inputs]
+    inputs = [tensor.view(slot.inputs) for tensor in slot.layout.inputs]
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
-    def once() -> int:
+    def run_eager() -> int:
         with torch.no_grad(), torch.cuda.stream(rig.engine.exec_stream):
             begin.record()
             forward(*weights, *inputs)
@@ -57,11 +57,11 @@ def _eager_runner(rig: Rig, name: str, size: int) -> Any:
             end.synchronize()
         return round(begin.elapsed_time(end) * 1e6)
 
-    return once
+    return run_eager
 
 
 class _Client(NamedTuple):
-    """One of several that share the device: a graph of its own, in memory of its own, on a stream of its own."""
+    """One of several clients of the device, with its own graph, memory and stream."""
 
     captured: CapturedGraph
     stream: Any
@@ -76,13 +76,13 @@ class _Client(NamedTuple):
 
 
 def concurrency(rig: Rig) -> Iterator[Row]:
-    """1 to 16 closed-loop clients at batch 1. One thread launches for all: Python's lock must not be what is seen."""
+    """Measure 1 to 16 closed-loop clients at batch 1. One thread launches for all, to exclude Python's lock."""
     for name in rig.nets:
         model = rig.model(name)
         clients = []
         for _ in range(max(CONCURRENT)):
-            capturer = GraphCapturer(0)  # a memory pool of its own: these graphs do run at the same time
-            captured = capturer.capture(rig.program(name).forward, model._weights.tensors, model._parts[1])
+            capturer = GraphCapturer(0)  # a separate memory pool, because these graphs run at the same time
+            captured = capturer.capture(rig.program(name).forward, model._weights.tensors, model._layouts[1])
             events = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             clients.append(_Client(captured, torch.cuda.Stream(rig.device), *events))
         alone = (0.0, 0.0)
@@ -95,7 +95,7 @@ def concurrency(rig: Rig) -> Iterator[Row]:
 
 
 def _together(clients: list[_Client], samples: int, seconds: float) -> tuple[list[int], float]:
-    """Device times of runs, each launched as soon as its client's last one has ended; and runs per second."""
+    """Return the device times, each run launched when its client's previous run has ended, and the runs per second."""
     times_ns: list[int] = []
     skipped = min(100, samples // 10)
     for client in clients:

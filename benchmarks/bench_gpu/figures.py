@@ -1,4 +1,4 @@
-"""Quantiles, rows, and the one table they are printed in."""
+"""Rows of quantiles, and the table in which they are printed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "p99.99": 0.9999, "max": 1.0}
 ENOUGH = {"p99": 100, "p99.9": 1_000, "p99.99": 10_000}
-"""Samples without which a quantile is left out."""
+"""Minimum number of samples for a quantile."""
 
 
 class Row(NamedTuple):
-    """`times_ms`: quantiles by name; `notes`: other figures, by name with the unit in it."""
+    """One measurement. `times_ms`: quantiles by name. `notes`: other figures by name, with the unit in the name."""
 
     section: str
     case: str
@@ -26,28 +26,28 @@ class Row(NamedTuple):
 
 
 def row(section: str, case: str, times_ns: Sequence[int] = (), **notes: Any) -> Row:
-    """A row of the quantiles that this many samples can tell; `p99.99` also as a multiple of the median."""
-    found: dict[str, float] = {}
+    """Build a row with the quantiles that this many samples support, and the tail as a multiple of the median."""
+    quantiles: dict[str, float] = {}
     if len(times_ns):
         sorted_ms = np.sort(np.asarray(times_ns, np.float64)) / 1e6
         for name, q in QUANTILES.items():
             if len(sorted_ms) >= ENOUGH.get(name, 1):
-                found[name] = float(sorted_ms[min(len(sorted_ms) - 1, int(q * len(sorted_ms)))])
-        tail = next((name for name in ("p99.99", "p99.9", "p99") if name in found), None)
-        if tail and found["p50"]:
-            notes = {f"{tail}/p50": round(found[tail] / found["p50"], 4), **notes}
-    return Row(section, case, len(times_ns), found, notes)
+                quantiles[name] = float(sorted_ms[min(len(sorted_ms) - 1, int(q * len(sorted_ms)))])
+        tail = next((name for name in ("p99.99", "p99.9", "p99") if name in quantiles), None)
+        if tail and quantiles["p50"]:
+            notes = {f"{tail}/p50": round(quantiles[tail] / quantiles["p50"], 4), **notes}
+    return Row(section, case, len(times_ns), quantiles, notes)
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Times in milliseconds; what does not apply is empty."""
+    """Return a Markdown table with times in milliseconds."""
     names = list(QUANTILES)
     lines = ["| what | case | n | " + " | ".join(f"{name} ms" for name in names) + " | |"]
     lines.append("|---|---|" + "---:|" * (1 + len(names)) + "---|")
-    for one in rows:
-        times = [f"{one.times_ms[name]:.4g}" if name in one.times_ms else "" for name in names]
-        notes = ", ".join(f"{name} {_text(value)}" for name, value in one.notes.items())
-        lines.append(" | ".join([f"| {one.section}", one.case, str(one.samples or ""), *times, notes]) + " |")
+    for entry in rows:
+        times = [f"{entry.times_ms[name]:.4g}" if name in entry.times_ms else "" for name in names]
+        notes = ", ".join(f"{name} {_text(value)}" for name, value in entry.notes.items())
+        lines.append(" | ".join([f"| {entry.section}", entry.case, str(entry.samples or ""), *times, notes]) + " |")
     return "\n".join(lines)
 
 
@@ -55,19 +55,22 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def sampled(once: Callable[[], int], samples: int, seconds: float) -> list[int]:
-    """What `once` returns, so often or until so much time has passed; the first tenth (at most 100) does not count."""
+def sampled(sample_ns: Callable[[], int], samples: int, seconds: float) -> list[int]:
+    """Call `sample_ns` until `samples` calls or `seconds` have passed, and return its results.
+
+    The first tenth of the calls (at most 100) is a warm-up and is not returned.
+    """
     for _ in range(min(100, samples // 10)):
-        once()
+        sample_ns()
     end_ns = time.perf_counter_ns() + round(seconds * 1e9)
-    found: list[int] = []
-    while len(found) < samples and (time.perf_counter_ns() < end_ns or not found):
-        found.append(once())
-    return found
+    times_ns: list[int] = []
+    while len(times_ns) < samples and (time.perf_counter_ns() < end_ns or not times_ns):
+        times_ns.append(sample_ns())
+    return times_ns
 
 
 def timed(act: Callable[[], Any]) -> int:
-    """Nanoseconds on the host's clock."""
+    """Run `act` and return its duration in ns by the host's clock."""
     begin_ns = time.perf_counter_ns()
     act()
     return time.perf_counter_ns() - begin_ns

@@ -1,9 +1,9 @@
-"""What one device serves inside a deadline, by an in-process loop of the batching policy, against the raw model loop.
+"""Goodput of one device: an in-process loop of the batching policy, against the raw model loop.
 
-Requests come at random (Poisson, by seed) at `OVERLOAD` times what the device can do. Before each EXEC the loop
-drops what can no longer be in time, then takes the largest batch that its oldest request can wait for; a batch
-`SPARE` times smaller than the largest possible is too high a price for one request, which is dropped instead (as
-Horologe's scheduler has it). The bound is the raw loop's: the largest b / exec(b) with exec(b) inside the deadline.
+Requests arrive at random (Poisson, seeded) at `OVERLOAD` times the device's capacity. Before each EXEC the loop drops
+the requests that cannot meet their deadline, then takes the largest batch that its oldest request can wait for. If that
+batch is `SPARE` times smaller than the largest possible one, the loop drops the oldest request instead, as Horologe's
+scheduler does. The bound is the raw loop's: the largest b / exec(b) with exec(b) inside the deadline.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ ESTIMATE = 0.99
 
 
 def goodput(rig: Rig) -> Iterator[Row]:
-    """Rows per second answered inside the deadline; latency is from arrival to the end of EXEC."""
+    """Measure rows per second answered inside the deadline. Latency is from arrival to the end of EXEC."""
     for name in rig.nets:
         runners = {size: rig.runner(name, size) for size in BATCH_SIZES}
-        host = {size: sampled(_whole(runners[size]), rig.samples(RAW_SAMPLES), 5) for size in BATCH_SIZES}
+        host = {size: sampled(_host_timed(runners[size]), rig.samples(RAW_SAMPLES), 5) for size in BATCH_SIZES}
         median_ns = {size: sorted(times)[len(times) // 2] for size, times in host.items()}
         planned_ns = {size: sorted(times)[int(ESTIMATE * len(times))] for size, times in host.items()}
         for slo_ms in SLOS_MS:
@@ -41,10 +41,10 @@ def goodput(rig: Rig) -> Iterator[Row]:
             if not raw:
                 yield row("goodput", f"{name} SLO {slo_ms} ms", (), **{"raw rows/s": 0.0})
                 continue
-            found = _serve(runners, planned_ns, slo_ns, OVERLOAD * raw, 0.1 if rig.pretend else SECONDS)
-            notes = {"rows/s": found.pop("rows/s"), "raw rows/s": raw, **found}
+            served = _serve(runners, planned_ns, slo_ns, OVERLOAD * raw, 0.1 if rig.pretend else SECONDS)
+            notes = {"rows/s": served.pop("rows/s"), "raw rows/s": raw, **served}
             notes["of raw"] = notes["rows/s"] / raw
-            yield row("goodput", f"{name} SLO {slo_ms} ms", found.pop("latencies"), **_without(notes, "latencies"))
+            yield row("goodput", f"{name} SLO {slo_ms} ms", served.pop("latencies"), **_without(notes, "latencies"))
 
 
 def _serve(
@@ -71,11 +71,11 @@ def _serve(
             queue.popleft()
             dropped += 1
             continue
-        taken = [queue.popleft() for _ in range(min(size, len(queue)))]
+        batch_requests = [queue.popleft() for _ in range(min(size, len(queue)))]
         runners[size]()
         end_ns = perf_counter_ns()
-        batches.append(len(taken))
-        for arrived_ns in taken:
+        batches.append(len(batch_requests))
+        for arrived_ns in batch_requests:
             late += end_ns > arrived_ns + slo_ns
             latencies.append(end_ns - arrived_ns)
     elapsed_s = (perf_counter_ns() - start_ns) / 1e9
@@ -85,7 +85,7 @@ def _serve(
 
 
 def _batch(queue: deque[int], planned_ns: dict[int, int], slo_ns: int, now_ns: int) -> int:
-    """The compiled size to run now; 0: the oldest request costs more than it is worth."""
+    """Return the compiled size to run; 0 if the oldest request should be dropped."""
     if not queue:
         return 0
     wanted = next((size for size in BATCH_SIZES if size >= len(queue)), BATCH_SIZES[-1])
@@ -96,15 +96,15 @@ def _batch(queue: deque[int], planned_ns: dict[int, int], slo_ns: int, now_ns: i
     return 0 if possible and fitting[-1] * SPARE <= possible[-1] else fitting[-1]
 
 
-def _whole(run: Callable[[], int]) -> Callable[[], int]:
-    """The same run by the host's clock."""
+def _host_timed(run: Callable[[], int]) -> Callable[[], int]:
+    """Return a function that times `run` by the host's clock."""
 
-    def once() -> int:
+    def timed_run() -> int:
         begin_ns = perf_counter_ns()
         run()
         return perf_counter_ns() - begin_ns
 
-    return once
+    return timed_run
 
 
 def _without(notes: dict[str, Any], name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""LOAD, INPUT and OUTPUT: against the ceiling of a plain copy, and beside an EXEC that runs all the time."""
+"""LOAD, INPUT and OUTPUT: against the ceiling of a plain copy, and beside a continuous EXEC."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOAD_SAMPLES, COPY_SAMPLES, BESIDE_SAMPLES = 60, 1_000, 3_000
 
 
 def ceilings(rig: Rig) -> Iterator[Row]:
-    """One large copy by itself: the most that LOAD can reach."""
+    """Measure one large copy alone: the upper bound of LOAD."""
     size = (1 << 20) if rig.pretend else CEILING_BYTES
     host = cuda_engine.pinned_memory(size)
     host.random_(0, 256)
@@ -42,7 +42,7 @@ def _copier(to: Any, source: Any) -> Callable[[], int]:
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     stream = torch.cuda.Stream(to.device if to.is_cuda else source.device)
 
-    def once() -> int:
+    def copy_ns() -> int:
         with torch.cuda.stream(stream):
             begin.record()
             to.copy_(source, non_blocking=True)
@@ -50,13 +50,13 @@ def _copier(to: Any, source: Any) -> Callable[[], int]:
         end.synchronize()
         return round(begin.elapsed_time(end) * 1e6)
 
-    return once
+    return copy_ns
 
 
 def loads(rig: Rig) -> Iterator[Row]:
-    """UNLOAD and LOAD in turn, alone and while another network's EXEC runs; host clock, as the LOAD lane sees it."""
+    """Measure UNLOAD and LOAD in turn, alone and beside another network's EXEC, by the host's clock."""
     for name in rig.nets:
-        other = next(each for each in rig.nets if each != name)
+        other = next(net for net in rig.nets if net != name)
         model = rig.model(name)
         size = model._weights.size
         for beside in (None, other):
@@ -67,35 +67,35 @@ def loads(rig: Rig) -> Iterator[Row]:
                     load_ns.append(timed(model.load))
             case = f"{name} {size / 1e6:.0f} MB" + (f" beside EXEC of {beside}" if beside else "")
             rate = size / _median(load_ns)
-            part = {"of ceiling": rate / rig.copy_gb_s} if rig.copy_gb_s else {}
-            yield row("LOAD", case, load_ns, **{"GB/s": rate, **part})
+            of_ceiling = {"of ceiling": rate / rig.copy_gb_s} if rig.copy_gb_s else {}
+            yield row("LOAD", case, load_ns, **{"GB/s": rate, **of_ceiling})
             yield row("UNLOAD", case, unload_ns)
             if beside:
                 yield row("EXEC beside LOAD", f"{beside} batch 1", execs_ns)
 
 
 def copies(rig: Rig) -> Iterator[Row]:
-    """INPUT and OUTPUT of a batch on their own lanes: alone, beside EXEC, and INPUT beside LOADs."""
+    """Measure INPUT and OUTPUT of a batch on their own lanes: alone, beside EXEC, and INPUT beside LOADs."""
     for name in rig.nets:
-        other = next(each for each in rig.nets if each != name)
+        other = next(net for net in rig.nets if net != name)
         for rows in (1, 16):
             model, slot = rig.staged(name, rows)
             inputs = rig.inputs(name, rows)
             for beside in (None, other):
                 case = f"{name} batch {rows}" + (f" beside EXEC of {beside}" if beside else "")
                 with busy(rig, beside):
-                    put = sampled(lambda: timed(lambda: model.stage(slot, inputs)), rig.samples(COPY_SAMPLES), 5)  # noqa: B023 (called here)
-                    got = sampled(lambda: timed(lambda: model.fetch(rows, slot)), rig.samples(COPY_SAMPLES), 5)  # noqa: B023
-                yield row("INPUT", case, put)
-                yield row("OUTPUT", case, got)
+                    input_ns = sampled(lambda: timed(lambda: model.stage(slot, inputs)), rig.samples(COPY_SAMPLES), 5)  # noqa: B023 (called here)
+                    output_ns = sampled(lambda: timed(lambda: model.fetch(rows, slot)), rig.samples(COPY_SAMPLES), 5)  # noqa: B023
+                yield row("INPUT", case, input_ns)
+                yield row("OUTPUT", case, output_ns)
             with loading(rig.model(other)):
-                put = sampled(lambda: timed(lambda: model.stage(slot, inputs)), rig.samples(COPY_SAMPLES), 5)  # noqa: B023
-            yield row("INPUT", f"{name} batch {rows} beside LOAD of {other}", put)
+                input_ns = sampled(lambda: timed(lambda: model.stage(slot, inputs)), rig.samples(COPY_SAMPLES), 5)  # noqa: B023
+            yield row("INPUT", f"{name} batch {rows} beside LOAD of {other}", input_ns)
 
 
 @contextlib.contextmanager
 def busy(rig: Rig, name: str | None) -> Iterator[list[int]]:
-    """EXECs of `name` at batch 1 in another thread, one after another; the list fills with their device times."""
+    """Run EXECs of `name` at batch 1 continuously in another thread. Yields the list of their device times."""
     times_ns: list[int] = []
     if name is None:
         yield times_ns
@@ -107,13 +107,13 @@ def busy(rig: Rig, name: str | None) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def loading(model: Any) -> Iterator[None]:
-    """LOADs of a model in another thread, one after another."""
+    """Run LOADs of a model continuously in another thread."""
 
-    def once() -> None:
+    def reload() -> None:
         model.close()
         model.load()
 
-    with _repeated(once):
+    with _repeated(reload):
         yield
 
 

@@ -1,4 +1,4 @@
-"""Networks of the usual shapes with random weights: what they compute does not matter, how long they take does."""
+"""Networks of common architectures with random weights: only their execution times matter."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ MAX_ROWS = 16
 
 
 class Bottleneck(nn.Module):
-    """ResNet's block of 1x1, 3x3 and 1x1 convolutions (He et al. 2016, version 1.5: the 3x3 one has the stride)."""
+    """ResNet's bottleneck block of 1x1, 3x3 and 1x1 convolutions (He et al. 2016, version 1.5: the 3x3 one has the
+    stride).
+    """
 
     def __init__(self, inside: int, width: int, outside: int, stride: int) -> None:
         super().__init__()
-        self.parts = nn.Sequential(
+        self.layers = nn.Sequential(
             nn.Conv2d(inside, width, 1, bias=False),
             nn.BatchNorm2d(width),
             nn.ReLU(),
@@ -29,16 +31,16 @@ class Bottleneck(nn.Module):
             nn.Conv2d(width, outside, 1, bias=False),
             nn.BatchNorm2d(outside),
         )
-        self.past: nn.Module = nn.Identity()
+        self.shortcut: nn.Module = nn.Identity()
         if stride > 1 or inside != outside:
-            self.past = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.relu(self.parts(x) + self.past(x))
+        return F.relu(self.layers(x) + self.shortcut(x))
 
 
 class ResNet(nn.Module):
-    """Image [rows, 3, side, side] -> scores [rows, classes]. (3, 4, 6, 3) blocks of width 64 are ResNet-50."""
+    """ResNet: image [rows, 3, side, side] -> scores [rows, classes]. (3, 4, 6, 3) blocks of width 64 are ResNet-50."""
 
     def __init__(self, blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 64, classes: int = 1000) -> None:
         super().__init__()
@@ -58,7 +60,9 @@ class ResNet(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention over all positions, then two dense layers (Vaswani et al. 2017, normalised as in BERT)."""
+    """Transformer block: attention over all positions, then two dense layers (Vaswani et al. 2017, normalised as in
+    BERT).
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -76,7 +80,9 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Words [rows, length] (INT64) -> scores [rows, 2]. 12 blocks of 768 with 12 heads over 128 words are BERT-base."""
+    """Transformer: words [rows, length] (INT64) -> scores [rows, 2]. 12 blocks of 768 with 12 heads over 128 words are
+    BERT-base.
+    """
 
     def __init__(self, length: int = 128, width: int = 768, blocks: int = 12, heads: int = 12, words: int = 30522):
         super().__init__()
@@ -89,7 +95,7 @@ class Transformer(nn.Module):
 
 
 class Net(NamedTuple):
-    """What builds a network, and an input of `rows` rows for it."""
+    """Builds a network, and an input of `rows` rows for it."""
 
     build: Callable[[], nn.Module]
     example: Callable[[int], torch.Tensor]
@@ -103,11 +109,11 @@ TINY = {
     "resnet50": Net(lambda: ResNet((1, 1), 8, 10), lambda rows: torch.randn(rows, 3, 32, 32)),
     "transformer": Net(lambda: Transformer(8, 16, 1, 2, 100), lambda rows: torch.randint(0, 100, (rows, 8))),
 }
-"""The same code in no time, for --cpu."""
+"""Tiny networks of the same code, for --cpu."""
 
 
 def exported(net: Net, half: bool) -> Any:
-    """The network as a torch.export program for 1 to 16 rows; with `half`, weights and arithmetic in FP16."""
+    """Export the network as a torch.export program for 1 to 16 rows; with `half`, in FP16."""
     torch.manual_seed(0)
     model = net.build().eval()
     example = net.example(2)

@@ -1,7 +1,8 @@
-"""CUDA as far as our code can tell, on the CPU: for finding mistakes in code that is otherwise run on a lent device.
+"""Emulated CUDA on the CPU: as much of it as the worker's code uses, to find mistakes without a device.
 
-Streams run at once, events read the clock, a graph repeats the recorded operators over the recorded tensors (so it
-answers wrongly if a weight or a buffer moved, as a real one does). Addresses and pages are the host's real ones.
+Streams run work at once, and events read the clock. A graph repeats the recorded operators over the recorded tensors,
+so it returns wrong results if a weight or a buffer has moved, as a real graph does. Addresses and pages are real host
+memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Work is done when it is put in."""
+    """A stream that runs work at once."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
         self.cuda_stream = 0
@@ -36,7 +37,7 @@ class Stream:
 
 
 class Event:
-    """Recorded at once."""
+    """An event that is recorded at once."""
 
     def __init__(self, enable_timing: bool = False) -> None:
         self.at_ns = 0
@@ -55,16 +56,16 @@ class Event:
 
 
 class Graph(TorchDispatchMode):
-    """Records operators while it is active, and repeats them into the tensors they gave."""
+    """Records operators while it is active, and replays them into the tensors that they returned."""
 
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[tuple[Any, Any, Any, Any]] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        answer = function(*arguments, **(named or {}))
-        self.steps.append((function, arguments, named or {}, answer))
-        return answer
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        result = function(*arguments, **(keywords or {}))
+        self.steps.append((function, arguments, keywords or {}, result))
+        return result
 
     def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
         assert capture_error_mode == "thread_local"
@@ -75,15 +76,15 @@ class Graph(TorchDispatchMode):
 
     def replay(self) -> None:
         with torch.no_grad():
-            for function, arguments, named, before in self.steps:
-                answer = function(*arguments, **named)
-                for old, new in zip(_tensors(before), _tensors(answer), strict=True):
+            for function, arguments, keywords, before in self.steps:
+                result = function(*arguments, **keywords)
+                for old, new in zip(_tensors(before), _tensors(result), strict=True):
                     if old.data_ptr() != new.data_ptr():
                         old.copy_(new)
 
 
 class Runtime:
-    """torch.cuda.cudart()."""
+    """Replacement of torch.cuda.cudart()."""
 
     def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
         return 0
@@ -94,7 +95,7 @@ class Runtime:
 
 @contextlib.contextmanager
 def pretend_cuda() -> Iterator[None]:
-    """Within it, the worker's CUDA code runs on the CPU."""
+    """Run the worker's CUDA code on the CPU within this context."""
     cuda: dict[str, Any] = {
         "Stream": Stream,
         "Event": Event,
@@ -108,6 +109,7 @@ def pretend_cuda() -> Iterator[None]:
         "set_device": lambda device: None,
         "is_available": lambda: True,
     }
+    tensor_at = paged_weights.tensor_at
     with contextlib.ExitStack() as stack:
         for name, value in cuda.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
@@ -115,16 +117,16 @@ def pretend_cuda() -> Iterator[None]:
             (cuda_graphs, "device_at", lambda number: torch.device("cpu")),
             (cuda_engine, "load_driver", lambda: None),
             (cuda_engine, "CudaBacking", lambda driver, device, page_bytes: HostBacking(page_bytes)),
-            (cuda_engine, "pinned", lambda size: torch.zeros(size, dtype=torch.uint8)),
+            (cuda_engine, "pinned_memory", lambda size: torch.zeros(size, dtype=torch.uint8)),
             (cuda_engine, "load_program", lambda path, cuda: program.load_program(path)),
-            (paged_weights, "tensor_at", lambda address, size, cuda: paged_weights.tensor_at(address, size, None)),
+            (paged_weights, "tensor_at", lambda address, size, cuda: tensor_at(address, size, None)),
         ]
         for module, name, value in patches:
             stack.enter_context(mock.patch.object(module, name, value))
         yield
 
 
-def _tensors(answer: Any) -> list[Any]:
-    if isinstance(answer, torch.Tensor):
-        return [answer]
-    return [one for one in answer if isinstance(one, torch.Tensor)] if isinstance(answer, tuple | list) else []
+def _tensors(result: Any) -> list[Any]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [tensor for tensor in result if isinstance(tensor, torch.Tensor)] if isinstance(result, tuple | list) else []

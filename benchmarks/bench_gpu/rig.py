@@ -1,4 +1,4 @@
-"""The device under test, through the worker's own code for it: engine, models, batches."""
+"""The device under test, through the worker's own code: engine, models, batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16)
 
 
 class Rig:
-    """`effort` scales how many samples are taken; `tiny` networks compute next to nothing."""
+    """The device and its networks. `effort` scales the number of samples; `tiny` networks compute almost nothing."""
 
     def __init__(self, pretend: bool, effort: float = 1.0, half: bool = False, tiny: bool = False) -> None:
         self.pretend = pretend
@@ -32,12 +32,12 @@ class Rig:
         self.engine = cuda_engine.CudaEngine(0, 8 if tiny else 128, PAGE_BYTES, (4 if tiny else 512) << 20)
         self.device = self.engine.capturer.device
         self.copy_gb_s = 0.0
-        """Of a plain copy from pinned memory, once that has been measured."""
+        """Rate of a plain copy from pinned memory, after it has been measured."""
         self.models: dict[str, Any] = {}
         self._programs: dict[str, Program] = {}
 
     def samples(self, wanted: int) -> int:
-        """So many of `wanted` samples as this run takes."""
+        """Return the number of samples to take of `wanted`."""
         return max(3, int(wanted * self.effort))
 
     def program(self, name: str) -> Program:
@@ -47,8 +47,8 @@ class Rig:
             self._programs[name] = program
         return self._programs[name]
 
-    def another(self, name: str, sizes: tuple[int, ...] = BATCH_SIZES) -> Any:
-        """A model of the program with addresses of its own: loaded, captured."""
+    def new_model(self, name: str, sizes: tuple[int, ...] = BATCH_SIZES) -> Any:
+        """Create a model of the program with its own addresses, loaded and captured."""
         program = self.program(name)
         spec = SimpleNamespace(
             key=name, inputs=program.inputs, outputs=program.outputs, batch_sizes=sizes, batched=True
@@ -59,9 +59,11 @@ class Rig:
         return model
 
     def model(self, name: str) -> Any:
-        """The one model of this name that every section uses. Loaded: a graph over nothing would end the process."""
+        """Return the model of this name that all sections share. It is loaded: a graph without weights would crash the
+        process.
+        """
         if name not in self.models:
-            self.models[name] = self.another(name)
+            self.models[name] = self.new_model(name)
         if not self.models[name].loaded:
             self.models[name].load()
         return self.models[name]
@@ -73,18 +75,18 @@ class Rig:
         return {self.program(name).inputs[0].name: array[:rows].numpy()}
 
     def staged(self, name: str, rows: int) -> tuple[Any, Any]:
-        """The model, and a batch for it that is on the device already."""
+        """Return the model, and a batch for it on the device."""
         model = self.model(name)
         slot = model.slot(rows)
         model.stage(slot, self.inputs(name, rows))
         return model, slot
 
     def runner(self, name: str, rows: int) -> Callable[[], int]:
-        """Runs a batch as the EXEC lane does; answers with the device's own time."""
+        """Return a function that runs a batch like the EXEC lane and returns its device time in ns."""
         model, slot = self.staged(name, rows)
 
-        def once() -> int:
+        def run_ns() -> int:
             model.execute(rows, slot)
             return int(slot.device_ns)
 
-        return once
+        return run_ns

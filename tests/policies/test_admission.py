@@ -1,4 +1,4 @@
-"""What waits for other shares does not keep a request out."""
+"""Work queued for other shares does not keep a request out."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.wire import Register, Share
 from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.scheduler import Refusal
-from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
 
 NOW = s(1000)
 
 
 class Desk:
-    """A scheduler, and workers of one share that have the models said, all resident."""
+    """A scheduler, and workers of one share that hold the named models."""
 
     def __init__(self, *workers: tuple[str, ...]) -> None:
-        self.scheduler = SCHEDULERS["horologe"](ControllerSettings())
+        self.scheduler = create_scheduler(ControllerSettings())
         self.cluster = Cluster(10)
         self.specs = {name: a_spec(name) for names in workers for name in names}
         self.cluster.specs = {spec.key: spec for spec in self.specs.values()}
@@ -30,12 +30,12 @@ class Desk:
 
     def register(self, number: int, *names: str) -> None:
         address = f"worker/{number}#1"
-        worker = self.cluster.workers.setdefault(address, Worker(address, True))
+        worker = self.cluster.workers.setdefault(address, WorkerMirror(address, True))
         specs: list[ModelSpec] = [self.specs[name] for name in names]
-        told = Register(
+        report = Register(
             (Share(0, "d", 64, tuple(spec.key for spec in specs)),), tuple(a_report(spec) for spec in specs)
         )
-        self.cluster.register(worker, told)
+        self.cluster.register_worker(worker, report)
 
     def ask(self, name: str, budget_ms: float) -> Refusal | None:
         self.asked += 1
@@ -58,12 +58,12 @@ class Desk:
         return refusal
 
     def fill(self, name: str, budget_ms: float = 100) -> None:
-        """As much as is admitted, at most a batch of sixteen, which takes 9.5 ms."""
+        """Send 16 requests, which take 9.5 ms as a batch; some may be refused."""
         for _ in range(16):
             self.ask(name, budget_ms)
 
 
-def test_work_for_one_share_keeps_nothing_out_that_runs_on_another() -> None:
+def test_work_for_one_share_does_not_refuse_requests_for_another() -> None:
     desk = Desk(("a",), ("b",))
     desk.fill("a", 8)
     assert desk.ask("a", 8) is not None
@@ -76,14 +76,14 @@ def test_an_ensemble_whose_models_have_a_share_each_is_admitted_whole() -> None:
     assert [desk.ask(name, 10) for name in names] == [None] * 16
 
 
-def test_work_that_another_share_could_do_too_counts_half() -> None:
+def test_work_that_two_shares_could_run_counts_half() -> None:
     desk = Desk(("a", "b"), ("a",))
     desk.fill("a", 6)
     assert desk.ask("b", 6) is not None
     assert desk.ask("b", 7) is None
 
 
-def test_what_waits_is_counted_for_the_shares_that_can_run_it_now() -> None:
+def test_queued_work_counts_for_the_shares_that_can_run_it_now() -> None:
     desk = Desk(("a", "b"), ("b",))
     desk.fill("a")
     desk.fill("b")

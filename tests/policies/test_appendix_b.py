@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 
 from builders import a_report, a_spec
 from horologe_common.clock import ms, s
+from horologe_common.core import indexed_heap
 from horologe_common.models import PAGE_BYTES
 from horologe_common.wire import Register
 from horologe_common.wire import Share as Told
 from horologe_controller.core.actions import Actions
 from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 from horologe_controller.core.requests.request import Request
-from horologe_controller.core.scheduling import demand, strategies
 from horologe_controller.core.scheduling.demand import CAPACITY_PART, Demand
-from horologe_controller.core.scheduling.strategies import Ranking, Strategy
+from horologe_controller.core.scheduling.planner import Planner
+from horologe_controller.core.scheduling.ranking import Ranking, Strategy
 from horologe_controller.schedulers.clockwork import Clockwork
 from horologe_controller.settings import ControllerSettings
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_common.models import ModelSpec
-    from horologe_controller.core.cluster.share import Holders, Share
+    from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.scheduler import Plan
 
@@ -36,13 +37,13 @@ SIZES = (1, 2, 4, 8)
 
 
 class ScannedQueue(Ranking):
-    """Every request has a strategy for every batch size; they are iterated in order, latecomers last."""
+    """Every request has a strategy for every batch size. All are visited in order, shrunken batches last."""
 
-    def __init__(self, scheduler: Scan) -> None:
-        super().__init__(scheduler.propose)
-        self.scheduler = scheduler
+    def __init__(self, planner: ScanPlanner) -> None:
+        super().__init__(planner.policy.best_batch)
+        self.planner = planner
 
-    def best(self, now_ns: int, start_ns: int, share: Share) -> Strategy | None:
+    def best_strategy(self, now_ns: int, start_ns: int, share: Share) -> Strategy | None:
         strategies = sorted(
             (
                 _smaller(now_ns, share, queue, size),
@@ -52,7 +53,7 @@ class ScannedQueue(Ranking):
                 place,
                 queue,
             )
-            for queue in self.scheduler.backlog
+            for queue in self.planner.queues
             if not queue.best_effort and queue.model in share.resident
             for size in queue.spec.batch_sizes
             for place, request in enumerate(queue)
@@ -75,7 +76,7 @@ class ScannedQueue(Ranking):
 
 
 def _smaller(now_ns: int, share: Share, queue: ModelQueue, size: int) -> int:
-    """How many larger sizes there have been requests for since the last batch, and time when the last came."""
+    """Return the number of larger sizes that the queue could have filled since its last batch, and in time."""
     budget_ns = queue[len(queue) - 1].deadline_ns - queue[len(queue) - 1].arrival_ns
     larger = [other for other in queue.spec.batch_sizes if size < other <= queue.most_rows]
     return sum(share.predict(now_ns, queue.model, other) <= budget_ns for other in larger)
@@ -86,67 +87,67 @@ def _survivors(queue: ModelQueue, end_ns: int) -> int:
 
 
 class ScannedDemand(Demand):
-    """All models are looked at for the one with the highest priority; loads and demand are added up anew."""
+    """Scans all models for the highest priority, and adds up loads and demand at every change."""
 
     def __init__(self, grace_ns: int) -> None:
         super().__init__(grace_ns)
         self.requests: dict[int, Request] = {}
 
-    def add(self, request: Request, until_ns: int) -> None:
-        super().add(request, until_ns)
+    def add_request(self, request: Request, until_ns: int) -> None:
+        super().add_request(request, until_ns)
         self.requests[request.id] = request
 
-    def remove(self, request_id: int) -> None:
-        super().remove(request_id)
+    def remove_request(self, request_id: int) -> None:
+        super().remove_request(request_id)
         self.requests.pop(request_id, None)
 
-    def _allocate(self, model: str, holders: Holders) -> None:
-        super()._allocate(model, holders)
-        demand_ns = sum(one.cost_ns for one in self.requests.values() if one.model == model)
-        hosts = holders.of.get(model, {})
+    def _allocate(self, model: str, residency: ModelResidency) -> None:
+        super()._allocate(model, residency)
+        demand_ns = sum(request.cost_ns for request in self.requests.values() if request.model == model)
+        shares = residency.shares_of.get(model, {})
         parts = self._parts.get(model, {})
         assert demand_ns == self._total.get(model, 0)
-        assert not demand_ns or not hosts or sum(parts.values()) == demand_ns
+        assert not demand_ns or not shares or sum(parts.values()) == demand_ns
         capacity_ns = round(CAPACITY_PART * self._budget_ns.get(model, 0))
         served_ns = sum(
-            parts[share] * capacity_ns // max(1, sum(one.get(share, 0) for one in self._parts.values()))
+            parts[share] * capacity_ns // max(1, sum(loads.get(share, 0) for loads in self._parts.values()))
             for share in parts
         )
         if demand_ns:
             assert self._priority[model] == demand_ns - served_ns
 
-    def neediest(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
+    def highest_priority(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
         ranked = sorted((-priority, model) for model, priority in self._priority.items() if priority > 0)
-        return next((model for _, model in ranked if share.lacks(model)), None)
+        return next((model for _, model in ranked if share.can_load(model)), None)
 
 
-class Scan(Clockwork):
-    """The scheduler with nothing remembered between two looks, looking at every share each time."""
+class ScanPlanner(Planner):
+    """A planner that caches nothing between two plans, and visits every share each time."""
 
-    def __init__(self, settings: ControllerSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, policy: Clockwork, settings: ControllerSettings) -> None:
+        super().__init__(policy, settings)
         self.demand = ScannedDemand(settings.action_grace_ns)
 
-    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
+    def plan(self, now_ns: int, cluster: Cluster, changes: ClusterChanges) -> Plan:
         for share in cluster.shares():
-            self.rankings.of.setdefault(share, (ScannedQueue(self), Ranking(_nothing)))
-            cluster.changes.share(share)
-        return super().plan(now_ns, cluster)
+            self.rankings.of_share.setdefault(share, (ScannedQueue(self), Ranking(_no_strategy)))
+            changes.mark_share(share)
+        return super().plan(now_ns, cluster, changes)
 
 
-def _nothing(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+def _no_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
     return None
 
 
 class Desk:
-    """A scheduler, its cluster, and devices that end every action in some part of its expected time."""
+    """A planner, its cluster, and devices that end every action within its expected time."""
 
-    def __init__(self, kind: type[Clockwork], models: int, shares: int, pages: int, admission: bool) -> None:
+    def __init__(self, kind: type[Planner], models: int, shares: int, pages: int, admission: bool) -> None:
         self.settings = ControllerSettings(admission=admission, preload=False)
-        self.scheduler = kind(self.settings)
+        self.planner = kind(Clockwork(self.settings), self.settings)
         self.cluster = Cluster(10)
         self.actions = Actions("controller/0#1", self.cluster, ms(250))
-        self.said: list[Any] = []
+        self.decisions: list[Any] = []
         specs = [
             a_spec(f"m{number}", batch_sizes=SIZES, weights_bytes=(1 + number % 3) * PAGE_BYTES)
             for number in range(models)
@@ -160,8 +161,8 @@ class Desk:
                 resident.append(key)
                 room -= spec.pages
         for number in range(shares):
-            worker = self.cluster.workers[f"w{number}"] = Worker(f"w{number}", True)
-            self.cluster.register(worker, Register((Told(0, "d", pages, tuple(resident)),), reports))
+            worker = self.cluster.workers[f"w{number}"] = WorkerMirror(f"w{number}", True)
+            self.cluster.register_worker(worker, Register((Told(0, "d", pages, tuple(resident)),), reports))
         self.asked = 0
 
     def ask(self, now_ns: int, model: int, budget_ms: float) -> None:
@@ -170,36 +171,43 @@ class Desk:
         request = Request(
             self.asked, "s", self.asked, spec, spec.key, 1, "f", self.asked, now_ns, now_ns + ms(budget_ms), False
         )
-        refusal = self.scheduler.add(now_ns, request, self.cluster)
-        self.said.append(("ask", refusal and (refusal.request.id, refusal.retry_after_ns)))
+        refusal = self.planner.add(now_ns, request, self.cluster)
+        self.decisions.append(("ask", refusal and (refusal.request.id, refusal.retry_after_ns)))
 
     def end_one(self, now_ns: int, choice: int) -> None:
-        """The oldest action of some lane ends now."""
+        """End the oldest action of a lane now."""
         lanes = [lane for share in self.cluster.shares() for lane in (share.exec, share.load) if lane.pending]
         if not lanes:
             return
         action = next(iter(lanes[choice % len(lanes)].pending.values()))
         share = action.share
-        (share.exec if action.kind == "infer" else share.load).ended(action, now_ns)
-        self.cluster.changes.share(share)
+        (share.exec if action.kind == "infer" else share.load).finish_action(action, now_ns)
+        self.cluster.changes.mark_share(share)
         if action.kind == "load":
-            share.loaded(action.model, ok=True)
+            share.finish_load(action.model, ok=True)
 
     def plan(self, now_ns: int) -> None:
         while True:
-            plan = self.scheduler.plan(now_ns, self.cluster)
-            self.said.append(
+            plan = self.planner.plan(now_ns, self.cluster, self.cluster.changes.drain())
+            self.decisions.append(
                 (
-                    [(b.share.index, b.batch_size, [one.id for one in b.requests], b.start_ns) for b in plan.start],
+                    [
+                        (b.share.index, b.batch_size, [request.id for request in b.requests], b.start_ns)
+                        for b in plan.start
+                    ],
                     [(share.index, model) for share, model in (*plan.load, *plan.unload)],
-                    sorted(one.request.id for one in plan.refuse),
+                    sorted(refusal.request.id for refusal in plan.refuse),
                 )
             )
             list(self.actions.carry_out(now_ns, plan))
-            self.scheduler.check()
+            self.planner.check()
             self.cluster.check()
             if not plan.load:
                 return
+
+
+def _ids(requests: list[Request]) -> list[int]:
+    return [request.id for request in requests]
 
 
 steps = st.lists(
@@ -216,10 +224,9 @@ steps = st.lists(
 
 
 @pytest.fixture(autouse=True)
-def sweeping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not count any more is swept away at every chance, as it is now and then in a long run."""
-    monkeypatch.setattr(strategies, "SWEEP_FROM", -4)
-    monkeypatch.setattr(demand, "SWEEP_FROM", -4)
+def compact_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compact every heap as soon as most entries are stale, as happens now and then in a long run."""
+    monkeypatch.setattr(indexed_heap, "COMPACT_ABOVE", -4)
 
 
 @settings(
@@ -231,7 +238,7 @@ def sweeping(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_decides_as_the_literal_scan(
     steps: list[Any], models: int, shares: int, pages: int, admission: bool
 ) -> None:
-    desks = [Desk(kind, models, shares, pages, admission) for kind in (Clockwork, Scan)]
+    desks = [Desk(kind, models, shares, pages, admission) for kind in (Planner, ScanPlanner)]
     now_ns = NOW
     for verb, one, other in steps:
         if verb == "wait":
@@ -245,4 +252,4 @@ def test_it_decides_as_the_literal_scan(
             elif verb == "end":
                 desk.end_one(now_ns, one)
             desk.plan(now_ns)
-        assert desks[0].said == desks[1].said
+        assert desks[0].decisions == desks[1].decisions

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from desk import NOW, Desk
 from horologe_common.clock import ms
-from horologe_controller.schedulers.clipper import BatchLimit
-from horologe_controller.schedulers.deferred import WAY_NS
-from horologe_controller.schedulers.quantile_regression import loss, quantile_line
+from horologe_controller.schedulers.clipper import BatchLimit, quantile_line, quantile_loss
+from horologe_controller.schedulers.deferred import START_DELAY_NS
 from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def ids(actions: list[Action]) -> list[list[int]]:
 def test_the_limit_rises_by_one_with_full_batches_and_falls_by_a_tenth() -> None:
     limit, rows = BatchLimit(), []
     for size, took_ms in ((1, 5), (2, 5), (2, 5), (2, 5), (4, 11), (2, 5), (2, 11)):
-        limit.step(size, ms(took_ms), ms(10), SIZES, ControllerSettings())
+        limit.adapt_stepwise(size, ms(took_ms), ms(10), SIZES, ControllerSettings())
         rows.append(round(limit.rows, 3))
     assert rows == [2, 3, 4, 4, 3.6, 4.6, 4.14]  # a batch of 2 says nothing about a limit of 4 but that it is too high
 
@@ -46,9 +45,11 @@ def test_the_limit_rises_by_one_with_full_batches_and_falls_by_a_tenth() -> None
 def test_the_limit_stays_between_one_and_the_largest_size(batches: list[tuple[int, int]], regression: bool) -> None:
     limit = BatchLimit()
     for size, took_ms in batches:
-        (limit.fit if regression else limit.step)(size, ms(took_ms), ms(20), SIZES, ControllerSettings())
+        (limit.adapt_by_regression if regression else limit.adapt_stepwise)(
+            size, ms(took_ms), ms(20), SIZES, ControllerSettings()
+        )
         assert 1 <= limit.rows <= 16
-        assert limit.full(SIZES) in SIZES
+        assert limit.largest_size(SIZES) in SIZES
 
 
 @pytest.mark.parametrize("regression", [False, True])
@@ -56,9 +57,11 @@ def test_the_limit_finds_the_largest_batch_within_the_slo(regression: bool) -> N
     """20.1 ms hold 37 rows. Additive increase goes one beyond and back by a tenth, regression looks now and then."""
     limit, settings, rows = BatchLimit(), ControllerSettings(), []
     for _ in range(400):
-        size = limit.full(EVERY_SIZE)
-        (limit.fit if regression else limit.step)(size, took_ns(size), ms(20.1), EVERY_SIZE, settings)
-        rows.append(limit.full(EVERY_SIZE))
+        size = limit.largest_size(EVERY_SIZE)
+        (limit.adapt_by_regression if regression else limit.adapt_stepwise)(
+            size, took_ns(size), ms(20.1), EVERY_SIZE, settings
+        )
+        rows.append(limit.largest_size(EVERY_SIZE))
     late = rows[100:]
     assert (min(late), max(late)) == (37 if regression else 34, 38)
     assert late.count(38) < len(late) / (50 if regression else 4)
@@ -68,8 +71,10 @@ def test_regression_does_not_take_noise_for_a_slope() -> None:
     """Batches of nearly one size, 2% apart by chance, say nothing of those twice as large."""
     limit, noise, large = BatchLimit(), random.Random(0), []
     for _ in range(1000):
-        size = limit.full(EVERY_SIZE)
-        limit.fit(size, round(took_ns(size) * noise.gauss(1, 0.02)), ms(20.1), EVERY_SIZE, ControllerSettings())
+        size = limit.largest_size(EVERY_SIZE)
+        limit.adapt_by_regression(
+            size, round(took_ns(size) * noise.gauss(1, 0.02)), ms(20.1), EVERY_SIZE, ControllerSettings()
+        )
         large.append(size)
     assert max(large) <= 40
     assert sum(large[200:]) / 800 > 33
@@ -81,7 +86,7 @@ def test_regression_leaves_room_for_the_slow_ones() -> None:
     for number in range(300):
         size = SIZES[number % 5]
         slow = 1.5 if number % 100 in (3, 31, 67) else 1
-        limit.fit(size, round(slow * took_ns(size)), ms(13), SIZES, ControllerSettings())
+        limit.adapt_by_regression(size, round(slow * took_ns(size)), ms(13), SIZES, ControllerSettings())
     assert limit.rows == 8  # 16 rows mostly take 9.5 ms, and now and then 14.25 ms
 
 
@@ -94,8 +99,8 @@ def test_no_line_through_two_points_is_a_better_quantile(found: list[tuple[int, 
     below = sum(y <= intercept + slope * x + 1e-6 for x, y in found)
     assert below >= q * len(found) - 1e-9
     others = [(two[1] - one[1]) / (two[0] - one[0]) for one in found for two in found if one[0] < two[0]]
-    best = min(loss(found, max(0.0, other), q) for other in others)
-    assert loss(found, slope, q) <= best + 1e-4
+    best = min(quantile_loss(found, max(0.0, other), q) for other in others)
+    assert quantile_loss(found, slope, q) <= best + 1e-4
 
 
 def test_a_batch_below_the_limit_waits_for_more_and_no_longer() -> None:
@@ -115,9 +120,9 @@ def test_a_batch_below_the_limit_waits_for_more_and_no_longer() -> None:
 
 
 def limit_of(desk: Desk, share: int = 0) -> BatchLimit:
-    scheduler: Any = desk.scheduler
-    found: BatchLimit = scheduler.limit(list(desk.cluster.shares())[share], "m/1")
-    return found
+    policy: Any = desk.scheduler.policy
+    limit: BatchLimit = policy.limit(list(desk.cluster.shares())[share], "m/1")
+    return limit
 
 
 def test_replicas_have_limits_of_their_own() -> None:
@@ -211,7 +216,7 @@ def test_a_batch_waits_as_long_as_a_larger_one_would_still_be_done() -> None:
     desk = Desk("deferred", [("m",)])
     desk.ask(NOW, 20)
     assert not desk.plan(NOW)[0]
-    until_ns = NOW + ms(20) - took_ns(2) - WAY_NS
+    until_ns = NOW + ms(20) - took_ns(2) - START_DELAY_NS
     assert desk.wake_ns == until_ns
     desk.ask(NOW + ms(1), 20)
     assert not desk.plan(NOW + ms(1))[0]
@@ -245,7 +250,7 @@ def test_slack_makes_it_wait_less() -> None:
     desk = Desk("deferred", [("m",)], deferred_slack_ns=ms(7))
     desk.ask(NOW, 20)
     desk.plan(NOW)
-    assert desk.wake_ns == NOW + ms(20) - took_ns(2) - WAY_NS - ms(7)
+    assert desk.wake_ns == NOW + ms(20) - took_ns(2) - START_DELAY_NS - ms(7)
 
 
 def test_a_device_that_is_free_takes_the_window_that_closes_first() -> None:
@@ -273,7 +278,7 @@ def test_best_effort_gets_the_time_in_which_a_batch_waits_and_no_more() -> None:
     assert (action.model, action.batch_size) == ("b/1", 1)  # 2.1 ms are left, 2 take 2.5 ms
     desk.end(action, NOW + took_ns(8) + took_ns(1))
     assert not desk.plan(NOW + took_ns(8) + took_ns(1))[0]
-    started, _ = desk.plan(NOW + ms(10.3) - took_ns(2) - WAY_NS)
+    started, _ = desk.plan(NOW + ms(10.3) - took_ns(2) - START_DELAY_NS)
     assert started[0].requests == [waits]
 
 

@@ -14,9 +14,9 @@ from horologe_common.core.protocol import Out
 from horologe_common.models import PAGE_BYTES, ModelSpec
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 from horologe_controller.core.requests.request import Request
-from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.schedulers import SCHEDULERS, create_scheduler
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.noise import Noise
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
@@ -44,14 +44,14 @@ class Desk:
         self, name: str, models: Sequence[ModelSpec], resident: Sequence[str] = (), workers: int = 1, pages: int = 64
     ) -> None:
         self.settings = ControllerSettings(scheduler=name)
-        self.scheduler: Scheduler = SCHEDULERS[name](self.settings)
+        self.scheduler: Scheduler = create_scheduler(self.settings)
         self.cluster = Cluster(10)
         self.cluster.specs = {spec.key: spec for spec in models}
         self.requests = 0
         for number in range(workers):
-            worker = self.cluster.workers[f"worker/{number}#1"] = Worker(f"worker/{number}#1", True)
+            worker = self.cluster.workers[f"worker/{number}#1"] = WorkerMirror(f"worker/{number}#1", True)
             report = Register((Share(0, "d", pages, tuple(resident)),), tuple(a_report(spec) for spec in models))
-            self.cluster.register(worker, report)
+            self.cluster.register_worker(worker, report)
 
     def ask(
         self, spec: ModelSpec, deadline_ms: float, rows: int = 1, now_ns: int = NOW, best_effort: bool = False
@@ -73,7 +73,7 @@ class Desk:
         return request, self.scheduler.add(now_ns, request, self.cluster)
 
     def plan(self, now_ns: int = NOW) -> Plan:
-        plan = self.scheduler.plan(now_ns, self.cluster)
+        plan = self.scheduler.plan(now_ns, self.cluster, self.cluster.changes.drain())
         self.scheduler.check()
         return plan
 
@@ -207,7 +207,7 @@ def test_the_least_recently_used_makes_room_unless_it_is_wanted(name: str) -> No
     desk = Desk(name, specs, [spec.key for spec in specs[:3]], pages=64)
     share = next(desk.cluster.shares())
     for model in ("old/1", "wanted/1", "recent/1"):
-        share.touch(model)
+        share.mark_used(model)
     desk.ask(specs[3], 300)
     plan = desk.plan()
     assert [model for _, model in plan.unload] == ["old/1"]

@@ -1,4 +1,4 @@
-"""ORLOJ as a scheduler: whom it takes and lets go where times are distributions, and what is left of it where not."""
+"""ORLOJ as a policy: the requests that it runs and refuses, with and without distributions of execution times."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from horologe_common.distribution import Distribution
 from horologe_common.recording import snapshot
 from horologe_common.wire import Register, Share
 from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 from horologe_controller.core.requests.request import Request
-from horologe_controller.core.runtime_distributions import ModelDurations, Part
-from horologe_controller.schedulers.orloj.orloj import Orloj, promised_ns
+from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
+from horologe_controller.core.scheduling.planner import Planner
+from horologe_controller.schedulers.orloj.orloj import Orloj, batch_quantile_ns
 from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
@@ -29,23 +30,24 @@ SHORT, LONG = Distribution.from_counts([ms(5), ms(7)], [1]), Distribution.from_c
 
 
 class Desk:
-    """The scheduler, one share with one model, and what is known of its times."""
+    """A planner with the policy, and one share with one model and its distributions."""
 
     def __init__(self, *, known: bool = True, **settings: Any) -> None:
         self.spec = a_spec(batch_sizes=(1, 2, 4))
         self.settings = ControllerSettings(scheduler="orloj", **settings)
-        self.scheduler = Orloj(self.settings)
+        self.policy = Orloj(self.settings)
+        self.scheduler = Planner(self.policy, self.settings)
         self.cluster = Cluster(10)
         self.cluster.specs = {self.spec.key: self.spec}
-        worker = self.cluster.workers["w"] = Worker("w", True)
-        self.cluster.register(worker, Register((Share(0, "d", 64, (self.spec.key,)),), (a_report(self.spec),)))
+        worker = self.cluster.workers["w"] = WorkerMirror("w", True)
+        self.cluster.register_worker(worker, Register((Share(0, "d", 64, (self.spec.key,)),), (a_report(self.spec),)))
         self.asked = 0
         if known:
             self.learn(SHORT, LONG)
 
     def learn(self, short: Distribution, long: Distribution) -> None:
-        parts = [Part("short", 0, short), Part("long", 0, long)]
-        self.cluster.durations[self.spec.key] = ModelDurations(BASE_NS, parts)
+        parts = [SoloDistribution("short", 0, short), SoloDistribution("long", 0, long)]
+        self.cluster.distributions[self.spec.key] = RuntimeDistributions(BASE_NS, parts)
 
     def ask(self, application: str, left_ms: float, now_ns: int = NOW, rows: int = 1) -> tuple[Request, Refusal | None]:
         self.asked += 1
@@ -66,7 +68,7 @@ class Desk:
         return request, self.scheduler.add(now_ns, request, self.cluster)
 
     def plan(self, now_ns: int = NOW) -> tuple[list[Batch], list[Refusal]]:
-        plan = self.scheduler.plan(now_ns, self.cluster)
+        plan = self.scheduler.plan(now_ns, self.cluster, self.cluster.changes.drain())
         self.scheduler.check()
         return plan.start, plan.refuse
 
@@ -104,7 +106,7 @@ def test_a_request_with_less_left_than_it_takes_on_average_is_refused() -> None:
     assert refusal is None
     late_ns = NOW + ms(5.1)
     for share in desk.cluster.shares():
-        desk.cluster.changes.share(share)
+        desk.cluster.changes.mark_share(share)
     _, refused = desk.plan(late_ns)
     assert [one.request for one in refused] == [waits]
 
@@ -129,7 +131,7 @@ def test_what_is_learned_counts_for_those_that_wait() -> None:
     desk.learn(SHORT, SHORT)
     for share in desk.cluster.shares():
         share.exec.pending.clear()
-        desk.cluster.changes.share(share)
+        desk.cluster.changes.mark_share(share)
     ((batch, *_), _) = desk.plan()
     assert batch.batch_size == 4
 
@@ -151,7 +153,7 @@ def test_nobody_is_started_late_and_everybody_leaves(told: list[tuple[str, float
     now_ns = NOW
     while open_ids and now_ns < NOW + s(1):
         (share,) = desk.cluster.shares()
-        desk.cluster.changes.share(share)
+        desk.cluster.changes.mark_share(share)
         started, refused = desk.plan(now_ns)
         for batch in started:
             assert sum(one.rows for one in batch.requests) <= batch.batch_size
@@ -162,7 +164,7 @@ def test_nobody_is_started_late_and_everybody_leaves(told: list[tuple[str, float
         open_ids -= {refusal.request.id for refusal in refused}
         now_ns += ms(3)
     assert not open_ids
-    assert not desk.scheduler._scored
+    assert not desk.policy._scored
 
 
 def test_its_state_travels() -> None:
@@ -174,9 +176,9 @@ def test_its_state_travels() -> None:
     for one in (desk.cluster, cluster):
         for share in one.shares():
             share.exec.pending.clear()
-            one.changes.share(share)
+            one.changes.mark_share(share)
     now_ns = NOW + ms(1)
-    again = scheduler.plan(now_ns, cluster)
+    again = scheduler.plan(now_ns, cluster, cluster.changes.drain())
     scheduler.check()
     ours, _ = desk.plan(now_ns)
     assert [[one.id for one in batch.requests] for batch in again.start] == [
@@ -186,7 +188,7 @@ def test_its_state_travels() -> None:
 
 def test_what_is_promised_is_of_the_longest_row() -> None:
     desk = Desk()
-    known = desk.cluster.durations[desk.spec.key]
+    known = desk.cluster.distributions[desk.spec.key]
     requests = [desk.ask(one, 500)[0] for one in ("long", "long", "short")]
     wanted = ms(4) + 4 * (ms(16) + ms(20) * 0.9**0.5)
-    assert promised_ns(known, requests, 4) == pytest.approx(wanted, rel=0.01)
+    assert batch_quantile_ns(known, requests, 4) == pytest.approx(wanted, rel=0.01)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution, batch_of, mixture
-from horologe_controller.schedulers.orloj.score_queue import OrlojQueue
+from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
 from horologe_controller.schedulers.orloj.scores import Scores
 from orloj_tournament import TournamentQueue
 
@@ -107,7 +107,7 @@ def test_it_chooses_what_algorithm_1_chooses(
 ) -> None:
     scores = scores_of(b_per_ms)
     oracle = Oracle(b_per_ms, earliest=earliest)
-    arrays: OrlojQueue[int] = OrlojQueue(scores, earliest=earliest)
+    arrays: ScoreQueue[int] = ScoreQueue(scores, earliest=earliest)
     trees = TournamentQueue(scores, earliest=earliest)
     queues = (arrays, trees)
     t_ns = NOW
@@ -125,10 +125,10 @@ def test_it_chooses_what_algorithm_1_chooses(
         else:
             t_ns += ms(number / 3)
             late = oracle.late(t_ns)
-            assert sorted(arrays.late(t_ns)) == sorted(trees.late(t_ns)) == late
+            assert sorted(arrays.timed_out_keys(t_ns)) == sorted(trees.timed_out_keys(t_ns)) == late
             place = oracle.size(t_ns)
-            found = arrays.choose(t_ns)
-            tree = trees.choose(t_ns)
+            found = arrays.choose_batch(t_ns)
+            tree = trees.choose_batch(t_ns)
             if place is None:
                 assert found is tree is None
                 continue
@@ -164,7 +164,7 @@ def test_missing_several_deadlines_is_the_sum_of_missing_each() -> None:
     """Appendix B: the differences of the costs are those of single steps."""
     scores, oracle = scores_of(sizes=(1,)), Oracle(1e-4, earliest=True)
     together = ((NOW + ms(20), 1.0), (NOW + ms(40), 1.5), (NOW + ms(90), 4.0))
-    queue: OrlojQueue[int] = OrlojQueue(scores)
+    queue: ScoreQueue[int] = ScoreQueue(scores)
     trees = TournamentQueue(scores)
     rival_ns = NOW + ms(120)
     for one in (queue, trees):
@@ -179,87 +179,87 @@ def test_missing_several_deadlines_is_the_sum_of_missing_each() -> None:
             alone = equation_2(oracle.latency[0][1], oracle.mean_ns[0], 1e-4, rival_ns, t_ns, 1.0)
             for one in (queue, trees):
                 one.insert(2, 1, ((rival_ns, cost * wanted / alone),))
-                keys = (one.choose(t_ns) or (0, []))[1]
+                keys = (one.choose_batch(t_ns) or (0, []))[1]
                 assert keys[0] == first
                 one.remove(2)
-    assert queue.late(NOW + ms(90)) == [1]
+    assert queue.timed_out_keys(NOW + ms(90)) == [1]
 
 
 def test_what_is_dropped_from_large_sizes_goes_in_a_smaller_one() -> None:
     scores = scores_of()
-    queue: OrlojQueue[int] = OrlojQueue(scores)
+    queue: ScoreQueue[int] = ScoreQueue(scores)
     for key in range(4):
         queue.insert(key, 1, ((NOW + ms(60), 1.0),))
-    sizes = [queue.choose(NOW + ms(after)) for after in (0, 20, 45)]
+    sizes = [queue.choose_batch(NOW + ms(after)) for after in (0, 20, 45)]
     assert [one and one[0] for one in sizes] == [4, 2, 1]
-    assert queue.late(NOW + ms(45)) == []
-    assert queue.late(NOW + ms(56)) == [0, 1, 2, 3]
-    assert queue.choose(NOW + ms(56)) is None
+    assert queue.timed_out_keys(NOW + ms(45)) == []
+    assert queue.timed_out_keys(NOW + ms(56)) == [0, 1, 2, 3]
+    assert queue.choose_batch(NOW + ms(56)) is None
 
 
 def test_the_two_orders_of_sizes() -> None:
     """An urgent request that is too late for the largest size: the text takes it next, line 16 the full batch."""
     scores = scores_of()
     for earliest, size in ((True, 1), (False, 4)):
-        queue: OrlojQueue[int] = OrlojQueue(scores, earliest=earliest)
+        queue: ScoreQueue[int] = ScoreQueue(scores, earliest=earliest)
         queue.insert(0, 1, ((NOW + ms(8), 1.0),))
         for key in range(1, 5):
             queue.insert(key, 1, ((NOW + ms(150), 1.0),))
-        assert (queue.choose(NOW) or (0, []))[0] == size
+        assert (queue.choose_batch(NOW) or (0, []))[0] == size
 
 
 def test_rows_fill_a_batch() -> None:
-    queues: list[OrlojQueue[int] | TournamentQueue] = [OrlojQueue(scores_of()), TournamentQueue(scores_of())]
+    queues: list[ScoreQueue[int] | TournamentQueue] = [ScoreQueue(scores_of()), TournamentQueue(scores_of())]
     for queue in queues:
         for key, rows in enumerate((3, 1, 2)):
             queue.insert(key, 1, ((NOW + ms(150) + key, 1.0),), rows)
-        assert queue.choose(NOW) == (4, [0, 1])
+        assert queue.choose_batch(NOW) == (4, [0, 1])
         queue.remove(1)
-        assert queue.choose(NOW) == (4, [0])
+        assert queue.choose_batch(NOW) == (4, [0])
         queue.remove(0)
-        assert queue.choose(NOW) == (2, [2])  # no smaller size holds it
+        assert queue.choose_batch(NOW) == (2, [2])  # no smaller size holds it
         queue.remove(2)
-        assert queue.choose(NOW) is None
+        assert queue.choose_batch(NOW) is None
 
 
 def test_the_base_of_times_is_set_anew_before_anything_overflows() -> None:
     """fig. 13 goes up to b = 0.1 per ms: e^(bt) would overflow after 7 s."""
     scores, oracle = scores_of(0.1), Oracle(0.1, earliest=True)
-    queue: OrlojQueue[int] = OrlojQueue(scores)
+    queue: ScoreQueue[int] = ScoreQueue(scores)
     for key in range(20):
         deadline_ns = NOW + s(key) + ms(100)
         oracle.requests[key] = Pending(key % 3, deadline_ns, 1, 1.0)
         queue.insert(key, key % 3, ((deadline_ns, 1.0),))
     for key in range(20):
         t_ns = NOW + s(key)
-        chosen = queue.choose(t_ns)
+        chosen = queue.choose_batch(t_ns)
         assert chosen is not None
         assert chosen[1][0] == key
         queue.remove(key)
-        assert queue.late(t_ns) == []
+        assert queue.timed_out_keys(t_ns) == []
         queue.check()
 
 
 def test_times_may_go_back_a_little() -> None:
     """Another share may be free sooner."""
     scores = scores_of()
-    queue: OrlojQueue[int] = OrlojQueue(scores)
-    fresh: OrlojQueue[int] = OrlojQueue(scores)
+    queue: ScoreQueue[int] = ScoreQueue(scores)
+    fresh: ScoreQueue[int] = ScoreQueue(scores)
     for one in (queue, fresh):
         for key in range(12):
             one.insert(key, key % 3, ((NOW + ms(20 + 3 * key), 1.0),))
-    first = fresh.choose(NOW)
-    queue.choose(NOW + ms(30))
-    assert queue.choose(NOW) == first
+    first = fresh.choose_batch(NOW)
+    queue.choose_batch(NOW + ms(30))
+    assert queue.choose_batch(NOW) == first
 
 
 def test_it_travels_in_a_snapshot() -> None:
-    queue: OrlojQueue[int] = OrlojQueue(scores_of(), earliest=False)
+    queue: ScoreQueue[int] = ScoreQueue(scores_of(), earliest=False)
     for key in range(100):
         queue.insert(key, key % 3, ((NOW + ms(20 + 3 * key), 1.0), (NOW + ms(60 + 3 * key), 1.5)))
     for key in range(0, 100, 7):
         queue.remove(key)
-    queue.choose(NOW)
+    queue.choose_batch(NOW)
     again = pickle.loads(pickle.dumps(queue))
     again.check()
-    assert [again.choose(NOW + ms(t)) for t in range(9)] == [queue.choose(NOW + ms(t)) for t in range(9)]
+    assert [again.choose_batch(NOW + ms(t)) for t in range(9)] == [queue.choose_batch(NOW + ms(t)) for t in range(9)]

@@ -117,7 +117,7 @@ def test_a_scenario_file_declares_applications(tmp_path: Path) -> None:
     ("changes", "told"),
     [
         ({"applications": (Application("a", ("a",)),)}, "'a', which is a model"),
-        ({"applications": (Application("digits", ("z",)),)}, "'z', which is none"),
+        ({"applications": (Application("digits", ("z",)),)}, "'z', wanted a model"),
         ({"load": (poisson(1, application="other"),)}, "'other', wanted one of digits"),
         ({"path": "direct"}, 'path = "whole"'),
         ({"applications": (Application("digits", ("a",), task="guess"),)}, "task: got 'guess'"),

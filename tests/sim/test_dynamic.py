@@ -11,7 +11,7 @@ from horologe_common.clock import ms, s, us
 from horologe_common.distribution import Distribution
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
-from horologe_controller.core.runtime_distributions import ModelDurations, Part
+from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.virtual_worker import SimModel
@@ -63,8 +63,8 @@ def played(scheduler: str, rate: float, slo_ms: float, seed: int = 1, static: fl
     controller = ControllerSettings(scheduler=scheduler, admission=False, margin_ns=us(100))
     setting = Setting(noise=NOISES["none"], settle_ns=ms(500), controller=controller)
     lean = Lean(setting, [TEXT, *RESNET.copies(3)], Ledger(["text", "static"], 4, s(1)), seed, [chunk])
-    parts = [Part(one, 0, Distribution.from_samples(solos(one, rng, 500))) for one in ROW_MS]
-    lean.controller.cluster.durations[SPEC.key] = ModelDurations(BASE_NS, parts)
+    parts = [SoloDistribution(one, 0, Distribution.from_samples(solos(one, rng, 500))) for one in ROW_MS]
+    lean.controller.cluster.distributions[SPEC.key] = RuntimeDistributions(BASE_NS, parts)
     lean.run(s(seconds))
     lean.check()
     assert not lean.open

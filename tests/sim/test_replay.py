@@ -64,12 +64,12 @@ def test_one_core_and_a_part_of_the_time(tmp_path: Path) -> None:
 
 def test_the_first_difference_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = recorded(tmp_path, a_scenario())
-    start = Actions._start
+    start = Actions._start_batch
 
     def late(self: Actions, now_ns: int, batch: object) -> list[Out]:
         return start(self, now_ns + 1, batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Actions, "_start", late)
+    monkeypatch.setattr(Actions, "_start_batch", late)
     report = replay_recording(path)
     assert not report.identical
     difference = report.cores["controller/0#00000001"].difference
@@ -85,7 +85,7 @@ def test_a_fault_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def broken(self: Actions, now_ns: int, batch: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(Actions, "_start", broken)
+    monkeypatch.setattr(Actions, "_start_batch", broken)
     core = replay_recording(path, core="controller").cores["controller/0#00000001"]
     assert core.faults > 0
     assert "ZeroDivisionError: oh" in core.fault

@@ -120,7 +120,7 @@ def test_store_records_are_recorded_whole_and_tensors_are_not(tmp_path: Path, ta
     assert any(record is not None and len(record.data) > 256 and any(record.data) for record in found)
     written = [entry.message for entry in handled if isinstance(entry.message, RecordsWritten)]
     assert all(any(change.data or b"1") for message in written for change in message.changes)
-    kept = {type(one) for entry in handled for one in entry.outlines if not isinstance(entry.message, Outputs)}
+    kept = {type(one) for entry in handled for one in entry.summaries if not isinstance(entry.message, Outputs)}
     assert kept <= {int}
 
 

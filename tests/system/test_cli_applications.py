@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_frontend import ECHO, FakeFrontend
-from horologe_cli.commands.declaration import parse_policy_settings, parse_truth, read_application
+from horologe_cli.commands.application_definition import parse_policy_settings, parse_truth, read_application
 from horologe_common.application_outputs import answer_tensors, output_specs
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec
@@ -151,7 +151,7 @@ def test_a_model_that_is_not_served_is_named(shell: Shell) -> None:
     command = [sys.executable, "-m", "horologe_cli.main", "application", "create", "new", "--endpoint", shell.endpoint]
     result = subprocess.run([*command, "-m", "echo", "-m", "ecco"], capture_output=True, text=True, timeout=30)
     assert result.returncode == OK
-    assert "not served now, and missing until they are: ecco" in result.stderr
+    assert "not ready, and missing from answers until they are: ecco" in result.stderr
 
 
 def test_an_application_from_a_file(shell: Shell, tmp_path: Path) -> None:

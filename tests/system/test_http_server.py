@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horologe_frontend.auth import Keys
-from http_house import House, read_response
+from horologe_frontend.auth import read_keys
+from http_server_thread import HttpServerThread, read_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,12 +29,12 @@ def request(model: str = "echo", body: bytes = GOOD, extra: str = "", version: s
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    with House() as house:
+def house() -> Iterator[HttpServerThread]:
+    with HttpServerThread() as house:
         yield house
 
 
-def good(house: House) -> None:
+def good(house: HttpServerThread) -> None:
     response = httpx.post(f"{house.server.url}/v2/models/echo/infer", content=GOOD)
     assert response.status_code == 200, response.text
     assert response.json()["outputs"][0]["data"] == [1, 2, 3, 4]
@@ -56,7 +56,7 @@ def flood(sock: socket.socket, data: bytes, times: int, pause: float = 0) -> Non
         threading.Event().wait(pause)
 
 
-def test_httpx_client(house: House) -> None:
+def test_httpx_client(house: HttpServerThread) -> None:
     with httpx.Client(base_url=house.server.url) as client:
         assert client.get("/v2/health/live").json() == {"live": True}
         assert client.get("/v2/health/ready").json() == {"ready": True}
@@ -70,7 +70,7 @@ def test_httpx_client(house: House) -> None:
         assert response.json()["model_stats"]
 
 
-def test_head_has_no_body(house: House) -> None:
+def test_head_has_no_body(house: HttpServerThread) -> None:
     with house.connect() as sock:
         sock.sendall(b"HEAD /v2 HTTP/1.1\r\nHost: x\r\n\r\nGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
         status, headers, _ = read_response_once(sock, body=False)
@@ -91,7 +91,7 @@ def read_response_once(sock: socket.socket, body: bool) -> tuple[int, dict[str, 
     return int(lines[0].split()[1]), headers, rest
 
 
-def test_requests_sent_ahead_are_answered_in_order(house: House) -> None:
+def test_requests_sent_ahead_are_answered_in_order(house: HttpServerThread) -> None:
     bodies = [GOOD.replace(b"[1,2", b"[%d,2" % i) for i in range(20)]
     with house.connect() as sock:
         sock.sendall(b"".join(request(body=body) for body in bodies))
@@ -99,7 +99,7 @@ def test_requests_sent_ahead_are_answered_in_order(house: House) -> None:
     assert firsts == list(range(20))
 
 
-def test_a_request_in_small_pieces(house: House) -> None:
+def test_a_request_in_small_pieces(house: HttpServerThread) -> None:
     with house.connect() as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in request():
@@ -107,7 +107,7 @@ def test_a_request_in_small_pieces(house: House) -> None:
         assert read_response(sock)[0] == 200
 
 
-def test_chunked_body_with_trailers(house: House) -> None:
+def test_chunked_body_with_trailers(house: HttpServerThread) -> None:
     chunks = b"".join(b"%x;ext=1\r\n%s\r\n" % (len(part), part) for part in (GOOD[:10], GOOD[10:]))
     head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     with house.connect() as sock:
@@ -116,7 +116,7 @@ def test_chunked_body_with_trailers(house: House) -> None:
             assert read_response(sock)[0] == 200
 
 
-def test_http_1_0_and_close(house: House) -> None:
+def test_http_1_0_and_close(house: HttpServerThread) -> None:
     for extra, version in (("", "1.0"), ("Connection: close\r\n", "1.1")):
         with house.connect() as sock:
             sock.sendall(request(extra=extra, version=version))
@@ -125,7 +125,7 @@ def test_http_1_0_and_close(house: House) -> None:
             assert closed(sock)
 
 
-def test_expect_100_continue(house: House) -> None:
+def test_expect_100_continue(house: HttpServerThread) -> None:
     head, _, body = request(extra="Expect: 100-continue\r\n").partition(b"\r\n\r\n")
     with house.connect() as sock:
         sock.sendall(head + b"\r\n\r\n")
@@ -134,7 +134,7 @@ def test_expect_100_continue(house: House) -> None:
         assert read_response(sock)[0] == 200
 
 
-def test_upgrade_is_ignored(house: House) -> None:
+def test_upgrade_is_ignored(house: HttpServerThread) -> None:
     with house.connect() as sock:
         sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
         assert read_response(sock)[0] == 200
@@ -142,7 +142,7 @@ def test_upgrade_is_ignored(house: House) -> None:
 
 
 @pytest.mark.parametrize("tensors", [1, 400_000])
-def test_tritonclient(house: House, tensors: int) -> None:
+def test_tritonclient(house: HttpServerThread, tensors: int) -> None:
     """In a process of its own: the client brings gevent along."""
     import subprocess
     import sys
@@ -187,7 +187,7 @@ client.close()
 
 
 def test_body_over_the_limit_is_refused_unread() -> None:
-    with House(body_limit_bytes=100_000) as house:
+    with HttpServerThread(body_limit_bytes=100_000) as house:
         with house.connect() as sock:
             sock.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000000\r\n\r\n")
             status, _, body = read_response(sock)
@@ -203,13 +203,13 @@ def test_body_over_the_limit_is_refused_unread() -> None:
 
 
 def test_bodies_held_are_bounded() -> None:
-    with House(held_limit_bytes=1000) as house:
+    with HttpServerThread(held_limit_bytes=1000) as house:
         assert httpx.post(f"{house.server.url}/v2/models/echo/infer", content=bytes(1001)).status_code == 503
         good(house)
 
 
 @pytest.mark.parametrize("filler", [b"x" * 80_000, b"X: " + b"y" * 80_000, b"X: y\r\n" * 15_000])
-def test_headers_over_the_limit(house: House, filler: bytes) -> None:
+def test_headers_over_the_limit(house: HttpServerThread, filler: bytes) -> None:
     with house.connect() as sock:
         sock.sendall(b"GET /v2 HTTP/1.1\r\n" + filler)
         assert read_response(sock)[0] in (400, 431)
@@ -220,7 +220,7 @@ def test_headers_over_the_limit(house: House, filler: bytes) -> None:
     good(house)
 
 
-def test_endless_header_is_cut_off(house: House) -> None:
+def test_endless_header_is_cut_off(house: HttpServerThread) -> None:
     with house.connect() as sock:
         sock.sendall(b"GET /v2 HTTP/1.1\r\nX: ")
         with pytest.raises(ConnectionError):
@@ -245,7 +245,7 @@ def test_endless_header_is_cut_off(house: House) -> None:
         b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
-def test_what_is_not_http(house: House, junk: bytes) -> None:
+def test_what_is_not_http(house: HttpServerThread, junk: bytes) -> None:
     with house.connect() as sock:
         sock.sendall(junk)
         try:
@@ -258,7 +258,7 @@ def test_what_is_not_http(house: House, junk: bytes) -> None:
 
 
 def test_slow_clients_are_given_up() -> None:
-    with House(header_timeout_ns=150 * MS, body_timeout_ns=150 * MS, idle_timeout_ns=1000 * MS) as house:
+    with HttpServerThread(header_timeout_ns=150 * MS, body_timeout_ns=150 * MS, idle_timeout_ns=1000 * MS) as house:
         for start in (b"GET /v2 HT", request()[:-5], b"POST /v2 HTTP/1.1\r\nHost: x\r\nX: y\r\n"):
             with house.connect() as sock:
                 sock.sendall(start)
@@ -276,28 +276,28 @@ def test_slow_clients_are_given_up() -> None:
 
 def test_client_that_does_not_read_is_dropped() -> None:
     body = json.dumps({"inputs": [{"name": "in", "shape": [400_000], "datatype": "UINT8", "data": [7] * 400_000}]})
-    with House(write_timeout_ns=200 * MS) as house, house.connect() as sock:
+    with HttpServerThread(write_timeout_ns=200 * MS) as house, house.connect() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with pytest.raises(ConnectionError):
             flood(sock, request("huge", body.encode()), times=200)
-        assert len(house.port.asked) < 50
+        assert len(house.port.predicts) < 50
 
 
-def test_client_that_leaves_cancels_its_request(house: House) -> None:
+def test_client_that_leaves_cancels_its_request(house: HttpServerThread) -> None:
     with house.connect() as sock:
         sock.sendall(request("slow"))
-        house.wait(lambda: len(house.port.asked) == 1)
+        house.wait(lambda: len(house.port.predicts) == 1)
     house.wait(lambda: house.port.cancelled == 1)
-    house.wait(lambda: house.server.gate.requests == 0)
+    house.wait(lambda: house.server.limits.in_flight == 0)
     good(house)
 
 
 def test_requests_in_flight_are_bounded() -> None:
-    with House(max_requests=2) as house:
+    with HttpServerThread(max_requests=2) as house:
         socks = [house.connect() for _ in range(2)]
         for sock in socks:
             sock.sendall(request("slow"))
-        house.wait(lambda: len(house.port.asked) == 2)
+        house.wait(lambda: len(house.port.predicts) == 2)
         response = httpx.post(f"{house.server.url}/v2/models/echo/infer", content=GOOD)
         assert response.status_code == 503
         assert response.headers["retry-after"] == "1"
@@ -309,7 +309,7 @@ def test_requests_in_flight_are_bounded() -> None:
 
 
 def test_connections_are_bounded() -> None:
-    with House(max_connections=2) as house:
+    with HttpServerThread(max_connections=2) as house:
         socks = [house.connect() for _ in range(2)]
         for sock in socks:
             sock.sendall(request())
@@ -325,7 +325,7 @@ def test_connections_are_bounded() -> None:
         good_after(house)
 
 
-def good_after(house: House) -> None:
+def good_after(house: HttpServerThread) -> None:
     """Closed connections are noticed within moments."""
     for _ in range(100):
         response = httpx.post(f"{house.server.url}/v2/models/echo/infer", content=GOOD)
@@ -334,10 +334,10 @@ def good_after(house: House) -> None:
     raise AssertionError(response.text)
 
 
-def test_stop_finishes_what_is_in_flight(house: House) -> None:
+def test_stop_finishes_what_is_in_flight(house: HttpServerThread) -> None:
     with house.connect() as idle, house.connect() as sock:
         sock.sendall(request("slow"))
-        house.wait(lambda: len(house.port.asked) == 1)
+        house.wait(lambda: len(house.port.predicts) == 1)
         stopping = threading.Thread(target=house.stop)
         stopping.start()
         assert closed(idle)
@@ -351,9 +351,9 @@ def test_stop_finishes_what_is_in_flight(house: House) -> None:
 
 
 def test_stop_cancels_what_takes_too_long() -> None:
-    with House(drain_ns=300 * MS) as house, house.connect() as sock:
+    with HttpServerThread(drain_ns=300 * MS) as house, house.connect() as sock:
         sock.sendall(request("slow"))
-        house.wait(lambda: len(house.port.asked) == 1)
+        house.wait(lambda: len(house.port.predicts) == 1)
         house.stop()
         assert house.port.cancelled == 1
         assert closed(sock)
@@ -361,7 +361,7 @@ def test_stop_cancels_what_takes_too_long() -> None:
 
 def test_keys(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("secret\n")
-    with House(Keys.read(str(tmp_path / "keys"))) as house:
+    with HttpServerThread(read_keys(str(tmp_path / "keys"))) as house:
         url = house.server.url
         assert httpx.get(f"{url}/v2/health/ready").status_code == 200
         for method, path in (("GET", "/v2"), ("POST", "/v2/models/echo/infer"), ("GET", "/nope")):
@@ -405,14 +405,14 @@ fragments = st.sampled_from(
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[House]:
-    with House(header_timeout_ns=50 * MS, body_timeout_ns=50 * MS) as house:
+def shared() -> Iterator[HttpServerThread]:
+    with HttpServerThread(header_timeout_ns=50 * MS, body_timeout_ns=50 * MS) as house:
         yield house
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(parts=st.lists(st.one_of(fragments, st.binary(max_size=20)), max_size=12))
-def test_any_bytes_get_an_answer_or_a_close(shared: House, parts: list[bytes]) -> None:
+def test_any_bytes_get_an_answer_or_a_close(shared: HttpServerThread, parts: list[bytes]) -> None:
     with shared.connect() as sock:
         sock.sendall(b"".join(parts))
         sock.shutdown(socket.SHUT_WR)
@@ -422,7 +422,7 @@ def test_any_bytes_get_an_answer_or_a_close(shared: House, parts: list[bytes]) -
         assert read_response(sock)[0] == 200
 
 
-def test_many_clients_get_their_own_answers(house: House) -> None:
+def test_many_clients_get_their_own_answers(house: HttpServerThread) -> None:
     def client(number: int, results: list[Any]) -> None:
         with httpx.Client(base_url=house.server.url) as client:
             for i in range(30):

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horologe_cli.local.supervisor import AT_ONCE, LONGEST_DELAY_S, STEADY_S, Backoff, ChildExit, ChildSpec, Supervisor
+from horologe_cli.local.supervisor import (
+    IMMEDIATE_RESTARTS,
+    MAX_DELAY_S,
+    STEADY_S,
+    ChildExit,
+    ChildSpec,
+    RestartBackoff,
+    Supervisor,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,12 +145,12 @@ def test_a_crash_loop_is_reported_and_slows_down(supervise: Callable[..., Superv
 
 
 def test_delays_grow_to_a_bound_and_start_anew_after_a_steady_life() -> None:
-    backoff = Backoff()
-    delays = [backoff.delay_s(0.1) for _ in range(AT_ONCE + 10)]
-    assert delays[:AT_ONCE] == [0.0] * AT_ONCE
-    assert delays[AT_ONCE] > 0
+    backoff = RestartBackoff()
+    delays = [backoff.delay_s(0.1) for _ in range(IMMEDIATE_RESTARTS + 10)]
+    assert delays[:IMMEDIATE_RESTARTS] == [0.0] * IMMEDIATE_RESTARTS
+    assert delays[IMMEDIATE_RESTARTS] > 0
     assert delays == sorted(delays)
-    assert delays[-1] == LONGEST_DELAY_S
+    assert delays[-1] == MAX_DELAY_S
     assert backoff.delay_s(STEADY_S) == 0.0
 
 

@@ -12,7 +12,7 @@ from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Models, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 from horologe_controller.core.controller import Controller
 from horologe_controller.settings import ControllerSettings
 
@@ -253,21 +253,21 @@ def test_a_share_that_could_not_load_a_model_is_not_asked_for_its_queue() -> Non
 def test_the_profile_of_a_worker_that_is_gone_is_not_what_is_promised() -> None:
     cluster = Cluster(10)
     for address, exec_ms in ((WORKER, 2), (OTHER, 9)):
-        cluster.workers[address] = worker = Worker(address, same_host=True)
-        cluster.register(worker, Register((Share(0, "cpu", 10),), (a_report(exec_ms=exec_ms),)))
+        cluster.workers[address] = worker = WorkerMirror(address, same_host=True)
+        cluster.register_worker(worker, Register((Share(0, "cpu", 10),), (a_report(exec_ms=exec_ms),)))
     assert cluster.best_exec_ns(0, "sum/1", 1) == ms(2)
-    cluster.lose(cluster.workers[WORKER])
+    cluster.remove_worker(cluster.workers[WORKER])
     assert cluster.best_exec_ns(1, "sum/1", 1) == ms(9)
-    cluster.lose(cluster.workers[OTHER])
+    cluster.remove_worker(cluster.workers[OTHER])
     assert cluster.best_exec_ns(2, "sum/1", 1) == ms(9), "the last one stays: its worker may come back"
 
 
 def test_a_trial_is_not_spent_on_a_worker_that_takes_nothing_more() -> None:
     cluster = Cluster(10)
-    cluster.workers[WORKER] = worker = Worker(WORKER, same_host=True)
-    cluster.register(worker, Register(resident("sum/1"), (a_report(exec_ms=40),)))
+    cluster.workers[WORKER] = worker = WorkerMirror(WORKER, same_host=True)
+    cluster.register_worker(worker, Register(resident("sum/1"), (a_report(exec_ms=40),)))
     assert cluster.best_exec_ns(0, "sum/1", 1, ms(20)) == ms(40), "from now on it is doubted"
-    cluster.drain(worker)
+    cluster.drain_worker(worker)
     assert cluster.best_exec_ns(s(2), "sum/1", 1, ms(20)) == ms(40)
     worker.draining = False
     assert cluster.best_exec_ns(s(2), "sum/1", 1, ms(20)) == ms(10)

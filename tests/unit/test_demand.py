@@ -18,8 +18,8 @@ def test_nothing_is_kept_of_requests_that_have_left(order: list[int]) -> None:
     }
     for number, request in requests.items():
         request.cost_ns = 1
-        demand.add(request, 50 + number)
+        demand.add_request(request, 50 + number)
     for number in order:
-        demand.remove(number)
+        demand.remove_request(number)
     demand.check()
     assert len(demand) == 0

@@ -1,11 +1,11 @@
-"""The demo's decisions: where the ramp goes, what counts as what, and which promises held."""
+"""The demo: rates of the ramp, counts of a load step, and criteria."""
 
 from __future__ import annotations
 
 import pytest
 
-from horologe_cli.demo.accuracy import Accuracy
 from horologe_cli.demo.demo_run import DemoResult, check_criteria, overload_criteria
+from horologe_cli.demo.digits import Accuracy
 from horologe_load.samples import LoadSummary
 
 
@@ -19,12 +19,12 @@ def overload(**changes: object) -> LoadSummary:
     return LoadSummary(rate=200, seconds=10, slo_ms=50, **{**counts, "reasons": reasons, **changes})  # type: ignore[arg-type]
 
 
-def test_a_graceful_overload_holds_every_promise() -> None:
+def test_a_graceful_overload_meets_every_criterion() -> None:
     assert all(criterion.met for criterion in overload_criteria(peak(), overload()))
 
 
 @pytest.mark.parametrize(
-    ("changes", "broken"),
+    ("changes", "failed_name"),
     [
         ({"in_time": 850, "refused": 1149, "reasons": {"no capacity": 1149}}, "goodput"),
         ({"late": 3, "refused": 1047, "reasons": {"no capacity": 1047}}, "late"),
@@ -34,24 +34,24 @@ def test_a_graceful_overload_holds_every_promise() -> None:
         ({"refusal_p99_ms": 21.0}, "refusal"),
     ],
 )
-def test_each_promise_can_be_broken(changes: dict[str, object], broken: str) -> None:
+def test_each_criterion_can_fail(changes: dict[str, object], failed_name: str) -> None:
     failed = [criterion.name for criterion in overload_criteria(peak(), overload(**changes)) if not criterion.met]
     assert len(failed) == 1
-    assert broken in failed[0]
+    assert failed_name in failed[0]
 
 
 def accuracies(share: float = 0.97, models: int = 3) -> list[Accuracy]:
     return [Accuracy(f"digits-{number}", "SDK", 1000, round(1000 * share), 1.0) for number in range(models)]
 
 
-def test_everything_held() -> None:
-    found = DemoResult(accuracies=accuracies(), peak=peak(), overload=overload())
-    found.criteria = check_criteria(found)
-    assert found.passed
+def test_a_result_that_meets_all_criteria_passes() -> None:
+    result = DemoResult(accuracies=accuracies(), peak=peak(), overload=overload())
+    result.criteria = check_criteria(result)
+    assert result.passed
 
 
 @pytest.mark.parametrize(
-    "found",
+    "result",
     [
         DemoResult(),
         DemoResult(accuracies=accuracies()),
@@ -59,6 +59,6 @@ def test_everything_held() -> None:
         DemoResult(accuracies=accuracies(models=2), peak=peak(), overload=overload()),
     ],
 )
-def test_what_was_not_shown_did_not_hold(found: DemoResult) -> None:
-    found.criteria = check_criteria(found)
-    assert not found.passed
+def test_a_result_without_measurements_fails(result: DemoResult) -> None:
+    result.criteria = check_criteria(result)
+    assert not result.passed

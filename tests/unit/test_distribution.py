@@ -1,4 +1,4 @@
-"""Histograms of times against sampling, against the formulas of the ORLOJ paper, and against what always holds."""
+"""Distributions of execution times, compared with samples, with the formulas of ORLOJ, and with invariants."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SAMPLES = 200_000
 
 
 def drawn(distribution: Distribution, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Samples of a histogram: a bin, then anywhere in it."""
+    """Draw samples from a histogram: a bin, then a uniform point in it."""
     bins = rng.choice(distribution.mass.size, count, p=distribution.mass)
     return rng.uniform(distribution.edges_ns[bins], distribution.edges_ns[bins + 1])
 
 
 def density(distribution: Distribution, t_ns: np.ndarray) -> np.ndarray:
-    """The PDF at points within its bins; 0 outside."""
+    """Return the PDF at the points; 0 outside of all bins."""
     place = np.searchsorted(distribution.edges_ns, t_ns, "right") - 1
     inside = (place >= 0) & (place < distribution.mass.size)
     heights = distribution.mass / np.diff(distribution.edges_ns)
@@ -33,7 +33,7 @@ def density(distribution: Distribution, t_ns: np.ndarray) -> np.ndarray:
 
 
 def oezbey(parts: list[Distribution], t_ns: np.ndarray) -> np.ndarray:
-    """The PDF of the maximum, as the paper prints it: eq. 7 and 8."""
+    """Return the PDF of the maximum by equations 7 and 8 of ORLOJ."""
     k, total = len(parts), np.zeros_like(t_ns)
     for kappa in range(1, k + 1):
         for subset in combinations(range(k), kappa):
@@ -55,7 +55,7 @@ several = st.lists(distributions(), min_size=1, max_size=6)
 
 
 def nodes_of(parts: list[Distribution]) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights that integrate polynomials of the degrees that occur exactly, bin by bin."""
+    """Return quadrature points and weights that are exact for the polynomials of each bin."""
     edges = np.unique(np.concatenate([part.edges_ns for part in parts]))
     nodes, weights = np.polynomial.legendre.leggauss(8)
     half = np.diff(edges)[:, None] / 2
@@ -75,7 +75,7 @@ def test_the_product_of_the_cdfs_is_equation_8(parts: list[Distribution]) -> Non
 
 
 @given(distributions(), st.integers(1, 40))
-def test_of_like_ones_it_is_equation_6(one: Distribution, k: int) -> None:
+def test_the_maximum_of_equal_distributions_is_equation_6(one: Distribution, k: int) -> None:
     most = one.maximum(k)
     assert most.cdf(one.edges_ns) == pytest.approx(one.cdf(one.edges_ns) ** k, abs=1e-9)
     # by parts, with the CDF a line on each bin: E = end - sum of w (b^(k+1) - a^(k+1)) / ((k + 1) (b - a))
@@ -85,7 +85,7 @@ def test_of_like_ones_it_is_equation_6(one: Distribution, k: int) -> None:
 
 
 def three() -> list[Distribution]:
-    """Of different shapes, one of them with a gap."""
+    """Return distributions of different shapes, one of them with a gap."""
     return [
         Distribution.from_counts([ms(1), ms(5), ms(40), ms(41)], [5, 0, 3]),
         Distribution.from_counts([ms(10), ms(20), ms(30)], [1, 2]),
@@ -110,7 +110,7 @@ def test_maxima_and_batches_agree_with_sampling() -> None:
         assert batch.cdf(edge_ns) == pytest.approx((takes <= edge_ns).mean(), abs=0.005)
 
 
-def test_a_batch_of_like_ones_agrees_with_sampling() -> None:
+def test_a_batch_of_equal_distributions_agrees_with_sampling() -> None:
     rng = np.random.default_rng(SEED)
     alone = three()[0]
     takes = ms(0.5) + 4 * (np.array([drawn(alone, SAMPLES, rng) for _ in range(4)]) - ms(0.5)).max(axis=0)
@@ -119,7 +119,7 @@ def test_a_batch_of_like_ones_agrees_with_sampling() -> None:
     assert batch.mass.sum() == pytest.approx(1)
 
 
-def test_a_batch_of_one_takes_what_its_request_takes_alone() -> None:
+def test_a_batch_of_one_takes_the_solo_time() -> None:
     for alone in three():
         batch = alone.batch(ms(0.5), 1)
         assert batch.mean_ns == pytest.approx(alone.mean_ns)
@@ -127,7 +127,7 @@ def test_a_batch_of_one_takes_what_its_request_takes_alone() -> None:
         assert batch.mass == pytest.approx(alone.mass)
 
 
-def test_what_takes_less_than_the_base_adds_nothing() -> None:
+def test_times_below_the_base_add_nothing() -> None:
     assert Distribution.point(ms(3)).batch(ms(5), 8).mean_ns == pytest.approx(ms(5), abs=8)
     half = mixture([Distribution.point(ms(3)), Distribution.point(ms(7))])
     assert half.excess_over(ms(5)).cdf(0) == pytest.approx(0.5)
@@ -145,7 +145,7 @@ def test_a_mixture_is_as_likely_as_its_parts(parts: list[Distribution], data: st
 
 
 @given(distributions(), st.floats(0, 1))
-def test_quantiles_are_the_cdf_turned_round(one: Distribution, q: float) -> None:
+def test_quantiles_are_the_inverse_of_the_cdf(one: Distribution, q: float) -> None:
     at_ns = one.quantile_ns(q)
     assert one.edges_ns[0] <= at_ns <= one.edges_ns[-1]
     assert one.cdf(at_ns) == pytest.approx(q, abs=1e-9)
@@ -164,7 +164,7 @@ samples_ns = st.lists(st.integers(0, 10**10), min_size=1, max_size=300)
 
 
 @given(samples_ns, st.integers(2, 64))
-def test_a_histogram_of_samples_is_near_them(samples: list[int], bins: int) -> None:
+def test_a_histogram_is_close_to_its_samples(samples: list[int], bins: int) -> None:
     found = Distribution.from_samples(samples, bins)
     assert found.mean_ns == pytest.approx(np.mean(samples))
     assert found.mass.size <= max(3 * bins, 1)
@@ -186,7 +186,7 @@ def test_modes_stay_apart_and_ties_stay_points() -> None:
     assert static.quantile_ns(0.99) == pytest.approx(ms(5), abs=1)
 
 
-def test_coarse_ones_keep_mean_and_range() -> None:
+def test_coarse_histograms_keep_mean_and_range() -> None:
     fine = maximum_of(three() * 2)
     many = mixture([fine.affine(ms(shift), 1.0) for shift in range(40)])
     few = many.coarsen(16)
@@ -195,13 +195,13 @@ def test_coarse_ones_keep_mean_and_range() -> None:
     assert few.cdf(few.edges_ns) == pytest.approx(many.cdf(few.edges_ns))
 
 
-def test_nobody_can_change_one() -> None:
+def test_distributions_are_immutable() -> None:
     one = three()[0]
     with pytest.raises(ValueError, match="read-only"):
         one.mass[0] = 1.0
 
 
-def test_it_travels_in_a_snapshot() -> None:
+def test_distributions_can_be_in_snapshots() -> None:
     one = three()[0]
     again = pickle.loads(pickle.dumps(one))
     assert (again.edges_ns.tolist(), again.mass.tolist(), again.mean_ns) == (
@@ -222,12 +222,12 @@ def test_it_travels_in_a_snapshot() -> None:
         ([0], [], "edges_ns"),
     ],
 )
-def test_what_is_no_distribution_is_named(edges: list[float], mass: list[float], field: str) -> None:
+def test_an_invalid_field_is_named(edges: list[float], mass: list[float], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         Distribution(edges, mass)
 
 
-def test_nothing_makes_no_distribution() -> None:
+def test_no_samples_are_an_error() -> None:
     with pytest.raises(ValueError, match="samples_ns"):
         Distribution.from_samples([])
     with pytest.raises(ValueError, match="counts"):

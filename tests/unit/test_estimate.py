@@ -23,7 +23,7 @@ def an_estimate(*took_ns: int, now_ns: int = 0) -> Estimate:
 def first_trial_ns(estimate: Estimate, size: int = 1, within_ns: int = BUDGET_NS, from_ns: int = 0) -> int | None:
     """When the first of requests that come every millisecond may try; None if none does within a minute."""
     times = range(from_ns, from_ns + s(60), ms(1))
-    return next((at_ns for at_ns in times if estimate.doubted(at_ns, size, within_ns)), None)
+    return next((at_ns for at_ns in times if estimate.allow_trial(at_ns, size, within_ns)), None)
 
 
 def test_one_slow_action_in_ten_changes_nothing_and_two_do() -> None:
@@ -38,7 +38,7 @@ def test_what_slow_actions_refuse_is_tried_after_a_few_times_as_long() -> None:
     at_ns = first_trial_ns(estimate)
     assert at_ns == TRIAL_EXECS * SLOW_NS
     assert estimate.predict(at_ns, 1) == estimate.typical(at_ns, 1) == FAST_NS
-    assert not estimate.doubted(at_ns, 1, BUDGET_NS), "one at a time"
+    assert not estimate.allow_trial(at_ns, 1, BUDGET_NS), "one at a time"
     assert estimate.predict(at_ns + BUDGET_NS + 1, 1) == SLOW_NS, "of a trial nothing was heard"
 
 
@@ -59,7 +59,9 @@ def test_one_that_does_not_is_not_tried_again_at_once_nor_when_most_are_slow() -
         at_ns = found_ns + SLOW_NS
         estimate.observe(at_ns, 1, SLOW_NS)
         assert estimate.predict(at_ns, 1) == SLOW_NS
-    assert not any(estimate.doubted(at_ns + ms(late), 1, BUDGET_NS) for late in range(1500)), "most have become slow"
+    assert not any(estimate.allow_trial(at_ns + ms(late), 1, BUDGET_NS) for late in range(1500)), (
+        "most have become slow"
+    )
 
 
 def test_a_single_measurement_that_was_slow_is_tried_against_the_profile() -> None:
@@ -90,7 +92,7 @@ def test_where_a_profile_was_too_long_requests_try_at_once_from_then_on() -> Non
     assert at_ns is not None
     estimate.observe(at_ns + ms(1), 1, ms(1))
     assert estimate.predict(at_ns + ms(1), 1) == ms(1)
-    assert estimate.doubted(at_ns + s(10), 1, ms(2)), "it is not measured any more, and the profile is as it was"
+    assert estimate.allow_trial(at_ns + s(10), 1, ms(2)), "it is not measured any more, and the profile is as it was"
 
 
 def test_sizes_that_were_not_run_are_as_much_faster_than_profiled_as_those_that_were() -> None:

@@ -222,7 +222,7 @@ def test_questions_about_models_and_cluster() -> None:
 def test_a_question_without_a_controller_is_answered() -> None:
     frontend = a_frontend()
     frontend.handle(0, CONTROLLER, PeerDisconnected(CONTROLLER), ())
-    assert not frontend.ready()
+    assert not frontend.is_ready()
     frontend.handle(0, CLIENT, Admit(4, "sum", "", True), ())
     assert sent(frontend, Models, CLIENT)[0].status == Status.LOST
 
@@ -242,7 +242,7 @@ def test_draining_refuses_and_finishes() -> None:
     ask(frontend, a_predict(1))
     (query,) = sent(frontend, Query)
     frontend.drain()
-    assert not frontend.ready()
+    assert not frontend.is_ready()
     assert not frontend.drained()
     ask(frontend, a_predict(2))
     assert sent(frontend, Answer)[0].status == Status.REFUSED
@@ -273,7 +273,7 @@ def test_every_request_has_exactly_one_answer_whatever_happens(events: list[tupl
             ask(frontend, a_predict(asked), now_ns)
         elif kind == "answer":
             frontend.handle(now_ns, selector, Answer(pick + 1, 0), ())
-        elif kind == "cancel" and any(request.client_id == pick for request in frontend._book):
+        elif kind == "cancel" and any(request.client_id == pick for request in frontend._requests):
             cancelled.add(pick)
             frontend.handle(now_ns, CLIENT, Cancel((pick,)), ())
         elif kind == "gone":
@@ -282,7 +282,7 @@ def test_every_request_has_exactly_one_answer_whatever_happens(events: list[tupl
             selectors += 1
             frontend.handle(now_ns, f"selector/0#{selectors}", PeerConnected(f"selector/0#{selectors}"), ())
         elif kind == "release":
-            frontend.handle(now_ns, selector, Release((pick,)), ()) if pick in frontend._lingering else None
+            frontend.handle(now_ns, selector, Release((pick,)), ()) if pick in frontend._retained_inputs else None
         elif kind == "dispatch":
             frontend.handle(now_ns, CONTROLLER, Dispatch(1, WORKER, (pick,)), ())
         frontend.tick(now_ns)

@@ -38,7 +38,7 @@ def test_declarations_are_the_selectors_affair(message: Any) -> None:
     frontend.handle(NOW, CLIENT, message, ())
     went, away = sent(frontend, Applications, CLIENT)
     assert (went.status, away.status) == (Status.LOST, Status.LOST)
-    assert (went.reason, away.reason) == ("the selector went away", "the selector is away")
+    assert (went.reason, away.reason) == ("the selector disconnected", "the selector is not connected")
 
 
 @pytest.mark.parametrize("context", ["u" * 129, "u\0"])
@@ -61,7 +61,7 @@ def test_questions_that_are_open_are_bounded() -> None:
     assert len(sent(frontend, ApplicationInfo, SELECTOR)) == 2
     (told,) = sent(frontend, Applications, CLIENT)
     assert (told.id, told.status) == (2, Status.LOST)
-    assert told.reason == "the selector has 2 questions open already"
+    assert told.reason == "the selector has 2 pending calls already"
 
 
 def test_a_declaration_that_contradicts_itself_goes_no_further() -> None:

@@ -12,7 +12,7 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Predict, Query, Release
-from horologe_frontend.core.default_lead import Lag
+from horologe_frontend.core.default_lead import DefaultLead
 from horologe_frontend.core.frontend import Frontend
 
 
@@ -133,21 +133,21 @@ def test_a_default_is_late_only_after_the_deadline(at_ns: int, status: Status) -
 
 
 def test_requests_that_are_due_at_once_do_not_hide_a_stall() -> None:
-    lag = Lag(ms(2))
-    lag.lead_ns(0)
-    lag.tick(ms(50) + ms(9))
+    lead = DefaultLead(ms(2))
+    lead.lead_ns(0)
+    lead.measure_delay(ms(50) + ms(9))
     for at_ns in range(ms(60), ms(61), 1000):
-        lag.lead_ns(at_ns)
-        lag.tick(at_ns)
-    assert lag.lead_ns(ms(61)) == ms(9)
+        lead.lead_ns(at_ns)
+        lead.measure_delay(at_ns)
+    assert lead.lead_ns(ms(61)) == ms(9)
 
 
 def test_a_stall_of_long_ago_is_forgotten_and_nothing_wakes_a_frontend_that_is_not_asked() -> None:
-    lag = Lag(ms(2))
-    lag.lead_ns(0)
-    lag.tick(ms(90))
-    assert lag.lead_ns(ms(90)) == ms(40)
-    while (at_ns := lag.next_ns()) is not None:
-        lag.tick(at_ns)
-    assert lag.next_ns() is None
-    assert lag.lead_ns(s(61)) == ms(2)
+    lead = DefaultLead(ms(2))
+    lead.lead_ns(0)
+    lead.measure_delay(ms(90))
+    assert lead.lead_ns(ms(90)) == ms(40)
+    while (at_ns := lead.timer_ns) is not None:
+        lead.measure_delay(at_ns)
+    assert lead.timer_ns is None
+    assert lead.lead_ns(s(61)) == ms(2)

@@ -29,7 +29,7 @@ from horologe_common.wire import (
     Release,
 )
 from horologe_frontend.core.frontend import Frontend
-from horologe_frontend.core.selector_routing import chosen
+from horologe_frontend.core.selector_routing import highest_ranked
 
 OTHER = "selector/1#1"
 BYTES = some_bytes()
@@ -98,18 +98,18 @@ ADDRESSES = st.lists(st.integers(0, 9), min_size=1, unique=True).map(
 @given(ADDRESSES, st.binary(max_size=8), st.data())
 def test_only_what_one_had_moves_when_it_goes_and_comes_back(addresses: list[str], key: bytes, data: Any) -> None:
     gone = data.draw(st.sampled_from(addresses))
-    before = chosen(addresses, key)
-    after = chosen([one for one in addresses if one != gone], key)
+    before = highest_ranked(addresses, key)
+    after = highest_ranked([one for one in addresses if one != gone], key)
     assert after != gone
     if before != gone:
         assert after == before
     reborn = [f"{gone}0", *[one for one in addresses if one != gone]]
-    assert chosen(reborn, key) == (before if before != gone else f"{gone}0")
+    assert highest_ranked(reborn, key) == (before if before != gone else f"{gone}0")
 
 
 def test_contexts_are_shared_out_fairly() -> None:
     addresses = [f"selector/{number}#1" for number in range(4)]
-    counts = Counter(chosen(addresses, f"digits\0user-{number}".encode()) for number in range(4000))
+    counts = Counter(highest_ranked(addresses, f"digits\0user-{number}".encode()) for number in range(4000))
     assert all(900 < count < 1100 for count in counts.values()), counts
 
 
@@ -189,7 +189,7 @@ def test_what_one_that_has_gone_said_last_is_too_late() -> None:
     frontend = two()
     frontend.handle(NOW, OTHER, PeerDisconnected(OTHER), ())
     announce(frontend, SAFE, BARE, selector=OTHER, revision=2)
-    assert frontend.declared.announcers("digits") == (SELECTOR,)
+    assert frontend.declared.serving_selectors("digits") == (SELECTOR,)
     assert ask(frontend)
     frontend.check()
 
@@ -208,13 +208,13 @@ def test_of_two_declarations_the_later_one_counts_and_is_served_by_those_who_kno
     assert {(to, query.budget_ns) for to, query in queries(frontend)} == {(OTHER, ms(70))}
     assert len(sent(frontend, ApplicationInfo, OTHER)) == 10
     announce(frontend, later, selector=SELECTOR, revision=2)
-    assert frontend.declared.announcers("bare") == (SELECTOR, OTHER)
+    assert frontend.declared.serving_selectors("bare") == (SELECTOR, OTHER)
 
 
 def test_what_is_withdrawn_is_gone_when_both_have_heard_of_it() -> None:
     frontend = two()
     announce(frontend, SAFE, selector=OTHER)
-    assert frontend.declared.announcers("bare") == (SELECTOR,)
+    assert frontend.declared.serving_selectors("bare") == (SELECTOR,)
     announce(frontend, SAFE)
     assert "bare" not in frontend.declared
 
@@ -245,7 +245,7 @@ def test_feedback_goes_to_the_one_that_has_predicted_and_else_where_its_context_
         Status.LOST: len(passed[OTHER].items),
     }
     assert statuses[:2] == [Status.OK, Status.LOST]
-    assert reason == "the selector went away"
+    assert reason == "the selector disconnected"
     frontend.handle(NOW, CLIENT, Feedback(9, "bare", tuple(item(1, prediction=name) for name in named)), ())
     (again,) = sent(frontend, Feedback, SELECTOR)
     assert len(again.items) == 2

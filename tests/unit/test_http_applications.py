@@ -9,37 +9,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_port import PREDICTION, FakePort
+from fake_gateway import PREDICTION, FakeGateway
 from horologe_common.applications import Application
 from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Tensor, Withdraw
-from horologe_frontend.auth import Keys
-from horologe_frontend.http.request_reader import Request
-from horologe_frontend.http.responses import Response
+from horologe_frontend.auth import BearerKeys
+from horologe_frontend.http.http_responses import HttpResponse
+from horologe_frontend.http.request_reader import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
-from horologe_frontend.oip.handler import Oip
+from horologe_frontend.oip.handler import OipHandler
 
 INPUT = {"name": "in", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
 DIGITS = "/v1/applications/digits"
 
 
 def ask(
-    method: str, path: str, body: Any = b"", port: FakePort | None = None, headers: dict[bytes, bytes] | None = None
-) -> Response:
-    oip = Oip(port or FakePort(), HttpSettings())
+    method: str, path: str, body: Any = b"", port: FakeGateway | None = None, headers: dict[bytes, bytes] | None = None
+) -> HttpResponse:
+    oip = OipHandler(port or FakeGateway(), HttpSettings())
     path, _, query = path.partition("?")
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return asyncio.run(oip.handle(Request(method, path, query, headers or {}, raw)))
+    return asyncio.run(oip.handle(HttpRequest(method, path, query, headers or {}, raw)))
 
 
-def content(response: Response) -> Any:
+def content(response: HttpResponse) -> Any:
     assert response.status == 200, response.body
     return json.loads(response.body)
 
 
-def failure(response: Response, status: int) -> str:
+def failure(response: HttpResponse, status: int) -> str:
     assert response.status == status, response.body
     return str(json.loads(response.body)["error"])
 
@@ -48,11 +48,11 @@ def failure(response: Response, status: int) -> str:
 
 
 def test_put_declares_what_get_shows() -> None:
-    port = FakePort()
+    port = FakeGateway()
     body = {"models": ["echo", "half/2"], "slo_ms": 20, "policy": "static", "settings": {"weights": {"echo": 1}}}
     shown = content(ask("PUT", "/v1/applications/new", body, port))
     wanted = Application("new", ("echo", "half/2"), 20, policy="static", settings={"weights": {"echo": 1.0}})
-    assert port.questions == [Declare(0, wanted)]
+    assert port.calls == [Declare(0, wanted)]
     assert shown["application"]["models"] == ["echo", "half/2"]
     assert shown["application"]["contexts"] == 10_000
     assert shown["revision"] == 1
@@ -75,9 +75,9 @@ def test_all_applications_are_listed() -> None:
 
 
 def test_one_application_has_standings_in_a_context() -> None:
-    port = FakePort()
+    port = FakeGateway()
     shown = content(ask("GET", f"{DIGITS}?context=user%201", port=port))
-    assert port.questions == [ApplicationInfo(0, "digits", "user 1")]
+    assert port.calls == [ApplicationInfo(0, "digits", "user 1")]
     assert (shown["revision"], shown["contexts"]) == (2, 3)
     assert shown["statistics"] == [
         {
@@ -94,10 +94,10 @@ def test_one_application_has_standings_in_a_context() -> None:
 
 
 def test_delete_and_rollback() -> None:
-    port = FakePort()
+    port = FakeGateway()
     assert content(ask("DELETE", DIGITS, port=port)) == {}
     assert content(ask("POST", f"{DIGITS}/rollback", port=port))["revision"] == 2
-    assert port.questions == [Withdraw(0, "digits"), Rollback(0, "digits")]
+    assert port.calls == [Withdraw(0, "digits"), Rollback(0, "digits")]
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_delete_and_rollback() -> None:
     ],
 )
 def test_a_declaration_that_is_wrong_says_where(body: Any, words: tuple[str, ...]) -> None:
-    port = FakePort()
+    port = FakeGateway()
     said = failure(ask("PUT", DIGITS, body, port), 400)
     assert all(word in said for word in words), said
-    assert not port.questions
+    assert not port.calls
 
 
 @pytest.mark.parametrize(
@@ -136,15 +136,15 @@ def test_paths_and_verbs() -> None:
 
 
 def test_keys_are_asked_for_here_too() -> None:
-    oip = Oip(FakePort(), HttpSettings(), Keys([bytes(32)]))
-    assert asyncio.run(oip.handle(Request("GET", "/v1/applications", "", {}))).status == 401
+    oip = OipHandler(FakeGateway(), HttpSettings(), BearerKeys([bytes(32)]))
+    assert asyncio.run(oip.handle(HttpRequest("GET", "/v1/applications", "", {}))).status == 401
 
 
 # predictions
 
 
 def test_a_prediction_says_what_and_how_sure_and_by_whom() -> None:
-    port = FakePort()
+    port = FakeGateway()
     answer = content(ask("POST", f"{DIGITS}/predict", {"inputs": [INPUT], "context": "u1", "slo_ms": 20}, port))
     assert answer == {
         "application": "digits",
@@ -156,7 +156,7 @@ def test_a_prediction_says_what_and_how_sure_and_by_whom() -> None:
         "cached": True,
         "prediction_id": PREDICTION.hex(),
     }
-    (predict,) = port.asked
+    (predict,) = port.predicts
     assert (predict.model, predict.application, predict.context, predict.budget_ns) == ("", "digits", "u1", ms(20))
 
 
@@ -189,7 +189,7 @@ def test_a_request_that_is_wrong_says_where(body: Any, word: str) -> None:
 
 
 def test_feedback_names_predictions() -> None:
-    port = FakePort()
+    port = FakeGateway()
     port.statuses = (0, int(Status.REFUSED))
     items = [
         {"prediction_id": PREDICTION.hex(), "truths": [3], "context": "u1"},
@@ -197,20 +197,18 @@ def test_feedback_names_predictions() -> None:
     ]
     answer = content(ask("POST", f"{DIGITS}/feedback", {"items": items}, port))
     assert answer == {"statuses": ["OK", "REFUSED"], "reason": "the store is away"}
-    assert port.questions == [
-        Feedback(0, "digits", (Observation((3.0,), PREDICTION, "u1"), Observation((4.0,), b"\0")))
-    ]
+    assert port.calls == [Feedback(0, "digits", (Observation((3.0,), PREDICTION, "u1"), Observation((4.0,), b"\0")))]
 
 
 def test_a_single_item_may_bring_its_inputs() -> None:
-    port = FakePort()
+    port = FakeGateway()
     assert content(ask("POST", f"{DIGITS}/feedback", {"truths": [3], "inputs": [INPUT]}, port))["statuses"] == ["OK"]
-    ((item,),) = [question.items for question in port.questions]
+    ((item,),) = [question.items for question in port.calls]
     assert item == Observation((3.0,), b"", "", (Tensor("in", "FP32", (1, 4), 16),))
 
 
 def test_feedback_of_which_nothing_was_learned_is_an_error() -> None:
-    port = FakePort()
+    port = FakeGateway()
     port.statuses = (int(Status.REFUSED),)
     response = ask("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, port)
     assert failure(response, 503) == "the store is away"
@@ -249,17 +247,17 @@ LONG_INPUT = {"name": "in", "shape": [1, 40_000], "datatype": "FP32", "data": [0
     ],
 )
 def test_feedback_is_not_read_beyond_what_it_can_have(body: Any, status: int, words: tuple[str, ...]) -> None:
-    port = FakePort()
+    port = FakeGateway()
     said = failure(ask("POST", f"{DIGITS}/feedback", body, port), status)
     assert all(word in said for word in words), said
-    assert not port.questions
+    assert not port.calls
 
 
 # as a model of the Open Inference Protocol
 
 
 def test_an_application_can_be_asked_as_a_model() -> None:
-    port = FakePort()
+    port = FakeGateway()
     body = {"id": "7", "inputs": [INPUT], "parameters": {"context": "u1"}}
     answer = content(ask("POST", "/v2/models/digits/infer", body, port))
     assert (answer["model_name"], answer["id"]) == ("digits", "7")
@@ -268,7 +266,7 @@ def test_an_application_can_be_asked_as_a_model() -> None:
         ("defaulted", False),
     ]
     assert answer["parameters"]["prediction_id"] == PREDICTION.hex()
-    assert (port.asked[0].application, port.asked[0].context) == ("digits", "u1")
+    assert (port.predicts[0].application, port.predicts[0].context) == ("digits", "u1")
 
 
 def test_an_application_has_metadata_as_a_model() -> None:
@@ -280,6 +278,6 @@ def test_an_application_has_metadata_as_a_model() -> None:
 
 
 def test_a_model_of_the_same_name_goes_first() -> None:
-    port = FakePort()
+    port = FakeGateway()
     content(ask("POST", "/v2/models/echo/infer", {"inputs": [INPUT]}, port))
-    assert (port.asked[0].model, port.asked[0].application) == ("echo", "")
+    assert (port.predicts[0].model, port.predicts[0].application) == ("echo", "")

@@ -9,8 +9,8 @@ from builders import a_spec
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Submit, Tensor
-from horologe_controller.core.requests.request_table import Book
-from horologe_frontend.core.catalogue import Catalogue
+from horologe_controller.core.requests.lifecycle import RequestTable
+from horologe_frontend.core.catalogue import ModelCatalogue
 
 Y = (TensorSpec("y", "FP32", (-1, 8)),)
 
@@ -24,7 +24,7 @@ def a_model(*shapes: tuple[int, ...], batched: bool = True, padded: bool = False
 def judged(spec: ModelSpec, *shapes: tuple[int, ...]) -> tuple[int, int, int]:
     """(rows, alike, length) of a request with inputs of these shapes."""
     tensors = tuple(Tensor(name, "FP32", shape, 0) for name, shape in zip("abc", shapes, strict=False))
-    return Catalogue().check_inputs(spec, tensors)
+    return ModelCatalogue().check_inputs(spec, tensors)
 
 
 @pytest.mark.parametrize(
@@ -72,5 +72,5 @@ def test_a_length_over_the_models_limit_is_named() -> None:
 
 def test_the_book_keeps_length_application_and_solo() -> None:
     submit = Submit(8, "sum/1", 1000, 1, "frontend/0#c", 6, length=96, application="chat", solo=True)
-    request = Book().enter("profiler/0#d", submit, a_spec(), 0, 1000)
+    request = RequestTable().create_request("profiler/0#d", submit, a_spec(), 0, 1000)
     assert (request.length, request.application, request.solo) == (96, "chat", True)

@@ -1,4 +1,4 @@
-"""What a core counts, as Prometheus reads it."""
+"""Counters and histograms of cores, as exported to Prometheus."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from horologe_common.service.metrics import METRICS, MetricsSettings, families, 
 from horologe_common.service.settings import SettingsError
 
 
-def test_an_address_that_is_taken_is_named() -> None:
+def test_an_address_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         bind = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(SettingsError, match=f"metrics.bind: got {bind}"):
             serve(MetricsSettings(bind), tuple, lambda: True)
 
 
-def test_error_histograms_tell_a_quarter_of_a_millisecond_from_a_third() -> None:
+def test_error_histograms_have_buckets_between_a_quarter_and_a_third_of_a_millisecond() -> None:
     stats = Stats()
     for name in ("horologe_prediction_error_seconds", "horologe_completion_error_seconds"):
         for value in (us(250), us(251)):
@@ -29,7 +29,7 @@ def test_error_histograms_tell_a_quarter_of_a_millisecond_from_a_third() -> None
         assert list(histogram.bounds) == sorted(set(histogram.bounds))
 
 
-def test_what_lanes_do_is_scraped_in_seconds() -> None:
+def test_lane_times_are_exported_in_seconds() -> None:
     stats = Stats()
     stats.count("horologe_lane_operations_total", "exec", "OK")
     stats.count("horologe_lane_busy_seconds_total", "exec", by=0.25)
@@ -40,7 +40,7 @@ def test_what_lanes_do_is_scraped_in_seconds() -> None:
     assert samples["horologe_lane_wait_seconds_sum"].value == pytest.approx(40e-6)
 
 
-def test_values_are_forgotten_by_their_first_label_or_all_of_a_kind() -> None:
+def test_values_are_removed_by_their_first_label_or_all_of_a_metric() -> None:
     stats = Stats()
     for name in ("one", "two", "three"):
         stats.set("horologe_application_model_loss_total", name, "m", to=1)
@@ -52,7 +52,7 @@ def test_values_are_forgotten_by_their_first_label_or_all_of_a_kind() -> None:
     assert ([*stats.values], stats.histograms) == ([("horologe_pages_free", "one", "0")], {})
 
 
-def test_every_metric_says_what_it_is_and_seconds_are_histograms_or_totals() -> None:
+def test_every_metric_has_a_help_text_and_seconds_are_histograms_or_totals() -> None:
     for name, metric in METRICS.items():
         assert metric.help
         if name.endswith("_seconds"):

@@ -86,7 +86,7 @@ def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repos
     [
         ("slo = '50'", r"model\.toml: slo: got '50', wanted a number with one of ns, us, ms"),
         ("slo = 50", r"model\.toml: Expected `str`, got `int` - at `\$\.slo`"),
-        ("slo = '-5ms'", "slo: got '-5ms', wanted nothing negative"),
+        ("slo = '-5ms'", "slo: got '-5ms', wanted at least 0"),
         ("sloo = '5ms'", r"model\.toml: .*unknown field `sloo`"),
         ("batch_sizes = [4, 2]", r"batch_sizes: got \[4, 2\], wanted ascending"),
         ("batch_sizes = [0, 2]", r"batch_sizes: got \[0, 2\], wanted ascending numbers from 1"),
@@ -96,7 +96,7 @@ def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repos
         ("[emulated]\nexec_ms = {1 = -1}\n" + SIGNATURE, "model.toml: "),
         (SIGNATURE.replace("FP32", "FLOAT"), "inputs: x: datatype: got 'FLOAT', wanted one of BOOL"),
         (SIGNATURE.replace("-1", "-2"), r"inputs: x: shape: got \[-2, 4\]"),
-        (SIGNATURE + SIGNATURE, "inputs: name: got 'x', wanted a name of its own"),
+        (SIGNATURE + SIGNATURE, "inputs: name: got 'x', wanted a unique name"),
         ("[[[", r"model\.toml: "),
     ],
 )

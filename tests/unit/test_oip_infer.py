@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fake_port import FakePort
-from horologe_frontend.http.request_reader import Request
-from horologe_frontend.http.responses import Response
+from fake_gateway import FakeGateway
+from horologe_frontend.http.http_responses import HttpResponse
+from horologe_frontend.http.request_reader import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip import json_encoding
-from horologe_frontend.oip.handler import Oip
+from horologe_frontend.oip.handler import OipHandler
 
 ROW = {"name": "in", "shape": [1, 4], "datatype": "FP32"}
 GOOD = {"inputs": [{**ROW, "data": [1, 2, 3, 4]}]}
@@ -27,28 +27,32 @@ FOUR = struct.pack("<4f", 1, 2, 3, 4)
 
 
 def post(
-    body: Any, headers: dict[str, str] | None = None, model: str = "echo", port: FakePort | None = None, **limits: Any
-) -> Response:
+    body: Any,
+    headers: dict[str, str] | None = None,
+    model: str = "echo",
+    port: FakeGateway | None = None,
+    **limits: Any,
+) -> HttpResponse:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     raw = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}
-    request = Request("POST", f"/v2/models/{model}/infer", "", raw, content)
-    return asyncio.run(Oip(port or FakePort(), HttpSettings(**limits)).handle(request))
+    request = HttpRequest("POST", f"/v2/models/{model}/infer", "", raw, content)
+    return asyncio.run(OipHandler(port or FakeGateway(), HttpSettings(**limits)).handle(request))
 
 
-def binary(header: Any, *blobs: bytes, model: str = "echo", length: int | None = None) -> Response:
+def binary(header: Any, *blobs: bytes, model: str = "echo", length: int | None = None) -> HttpResponse:
     content = json.dumps(header).encode()
     size = len(content) if length is None else length
     return post(content + b"".join(blobs), {"Inference-Header-Content-Length": str(size)}, model)
 
 
-def error(response: Response, status: int = 400) -> str:
+def error(response: HttpResponse, status: int = 400) -> str:
     assert response.status == status, response.body
     content = json.loads(response.body)
     assert list(content) == ["error"]
     return str(content["error"])
 
 
-def split(response: Response) -> tuple[Any, bytes]:
+def split(response: HttpResponse) -> tuple[Any, bytes]:
     assert response.status == 200, response.body
     size = int(dict(response.headers)[b"inference-header-content-length"])
     return json.loads(response.body[:size]), response.body[size:]
@@ -159,15 +163,15 @@ def test_classification() -> None:
     ],
 )
 def test_deadline_is_the_smaller_of_timeout_and_slo_ms(parameters: dict[str, Any], budget_ns: int) -> None:
-    port = FakePort()
+    port = FakeGateway()
     assert post({**GOOD, "parameters": parameters}, port=port).status == 200
-    assert port.asked[0].budget_ns == budget_ns
+    assert port.predicts[0].budget_ns == budget_ns
 
 
 def test_the_application_goes_along() -> None:
-    port = FakePort()
+    port = FakeGateway()
     assert post({**GOOD, "parameters": {"application": "chat"}}, port=port).status == 200
-    assert port.asked[0].application == "chat"
+    assert port.predicts[0].application == "chat"
 
 
 @pytest.mark.parametrize(
@@ -261,7 +265,7 @@ def test_body_that_is_no_request(body: bytes) -> None:
 
 def test_duplicates_and_unknown_outputs() -> None:
     assert "given twice" in error(post({"inputs": [GOOD["inputs"][0]] * 2}))
-    assert "asked for twice" in error(post({**GOOD, "outputs": [{"name": "out"}] * 2}))
+    assert "requested twice" in error(post({**GOOD, "outputs": [{"name": "out"}] * 2}))
     assert "output 'nope': unknown, wanted one of out" in error(post({**GOOD, "outputs": [{"name": "nope"}]}))
 
 
@@ -280,7 +284,7 @@ def test_binary_size_that_lies(size: Any) -> None:
 def test_binary_body_cut_off_or_too_long() -> None:
     header = {"inputs": [{**ROW, "parameters": {"binary_data_size": 16}}]}
     assert "only 15 bytes are left" in error(binary(header, FOUR[:-1]))
-    assert "1 bytes behind the last binary input" in error(binary(header, FOUR + b"!"))
+    assert "1 bytes after the last binary input" in error(binary(header, FOUR + b"!"))
 
 
 @pytest.mark.parametrize(
@@ -377,7 +381,7 @@ json_values = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(tensor=json_values, extra=json_values, model=st.sampled_from(["echo", "all", "text", "wide", "huge"]))
 def test_any_json_gets_a_clean_answer(tensor: Any, extra: Any, model: str) -> None:
-    port = FakePort()
+    port = FakeGateway()
     for body in (
         tensor,
         {"inputs": tensor},

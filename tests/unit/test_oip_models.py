@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_port import FakePort
+from fake_gateway import FakeGateway
 from horologe_common.service.settings import SettingsError
-from horologe_frontend.auth import Keys
-from horologe_frontend.http.request_reader import Request
-from horologe_frontend.http.responses import Response
+from horologe_frontend.auth import BearerKeys, read_keys
+from horologe_frontend.http.http_responses import HttpResponse
+from horologe_frontend.http.request_reader import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
-from horologe_frontend.oip.handler import Oip
+from horologe_frontend.oip.handler import OipHandler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 GOOD = b'{"inputs":[{"name":"in","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
 
 
-def ask(method: str, path: str, body: bytes = b"", port: FakePort | None = None, oip: Oip | None = None) -> Response:
-    oip = oip or Oip(port or FakePort(), HttpSettings(), version="1.2.3")
-    return asyncio.run(oip.handle(Request(method, path, "", {}, body)))
+def ask(
+    method: str, path: str, body: bytes = b"", port: FakeGateway | None = None, oip: OipHandler | None = None
+) -> HttpResponse:
+    oip = oip or OipHandler(port or FakeGateway(), HttpSettings(), version="1.2.3")
+    return asyncio.run(oip.handle(HttpRequest(method, path, "", {}, body)))
 
 
-def content(response: Response) -> Any:
+def content(response: HttpResponse) -> Any:
     assert response.status == 200, response.body
     return json.loads(response.body)
 
@@ -42,13 +44,13 @@ def test_server_metadata() -> None:
 
 
 def test_health_has_json_bodies() -> None:
-    port = FakePort()
-    oip = Oip(port, HttpSettings())
+    port = FakeGateway()
+    oip = OipHandler(port, HttpSettings())
     assert content(ask("GET", "/v2/health/live", oip=oip)) == {"live": True}
     assert content(ask("GET", "/v2/health/ready", oip=oip)) == {"ready": True}
-    port.is_ready = False
+    port.ready = False
     assert ask("GET", "/v2/health/ready", oip=oip)[:2] == (503, b'{"ready":false}')
-    port.is_ready, oip.draining = True, True
+    port.ready, oip.draining = True, True
     assert ask("GET", "/v2/health/ready", oip=oip).status == 503
     assert ask("GET", "/v2/models/echo/ready", oip=oip).status == 503
     assert ask("POST", "/v2/models/echo/infer", GOOD, oip=oip).status == 200
@@ -84,7 +86,7 @@ def test_config_speaks_triton() -> None:
 
 
 def test_statistics() -> None:
-    port = FakePort()
+    port = FakeGateway()
     for _ in range(4):
         assert ask("POST", "/v2/models/echo/versions/10/infer", GOOD, port).status == 200
     stats = content(ask("GET", "/v2/models/echo/versions/10/stats", port=port))["model_stats"]
@@ -101,7 +103,7 @@ def test_statistics() -> None:
 
 @pytest.mark.parametrize("prefix", ["/v2/repository", "/v2/repository/main"])
 def test_repository(prefix: str) -> None:
-    port = FakePort()
+    port = FakeGateway()
     index = content(ask("POST", f"{prefix}/index", port=port))
     assert {"name": "gone", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"} in index
     assert all(m["state"] == "READY" for m in content(ask("POST", f"{prefix}/index", b'{"ready":true}', port)))
@@ -161,16 +163,18 @@ def test_extensions_that_are_not_offered_say_so(path: str) -> None:
     assert ask("POST", path).status == 501
 
 
-def keys_of(path: Path, text: str) -> Keys:
+def write_and_read_keys(path: Path, text: str) -> BearerKeys:
     path.write_text(text)
-    return Keys.read(str(path))
+    keys = read_keys(str(path))
+    assert keys is not None
+    return keys
 
 
 def test_keys(tmp_path: Path) -> None:
     hashed = hashlib.sha256(b"second").hexdigest()
-    keys = keys_of(tmp_path / "keys", f"# ours\n\nfirst\nsha256:{hashed}\n")
+    keys = write_and_read_keys(tmp_path / "keys", f"# ours\n\nfirst\nsha256:{hashed}\n")
     for good in (b"Bearer first", b"bearer second", b"Bearer  first "):
-        assert keys.accept(good)
+        assert keys.is_accepted(good)
     for bad in (
         None,
         b"",
@@ -181,23 +185,24 @@ def test_keys(tmp_path: Path) -> None:
         b"Bearer sha256:" + hashed.encode(),
         b"\xff",
     ):
-        assert not keys.accept(bad)
-    assert Keys().accept(None)
+        assert not keys.is_accepted(bad)
+    assert read_keys("") is None
+    assert not BearerKeys(()).is_accepted(None)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "sha256:zz", "sha256:00"])
 def test_key_file_that_would_leave_the_door_open(tmp_path: Path, text: str) -> None:
     with pytest.raises(SettingsError, match=r"http\.keys_file"):
-        keys_of(tmp_path / "keys", text)
+        write_and_read_keys(tmp_path / "keys", text)
 
 
 def test_missing_key_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"http\.keys_file"):
-        Keys.read(str(tmp_path / "nope"))
+        read_keys(str(tmp_path / "nope"))
 
 
 def test_without_a_key_nothing_is_revealed() -> None:
-    oip = Oip(FakePort(), HttpSettings(), Keys([hashlib.sha256(b"k").digest()]))
+    oip = OipHandler(FakeGateway(), HttpSettings(), BearerKeys([hashlib.sha256(b"k").digest()]))
     answers = {
         ask(method, path, oip=oip)
         for method, path in (
@@ -207,9 +212,9 @@ def test_without_a_key_nothing_is_revealed() -> None:
             ("GET", "/x"),
         )
     }
-    expected = Response(401, b'{"error":"unauthenticated"}', headers=((b"www-authenticate", b"Bearer"),))
+    expected = HttpResponse(401, b'{"error":"unauthenticated"}', headers=((b"www-authenticate", b"Bearer"),))
     assert answers == {expected}
     assert ask("GET", "/v2/health/live", oip=oip).status == 200
     assert ask("GET", "/v2/health/live/../../models", oip=oip).status == 401
-    with_key = Request("GET", "/v2", "", {b"authorization": b"Bearer k"})
+    with_key = HttpRequest("GET", "/v2", "", {b"authorization": b"Bearer k"})
     assert asyncio.run(oip.handle(with_key)).status == 200

@@ -76,7 +76,7 @@ def until_answered(model: PythonModel, seconds: float = 15) -> NDArray[Any]:
         try:
             return model.run(1, row(FINE))["y"]
         except ModelFailed as error:
-            if "is being started again after" not in error.reason:
+            if "is being restarted after" not in error.reason:
                 raise
         time.sleep(0.02)
     raise TimeoutError("the model's process did not come back")
@@ -110,7 +110,7 @@ def test_a_crash_fails_its_batch_and_the_next_process_answers(tmp_path: Path, co
         for _ in range(2):
             with pytest.raises(ModelFailed, match=text):
                 model.run(1, row(command))
-            with pytest.raises(ModelFailed, match=f"started again after: {text}"):
+            with pytest.raises(ModelFailed, match=f"restarted after: {text}"):
                 model.run(1, row(FINE))
             np.testing.assert_array_equal(until_answered(model), row(FINE)["x"])
 

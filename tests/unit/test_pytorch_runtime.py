@@ -185,7 +185,7 @@ def test_programs_that_keep_state_are_refused(runtime: PytorchRuntime, tmp_path:
             return {"y": x + self.calls}
 
     folder = a_program(tmp_path, Counter(), torch.zeros(2, 4))
-    with pytest.raises(ModelFailed, match="state: got a program that changes its weights, wanted one that keeps"):
+    with pytest.raises(ModelFailed, match="state: got a program that changes its weights, wanted one without state"):
         runtime.prepare(runtime.inspect(folder), folder)
 
 

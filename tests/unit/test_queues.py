@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from builders import a_spec
 from horologe_controller.core.requests.request import Request
-from horologe_controller.core.scheduling.queues import Backlog, ModelQueue
+from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
 
 SPEC = a_spec()
 
@@ -25,11 +25,11 @@ WAITING = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 4)), max_size=30
 def test_a_batch_is_the_earliest_that_survive_it(waiting: list[tuple[int, int]], size: int, end_ns: int) -> None:
     queue = ModelQueue(SPEC)
     for number, (deadline_ns, rows) in enumerate(waiting):
-        queue.add(a_request(number, deadline_ns, rows))
-    place = queue.surviving(end_ns, SPEC.max_batch)
+        queue.insert(a_request(number, deadline_ns, rows))
+    place = queue.first_in_time(end_ns, SPEC.max_batch)
     survivors = [request for request in queue if request.deadline_ns >= end_ns]
     assert [queue[at] for at in range(place, len(queue))] == survivors
-    batch = queue.take(range(place, place + queue.filling(place, size)))
+    batch = queue.pop_batch(range(place, place + queue.count_filling(place, size)))
     assert batch == survivors[: len(batch)]
     rows = sum(request.rows for request in batch)
     assert rows <= size
@@ -41,33 +41,33 @@ def test_a_batch_is_the_earliest_that_survive_it(waiting: list[tuple[int, int]],
 def test_any_requests_can_make_a_batch(waiting: list[tuple[int, int]], data: st.DataObject) -> None:
     queue = ModelQueue(SPEC)
     for number, (deadline_ns, rows) in enumerate(waiting):
-        queue.add(a_request(number, deadline_ns, rows))
+        queue.insert(a_request(number, deadline_ns, rows))
     before = list(queue)
     places = tuple(sorted(data.draw(st.sets(st.integers(0, len(before) - 1))))) if before else ()
-    assert queue.take(places) == [before[place] for place in places]
+    assert queue.pop_batch(places) == [before[place] for place in places]
     assert list(queue) == [request for place, request in enumerate(before) if place not in places]
     assert queue.rows == sum(request.rows for request in queue)
     deadlines = [request.deadline_ns for request in queue]
-    assert queue.surviving(25, SPEC.max_batch) == sum(deadline_ns < 25 for deadline_ns in deadlines)
+    assert queue.first_in_time(25, SPEC.max_batch) == sum(deadline_ns < 25 for deadline_ns in deadlines)
 
 
 @given(WAITING, st.data())
 def test_removal_keeps_order_and_count(waiting: list[tuple[int, int]], data: st.DataObject) -> None:
-    backlog = Backlog()
+    queues = RequestQueues()
     requests = [a_request(number, at, rows, number % 3 == 0) for number, (at, rows) in enumerate(waiting)]
     for request in requests:
-        backlog.add(request, 5)
+        queues.enqueue(request, 5)
     for request in data.draw(st.permutations(requests)):
-        backlog.check()
-        backlog.remove(request)
-    assert len(backlog) == 0
-    assert backlog.next_overdue_ns() is None
+        queues.check()
+        queues.dequeue(request)
+    assert len(queues) == 0
+    assert queues.next_overdue_ns() is None
 
 
 @given(WAITING, st.integers(0, 60))
 def test_overdue_are_those_whose_last_start_has_passed(waiting: list[tuple[int, int]], now_ns: int) -> None:
-    backlog = Backlog()
+    queues = RequestQueues()
     for number, (deadline_ns, rows) in enumerate(waiting):
-        backlog.add(a_request(number, deadline_ns, rows), 5)
-    overdue = {request.id for request in backlog.overdue(now_ns)}
+        queues.enqueue(a_request(number, deadline_ns, rows), 5)
+    overdue = {request.id for request in queues.pop_overdue(now_ns)}
     assert overdue == {number for number, (deadline_ns, _) in enumerate(waiting) if deadline_ns - 5 < now_ns}

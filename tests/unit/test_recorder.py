@@ -130,7 +130,7 @@ def test_a_fault_is_written_out_after_its_turn_and_not_every_time(tmp_path: Path
 
 def test_written_when_asked(tmp_path: Path, echo: Echo) -> None:
     recorder = Recorder(RecorderSettings(str(tmp_path / "new" / "folder")), "p")
-    recorder.wanted = "asked"
+    recorder.write_reason = "asked"
     tell(recorder, echo, 1)
     assert (tmp_path / "new" / "folder" / "p-001-asked.rec").is_file()
 
@@ -146,7 +146,7 @@ def test_a_signal_asks_and_no_directory_means_off(tmp_path: Path) -> None:
         recorder = install(on, RecorderSettings(str(tmp_path)), "p")  # type: ignore[arg-type]
         assert recorder is on.observer is not None
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert recorder.wanted == "asked"
+        assert recorder.write_reason == "asked"
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -220,9 +220,9 @@ def test_a_controller_that_is_restored_plans_what_the_first_one_does(scheduler: 
 
 def test_functions_are_named_and_put_in_place_by_whoever_restores() -> None:
     state = snapshot(cores()[1])
-    assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._admission._digest(b"", []) == b"mine"
+    assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._builder._digest(b"", []) == b"mine"
     with pytest.raises(SnapshotError, match="<lambda> is not part of a snapshot"):
-        restore(state)._admission._digest(b"", [])
+        restore(state)._builder._digest(b"", [])
 
 
 def test_records_of_a_store_are_kept_whole() -> None:

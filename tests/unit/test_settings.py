@@ -1,4 +1,4 @@
-"""Settings: file, then environment, then flags; durations and sizes; every mistake is named."""
+"""Settings from file, environment and flags; durations and sizes; errors that name the setting."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def a_file(folder: Path, text: str) -> Path:
     return folder / "horologe.toml"
 
 
-def test_without_anything_the_defaults_hold() -> None:
+def test_defaults() -> None:
     assert load_settings(Settings, "controller", None, {}) == Settings()
 
 
-def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     file = a_file(tmp_path, '[controller]\nscheduler = "edf"\ngrace_ns = "5ms"\nworkers = 2\n[other]\nx = 1\n')
     env = {"HOROLOGE_CONTROLLER_GRACE_NS": "6ms", "HOROLOGE_CONTROLLER_WORKERS": "3", "HOROLOGE_OTHER_X": "1"}
     settings = load_settings(Settings, "controller", file, env, {"workers": "4", "scheduler": None})
     assert settings == Settings(scheduler="edf", grace_ns=6_000_000, workers=4)
 
 
-def test_text_becomes_what_the_field_is() -> None:
+def test_text_is_converted_to_the_type_of_the_field() -> None:
     env = {
         "HOROLOGE_X_GRACE_NS": "1.5s",
         "HOROLOGE_X_LIMIT_BYTES": "2 MiB",
@@ -60,12 +60,12 @@ def test_text_becomes_what_the_field_is() -> None:
         ("[s", r"settings file .*horologe\.toml"),
     ],
 )
-def test_a_mistake_is_named(tmp_path: Path, text: str, why: str) -> None:
+def test_an_error_names_the_setting(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         load_settings(Settings, "s", a_file(tmp_path, text), {})
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere\.toml"):
         load_settings(Settings, "s", tmp_path / "nowhere.toml", {})
 

@@ -1,4 +1,4 @@
-"""The `horologe` command. Each command imports what it needs when it runs, so that `--help` is there at once."""
+"""The `horologe` command. Each command imports its dependencies when it runs, so that `--help` stays fast."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ COMMANDS_GROUP = "horologe.commands"
 
 app = typer.Typer(
     name="horologe",
-    help="Serves neural networks with predictable latency.",
-    epilog="Start with `horologe demo`, or `horologe up` and, beside it, `horologe models`.",
+    help="Serve neural networks with predictable latency.",
+    epilog="Start with `horologe demo`. Or run `horologe up`, and `horologe models` in a second terminal.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -44,11 +44,11 @@ app.add_typer(applications.app, name="application")
 
 @app.callback(invoke_without_command=True)
 def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
-    """Serves neural networks with predictable latency."""
+    """Serve neural networks with predictable latency."""
     if version:
-        from importlib.metadata import version as of
+        from importlib.metadata import version as version_of
 
-        typer.echo(of("horologe"))
+        typer.echo(version_of("horologe"))
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""What commands share: where they speak, how they fail, and the client they ask with."""
+"""Parts that all commands share: options, output, exit codes, errors and the client of a running system."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class ExitCode(IntEnum):
 
     OK = 0
     FAILED = 1
-    """The answer was an error, or a promise did not hold."""
+    """The server returned an error, or a check failed."""
     USAGE = 2
-    """Wrong arguments, unreadable input, impossible settings."""
+    """Wrong arguments, unreadable input or invalid settings."""
     UNREACHABLE = 3
-    """Nobody answered at the endpoint."""
+    """No server answered at the endpoint."""
 
 
 Endpoint = Annotated[
     str,
-    typer.Option("--endpoint", "-e", envvar="HOROLOGE_ENDPOINT", help="Where a frontend takes clients.", metavar="URL"),
+    typer.Option("--endpoint", "-e", envvar="HOROLOGE_ENDPOINT", help="Client endpoint of a frontend.", metavar="URL"),
 ]
 Keys = Annotated[
     str,
-    typer.Option("--keys", envvar="HOROLOGE_KEYS", help="Folder made by `horologe keys`.", metavar="DIR"),
+    typer.Option("--keys", envvar="HOROLOGE_KEYS", help="Folder created by `horologe keys`.", metavar="DIR"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
 
 
 def console() -> Console:
@@ -49,15 +49,23 @@ def console() -> Console:
 
 
 def stderr_console() -> Console:
-    """For people only: what is said here goes to standard error."""
+    """Return a console on standard error, for progress and hints that are not part of the result."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
 def print_json(document: Any) -> None:
-    sys.stdout.write(json.dumps(document, default=_plain) + "\n")
+    sys.stdout.write(json.dumps(document, default=_to_builtin) + "\n")
     sys.stdout.flush()
+
+
+def print_result(document: dict[str, Any], text: str, json: bool) -> None:
+    """Print `document` if `json` is set, else `text`."""
+    if json:
+        print_json(document)
+    else:
+        console().print(text, markup=False)
 
 
 def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
@@ -66,8 +74,23 @@ def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
     raise SystemExit(int(code))
 
 
+def fail_with(error: Exception, endpoint: str) -> NoReturn:
+    """End the command with the reason of a `HorologeError`. Raise any other exception again."""
+    from horologe_common.service.settings import SettingsError
+    from horologe_common.status import HorologeError, Lost
+
+    if isinstance(error, SettingsError):
+        fail(error.reason, ExitCode.USAGE)
+    if isinstance(error, Lost) and endpoint:
+        fail(f"no answer from {endpoint}: {error}; is it running? (`horologe up`, --endpoint)", ExitCode.UNREACHABLE)
+    if isinstance(error, HorologeError):
+        retry = f"; retry after {error.retry_after_ns / 1e6:.1f} ms" if error.retry_after_ns else ""
+        fail(f"{error.status.name}: {error}{retry}")
+    raise error
+
+
 def open_client(endpoint: str, keys: str = "") -> Client:
-    """A client of `endpoint`. Ends the command where it cannot be one."""
+    """Return a client of `endpoint`. End the command if the endpoint or the keys are invalid."""
     from horologe import Client
     from horologe_common.status import HorologeError
 
@@ -79,40 +102,17 @@ def open_client(endpoint: str, keys: str = "") -> Client:
         fail(f"--endpoint {endpoint}: {error}", ExitCode.USAGE)
 
 
-def fail_with(error: Exception, endpoint: str) -> NoReturn:
-    """End the command with what a `HorologeError` says."""
-    from horologe_common.service.settings import SettingsError
-    from horologe_common.status import HorologeError, Lost
-
-    if isinstance(error, SettingsError):
-        fail(error.reason, ExitCode.USAGE)
-    if isinstance(error, Lost) and endpoint:
-        fail(f"no answer from {endpoint}: {error}; is it running? (`horologe up`, --endpoint)", ExitCode.UNREACHABLE)
-    if isinstance(error, HorologeError):
-        again = f"; possible in {error.retry_after_ns / 1e6:.1f} ms" if error.retry_after_ns else ""
-        fail(f"{error.status.name}: {error}{again}")
-    raise error
-
-
-def call_server(endpoint: str, keys: str, question: Callable[[Client], Any]) -> Any:
-    """What the server answers; ends the command if that is an error."""
+def call_server(endpoint: str, keys: str, call: Callable[[Client], Any]) -> Any:
+    """Return the result of `call(client)`. End the command if the call raises a `HorologeError`."""
     with open_client(endpoint, keys) as client:
         try:
-            return question(client)
+            return call(client)
         except Exception as error:
             fail_with(error, endpoint)
 
 
-def print_result(document: dict[str, Any], words: str, json: bool) -> None:
-    """What a command says that has done what it was to do."""
-    if json:
-        print_json(document)
-    else:
-        console().print(words, markup=False)
-
-
-def _plain(value: Any) -> Any:
-    """numpy scalars and arrays, structs and paths as JSON can say them."""
+def _to_builtin(value: Any) -> Any:
+    """Convert numpy values, structs and paths for JSON."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "__struct_fields__"):

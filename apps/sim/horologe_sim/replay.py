@@ -1,7 +1,8 @@
-"""Feeds a recording to the cores in it, and says whether they still say what they said.
+"""Replays a recording with the cores in it, and compares the messages they send with the recorded messages.
 
-Each segment starts from its own snapshot. Compared are receiver, kind and fields of every message put out, without
-what hangs on tensors, whose bytes are not recorded; and of selectors what they answer, as outlines (outlines.py).
+Each segment starts from its own snapshot. The comparison covers receiver, type and fields of every sent message, except
+fields that depend on the bytes of tensors, which are not recorded. For selectors, it also covers the summaries of
+outputs (recording/tensor_summary.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.recording.recorder import Handled, Segment, Ticked, read_segments, seen
+from horologe_common.recording.recorder import Handled, Segment, Ticked, read_segments, summarize
 from horologe_common.recording.snapshot import fill_tensors, restore, strip_tensors
 from horologe_common.recording.tensor_summary import expand_summaries
 from horologe_selector.core.applications.losses import LOSSES
@@ -26,21 +27,21 @@ if TYPE_CHECKING:
     from horologe_selector.core.applications.losses import Loss
 
 TENSOR_FIELDS = ("inputs", "outputs", "input_hash", "staged")
-"""Fields that follow from the bytes of tensors."""
+"""Fields that depend on the bytes of tensors."""
 
 
 class CoreReplay(msgspec.Struct):
-    """What came of one core. `difference` is empty if it did what it had done."""
+    """Result for one core. `difference` is empty if the core sent the recorded messages."""
 
     core: str
     segments: int = 0
     seconds: float = 0.0
     ticks: int = 0
     handled: dict[str, int] = {}
-    """Messages by type."""
+    """Number of handled messages by type."""
     put_out: dict[str, int] = {}
     faults: int = 0
-    """Exceptions; the last one is in `fault`."""
+    """Number of exceptions. `fault` is the last one."""
     fault: str = ""
     difference: str = ""
 
@@ -50,7 +51,7 @@ class CoreReplay(msgspec.Struct):
 
 
 class ReplayReport(msgspec.Struct, frozen=True):
-    """All cores of a recording."""
+    """Results for all cores of a recording."""
 
     recording: str
     cores: dict[str, CoreReplay]
@@ -60,17 +61,17 @@ class ReplayReport(msgspec.Struct, frozen=True):
         return all(core.identical for core in self.cores.values())
 
     def to_json(self) -> str:
-        """Indented, with a fixed order of keys."""
+        """Return indented JSON with a fixed order of keys."""
         facts = {"identical": self.identical, **msgspec.to_builtins(self)}
         return msgspec.json.format(msgspec.json.encode(facts, order="deterministic"), indent=2).decode()
 
     def table(self) -> str:
-        """Plain text."""
+        """Return the report as plain text."""
         lines = []
         for core in self.cores.values():
             verdict = "identical" if core.identical else f"differs: {core.difference}"
             lines.append(f"{core.core}: {core.seconds:.3f} s, {core.ticks} ticks, {core.faults} faults: {verdict}")
-            for name, counts in (("handled", core.handled), ("put out", core.put_out)):
+            for name, counts in (("handled", core.handled), ("sent", core.put_out)):
                 lines.append(f"  {name}: " + (", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"))
             if core.fault:
                 lines.append(f"  last fault: {core.fault}")
@@ -84,26 +85,25 @@ def replay_recording(
     observer: CoreObserver | None = None,
     losses: Sequence[Loss] = (),
 ) -> ReplayReport:
-    """Replay the cores of a recording whose address begins with `core`, `until_s` seconds from their beginning.
+    """Replay the cores whose address starts with `core`, for `until_s` seconds of each.
 
-    `observer` sees what the cores see, as it would have in the process that was recorded. `losses`: functions of the
-    operator's, found by their own names.
-    Raises `SettingsError` for a file that is no recording, `SnapshotError` for a snapshot that cannot be restored.
+    `observer` is called for every message and tick. `losses`: loss functions of the operator, looked up by name.
+    Raises SettingsError if the file is not a recording, and SnapshotError for a snapshot that cannot be restored.
     """
-    found: dict[str, CoreReplay] = {}
+    reports: dict[str, CoreReplay] = {}
     begin_ns: dict[str, int] = {}
     for segment in read_segments(path):
         if not segment.core.startswith(core):
             continue
-        report = found.setdefault(segment.core, CoreReplay(segment.core))
+        report = reports.setdefault(segment.core, CoreReplay(segment.core))
         start_ns = begin_ns.setdefault(segment.core, segment.start_ns)
         until_ns = None if until_s is None else start_ns + round(until_s * 1e9)
         _SegmentReplay(segment, report, start_ns, observer, losses).play(until_ns)
-    return ReplayReport(str(path), found)
+    return ReplayReport(str(path), reports)
 
 
 class _SegmentReplay:
-    """One segment."""
+    """The replay of one segment."""
 
     def __init__(
         self, segment: Segment, report: CoreReplay, begin_ns: int, observer: CoreObserver | None, losses: Sequence[Loss]
@@ -147,14 +147,14 @@ class _SegmentReplay:
 
     def _buffers(self, entry: Handled) -> Sequence[Buffer]:
         if self.records_predictions:
-            return expand_summaries(entry.message, entry.outlines)
-        return [bytes(size) for size in entry.outlines if isinstance(size, int)]
+            return expand_summaries(entry.message, entry.summaries)
+        return [bytes(size) for size in entry.summaries if isinstance(size, int)]
 
     def _tick(self, entry: Ticked) -> None:
         self.core.tick(entry.now_ns)
 
     def _call(self, call: Any, entry: Any) -> None:
-        """As the reactor: a fault of a core is noted, and it goes on."""
+        """Call the core. Count an exception and continue, as the reactor does."""
         try:
             call(entry)
         except Exception as error:
@@ -162,39 +162,45 @@ class _SegmentReplay:
             self.report.fault = f"{(entry.now_ns - self.begin_ns) / 1e9:.6f} s: {type(error).__name__}: {error}"
 
     def _compare(self, entry: Ticked, outs: list[Out]) -> None:
-        """Note the first difference."""
+        """Store the first difference between sent and recorded messages."""
         if self.report.difference:
             return
-        said = [_comparable(to, message, told if self.records_predictions else ()) for to, message, told in entry.outs]
-        says = [
+        recorded = [
+            _comparable(to, message, summaries if self.records_predictions else ())
+            for to, message, summaries in entry.outs
+        ]
+        sent = [
             _comparable(
                 out.to,
                 strip_tensors(out.message),
-                seen(self.core, out.message, out.buffers) if self.records_predictions else (),
+                summarize(self.core, out.message, out.buffers) if self.records_predictions else (),
             )
             for out in outs
         ]
-        if said != says:
-            at = next((n for n, (one, two) in enumerate(zip(said, says, strict=False)) if one != two), len(said))
-            recorded, got = [str(these[at]) if at < len(these) else "nothing" for these in (said, says)]
+        if sent != recorded:
+            pairs = enumerate(zip(sent, recorded, strict=False))
+            at = next((number for number, (got, wanted) in pairs if got != wanted), min(len(sent), len(recorded)))
+            got, wanted = (str(messages[at]) if at < len(messages) else "nothing" for messages in (sent, recorded))
             self.report.difference = (
                 f"{(entry.now_ns - self.begin_ns) / 1e9:.6f} s, message {at} of the tick: "
-                f"got {got}, recorded is {recorded}"
+                f"got {got}, recorded is {wanted}"
             )
 
 
-def _comparable(to: str, message: Any, outlines: tuple[TensorSummary, ...]) -> tuple[Any, ...]:
+def _comparable(to: str, message: Any, summaries: tuple[TensorSummary, ...]) -> tuple[Any, ...]:
     fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in TENSOR_FIELDS}
-    return to, type(message).__name__, fields, *outlines
+    return to, type(message).__name__, fields, *summaries
 
 
 def _inline_io(segment: Segment) -> Any:
-    """What the executors said of each model: those whose INPUT or OUTPUT was a lane's work did not have it inline."""
-    apart = {message.model: True for message in _local(segment.entries) if message.lane in ("input", "output")}
-    return lambda model: model not in apart
+    """Return a function like the executors' `inline_io`: models with INPUT or OUTPUT operations had no inline I/O."""
+    with_lanes = {
+        message.model: True for message in _operations(segment.entries) if message.lane in ("input", "output")
+    }
+    return lambda model: model not in with_lanes
 
 
-def _local(entries: Iterable[Handled | Ticked]) -> Iterable[Any]:
+def _operations(entries: Iterable[Handled | Ticked]) -> Iterable[Any]:
     for entry in entries:
         if isinstance(entry, Ticked):
             yield from (message for _, message, _ in entry.outs if type(message).__name__ == "Operation")

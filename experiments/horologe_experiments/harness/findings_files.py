@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from horologe_sim.report.report import aligned
+from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,8 +70,10 @@ def page(findings: Findings, plot: bool) -> str:
 def text(findings: Findings) -> str:
     """All of it for a terminal."""
     columns = list(dict.fromkeys(key for row in findings.rows for key in row))
-    rows = [tuple(columns), *(tuple(_cell(row.get(key)) for key in columns) for row in findings.rows)]
-    parts = [findings.title, "", *aligned(rows), "", *(f"{key}: {value}" for key, value in findings.facts.items())]
+    rows = Table(columns)
+    for row in findings.rows:
+        rows.add_row(*(_cell(row.get(key)) for key in columns))
+    parts = [findings.title, "", *rows.lines(), "", *(f"{key}: {value}" for key, value in findings.facts.items())]
     if findings.cost:
         parts.append(findings.cost.told())
     bars = [

@@ -15,7 +15,7 @@ from horologe_common.clock import ms, s, us
 from horologe_common.distribution import Distribution
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
-from horologe_controller.core.runtime_distributions import STEADY, ModelDurations, Part
+from horologe_controller.core.runtime_distributions import STATIC_SPREAD, RuntimeDistributions, SoloDistribution
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.virtual_worker import SimModel
@@ -71,13 +71,13 @@ def finish_rate(
     ledger = Ledger(["all"], 1, duration_ns + s(10))
     lean = Lean(setting, [_model(workload, told.history)], ledger, 0, [chunk])
     if (known := durations(told)) is not None:
-        lean.controller.cluster.durations[KEY] = known
+        lean.controller.cluster.distributions[KEY] = known
     lean.run(duration_ns)
     lean.check()
     return lean.ledger.lines[0].ok / count
 
 
-def durations(told: Told) -> ModelDurations | None:
+def durations(told: Told) -> RuntimeDistributions | None:
     """What the profiler would have published; None for a model that always takes the same."""
     history = told.history
     if not history.batching.per[0]:
@@ -88,9 +88,11 @@ def durations(told: Told) -> ModelDurations | None:
         solo_ns, length = history.solo_ns[chosen], history.length[chosen]
         ranges = _ranges(length) if told.lengths else [(0, np.ones(len(length), bool))]
         name = f"application {application}"
-        parts += [Part(name, longest, Distribution.from_samples(solo_ns[inside])) for longest, inside in ranges]
-    known = ModelDurations(_base_ns(history), parts)
-    return known if known.spread >= STEADY else None
+        parts += [
+            SoloDistribution(name, longest, Distribution.from_samples(solo_ns[inside])) for longest, inside in ranges
+        ]
+    known = RuntimeDistributions(_base_ns(history), parts)
+    return known if known.spread >= STATIC_SPREAD else None
 
 
 def _base_ns(workload: Workload) -> int:

@@ -1,4 +1,4 @@
-"""`horologe-frontend`: a frontend in a process of its own, with its HTTP door."""
+"""`horologe-frontend`: a frontend with its HTTP server, in a separate process."""
 
 from horologe_common.service.service import Service
 from horologe_frontend.core.frontend import Frontend

@@ -1,4 +1,4 @@
-"""Bearer keys: who may use the HTTP front."""
+"""Bearer keys: authentication of HTTP clients."""
 
 from __future__ import annotations
 
@@ -15,41 +15,40 @@ if TYPE_CHECKING:
 PREFIX = "sha256:"
 
 
-class Keys:
-    """The accepted keys, kept as SHA-256 digests. Without keys everybody is let in."""
+class BearerKeys:
+    """The accepted keys, as SHA-256 digests."""
 
-    def __init__(self, digests: Iterable[bytes] = ()) -> None:
+    def __init__(self, digests: Iterable[bytes]) -> None:
         self._digests = tuple(digests)
 
-    @classmethod
-    def read(cls, file: str) -> Keys:
-        """Keys of a file: one per line, plain or `sha256:<hex>`; blank lines and `#` comments are skipped.
-
-        An empty name means no keys. Raises `SettingsError` if the file cannot be read or holds no key, since a
-        server that was told to ask for keys must not run open.
-        """
-        if not file:
-            return cls()
-        try:
-            lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
-            digests = [_digest(line) for line in lines if line and not line.startswith("#")]
-        except (OSError, ValueError) as error:
-            raise SettingsError(f"setting http.keys_file: {file}: {error}") from error
-        if not digests:
-            raise SettingsError(f"setting http.keys_file: {file}: got no key, wanted at least one")
-        return cls(digests)
-
-    def accept(self, authorization: bytes | None) -> bool:
-        """Whether an Authorization header carries a key. Takes as long for a near miss as for a wild guess."""
-        if not self._digests:
-            return True
+    def is_accepted(self, authorization: bytes | None) -> bool:
+        """Return whether an Authorization header carries an accepted key. Compares in constant time."""
         scheme, _, token = (authorization or b"").partition(b" ")
         digest = hashlib.sha256(token.strip()).digest()
-        hits = [hmac.compare_digest(digest, known) for known in self._digests]
-        return any(hits) and scheme.lower() == b"bearer"
+        matches = [hmac.compare_digest(digest, accepted) for accepted in self._digests]
+        return any(matches) and scheme.lower() == b"bearer"
 
 
-def _digest(line: str) -> bytes:
+def read_keys(file: str) -> BearerKeys | None:
+    """Read a file of keys: one per line, plain or `sha256:<hex>`. Blank lines and `#` comments are skipped.
+
+    Return None, for no authentication, if the file name is empty. Raise `SettingsError` if the file cannot be read or
+    holds no key: a server that is configured to check keys must not run without them.
+    """
+    if not file:
+        return None
+    try:
+        lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
+        digests = [_parse_key(line) for line in lines if line and not line.startswith("#")]
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"setting http.keys_file: {file}: {error}") from error
+    if not digests:
+        raise SettingsError(f"setting http.keys_file: {file}: got no key, wanted at least one")
+    return BearerKeys(digests)
+
+
+def _parse_key(line: str) -> bytes:
+    """Return the digest of a plain key, or the digest that the line holds."""
     if not line.startswith(PREFIX):
         return hashlib.sha256(line.encode()).digest()
     digest = bytes.fromhex(line.removeprefix(PREFIX))

@@ -1,4 +1,4 @@
-"""The strong hash of a request's inputs, under which the prediction cache knows them."""
+"""BLAKE3 digest of a request's inputs: the key of the prediction cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def digest(header: bytes, buffers: Sequence[Buffer]) -> bytes:
-    """BLAKE3 over the tensors' headers and bytes, 32 bytes."""
+    """Return the 32-byte BLAKE3 digest of the tensor headers and the tensor bytes."""
     hasher = blake3.blake3(header)
     for buffer in buffers:
         hasher.update(buffer)

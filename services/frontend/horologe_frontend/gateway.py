@@ -1,4 +1,4 @@
-"""The door between the HTTP gateway and the frontend core of the same process."""
+"""The gateway to the frontend core: calls of coroutines become messages to the core in the same process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from horologe_common.wire import Admit, Answer, Cancel, Describe, Description, Models, Predict
+from horologe_common.wire import Admit, Answer, Cancel, Models, Predict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,47 +16,50 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelState
-    from horologe_frontend.core.applications import Declared
-    from horologe_frontend.core.catalogue import Catalogue
-    from horologe_frontend.core.stats import ModelStats, Statistics
+    from horologe_frontend.core.applications import DeclaredApplications
+    from horologe_frontend.core.catalogue import ModelCatalogue
+    from horologe_frontend.core.stats import ModelStats, StatsByModel
 
 
-class Port(Protocol):
-    """What the gateway asks of the frontend."""
+class Gateway(Protocol):
+    """The frontend as a protocol translation such as HTTP sees it."""
 
     async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
-        """The one answer, whatever its status; the id of `predict` is ignored. Cancelling the task cancels it."""
+        """Return the answer, whatever its status. The id of `predict` is ignored.
 
-    def find(self, model: str, version: str = "") -> ModelSpec:
-        """The version that a request would get. Raises `UnknownModel`."""
+        Cancelling the task cancels the request.
+        """
 
-    def models(self, model: str = "") -> Sequence[ModelState]:
-        """All versions of a model, or of every model, in whatever state; none if it is unknown."""
+    def find_model(self, model: str, version: str = "") -> ModelSpec:
+        """Return the version that a request would get. Raise `UnknownModel` if there is none."""
 
-    async def admit(self, model: str, version: str, admitted: bool) -> Models:
-        """Repository load or unload; the status says how it went."""
+    def model_states(self, model: str = "") -> Sequence[ModelState]:
+        """Return all versions of a model, or of all models, in any state. Empty if the model is unknown."""
 
-    async def describe(self) -> Description:
-        """The state of the cluster."""
+    async def set_admitted(self, model: str, version: str, admitted: bool) -> Models:
+        """Load or unload a model of the repository. The status of the reply reports success."""
 
-    def application(self, name: str) -> tuple[Application, ModelSpec]:
-        """An application and its signature. Raises `UnknownModel`, or `Refused` while it cannot be known."""
+    def find_application(self, name: str) -> tuple[Application, ModelSpec]:
+        """Return an application and its signature.
 
-    async def ask(self, question: Any, buffers: Sequence[Buffer] = ()) -> Any:
-        """The one answer to a Declare, Withdraw, Rollback, ApplicationInfo or Feedback, whose id is ignored."""
+        Raise `UnknownModel` if it is not declared, `Refused` while the applications are not known yet.
+        """
 
-    def ready(self) -> bool:
-        """Whether requests can be served: every service of the path is there."""
+    async def call(self, message: Any, buffers: Sequence[Buffer] = ()) -> Any:
+        """Return the reply to a Declare, Withdraw, Rollback, ApplicationInfo or Feedback, whose id is ignored."""
 
-    def live(self) -> bool:
-        """Whether this process works at all."""
+    def is_ready(self) -> bool:
+        """Return whether requests can be served: selector and controller are connected."""
 
-    def stats(self, key: str) -> ModelStats:
-        """Counts of the model `name/version`."""
+    def is_live(self) -> bool:
+        """Return whether this process works."""
+
+    def model_stats(self, key: str) -> ModelStats:
+        """Return the statistics of the model `name/version`."""
 
 
-class Mailroom(Protocol):
-    """The part of the reactor that a port uses, on the loop's thread."""
+class Router(Protocol):
+    """The part of the reactor that a gateway uses, on the thread of the loop."""
 
     def attach(self, address: str, deliver: Callable[[Any, Sequence[Buffer]], None]) -> None: ...
 
@@ -64,86 +67,80 @@ class Mailroom(Protocol):
 
 
 class FrontendCore(Protocol):
-    """The part of the frontend core that may be read without a message, being on the same loop."""
+    """The part of the frontend core that is read without a message, on the same loop."""
 
     address: str
-    catalogue: Catalogue
-    declared: Declared
-    statistics: Statistics
+    catalogue: ModelCatalogue
+    declared: DeclaredApplications
+    stats_by_model: StatsByModel
 
-    def ready(self) -> bool: ...
+    def is_ready(self) -> bool: ...
 
 
-class ReactorPort:
-    """The Port over a reactor that hosts the frontend core; used on the reactor's loop only."""
+class ReactorGateway:
+    """The `Gateway` to a frontend core that a reactor hosts. Used on the loop of the reactor only."""
 
-    def __init__(self, reactor: Mailroom, address: str, core: FrontendCore) -> None:
-        self._reactor = reactor
+    def __init__(self, router: Router, address: str, core: FrontendCore) -> None:
+        self._router = router
         self._address = address
         self._core = core
         self._last_id = 0
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._futures: dict[int, asyncio.Future[Any]] = {}
 
     def open(self) -> None:
-        """Be reachable for the frontend's answers."""
-        self._reactor.attach(self._address, self.deliver)
+        """Register this address, so that the core's replies are delivered."""
+        self._router.attach(self._address, self.deliver)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._futures)
 
     def deliver(self, message: Any, buffers: Sequence[Buffer]) -> None:
-        """An Out of the core to this address; answers nobody waits for any more are dropped."""
-        future = self._waiting.pop(message.id, None)
+        """Complete the call with the id of this message. Replies to cancelled calls are dropped."""
+        future = self._futures.pop(message.id, None)
         if future is None or future.done():
             return
         future.set_result((message, buffers) if isinstance(message, Answer) else message)
 
     async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
-        answer: tuple[Answer, Sequence[Buffer]] = await self.ask(predict, buffers)
+        answer: tuple[Answer, Sequence[Buffer]] = await self.call(predict, buffers)
         return answer
 
-    def find(self, model: str, version: str = "") -> ModelSpec:
-        return self._core.catalogue.find(model, version)
+    def find_model(self, model: str, version: str = "") -> ModelSpec:
+        return self._core.catalogue.find_model(model, version)
 
-    def models(self, model: str = "") -> Sequence[ModelState]:
-        return self._core.catalogue.states(model)
+    def model_states(self, model: str = "") -> Sequence[ModelState]:
+        return self._core.catalogue.model_states(model)
 
-    async def admit(self, model: str, version: str, admitted: bool) -> Models:
-        answer = await self.ask(Admit(0, model, version, admitted))
-        assert isinstance(answer, Models)
-        return answer
+    async def set_admitted(self, model: str, version: str, admitted: bool) -> Models:
+        reply = await self.call(Admit(0, model, version, admitted))
+        assert isinstance(reply, Models)
+        return reply
 
-    async def describe(self) -> Description:
-        answer = await self.ask(Describe(0))
-        assert isinstance(answer, Description)
-        return answer
+    def find_application(self, name: str) -> tuple[Application, ModelSpec]:
+        return self._core.declared.find_with_signature(name)
 
-    def application(self, name: str) -> tuple[Application, ModelSpec]:
-        return self._core.declared.find(name)
+    async def call(self, message: Any, buffers: Sequence[Buffer] = ()) -> Any:
+        """Send the message under an id of its own and return the reply with that id.
 
-    async def ask(self, question: Any, buffers: Sequence[Buffer] = ()) -> Any:
-        """The answer with the same id. A cancelled request is withdrawn at the core too."""
-        message = msgspec.structs.replace(question, id=self._next_id())
+        If the task is cancelled while a Predict is in flight, the core gets a Cancel.
+        """
+        self._last_id += 1  # ids are positive: 0 marks announcements
+        key = self._last_id
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[message.id] = future
-        self._reactor.post(self._address, self._core.address, message, buffers)
+        self._futures[key] = future
+        self._router.post(self._address, self._core.address, msgspec.structs.replace(message, id=key), buffers)
         try:
             return await future
         except asyncio.CancelledError:
-            if self._waiting.pop(message.id, None) and isinstance(message, Predict):
-                self._reactor.post(self._address, self._core.address, Cancel((message.id,)))
+            if self._futures.pop(key, None) and isinstance(message, Predict):
+                self._router.post(self._address, self._core.address, Cancel((key,)))
             raise
 
-    def _next_id(self) -> int:
-        """Ids are positive: 0 marks announcements."""
-        self._last_id += 1
-        return self._last_id
+    def is_ready(self) -> bool:
+        return self._core.is_ready()
 
-    def ready(self) -> bool:
-        return self._core.ready()
-
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         return True
 
-    def stats(self, key: str) -> ModelStats:
-        return self._core.statistics.of(key)
+    def model_stats(self, key: str) -> ModelStats:
+        return self._core.stats_by_model.find_stats(key)

@@ -6,36 +6,39 @@ from horologe_common.clock import ms, s
 
 
 class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What clients may ask of a frontend."""
+    """Client endpoints, limits and timeouts of a frontend."""
 
     name: str = "0"
-    """Number of this frontend among several."""
+    """Name of this frontend. Each of several frontends needs a different name."""
     clients: tuple[str, ...] = ("tcp://127.0.0.1:8003",)
     """ZeroMQ endpoints for clients."""
     grace_ns: int = ms(50)
-    """How long after its deadline a request may still be answered, as LATE with data; then without."""
+    """Time after the deadline in which a request may still be answered as LATE with its outputs. Then it is answered
+    without outputs."""
     best_effort_ns: int = s(30)
-    """When a request without any deadline is answered at the latest."""
+    """Timeout of a request without a deadline."""
     max_pending: int = 20_000
-    """Requests open at once; one more is refused."""
+    """Maximum number of open requests. Further requests are refused."""
     max_request_bytes: int = 64 << 20
-    """Tensor bytes of one request; more is TOO_LARGE."""
+    """Maximum size of a request's tensors. Larger requests are answered TOO_LARGE."""
     staging_bytes: int = 1 << 30
-    """Tensor bytes held in all; a request beyond is refused."""
-    ask_ns: int = s(60)
-    """How long repository load, cluster state and declarations may take."""
+    """Maximum size of all staged tensors together. Requests beyond it are refused."""
+    call_timeout_ns: int = s(60)
+    """Timeout of repository loads, cluster state and declarations of applications."""
     default_lead_ns: int = ms(2)
-    """So long before the deadline, or as long as the p99 of how late its timers lately were, an application's default
-    is answered where the selector has not answered, which is told of that much less time; at most a quarter of it."""
+    """An application's default answer is sent at least this long before the deadline if the selector has not answered.
+    The lead grows to the 99th percentile of recent timer delays, up to a quarter of the request's budget. The selector
+    gets the budget without the lead."""
     feedback_ns: int = s(10)
-    """How long feedback may take to be durable; then it is LOST."""
-    linger_ns: int = s(1)
-    """How long after their deadline inputs are kept for a selector that does not release them."""
+    """Timeout until feedback is durable. Then it is answered LOST."""
+    retain_inputs_ns: int = s(1)
+    """Inputs of an answered request that its selector still needs are freed this long after the deadline at the
+    latest."""
     sample_ns: int = s(1)
-    """Where there is a profiler it is shown one finished request of each model and application this often; 0: none."""
+    """Interval between two samples of each model and application that are sent to the profiler. 0: no samples."""
     sample_burst: int = 20
-    """So many of them at once after a pause."""
+    """Maximum number of consecutive samples after a pause."""
     sample_bytes: int = 4 << 20
-    """Larger inputs are not shown."""
+    """Maximum size of a sample's inputs. Requests with larger inputs are not sampled."""
     sample_rate_bytes: int = 16 << 20
-    """Bytes of samples in a second, all together."""
+    """Maximum rate of all samples together, in bytes per second."""

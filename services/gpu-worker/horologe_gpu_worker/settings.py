@@ -11,7 +11,7 @@ from horologe_gpu_worker.runtime import DeviceConfig
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One worker process."""
+    """Settings of a worker process."""
 
     name: str = "0"
     """Instance name: the `1` of `worker/1`. Unique among the workers of a cluster."""

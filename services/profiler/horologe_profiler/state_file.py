@@ -29,7 +29,7 @@ class _StateRecord(msgspec.Struct, array_like=True):
 
 
 class StateFile:
-    """One file in the state folder. Without a folder nothing is stored."""
+    """The state file in the state folder. Without a folder nothing is stored."""
 
     def __init__(self, folder: str, name: str, clock: Callable[[], int] = time.time_ns) -> None:
         self._path = Path(folder) / f"profiler-{name}.msgpack" if folder else None

@@ -1,4 +1,4 @@
-"""`horologe application ...`: applications over models, made, shown and deleted; and used (client.py)."""
+"""`horologe application ...`: create, show, use and delete applications."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.commands.asking import Context, Name, feedback, predict
 from horologe_cli.output import (
     DEFAULT_ENDPOINT,
     Endpoint,
@@ -14,7 +13,6 @@ from horologe_cli.output import (
     Json,
     Keys,
     call_server,
-    console,
     fail,
     print_json,
     print_result,
@@ -24,8 +22,13 @@ from horologe_cli.output import (
 if TYPE_CHECKING:
     from horologe import ApplicationState
 
+Name = Annotated[str, typer.Argument(help="Name of the application.", metavar="NAME")]
+Context = Annotated[
+    str, typer.Option("--context", "-c", help="User or session with a selection state of its own.", metavar="TEXT")
+]
+
 app = typer.Typer(
-    help="Applications: many models behind one name, chosen and combined by what feedback has taught.",
+    help="Applications: several models behind one name, selected and combined by a policy that learns from feedback.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,71 +37,70 @@ app = typer.Typer(
 
 @app.command("list")
 def list_(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False) -> None:
-    """List the applications that are declared.
+    """List all applications.
 
     \b
     Examples:
       horologe application list
       horologe application list --json | jq '.[].application.name'
     """
+    from horologe_cli.commands.application_output import print_applications
+
     states: list[ApplicationState] = call_server(endpoint, keys, lambda client: client.applications())
     if json:
         print_json([_document(state) for state in states])
-        return
-    from rich.table import Table
-
-    table = Table("application", "revision", "task", "policy", "SLO", "models", "shadows", box=None)
-    for state in states:
-        one = state.application
-        table.add_row(
-            one.name,
-            str(state.revision),
-            one.task,
-            one.policy or "-",
-            f"{one.slo_ms:g} ms",
-            ", ".join(one.models),
-            ", ".join(one.shadows) or "-",
-        )
-    console().print(table if states else "no applications")
+    else:
+        print_applications(states)
 
 
 @app.command()
 def show(
     name: Name, context: Context = "", endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False
 ) -> None:
-    """Show an application and how its models have done.
+    """Show an application and the weights, agreement and losses of its models.
 
     \b
     Examples:
       horologe application show digits
       horologe application show digits --context user-1 --json
     """
-    _show(call_server(endpoint, keys, lambda client: client.application(name, context)), json)
+    _print_state(call_server(endpoint, keys, lambda client: client.application(name, context)), json)
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Its name; default: that in the file.", metavar="[NAME]")] = "",
-    model: Annotated[list[str] | None, typer.Option("--model", "-m", help="Name or NAME/VERSION; repeated.")] = None,
-    shadow: Annotated[list[str] | None, typer.Option(help="A model asked, but never answered from; repeated.")] = None,
-    file: Annotated[str, typer.Option("--file", "-f", help="TOML or JSON; flags go before it.", metavar="FILE")] = "",
+    name: Annotated[str, typer.Argument(help="Name. Default: the name in the file.", metavar="[NAME]")] = "",
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="NAME or NAME/VERSION of a model. Repeat for several.")
+    ] = None,
+    shadow: Annotated[
+        list[str] | None, typer.Option(help="A model that is queried but never used in answers. Repeat for several.")
+    ] = None,
+    file: Annotated[
+        str, typer.Option("--file", "-f", help="TOML or JSON file. Options override its fields.", metavar="FILE")
+    ] = "",
     slo_ms: Annotated[float | None, typer.Option("--slo-ms", help="Deadline in milliseconds.", metavar="MS")] = None,
     task: Annotated[str, typer.Option(help="classes, regression or any.")] = "",
-    output: Annotated[str, typer.Option(help="The models' output that counts; default: their first.")] = "",
-    policy: Annotated[str, typer.Option(help="Default: static for one model, exp4 for several.")] = "",
+    output: Annotated[str, typer.Option(help="Output tensor to combine. Default: the first of each model.")] = "",
+    policy: Annotated[str, typer.Option(help="Selection policy. Default: static for one model, else exp4.")] = "",
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Of the policy; repeated.", metavar="NAME[.MODEL]=NUMBER")
+        list[str] | None,
+        typer.Option("--set", help="Setting of the policy. Repeat for several.", metavar="NAME[.MODEL]=NUMBER"),
     ] = None,
-    loss: Annotated[str, typer.Option(help="Default: zero_one for classes, absolute for regression.")] = "",
-    default: Annotated[float | None, typer.Option(help="Answered where nothing better is known in time.")] = None,
-    confidence: Annotated[float | None, typer.Option(help="Below this agreement the default is answered.")] = None,
-    cache: Annotated[bool | None, typer.Option(help="Whether equal inputs are answered from the cache.")] = None,
-    contexts: Annotated[int | None, typer.Option(help="States kept, one for each context.")] = None,
+    loss: Annotated[
+        str, typer.Option(help="Loss function. Default: zero_one for classes, absolute for regression.")
+    ] = "",
+    default: Annotated[float | None, typer.Option(help="Value to return if no model answers by the deadline.")] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="Return the default if the models agree less than this, from 0 to 1.")
+    ] = None,
+    cache: Annotated[bool | None, typer.Option(help="Answer equal inputs from the prediction cache.")] = None,
+    contexts: Annotated[int | None, typer.Option(help="Maximum number of contexts kept in memory.")] = None,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     keys: Keys = "",
     json: Json = False,
 ) -> None:
-    """Create an application, or replace the one of this name.
+    """Create an application, or replace the application of this name.
 
     \b
     Examples:
@@ -107,7 +109,7 @@ def create(
         --set weights.digits-cnn/1=95 --set weights.digits-cnn/2=5
       horologe application create --file digits.toml
     """
-    from horologe_cli.commands.declaration import missing_models, parse_policy_settings, read_application
+    from horologe_cli.commands.application_definition import missing_models, parse_policy_settings, read_application
     from horologe_common.status import InvalidInput
 
     try:
@@ -131,19 +133,18 @@ def create(
         )
     except InvalidInput as error:
         fail(error.reason, ExitCode.USAGE)
-    state, absent = call_server(
+    state, missing = call_server(
         endpoint, keys, lambda client: (client.declare(application), missing_models(client.models(), application))
     )
-    _show(state, json)
-    if absent:
-        stderr_console().print(
-            f"not served now, and missing until they are: {', '.join(absent)}", markup=False, soft_wrap=True
-        )
+    _print_state(state, json)
+    if missing:
+        hint = f"not ready, and missing from answers until they are: {', '.join(missing)}"
+        stderr_console().print(hint, markup=False, soft_wrap=True)
 
 
 @app.command()
 def delete(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False) -> None:
-    """Delete an application and what it has learned.
+    """Delete an application and everything learned from its feedback.
 
     \b
     Example:
@@ -155,20 +156,91 @@ def delete(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", j
 
 @app.command()
 def rollback(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False) -> None:
-    """Make an application what it was before it was last changed; again, what it was before that.
+    """Restore the previous revision of an application. Repeat the command to go back further.
 
     \b
     Example:
       horologe application rollback digits
     """
-    _show(call_server(endpoint, keys, lambda client: client.rollback(name)), json)
+    _print_state(call_server(endpoint, keys, lambda client: client.rollback(name)), json)
 
 
-for command in (predict, feedback):
-    app.command()(command)
+@app.command()
+def predict(
+    name: Name,
+    source: Annotated[
+        str, typer.Option("--input", "-i", help="A .npy or .npz file, JSON text, or - for JSON on standard input.")
+    ] = "-",
+    context: Context = "",
+    slo_ms: Annotated[
+        float | None,
+        typer.Option("--slo-ms", help="Deadline in milliseconds. Default: the application's.", metavar="MS"),
+    ] = None,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    keys: Keys = "",
+    json: Json = False,
+) -> None:
+    """Send one input to an application and print its answer.
+
+    \b
+    Examples:
+      horologe application predict digits --input image.npy
+      horologe application predict digits --input image.npy --context user-1 --json
+    """
+    from horologe_cli.commands.application_output import answer_document, print_answer
+    from horologe_cli.commands.predict import read_input
+
+    inputs = read_input(source)
+    reply = call_server(endpoint, keys, lambda client: client.ask(name, inputs, context=context, slo_ms=slo_ms))
+    if json:
+        print_json(answer_document(reply))
+    else:
+        print_answer(reply)
 
 
-def _show(state: ApplicationState, json: bool) -> None:
+@app.command()
+def feedback(
+    name: Name,
+    truth: Annotated[list[str], typer.Option("--truth", "-t", help="True value of each row.", metavar="N[,N...]")],
+    prediction: Annotated[
+        list[str] | None,
+        typer.Option("--prediction", "-p", help="prediction_id of an answer. Repeat, once for each --truth."),
+    ] = None,
+    source: Annotated[
+        str,
+        typer.Option("--input", "-i", help="The input, without a prediction_id: .npy or .npz file, or JSON."),
+    ] = "",
+    context: Context = "",
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    keys: Keys = "",
+    json: Json = False,
+) -> None:
+    """Send the true values for earlier predictions. They are stored when the command ends with exit code 0.
+
+    \b
+    Examples:
+      horologe application feedback digits --prediction 1f0c... --truth 3
+      horologe application feedback digits --input image.npy --truth 3 --context user-1
+    """
+    from horologe_cli.commands.application_definition import parse_truth
+    from horologe_cli.commands.predict import read_input
+    from horologe_common.status import InvalidInput
+
+    if bool(prediction) == bool(source) or (source and len(truth) != 1):
+        fail("feedback: wanted --prediction for each --truth, or --input and one --truth", ExitCode.USAGE)
+    try:
+        truths = [parse_truth(text) for text in truth]
+        ids = [bytes.fromhex(text) for text in prediction or ()]
+    except (InvalidInput, ValueError) as error:
+        fail(f"feedback: {error}", ExitCode.USAGE)
+    inputs = [read_input(source)] if source else None
+    call_server(
+        endpoint, keys, lambda client: client.feedback(name, ids or None, truths, context=context, inputs=inputs)
+    )
+    print_result({"learned": len(truths)}, f"{name}: stored feedback on {len(truths)} prediction(s)", json)
+
+
+def _print_state(state: ApplicationState, json: bool) -> None:
     from horologe_cli.commands.application_output import print_application
 
     if json:
@@ -178,7 +250,7 @@ def _show(state: ApplicationState, json: bool) -> None:
 
 
 def _document(state: ApplicationState) -> dict[str, Any]:
-    """The same as over HTTP."""
+    """Return the same document as the HTTP API."""
     from horologe_frontend.oip.applications_http import application_json
 
     return application_json(state)

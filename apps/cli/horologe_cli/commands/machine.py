@@ -1,4 +1,4 @@
-"""`horologe doctor` and `horologe keys`: this machine, and who may connect."""
+"""`horologe doctor` and `horologe keys`: check this machine, and create key pairs."""
 
 from __future__ import annotations
 
@@ -9,70 +9,71 @@ import typer
 
 from horologe_cli.output import ExitCode, Json, console, fail, print_json
 
-MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+LEVEL_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+"""Levels of a finding, from best to worst, with their colours."""
 
 
 def doctor(
-    workers: Annotated[int, typer.Option(min=0, help="Workers you mean to run; 0: the default.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Number of workers to check for. 0: the default.")] = 0,
     json: Json = False,
 ) -> None:
-    """What keeps this machine from being predictable, and what to do about it.
+    """Check this machine for causes of unpredictable latency, and print a fix for each.
 
     \b
     Examples:
       horologe doctor
       horologe doctor --json | jq '.findings[] | select(.level != "ok")'
-    Exit code 1 if something would keep Horologe from running at all.
+    The exit code is 1 if Horologe could not run on this machine at all.
     """
-    from horologe_cli.doctor.checks import examine
+    from horologe_cli.doctor import checks
 
-    findings = examine(workers)
-    worst = max((finding.level for finding in findings), key=list(MARKS).index)
+    findings = checks.run_checks(workers)
+    worst = max((finding.level for finding in findings), key=list(LEVEL_STYLES).index)
     if json:
         print_json({"level": worst, "findings": [finding._asdict() for finding in findings]})
     else:
-        from rich.markup import escape
-        from rich.table import Table
+        from horologe_sim.report.tables import Cell, Table
 
-        table = Table(box=None, show_header=False, pad_edge=False)
+        table = Table(("", "", ""), left=3)
         for finding in findings:
-            table.add_row(MARKS[finding.level], finding.subject, escape(finding.found))
+            table.add_row(Cell(finding.level, LEVEL_STYLES[finding.level]), finding.subject, finding.found)
             if finding.hint:
-                table.add_row("", "", escape(finding.hint), style="dim")
-        console().print(table)
+                table.add_row("", "", Cell(finding.hint, "dim"))
+        table.print(console())
     raise SystemExit(int(ExitCode.FAILED if worst == "fail" else ExitCode.OK))
 
 
 def keys(
-    folder: Annotated[Path, typer.Argument(help="Where the keys go; existing ones stay.", metavar="DIR")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the keys. Existing keys are kept.", metavar="DIR")],
     client: Annotated[
-        list[str] | None, typer.Option(help="Name of a client to make keys for; may be repeated.", metavar="NAME")
+        list[str] | None,
+        typer.Option(help="Name of a client to create a key pair for. Repeat for several clients.", metavar="NAME"),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make the key pairs that encrypt links over the network and say who may connect.
+    """Create CURVE key pairs. They encrypt links over the network and decide which clients may connect.
 
     \b
     Examples:
       horologe keys ./keys
       horologe keys ./keys --client alice --client bob
-    Then give services `--set links.keys=./keys`, and clients `keys="./keys"` or one pair of ./keys/clients.
+    Then start services with `--set links.keys=./keys`, and clients with `keys="./keys"` or a pair of ./keys/clients.
     """
     from horologe_common.transport.keys import make_keys
 
     names = tuple(client or ("client",))
     for name in names:
-        if not name or any(mark in name for mark in "/\\.") or name.isspace():
+        if not name or any(character in name for character in "/\\.") or name.isspace():
             fail(f"--client: got {name!r}, wanted a name without '/' and '.'", ExitCode.USAGE)
     try:
-        made = make_keys(folder, names)
+        paths = make_keys(folder, names)
     except OSError as error:
         fail(f"keys: {error.filename or folder}: {error.strerror or error}", ExitCode.USAGE)
     if json:
-        print_json({"folder": str(folder), "made": [str(path) for path in made]})
+        print_json({"folder": str(folder), "made": [str(path) for path in paths]})
         return
     out = console()
-    for path in made:
-        out.print(f"made {path}", markup=False)
-    if not made:
-        out.print(f"{folder}: nothing new, all keys were there already", markup=False)
+    for path in paths:
+        out.print(f"created {path}", markup=False, soft_wrap=True)
+    if not paths:
+        out.print(f"{folder}: all keys exist already", markup=False, soft_wrap=True)

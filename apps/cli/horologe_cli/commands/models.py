@@ -1,4 +1,4 @@
-"""`horologe models`, `load`, `unload`, `status`: what is served, and the state of the cluster."""
+"""`horologe models`, `load`, `unload` and `status`: the models and the state of the cluster."""
 
 from __future__ import annotations
 
@@ -6,101 +6,77 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import (
-    DEFAULT_ENDPOINT,
-    Endpoint,
-    Json,
-    Keys,
-    console,
-    fail_with,
-    open_client,
-    print_json,
-)
+from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, Json, Keys, call_server, console, print_json
 
 if TYPE_CHECKING:
     from horologe_common.models import TensorSpec
     from horologe_common.wire import Description, ModelState
 
 Model = Annotated[str, typer.Argument(help="Name of the model.", metavar="MODEL")]
-Version = Annotated[str, typer.Option("--version", help="One version; default: all.", metavar="V")]
+Version = Annotated[str, typer.Option("--version", help="Version of the model. Default: all versions.", metavar="V")]
 
 
 def models(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False) -> None:
-    """List the models, their signatures and whether they can be asked now.
+    """List the models with their signatures and states.
 
     \b
     Examples:
       horologe models
       horologe models --json | jq '.[].name'
     """
-    with open_client(endpoint, keys) as client:
-        try:
-            states = client.models()
-        except Exception as error:
-            fail_with(error, endpoint)
-    _show(states, json)
+    _print_models(call_server(endpoint, keys, lambda client: client.models()), json)
 
 
 def load(
     model: Model, version: Version = "", endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False
 ) -> None:
-    """Read a model from the repository (again) and serve it.
+    """Read a model from the repository and serve it. Read it again if it is served already.
 
     \b
     Examples:
       horologe load digits-cnn
       horologe load digits-cnn --version 2
     """
-    _admit(model, version, True, endpoint, keys, json)
+    _print_models(call_server(endpoint, keys, lambda client: client.admit(model, version, True)), json)
 
 
 def unload(
     model: Model, version: Version = "", endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False
 ) -> None:
-    """Serve a model no more; requests for it are answered UNKNOWN_MODEL until it is loaded.
+    """Stop serving a model. Requests for it fail with UNKNOWN_MODEL until it is loaded again.
 
     \b
     Example:
       horologe unload digits-mlp
     """
-    _admit(model, version, False, endpoint, keys, json)
+    _print_models(call_server(endpoint, keys, lambda client: client.admit(model, version, False)), json)
 
 
 def status(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False) -> None:
-    """The cluster as its controller sees it: devices, memory, resident models, pending work.
+    """Show the state of the cluster: devices, free memory, resident models and pending actions.
 
     \b
     Examples:
       horologe status
       horologe status --json --endpoint tcp://10.0.0.5:8003 --keys /etc/horologe/keys
     """
-    with open_client(endpoint, keys) as client:
-        try:
-            description = client.describe()
-        except Exception as error:
-            fail_with(error, endpoint)
+    description = call_server(endpoint, keys, lambda client: client.describe())
     if json:
-        print_json(_described(description))
+        print_json(_status_document(description))
     else:
         _print_status(description)
 
 
-def _admit(model: str, version: str, admitted: bool, endpoint: str, keys: str, json: bool) -> None:
-    with open_client(endpoint, keys) as client:
-        try:
-            states = client.admit(model, version, admitted)
-        except Exception as error:
-            fail_with(error, endpoint)
-    _show(states, json)
-
-
-def _show(states: list[ModelState], json: bool) -> None:
+def _print_models(states: list[ModelState], json: bool) -> None:
     if json:
-        print_json([_state(state) for state in states])
+        print_json([_model_document(state) for state in states])
         return
-    from rich.table import Table
+    if not states:
+        console().print("no models")
+        return
+    from horologe_sim.report.tables import Table
 
-    table = Table("model", "version", "state", "runtime", "inputs", "outputs", "batches", "SLO", box=None)
+    table = Table(("model", "version", "state", "runtime", "inputs", "outputs", "batches", "SLO"), left=8)
     for state in states:
         spec = state.spec
         table.add_row(
@@ -113,36 +89,38 @@ def _show(states: list[ModelState], json: bool) -> None:
             " ".join(map(str, spec.batch_sizes)),
             f"{spec.slo_ns / 1e6:g} ms" if spec.slo_ns else "-",
         )
+    out = console()
+    table.print(out)
+    for state in states:
         if state.reason:
-            table.add_row("", "", state.reason)
-    console().print(table if states else "no models")
+            out.print(f"{state.spec.key}: {state.state}: {state.reason}", markup=False, soft_wrap=True)
 
 
 def _signature(tensors: tuple[TensorSpec, ...]) -> str:
-    return ", ".join(f"{one.name} {one.datatype}{list(one.shape)}" for one in tensors).replace("[", r"\[")
+    return ", ".join(f"{tensor.name} {tensor.datatype}{list(tensor.shape)}" for tensor in tensors)
 
 
-def _state(state: ModelState) -> dict[str, Any]:
+def _model_document(state: ModelState) -> dict[str, Any]:
     spec = state.spec
-    tensors = [
-        [{"name": one.name, "datatype": one.datatype, "shape": list(one.shape)} for one in side]
-        for side in (spec.inputs, spec.outputs)
-    ]
+    inputs, outputs = (
+        [{"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)} for tensor in tensors]
+        for tensors in (spec.inputs, spec.outputs)
+    )
     return {
         "name": spec.name,
         "version": spec.version,
         "state": state.state,
         "reason": state.reason,
         "runtime": spec.runtime,
-        "inputs": tensors[0],
-        "outputs": tensors[1],
+        "inputs": inputs,
+        "outputs": outputs,
         "batch_sizes": list(spec.batch_sizes),
         "slo_ms": spec.slo_ns / 1e6,
         "weights_bytes": spec.weights_bytes,
     }
 
 
-def _described(description: Description) -> dict[str, Any]:
+def _status_document(description: Description) -> dict[str, Any]:
     shares = [
         {name: getattr(share, name) for name in share.__struct_fields__ if name != "free_at_ns"}
         | {"free_in_ms": share.free_at_ns / 1e6}
@@ -152,19 +130,22 @@ def _described(description: Description) -> dict[str, Any]:
 
 
 def _print_status(description: Description) -> None:
-    from rich.table import Table
+    from horologe_sim.report.tables import Table
 
-    table = Table("worker", "share", "device", "pages free", "pending", "busy for", "resident", box=None)
+    out = console()
+    out.print(f"scheduler {description.scheduler}, {description.requests_pending} requests pending")
+    if not description.shares:
+        out.print("no worker is connected")
+        return
+    table = Table(("worker", "share", "device", "pages free", "pending", "busy for", "resident"), left=7)
     for share in description.shares:
         table.add_row(
             share.worker,
-            str(share.share),
+            share.share,
             share.device,
             f"{share.pages_free}/{share.pages_total}",
-            str(share.actions_pending),
+            share.actions_pending,
             f"{max(0, share.free_at_ns) / 1e6:.1f} ms",
             ", ".join(share.resident) or "-",
         )
-    out = console()
-    out.print(f"scheduler {description.scheduler}, {description.requests_pending} requests pending")
-    out.print(table if description.shares else "no worker is connected")
+    table.print(out)

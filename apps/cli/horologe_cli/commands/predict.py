@@ -1,4 +1,4 @@
-"""`horologe predict`: one request from the command line."""
+"""`horologe predict`: send one request to a model."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from horologe_cli.output import (
     ExitCode,
     Json,
     Keys,
+    call_server,
     console,
     fail,
-    fail_with,
-    open_client,
     print_json,
 )
 
 if TYPE_CHECKING:
     from horologe import Reply
 
-SHOWN = 8
-"""Numbers of an output that are printed for people."""
+SHOWN_NUMBERS = 8
+"""Numbers of an output row that are printed without --json."""
 
 
 def predict(
@@ -35,12 +34,14 @@ def predict(
         str, typer.Option("--input", "-i", help="A .npy or .npz file, JSON text, or - for JSON on standard input.")
     ] = "-",
     slo_ms: Annotated[float | None, typer.Option("--slo-ms", help="Deadline in milliseconds.", metavar="MS")] = None,
-    version: Annotated[str, typer.Option("--version", help="Default: the latest that is ready.", metavar="V")] = "",
+    version: Annotated[
+        str, typer.Option("--version", help="Version of the model. Default: the latest that is ready.", metavar="V")
+    ] = "",
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     keys: Keys = "",
     json: Json = False,
 ) -> None:
-    """Send one input to a model and print what it answers. JSON is a (nested) list, or lists by input name.
+    """Send one input to a model and print its outputs. JSON input is a (nested) list, or an object of lists by name.
 
     \b
     Examples:
@@ -49,19 +50,17 @@ def predict(
       python make_input.py | horologe predict digits-linear --json
     """
     inputs = read_input(source)
-    with open_client(endpoint, keys) as client:
-        try:
-            reply = client.predict_full(model, inputs, slo_ms=slo_ms, version=version)
-        except Exception as error:
-            fail_with(error, endpoint)
+    reply = call_server(
+        endpoint, keys, lambda client: client.predict_full(model, inputs, slo_ms=slo_ms, version=version)
+    )
     if json:
-        print_json(_document(reply))
+        print_json(_reply_document(reply))
     else:
-        _print(reply)
+        _print_reply(reply)
 
 
 def read_input(source: str) -> Any:
-    """An array, or arrays by name. Ends the command when there is none in `source`."""
+    """Return an array, or arrays by name. End the command if `source` cannot be read."""
     import numpy as np
 
     if source.endswith((".npy", ".npz")):
@@ -80,7 +79,7 @@ def read_input(source: str) -> Any:
         fail(f"--input: not JSON: {error}", ExitCode.USAGE)
 
 
-def _document(reply: Reply) -> dict[str, Any]:
+def _reply_document(reply: Reply) -> dict[str, Any]:
     return {
         "model": reply.model,
         "version": reply.version,
@@ -92,15 +91,16 @@ def _document(reply: Reply) -> dict[str, Any]:
     }
 
 
-def _print(reply: Reply) -> None:
+def _print_reply(reply: Reply) -> None:
     import numpy as np
 
     out = console()
-    with np.printoptions(precision=4, suppress=True, threshold=SHOWN * SHOWN, edgeitems=SHOWN // 2):
+    with np.printoptions(
+        precision=4, suppress=True, threshold=SHOWN_NUMBERS * SHOWN_NUMBERS, edgeitems=SHOWN_NUMBERS // 2
+    ):
         for name, value in reply.outputs.items():
             out.print(f"{name} {value.dtype}{list(value.shape)}", markup=False, style="bold")
-            out.print(str(value), markup=False)
-    how = "from the cache" if reply.cached else f"batch of {reply.batch_size}"
-    out.print(
-        f"{reply.model}/{reply.version}: queue {reply.queue_ns / 1e6:.2f} ms, exec {reply.exec_ns / 1e6:.2f} ms, {how}"
-    )
+            out.print(str(value), markup=False, soft_wrap=True)
+    origin = "from the cache" if reply.cached else f"batch of {reply.batch_size}"
+    times = f"queue {reply.queue_ns / 1e6:.2f} ms, exec {reply.exec_ns / 1e6:.2f} ms"
+    out.print(f"{reply.model}/{reply.version}: {times}, {origin}", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`horologe profile`: how long models take, by batch size, length and device."""
+"""`horologe profile`: execution times of models by batch size, length and device."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from horologe_cli.output import (
     ExitCode,
     Json,
     Keys,
+    call_server,
     console,
     fail,
-    fail_with,
-    open_client,
     print_json,
     stderr_console,
 )
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from horologe import Client
     from horologe_cli.commands.profile_sweep import ModelTimes
     from horologe_common.models import ModelSpec
 
 
 def profile(
-    model: Annotated[str, typer.Argument(help="Name of the model; default: all.", metavar="[MODEL]")] = "",
-    lengths: Annotated[str, typer.Option(help="Of variable dimensions; default: 16,64,256.", metavar="N,N,...")] = "",
-    runs: Annotated[int, typer.Option(min=0, help="Of each batch; 0: only what is expected, nothing is run.")] = 5,
+    model: Annotated[str, typer.Argument(help="Name of the model. Default: all models.", metavar="[MODEL]")] = "",
+    lengths: Annotated[
+        str, typer.Option(help="Lengths of variable dimensions. Default: 16,64,256.", metavar="N,N,...")
+    ] = "",
+    runs: Annotated[int, typer.Option(min=0, help="Runs of each batch. 0: print expected times only.")] = 5,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     keys: Keys = "",
     json: Json = False,
 ) -> None:
-    """Measure a running system: batch sizes x lengths, one batch at a time, behind all other traffic.
+    """Measure execution times on a running system, one batch at a time, after all other requests.
 
-    Shown beside what each device is expected to take, and with c0, c1 of time = c0 + c1 x batch x length.
+    Prints the measured times, the expected times of each device, and c0 and c1 of time = c0 + c1 x batch x length.
 
     \b
     Examples:
@@ -46,20 +45,18 @@ def profile(
       horologe profile text-encoder --lengths 16,128,512
       horologe profile digits-cnn --runs 0 --json
     """
-    wanted = _lengths(lengths)
-    with open_client(endpoint, keys) as client:
-        try:
-            found = [_measure(client, spec, wanted, runs) for spec in _specs(client, model)]
-        except Exception as error:
-            fail_with(error, endpoint)
+    numbers = _parse_lengths(lengths)
+    profiles: list[ModelTimes] = call_server(
+        endpoint, keys, lambda client: [_measure(client, spec, numbers, runs) for spec in _ready_specs(client, model)]
+    )
     if json:
-        print_json([one.document() for one in found])
+        print_json([times.document() for times in profiles])
     else:
-        for one in found:
-            _print(one)
+        for times in profiles:
+            _print(times)
 
 
-def _lengths(text: str) -> list[int]:
+def _parse_lengths(text: str) -> list[int]:
     try:
         lengths = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -69,7 +66,7 @@ def _lengths(text: str) -> list[int]:
     return lengths
 
 
-def _specs(client: Client, model: str) -> list[ModelSpec]:
+def _ready_specs(client: Client, model: str) -> list[ModelSpec]:
     states = client.models(model or None)
     ready = [state.spec for state in states if state.state == "READY"]
     if model and not ready:
@@ -87,54 +84,47 @@ def _measure(client: Client, spec: ModelSpec, lengths: list[int], runs: int) -> 
         return measure_model(client, spec, lengths, runs, lambda share: progress.update(task, completed=share))
 
 
-def _print(found: ModelTimes) -> None:
-    from rich.table import Table
+def _print(times: ModelTimes) -> None:
+    from horologe_sim.report.tables import Table
 
     out = console()
-    out.print(f"[bold]{found.spec.key}[/]  {found.spec.runtime}")
-    table = Table("expected, ms", "device", "load", *(f"b{size}" for size in found.spec.batch_sizes), box=None)
-    _right(table, 2)
-    for share in found.shares:
-        times = (_ms(share.exec_ns[size]) if size in share.exec_ns else "-" for size in found.spec.batch_sizes)
-        table.add_row(share.worker.partition("#")[0], share.device, _ms(share.load_ns), *times)
-    out.print(table if found.shares else "no device serves it now")
-    if found.rows:
-        _print_measured(found)
-    for cell, reason in found.failed.items():
+    out.print(f"[bold]{times.spec.key}[/]  {times.spec.runtime}")
+    sizes = times.spec.batch_sizes
+    table = Table(("expected, ms", "device", "load", *(f"b{size}" for size in sizes)), left=2)
+    for share in times.shares:
+        cells = (_format_ms(share.exec_ns[size]) if size in share.exec_ns else "-" for size in sizes)
+        table.add_row(share.worker.partition("#")[0], share.device, _format_ms(share.load_ns), *cells)
+    if times.shares:
+        table.print(out)
+    else:
+        out.print("no device serves this model")
+    if times.rows:
+        _print_measured(times)
+    for cell, reason in times.failed.items():
         out.print(f"batch {cell.size}{f', length {cell.length}' if cell.length else ''}: {reason}", style="yellow")
     out.print()
 
 
-def _print_measured(found: ModelTimes) -> None:
-    from rich.table import Table
+def _print_measured(times: ModelTimes) -> None:
+    from horologe_sim.report.tables import Table
 
-    table = Table("measured, ms", "length", "median", "least", "most", "c0 + c1", "error", box=None)
-    _right(table, 1)
-    for row in found.rows:
-        error = row.fitted_ns / row.took_ns - 1
+    table = Table(("measured, ms", "length", "median", "least", "most", "c0 + c1", "error"))
+    for row in times.rows:
         table.add_row(
             f"b{row.cell.size}",
-            str(row.cell.length or "-"),
-            _ms(row.took_ns),
-            _ms(row.least_ns),
-            _ms(row.most_ns),
-            _ms(row.fitted_ns),
-            f"{error:+.1%}",
+            row.cell.length or "-",
+            *(_format_ms(time_ns) for time_ns in (row.took_ns, row.least_ns, row.most_ns, row.fitted_ns)),
+            f"{row.fitted_ns / row.took_ns - 1:+.1%}",
         )
-    console().print(table)
-    if found.fit:
-        fit, unit = found.fit, "row and unit of length" if found.rows[0].cell.length else "row"
+    table.print(console())
+    if times.fit:
+        fit, unit = times.fit, "row and unit of length" if times.rows[0].cell.length else "row"
         console().print(
-            f"c0 {_ms(fit.base_ns)} ms, c1 {_ms(fit.slope_ns)} ms per {unit}; "
+            f"c0 {_format_ms(fit.base_ns)} ms, c1 {_format_ms(fit.slope_ns)} ms per {unit}; "
             f"error {fit.median_error:.1%} (median), {fit.max_error:.1%} (largest)"
         )
 
 
-def _right(table: Table, first: int) -> None:
-    for column in table.columns[first:]:
-        column.justify = "right"
-
-
-def _ms(ns: float) -> str:
-    """Milliseconds to three digits, nanoseconds being the last that count."""
+def _format_ms(ns: float) -> str:
+    """Return milliseconds with three significant digits, or 0 for less than a nanosecond."""
     return f"{ns / 1e6:.3g}" if ns >= 1 else "0"

@@ -1,4 +1,4 @@
-"""Plays a `Sweep` against a running system, through the SDK."""
+"""Runs a `Sweep` of batch sizes and lengths against a running system, with the SDK."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from horologe_profiler.core.batch_fit import Fit
     from horologe_profiler.core.sweep import SweepCell, SweepRow
 
-PATIENCE_MS = 30_000.0
-"""Where the model has an SLO, its own would refuse large batches. So late a deadline comes after all other traffic."""
+SLO_MS = 30_000.0
+"""Deadline of each batch. It lets other requests go first; the model's own SLO might be too short for large batches."""
 APPLICATION = "horologe profile"
-"""What is learned of these inputs is not learned of anybody else's."""
-TRIES = 4
-"""So often a batch is asked for until it runs by itself: requests of others may ride in it."""
+"""Execution times are estimated per application. This name keeps these inputs out of the estimates of others."""
+MAX_TRIES = 4
+"""Requests for a batch until it runs alone: other requests may join it."""
 
 
 class ModelTimes(NamedTuple):
-    """One model: what each share is expected to take, and what was measured."""
+    """Expected and measured execution times of one model."""
 
     spec: ModelSpec
     shares: tuple[ShareState, ...]
@@ -39,7 +39,7 @@ class ModelTimes(NamedTuple):
     failed: Mapping[SweepCell, str]
 
     def document(self) -> dict[str, Any]:
-        """For --json; times in milliseconds."""
+        """Return the document for --json. Times are in milliseconds."""
         expected = [
             {
                 "worker": share.worker.partition("#")[0],
@@ -62,7 +62,9 @@ class ModelTimes(NamedTuple):
             }
             for row in self.rows
         ]
-        failed = [{"batch_size": cell.size, "length": cell.length, "reason": why} for cell, why in self.failed.items()]
+        failed = [
+            {"batch_size": cell.size, "length": cell.length, "reason": reason} for cell, reason in self.failed.items()
+        ]
         fit = self.fit and {
             "c0_ms": self.fit.base_ns / 1e6,
             "c1_ms": self.fit.slope_ns / 1e6,
@@ -83,9 +85,12 @@ class ModelTimes(NamedTuple):
 def measure_model(
     client: Client, spec: ModelSpec, lengths: Sequence[int], runs: int, progress: Callable[[float], None]
 ) -> ModelTimes:
-    """Run every cell `runs` times. Raises `Lost` if nobody answers; what a cell came to otherwise is told of it."""
-    described = client.describe(spec.key)
-    shares = tuple(share for share in described.shares if share.exec_ns)
+    """Run every batch size and length `runs` times.
+
+    `progress` is called with the share of runs that are finished. Raises Lost if the server does not answer; other
+    errors are stored in `failed`.
+    """
+    shares = tuple(share for share in client.describe(spec.key).shares if share.exec_ns)
     sweep = Sweep(spec, lengths, runs)
     for number, cell in enumerate(sweep.iter_cells()):
         try:
@@ -97,24 +102,24 @@ def measure_model(
 
 
 def _run(client: Client, spec: ModelSpec, cell: SweepCell, number: int) -> int:
-    """EXEC time of one batch in which nobody else rode (ns). Raises `HorologeError`."""
-    slo_ms = PATIENCE_MS if spec.slo_ns else None
-    for attempt in range(TRIES):
-        inputs = make_inputs(spec, cell, 1 + number * TRIES + attempt)
+    """Return the EXEC time in nanoseconds of a batch without other requests. Raises HorologeError."""
+    slo_ms = SLO_MS if spec.slo_ns else None
+    for attempt in range(MAX_TRIES):
+        inputs = make_inputs(spec, cell, 1 + number * MAX_TRIES + attempt)
         reply = client.predict_full(spec.name, inputs, version=spec.version, slo_ms=slo_ms, application=APPLICATION)
         if reply.batch_size == cell.size and not reply.cached and reply.exec_ns:
             return int(reply.exec_ns)
-    raise HorologeError(f"{TRIES} times it ran in a batch with others, or the cache answered")
+    raise HorologeError(f"{MAX_TRIES} tries: the batch ran with other requests, or the cache answered")
 
 
 def make_inputs(spec: ModelSpec, cell: SweepCell, number: int) -> dict[str, NDArray[Any]]:
-    """Zeros, or for a model whose predictions are cached, another small number each time."""
+    """Return inputs of zeros; for a model with cached predictions, of a small value that differs with `number`."""
     value = number % 100 if spec.cache else 0
-    found = {}
+    inputs: dict[str, NDArray[Any]] = {}
     for tensor in spec.inputs:
         shape = input_shapes(spec, cell)[tensor.name]
         if tensor.datatype == "BYTES":
-            found[tensor.name] = np.full(shape, str(value).encode(), object)
+            inputs[tensor.name] = np.full(shape, str(value).encode(), object)
         else:
-            found[tensor.name] = np.full(shape, value, DTYPES[tensor.datatype])
-    return found
+            inputs[tensor.name] = np.full(shape, value, DTYPES[tensor.datatype])
+    return inputs

@@ -1,4 +1,4 @@
-"""`horologe sim` and `horologe replay`: the same cores under a virtual clock."""
+"""`horologe sim` and `horologe replay`: run the cores under a virtual clock."""
 
 from __future__ import annotations
 
@@ -16,26 +16,31 @@ if TYPE_CHECKING:
 
 def sim(
     file: Annotated[
-        str, typer.Argument(help="Scenario (TOML), or the name of an example; none: list them.", metavar="[FILE]")
+        str,
+        typer.Argument(help="Scenario file (TOML), or the name of an example. Default: list them.", metavar="[FILE]"),
     ] = "",
     model: Annotated[
-        list[str] | None, typer.Option(help="Instead of a file: a model of the catalogue.", metavar="NAME[*COPIES]")
+        list[str] | None,
+        typer.Option(help="A catalogue model, instead of a file. Repeat for several.", metavar="NAME[*COPIES]"),
     ] = None,
-    slo: Annotated[str, typer.Option(help="Deadline of every request.")] = "100ms",
-    rate: Annotated[float, typer.Option(min=0.0, help="Poisson arrivals a second, over all models.")] = 0.0,
-    trace: Annotated[Path | None, typer.Option(help="Arrivals from a CSV file: seconds[,model].")] = None,
-    devices: Annotated[int | None, typer.Option(min=1, help="Instead of the scenario's.")] = None,
-    duration: Annotated[str, typer.Option(help="Of the load.")] = "",
-    pages: Annotated[int, typer.Option(min=1, help="Of 16 MiB, for the weights on a device.")] = 1407,
-    noise: Annotated[str, typer.Option(help="Of execution times: none or clockwork.")] = "clockwork",
+    slo: Annotated[str, typer.Option(help="With --model: deadline of every request.")] = "100ms",
+    rate: Annotated[float, typer.Option(min=0.0, help="With --model: requests per second (Poisson), in total.")] = 0.0,
+    trace: Annotated[Path | None, typer.Option(help="With --model: CSV file of arrivals, seconds[,model].")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Number of devices. Default: as in the scenario.")] = None,
+    duration: Annotated[str, typer.Option(help="With --model: duration of the load.")] = "",
+    pages: Annotated[int, typer.Option(min=1, help="With --model: 16 MiB pages for weights, per device.")] = 1407,
+    noise: Annotated[
+        str, typer.Option(help="With --model: noise of execution times, none or clockwork.")
+    ] = "clockwork",
     find_devices: Annotated[
-        float | None, typer.Option(min=0.0, max=100.0, help="The fewest devices that reach this attainment, in %.")
+        float | None,
+        typer.Option(min=0.0, max=100.0, help="Find the fewest devices that answer this percentage in time."),
     ] = None,
     trace_out: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto timeline of all actions.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed. Default: as in the scenario.")] = None,
     json: Json = False,
 ) -> None:
-    """Play a scenario with the real cores and a virtual clock: same seed, same report.
+    """Simulate a scenario with the real cores and a virtual clock. The same seed gives the same report.
 
     \b
     Examples:
@@ -46,113 +51,120 @@ def sim(
       horologe sim --model resnet50_v1 --slo 25ms --trace arrivals.csv --find-devices 99.9
       horologe sim two-models --trace-out timeline.json
     """
-    from horologe_sim.scenario import scenario
-    from horologe_sim.scenario.command_line_scenario import ScenarioOptions
-    from horologe_sim.scenario.command_line_scenario import build_scenario as from_words
+    from horologe_sim.scenario.command_line_scenario import ScenarioOptions, build_scenario
+    from horologe_sim.scenario.scenario import example_names, read_scenario
 
     if not file and not model:
-        for name in scenario.example_names():
+        for name in example_names():
             console().print(name)
         return
     if file and model:
         fail("FILE, --model: got both, wanted one of them", ExitCode.USAGE)
     try:
         if model:
-            scene = from_words(ScenarioOptions(tuple(model), slo, rate, trace, devices or 1, duration, pages, noise))
+            options = ScenarioOptions(tuple(model), slo, rate, trace, devices or 1, duration, pages, noise)
+            scenario = build_scenario(options)
         else:
-            scene = scenario.read_scenario(file)
-        scene = _changed(scene, seed, devices)
+            scenario = read_scenario(file)
+        scenario = _override(scenario, seed, devices)
         if find_devices is not None:
-            _find(scene, find_devices / 100, trace_out, json)
+            _find_size(scenario, find_devices / 100, trace_out, json)
         else:
-            report = _play(scene, trace_out, quiet=json)
+            report = _run(scenario, trace_out, quiet=json)
             console().print(report.to_json() if json else report.table(), markup=False, soft_wrap=True)
     except Exception as error:
         fail_with(error, "")
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(help="What a service's recorder wrote.", metavar="FILE")],
-    core: Annotated[str, typer.Option(help="One core of it, by role or address.", metavar="NAME")] = "",
-    until: Annotated[float, typer.Option(min=0.0, help="Stop after so many seconds; 0: at the end.")] = 0.0,
+    file: Annotated[Path, typer.Argument(help="Recording of a service.", metavar="FILE")],
+    core: Annotated[str, typer.Option(help="Replay one core only, by role or address.", metavar="NAME")] = "",
+    until: Annotated[float, typer.Option(min=0.0, help="Stop after this many seconds. 0: at the end.")] = 0.0,
     loss: Annotated[
-        list[str] | None, typer.Option(help="As in selector.losses; repeated.", metavar="NAME=MODULE:FUNCTION")
+        list[str] | None,
+        typer.Option(
+            help="A loss function, as in selector.losses. Repeat for several.", metavar="NAME=MODULE:FUNCTION"
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Feed a recording to the same cores again, and say where they do something else than they did.
+    """Replay a recording with the same cores, and report the first difference to the recorded messages.
 
     \b
     Examples:
       horologe replay incident.rec
       horologe replay incident.rec --core controller --until 12.3
-    Services record with `--set recorder.directory=DIR`. Exit code 1 if a core does something else now.
+    Services record with `--set recorder.directory=DIR`. The exit code is 1 if a core sends other messages.
     """
     if not file.is_file():
         fail(f"{file}: no such file", ExitCode.USAGE)
     from horologe_selector.bootstrap import load_losses
-    from horologe_sim.replay import replay_recording as play
+    from horologe_sim.replay import replay_recording
 
     try:
-        found = play(file, core, until or None, losses=[*load_losses(loss or ()).values()])
+        report = replay_recording(file, core, until or None, losses=[*load_losses(loss or ()).values()])
     except Exception as error:
         fail_with(error, "")
-    console().print(found.to_json() if json else found.table(), markup=False, soft_wrap=True)
-    if not found.cores:
-        fail(f"{file}: no core called {core!r} in it", ExitCode.USAGE)
-    if not found.identical:
+    console().print(report.to_json() if json else report.table(), markup=False, soft_wrap=True)
+    if not report.cores:
+        fail(f"{file}: no core called {core!r} in this recording", ExitCode.USAGE)
+    if not report.identical:
         raise SystemExit(int(ExitCode.FAILED))
 
 
-def _changed(scene: Scenario, seed: int | None, devices: int | None) -> Scenario:
+def _override(scenario: Scenario, seed: int | None, devices: int | None) -> Scenario:
     import msgspec
 
-    scene = scene if seed is None else msgspec.structs.replace(scene, seed=seed)
-    return msgspec.structs.replace(scene, workers=devices) if devices else scene
+    scenario = scenario if seed is None else msgspec.structs.replace(scenario, seed=seed)
+    return msgspec.structs.replace(scenario, workers=devices) if devices else scenario
 
 
-def _play(scene: Scenario, trace_out: Path | None, quiet: bool) -> Report:
+def _run(scenario: Scenario, trace_out: Path | None, quiet: bool) -> Report:
     from rich.progress import Progress
 
     from horologe_sim.report.timeline import Timeline
     from horologe_sim.scenario.scenario import run_scenario
 
-    taps: list[Timeline] = []
+    timelines: list[Timeline] = []
 
-    def tap(begin_ns: int) -> Timeline:
-        taps.append(Timeline(begin_ns))
-        return taps[-1]
+    def make_timeline(begin_ns: int) -> Timeline:
+        timelines.append(Timeline(begin_ns))
+        return timelines[-1]
 
     with Progress(console=stderr_console(), transient=True, disable=quiet) as progress:
-        task = progress.add_task(scene.name, total=1.0)
+        task = progress.add_task(scenario.name, total=1.0)
         report = run_scenario(
-            scene, None, lambda done: progress.update(task, completed=done), tap if trace_out else None
+            scenario,
+            progress=lambda done: progress.update(task, completed=done),
+            timeline=make_timeline if trace_out else None,
         )
     if trace_out:
-        written = taps[0].write(trace_out)
-        more = f", {taps[0].left_out} more left out" if taps[0].left_out else ""
-        stderr_console().print(f"{trace_out}: {written} actions{more}", markup=False)
+        written = timelines[0].write(trace_out)
+        omitted = f", {timelines[0].left_out} more left out" if timelines[0].left_out else ""
+        stderr_console().print(f"{trace_out}: {written} actions{omitted}", markup=False)
     return report
 
 
-def _find(scene: Scenario, target: float, trace_out: Path | None, json: bool) -> None:
+def _find_size(scenario: Scenario, target: float, trace_out: Path | None, json: bool) -> None:
     from rich.progress import Progress
 
     from horologe_sim.scenario.cluster_sizing import find_cluster_size
 
     with Progress(console=stderr_console(), transient=True, disable=json) as progress:
-        task = progress.add_task(scene.name, total=1.0)
-        size = find_cluster_size(
-            scene, target, lambda done, what: progress.update(task, completed=done, description=f"{scene.name}: {what}")
-        )
+        task = progress.add_task(scenario.name, total=1.0)
+
+        def on_progress(done: float, phase: str) -> None:
+            progress.update(task, completed=done, description=f"{scenario.name}: {phase}")
+
+        size = find_cluster_size(scenario, target, on_progress)
     if trace_out:
-        _play(_changed(scene, None, size.devices), trace_out, quiet=json)
+        _run(_override(scenario, None, size.devices), trace_out, quiet=json)
     if json:
         print_json(size)
         return
-    console().print(size.report.table(), markup=False, soft_wrap=True)
-    for probe in size.probes:
-        console().print(
-            f"{probe.devices:5} device(s): {probe.attainment:.3%}, {probe.utilisation:.1%} busy", markup=False
-        )
-    console().print(f"{size.devices} device(s) reach {target:.3%}", markup=False)
+    out = console()
+    out.print(size.report.table(), markup=False, soft_wrap=True)
+    for run in size.probes:
+        line = f"{run.devices:5} device(s): {run.attainment:.3%} in time, {run.utilisation:.1%} utilisation"
+        out.print(line, markup=False, soft_wrap=True)
+    out.print(f"{size.devices} device(s) reach {target:.3%}", markup=False)

@@ -1,7 +1,8 @@
-"""`horologe up`: the whole system on this machine, until ^C."""
+"""`horologe up`: run the whole system on this machine until ^C."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,35 +10,44 @@ import typer
 from horologe_cli.output import ExitCode, console, fail, print_json, stderr_console
 
 if TYPE_CHECKING:
-    from horologe_cli.local.local_system import LocalSystem
-    from horologe_cli.local.stop_signal import StopSignal
+    from horologe_cli.local.local_system import LocalSystem, StopSignal
     from horologe_common.wire import Description, ModelState
 
-READY_S = 600.0
-"""New models are measured before they are served."""
+READY_TIMEOUT_S = 600.0
+"""Workers measure every new model before they serve it, which takes minutes for large models."""
 
 
 def up(
-    models: Annotated[str, typer.Option(help="Model repository.", metavar="DIR")] = "",
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: one core less than there are.")] = 0,
-    split: Annotated[bool, typer.Option("--split", help="Frontend, selector, controller: a process each.")] = False,
-    http: Annotated[str, typer.Option(help="Where HTTP is served; port 0: a free one.", metavar="HOST:PORT")] = "",
+    models: Annotated[str, typer.Option(help="Folder of the model repository.", metavar="DIR")] = "",
+    workers: Annotated[
+        int, typer.Option(min=0, help="Number of worker processes. 0: one less than the CPU cores, at most 4.")
+    ] = 0,
+    split: Annotated[
+        bool, typer.Option("--split", help="Run frontend, selector and controller as separate processes.")
+    ] = False,
+    http: Annotated[str, typer.Option(help="HTTP address. Port 0: any free port.", metavar="HOST:PORT")] = "",
     client: Annotated[
-        list[str] | None, typer.Option(help="Where ZeroMQ clients connect; may be repeated.", metavar="ENDPOINT")
+        list[str] | None,
+        typer.Option(help="ZeroMQ endpoint for clients. Repeat for several endpoints.", metavar="ENDPOINT"),
     ] = None,
-    metrics: Annotated[str, typer.Option(help="Where Prometheus scrapes, or off.", metavar="HOST:PORT")] = "",
+    metrics: Annotated[str, typer.Option(help="Address for Prometheus, or off.", metavar="HOST:PORT")] = "",
     scheduler: Annotated[
-        str, typer.Option(help="horologe, clockwork, orloj, edf, ...; see docs/settings.md.", metavar="NAME")
+        str, typer.Option(help="horologe, clockwork, orloj, edf, ... See docs/settings.md.", metavar="NAME")
     ] = "",
-    profiler: Annotated[bool, typer.Option(help="Learn how long requests take, by application and length.")] = True,
-    config: Annotated[str, typer.Option(help="Settings, one table per section.", metavar="FILE")] = "",
+    profiler: Annotated[
+        bool, typer.Option(help="Run the profiler, which measures requests by application and length.")
+    ] = True,
+    config: Annotated[str, typer.Option(help="TOML file with settings.", metavar="FILE")] = "",
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="One setting; may be repeated.", metavar="SECTION.FIELD=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="A setting. Repeat for several settings.", metavar="SECTION.FIELD=VALUE"),
     ] = None,
-    drain: Annotated[float, typer.Option(help="Seconds that ^C gives requests to finish.", metavar="S")] = 10.0,
-    json: Annotated[bool, typer.Option("--json", help="When ready, one JSON line on standard output.")] = False,
+    drain: Annotated[
+        float, typer.Option(help="Timeout in seconds for requests in flight, after ^C.", metavar="S")
+    ] = 10.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON line when the system is ready.")] = False,
 ) -> None:
-    """Start every service on this machine and stay up; ^C drains and ends them, a second ^C kills.
+    """Start every service on this machine. ^C drains and stops them, a second ^C kills them.
 
     \b
     Examples:
@@ -46,8 +56,7 @@ def up(
       horologe up --http 0.0.0.0:8000 --set http.keys_file=keys.txt
       horologe up --split --scheduler edf --set log.level=debug
     """
-    from horologe_cli.local.local_system import LocalSystem
-    from horologe_cli.local.stop_signal import StopSignal
+    from horologe_cli.local.local_system import LocalSystem, StopSignal
     from horologe_cli.local.topology import SystemOptions
     from horologe_common.status import HorologeError
 
@@ -56,35 +65,35 @@ def up(
     )
     stop = StopSignal().install_handlers()
     try:
-        house = LocalSystem(options, log_line)
+        system = LocalSystem(options, _forward_line)
     except HorologeError as error:
         fail(error.reason, ExitCode.USAGE)
-    with house:
+    with system:
         try:
-            _serve(house, stop, drain, json)
+            _serve(system, stop, drain, json)
         except HorologeError as error:
             fail(error.reason)
 
 
-def _serve(house: LocalSystem, stop: StopSignal, drain_s: float, json: bool) -> None:
-    ready = house.wait_ready(READY_S, stop)
+def _serve(system: LocalSystem, stop: StopSignal, drain_s: float, json: bool) -> None:
+    ready = system.wait_ready(READY_TIMEOUT_S, stop)
     if ready:
-        (print_json if json else _print_table)(facts(house, *ready))
+        (print_json if json else _print_summary)(_summary(system, *ready))
         stop.wait()
-    stderr_console().print("horologe: draining; ^C again to end at once")
-    if not house.supervisor.drain(drain_s):
-        stderr_console().print(f"horologe: not everything had ended after {drain_s:g} s")
+    stderr_console().print("horologe: draining; press ^C again to kill all processes")
+    if not system.supervisor.drain(drain_s):
+        stderr_console().print(f"horologe: killed the processes that did not stop within {drain_s:g} s")
 
 
-def facts(house: LocalSystem, description: Description, models: list[ModelState]) -> dict[str, Any]:
-    """What someone who wants to use the system must know."""
-    arrangement = house.topology
+def _summary(system: LocalSystem, description: Description, models: list[ModelState]) -> dict[str, Any]:
+    """Return the addresses, processes, devices and models of the system."""
+    topology = system.topology
     return {
-        "http": arrangement.http,
-        "clients": list(arrangement.clients),
-        "metrics": arrangement.metrics,
+        "http": topology.http,
+        "clients": list(topology.clients),
+        "metrics": topology.metrics,
         "scheduler": description.scheduler,
-        "processes": house.supervisor.pids(),
+        "processes": system.supervisor.pids(),
         "devices": [
             {"worker": share.worker, "share": share.share, "device": share.device, "pages": share.pages_total}
             for share in description.shares
@@ -104,27 +113,28 @@ def facts(house: LocalSystem, description: Description, models: list[ModelState]
     }
 
 
-def _print_table(found: dict[str, Any]) -> None:
-    from rich.table import Table
+def _print_summary(summary: dict[str, Any]) -> None:
+    from horologe_sim.report.tables import Cell, Table
 
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("HTTP", f"{found['http']}  (Open Inference Protocol v2)")
-    table.add_row("SDK", "  ".join(found["clients"]))
-    table.add_row("metrics", "  ".join(found["metrics"].values()) or "off")
-    table.add_row("devices", ", ".join(f"{one['worker'].split('#')[0]} {one['device']}" for one in found["devices"]))
-    table.add_row("scheduler", found["scheduler"])
-    for state in found["models"]:
+    devices = ", ".join(f"{device['worker'].split('#')[0]} {device['device']}" for device in summary["devices"])
+    rows = [
+        ("HTTP", f"{summary['http']}  (Open Inference Protocol v2)"),
+        ("SDK", "  ".join(summary["clients"])),
+        ("metrics", "  ".join(summary["metrics"].values()) or "off"),
+        ("devices", devices),
+        ("scheduler", summary["scheduler"]),
+    ]
+    for state in summary["models"]:
         note = "" if state["state"] == "READY" else f"  {state['state']}: {state['reason']}"
-        table.add_row("model", f"{state['name']}/{state['version']}  {state['runtime']}{note}")
+        rows.append(("model", f"{state['name']}/{state['version']}  {state['runtime']}{note}"))
+    table = Table(("", ""), left=2)
+    for label, text in rows:
+        table.add_row(Cell(label, "bold"), text)
     out = console()
-    out.print(table)
-    out.print("ready; ^C ends it", style="green")
+    table.print(out)
+    out.print("ready; press ^C to stop", style="green")
 
 
-def log_line(process: str, line: str) -> None:
-    """Forward a line of a child, saying whose it is."""
-    import sys
-
+def _forward_line(process: str, line: str) -> None:
+    """Write a log line of a child process to standard error, after the name of the process."""
     sys.stderr.write(f"{process:<10} | {line}\n")

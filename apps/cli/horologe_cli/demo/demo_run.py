@@ -1,4 +1,4 @@
-"""The demo: real models on real images, the capacity under a deadline, and what happens at twice that."""
+"""The measurements of the demo: accuracy, feedback, capacity under a deadline, and overload at twice the capacity."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from horologe_cli.demo import accuracy
-from horologe_cli.demo.digits import held_out
+from horologe_cli.demo.digits import held_out, measure_over_http, measure_over_sdk
 from horologe_cli.demo.feedback_demo import NOVICE, FeedbackEffect, measure_feedback
 from horologe_load.capacity_search import CapacitySearch, Confirmation
 from horologe_load.samples import LoadSummary
@@ -21,30 +20,33 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe import AsyncClient
-    from horologe_cli.demo.accuracy import Accuracy
+    from horologe_cli.demo.digits import Accuracy
     from horologe_common.wire import ModelState
 
 DIGITS = "digits-"
 POLICIES = ("exp3", "exp4")
-LEAST_LEARNED = 0.03
-"""Exp3 is right so much more often after feedback, one of four models being right two times in three."""
-LEAST_MODELS = 3
-LEAST_ACCURACY = 0.9
-WARM_S = 1.5
-WARM_IN_FLIGHT = 16
-FIRST_OF_SATURATED = 0.5
-"""The ramp begins at this part of what a closed loop gets through."""
-CONFIRM_LONGER = 1.5
+MIN_EXP3_GAIN = 0.03
+"""Required gain of accuracy by feedback under exp3, with one of four models right two times in three."""
+MIN_MODELS = 3
+MIN_ACCURACY = 0.9
+WARM_UP_S = 1.5
+WARM_UP_IN_FLIGHT = 16
+FIRST_RATE = 0.5
+"""First rate of the ramp, as a share of the throughput of a closed loop."""
+CONFIRM_STEPS = 1.5
+"""Duration of the confirmation, in steps."""
 OVERLOAD = 2.0
-OVERLOAD_LONGER = 2.5
+OVERLOAD_STEPS = 2.5
+"""Duration of the overload, in steps."""
 OVERLOAD_TRIES = 2
-LEAST_GOODPUT = 0.9
-MOST_LATE = 0.001
-MOST_REFUSAL_MS = 20.0
+"""Another program may occupy the machine for a moment, so a failed overload is measured once more."""
+MIN_GOODPUT = 0.9
+MAX_LATE = 0.001
+MAX_REFUSAL_MS = 20.0
 
 
 class DemoOptions(NamedTuple):
-    """What can be asked of the demo. Times in seconds but for the SLO."""
+    """Deadline of the requests in milliseconds, duration of a load step in seconds, seed of the arrival times."""
 
     slo_ms: float = 100.0
     step_s: float = 2.0
@@ -52,6 +54,8 @@ class DemoOptions(NamedTuple):
 
 
 class Criterion(msgspec.Struct):
+    """A requirement that the demo checks."""
+
     name: str
     wanted: str
     got: str
@@ -59,16 +63,16 @@ class Criterion(msgspec.Struct):
 
 
 class DemoResult(msgspec.Struct):
-    """All that the demo has measured."""
+    """All measurements of the demo."""
 
     accuracies: list[Accuracy] = []
     feedback_effects: list[FeedbackEffect] = []
     model: str = ""
     ramp: list[LoadSummary] = []
     peak: LoadSummary | None = None
-    """At the capacity found, offered again for longer."""
+    """The confirmation of the capacity."""
     overload: LoadSummary | None = None
-    """At twice that."""
+    """The load of `OVERLOAD` times the capacity."""
     criteria: list[Criterion] = []
 
     @property
@@ -77,51 +81,52 @@ class DemoResult(msgspec.Struct):
 
 
 class DemoRun:
-    """`told(phase, share of the whole that is done)` is called as it goes on."""
+    """One run of the demo. `on_progress(phase, share)` is called with the share of the demo that is finished."""
 
-    def __init__(self, wishes: DemoOptions, http: str, told: Callable[[str, float], None]) -> None:
-        self._wishes = wishes
+    def __init__(self, options: DemoOptions, http: str, on_progress: Callable[[str, float], None]) -> None:
+        self._options = options
         self._http = http
-        self._on_progress = told
+        self._on_progress = on_progress
         self.result = DemoResult()
 
     async def run(self, client: AsyncClient, states: list[ModelState]) -> DemoResult:
-        """The whole of it, on a system that is ready."""
+        """Measure everything. The system must be ready; `states` are its models."""
         images, digits = held_out()
         await self._measure_accuracy(client, states, images, digits)
         await self._measure_feedback(client, states, images, digits)
-        found = self.result
-        if found.accuracies:
-            found.model = max(found.accuracies, key=lambda one: one.exec_ms).model
-            await self._measure_capacity(ModelLoad(client, found.model, images, self._wishes.slo_ms, self._wishes.seed))
-        found.criteria = check_criteria(found)
-        return found
+        result = self.result
+        if result.accuracies:
+            result.model = max(result.accuracies, key=lambda accuracy: accuracy.exec_ms).model
+            load = ModelLoad(client, result.model, images, self._options.slo_ms, self._options.seed)
+            await self._measure_capacity(load)
+        result.criteria = check_criteria(result)
+        return result
 
     async def _measure_accuracy(
         self, client: AsyncClient, states: list[ModelState], images: NDArray[np.float32], digits: NDArray[np.int64]
     ) -> None:
-        specs = [one.spec for one in states if one.spec.name.startswith(DIGITS) and one.state == "READY"]
+        specs = [state.spec for state in states if state.spec.name.startswith(DIGITS) and state.state == "READY"]
         for number, spec in enumerate(specs):
             self._on_progress(f"accuracy of {spec.name}", 0.15 * number / len(specs))
-            self.result.accuracies.append(await accuracy.over_sdk(client, spec, images, digits))
+            self.result.accuracies.append(await measure_over_sdk(client, spec, images, digits))
         if specs:
             self._on_progress(f"accuracy of {specs[-1].name} over HTTP", 0.15)
-            over_http = await asyncio.to_thread(accuracy.over_http, self._http, specs[-1], images, digits)
-            self.result.accuracies.append(over_http)
+            accuracy = await asyncio.to_thread(measure_over_http, self._http, specs[-1], images, digits)
+            self.result.accuracies.append(accuracy)
 
     async def _measure_feedback(
         self, client: AsyncClient, states: list[ModelState], images: NDArray[np.float32], digits: NDArray[np.int64]
     ) -> None:
-        served = [one.spec.name for one in states if one.state == "READY"]
-        models = [name for name in served if name == NOVICE or name.startswith(DIGITS)]
+        ready = [state.spec.name for state in states if state.state == "READY"]
+        models = [name for name in ready if name == NOVICE or name.startswith(DIGITS)]
         for policy in POLICIES if NOVICE in models else ():
-            self._on_progress(f"an application that learns: {policy}", 0.18)
+            self._on_progress(f"feedback to an application: {policy}", 0.18)
             self.result.feedback_effects.append(await measure_feedback(client, models, images, digits, policy))
 
     async def _measure_capacity(self, load: ModelLoad) -> None:
-        step_s = self._wishes.step_s
+        step_s = self._options.step_s
         self._on_progress("warming up", 0.2)
-        ramp = CapacitySearch(FIRST_OF_SATURATED * (await load.saturate(WARM_IN_FLIGHT, WARM_S)).throughput)
+        ramp = CapacitySearch(FIRST_RATE * (await load.saturate(WARM_UP_IN_FLIGHT, WARM_UP_S)).throughput)
         while (rate := ramp.next_rate()) is not None:
             self._on_progress(f"capacity: {rate:,.0f} requests/s", min(0.65, 0.22 + 0.045 * len(self.result.ramp)))
             step = await load.offer_rate(rate, step_s)
@@ -131,69 +136,57 @@ class DemoRun:
             return
         confirmation = Confirmation(ramp.carried)
         while (rate := confirmation.next_rate()) is not None:
-            self._on_progress(f"capacity, once more: {rate:,.0f} requests/s", 0.75)
-            step = await load.offer_rate(rate, CONFIRM_LONGER * step_s)
+            self._on_progress(f"confirming the capacity: {rate:,.0f} requests/s", 0.75)
+            step = await load.offer_rate(rate, CONFIRM_STEPS * step_s)
             confirmation.observe(step.attained)
             self.result.peak = step if confirmation.confirmed else None
         if self.result.peak:
             await self._measure_overload(load, self.result.peak)
 
     async def _measure_overload(self, load: ModelLoad, peak: LoadSummary) -> None:
-        """Something else may take the machine for a moment; what happens twice is ours."""
         for attempt in range(OVERLOAD_TRIES):
             self._on_progress(f"twice the capacity: {OVERLOAD * peak.rate:,.0f} requests/s", 0.85 + 0.08 * attempt)
-            step = await load.offer_rate(OVERLOAD * peak.rate, OVERLOAD_LONGER * self._wishes.step_s)
+            step = await load.offer_rate(OVERLOAD * peak.rate, OVERLOAD_STEPS * self._options.step_s)
             self.result.overload = step
             if all(criterion.met for criterion in overload_criteria(peak, step)):
                 return
 
 
-def check_criteria(found: DemoResult) -> list[Criterion]:
-    """What the demo promised, and whether it held."""
-    names = {one.model for one in found.accuracies}
-    worst = min((one.share for one in found.accuracies), default=0.0)
-    passed = len(names) >= LEAST_MODELS and worst >= LEAST_ACCURACY
-    said = [
-        Criterion(
-            "accuracy, each model",
-            f">= {LEAST_ACCURACY:.0%}, {LEAST_MODELS} models",
-            f"{worst:.1%}, {len(names)}",
-            passed,
-        ),
-    ]
-    for one in found.feedback_effects:
-        wanted = LEAST_LEARNED if one.policy == "exp3" else 0.0
-        gain = one.after - one.before
-        said.append(
-            Criterion(f"{one.policy}: learned from feedback", f">= {wanted:.0%}", f"{gain:.1%}", gain >= wanted)
-        )
-    if found.peak is None or found.overload is None:
-        return [*said, Criterion("a capacity under the SLO", "some", "none found", False)]
-    carried = Criterion("at 1x: answered in time", ">= 99%", f"{found.peak.attained:.2%}", True)
-    return [*said, carried, *overload_criteria(found.peak, found.overload)]
+def check_criteria(result: DemoResult) -> list[Criterion]:
+    """Return every criterion of the demo, and whether the result meets it."""
+    models = {accuracy.model for accuracy in result.accuracies}
+    worst = min((accuracy.share for accuracy in result.accuracies), default=0.0)
+    wanted = f">= {MIN_ACCURACY:.0%}, {MIN_MODELS} models"
+    met = len(models) >= MIN_MODELS and worst >= MIN_ACCURACY
+    criteria = [Criterion("accuracy, each model", wanted, f"{worst:.1%}, {len(models)}", met)]
+    for effect in result.feedback_effects:
+        least = MIN_EXP3_GAIN if effect.policy == "exp3" else 0.0
+        gain = effect.after - effect.before
+        name = f"{effect.policy}: accuracy gained by feedback"
+        criteria.append(Criterion(name, f">= {least:.0%}", f"{gain:.1%}", gain >= least))
+    if result.peak is None or result.overload is None:
+        return [*criteria, Criterion("a capacity under the SLO", "some", "none found", False)]
+    in_time = Criterion("at 1x: answered in time", ">= 99%", f"{result.peak.attained:.2%}", True)
+    return [*criteria, in_time, *overload_criteria(result.peak, result.overload)]
 
 
 def overload_criteria(peak: LoadSummary, step: LoadSummary) -> list[Criterion]:
-    """What must hold at a multiple of the capacity."""
-    part = step.goodput / peak.goodput if peak.goodput else 0.0
+    """Return the criteria of a load `step` above the capacity: goodput, late answers and refusals."""
+    goodput = step.goodput / peak.goodput if peak.goodput else 0.0
     late = step.late / step.sent if step.sent else 0.0
     rest = step.sent - step.in_time - step.late
-    unexplained = rest - step.refused
-    named = sum(count for reason, count in step.reasons.items() if reason)
-    at = f"at {step.rate / peak.rate:.0f}x:"
+    with_reason = sum(count for reason, count in step.reasons.items() if reason)
+    all_refused = rest == step.refused and with_reason >= step.refused
+    refusal_ms = step.refusal_p99_ms
+    load = f"at {step.rate / peak.rate:.0f}x:"
     return [
-        Criterion(f"{at} goodput, of the peak", f">= {LEAST_GOODPUT:.0%}", f"{part:.1%}", part >= LEAST_GOODPUT),
-        Criterion(f"{at} late", f"<= {MOST_LATE:.1%}", f"{late:.2%} ({step.late})", late <= MOST_LATE),
+        Criterion(f"{load} goodput, of the peak", f">= {MIN_GOODPUT:.0%}", f"{goodput:.1%}", goodput >= MIN_GOODPUT),
+        Criterion(f"{load} late", f"<= {MAX_LATE:.1%}", f"{late:.2%} ({step.late})", late <= MAX_LATE),
+        Criterion(f"{load} the rest refused by reason", "all", f"{step.refused:,} of {rest:,}", all_refused),
         Criterion(
-            f"{at} the rest refused by reason",
-            "all",
-            f"{step.refused:,} of {rest:,}",
-            unexplained == 0 and named >= step.refused,
-        ),
-        Criterion(
-            f"{at} p99 of a refusal",
-            f"<= {MOST_REFUSAL_MS:g} ms",
-            f"{step.refusal_p99_ms:.1f} ms",
-            step.refusal_p99_ms <= MOST_REFUSAL_MS,
+            f"{load} p99 of a refusal",
+            f"<= {MAX_REFUSAL_MS:g} ms",
+            f"{refusal_ms:.1f} ms",
+            refusal_ms <= MAX_REFUSAL_MS,
         ),
     ]

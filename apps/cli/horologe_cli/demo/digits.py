@@ -1,35 +1,120 @@
-"""scikit-learn's bundled handwritten digits, split once and for all: what the demo's models learn and are tested on.
+"""The data set of the demo, and the accuracy of the demo's models on its held-out images.
 
-1,797 real images of 8x8 pixels, values 0 to 16 (UCI optical recognition of handwritten digits, test part).
-Every fourth image is held out, so that the split needs no random numbers.
+The data set is scikit-learn's bundled handwritten digits: 1,797 real images of 8x8 pixels with values from 0 to 16 (UCI
+optical recognition of handwritten digits, test part). Every fourth image is held out, so that the split needs no random
+numbers.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import json
+import time
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from horologe import AsyncClient
+    from horologe_common.models import ModelSpec
+
+ROWS_PER_REQUEST = 16
+"""Images per HTTP request. HTTP headers make requests of one image expensive."""
+TIMEOUT_S = 30.0
+"""Timeout of requests that measure accuracy, not latency."""
+HTTP_OK = 200
 HELD_OUT_EVERY = 4
 
 
 def training() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Images [1347, 64] and digits [1347] that the models are fitted to."""
+    """Return images [1347, 64] and digits [1347] to fit models to. Raises ImportError without scikit-learn."""
     images, digits, held = _split()
     return images[~held], digits[~held]
 
 
 def held_out() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Images [450, 64] and digits [450] that no model has seen. Raises ImportError without scikit-learn."""
+    """Return images [450, 64] and digits [450] that no model was fitted to. Raises ImportError without scikit-learn."""
     images, digits, held = _split()
     return images[held], digits[held]
 
 
+class Accuracy(msgspec.Struct):
+    """Accuracy of a model on the held-out images."""
+
+    model: str
+    via: str
+    """SDK or HTTP."""
+    images: int
+    correct: int
+    seconds: float
+    exec_ms: float = 0.0
+    """EXEC time per image, of the most efficient batch (SDK only)."""
+
+    @property
+    def share(self) -> float:
+        return self.correct / self.images if self.images else 0.0
+
+
+async def measure_over_sdk(
+    client: AsyncClient, spec: ModelSpec, images: NDArray[np.float32], digits: NDArray[np.int64]
+) -> Accuracy:
+    """Send one request for each image, all at once; the server forms the batches."""
+    start = time.monotonic()
+    requests = [
+        client.submit(spec.name, _shaped(images[at : at + 1], spec), timeout=TIMEOUT_S) for at in range(len(images))
+    ]
+    replies = await asyncio.gather(*requests)
+    predicted = np.array([int(_digits(np.asarray(reply.value))[0]) for reply in replies])
+    cost = min(reply.exec_ns / max(1, reply.batch_size) for reply in replies) / 1e6
+    seconds = time.monotonic() - start
+    return Accuracy(spec.name, "SDK", len(images), int((predicted == digits).sum()), seconds, cost)
+
+
+def measure_over_http(url: str, spec: ModelSpec, images: NDArray[np.float32], digits: NDArray[np.int64]) -> Accuracy:
+    """Send the images as Open Inference Protocol requests in JSON. Raises OSError and ValueError."""
+    start = time.monotonic()
+    rows = min(ROWS_PER_REQUEST, spec.max_batch)
+    connection = HTTPConnection(url.removeprefix("http://"), timeout=TIMEOUT_S)
+    predicted: list[int] = []
+    try:
+        for at in range(0, len(images), rows):
+            predicted += _infer(connection, spec, _shaped(images[at : at + rows], spec))
+    finally:
+        connection.close()
+    correct = int((np.array(predicted) == digits).sum())
+    return Accuracy(spec.name, "HTTP", len(images), correct, time.monotonic() - start)
+
+
+def _infer(connection: HTTPConnection, spec: ModelSpec, rows: NDArray[np.float32]) -> list[int]:
+    tensor = spec.inputs[0]
+    data = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(rows.shape), "data": rows.ravel().tolist()}
+    request = {"inputs": [data], "parameters": {"timeout": round(TIMEOUT_S * 1e6)}}
+    connection.request("POST", f"/v2/models/{spec.name}/infer", json.dumps(request))
+    answer = connection.getresponse()
+    body: Any = json.loads(answer.read())
+    if answer.status != HTTP_OK:
+        raise ValueError(f"{spec.name} over HTTP: {answer.status}: {body.get('error')}")
+    output = body["outputs"][0]
+    return [int(digit) for digit in _digits(np.array(output["data"]).reshape(output["shape"]))]
+
+
+def _shaped(images: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
+    """Return the pixels in the shape that the model declares."""
+    return images.reshape(len(images), *spec.inputs[0].shape[1:])
+
+
+def _digits(scores: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the most likely digit of each row. A model without scores returns the digit itself."""
+    digits: NDArray[np.int64] = scores.argmax(axis=-1) if scores.ndim > 1 else scores.astype(np.int64)
+    return digits
+
+
 def _split() -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
-    from sklearn.datasets import load_digits  # seconds to import, and only the demo needs it
+    from sklearn.datasets import load_digits  # takes seconds to import
 
     bunch = load_digits()
     images = np.ascontiguousarray(bunch.data, np.float32)

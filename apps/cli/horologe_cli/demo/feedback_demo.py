@@ -1,4 +1,4 @@
-"""The demo's application: four models behind one name, one of them poor, and what feedback makes of that."""
+"""The application of the demo: four models behind one name, one of them inaccurate, before and after feedback."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 NAME = "digits"
 NOVICE = "novice"
-"""The poor one."""
+"""The inaccurate model."""
 SLO_MS = 10_000.0
-"""Of all images at once; accuracy is asked for here, not speed."""
+"""Deadline of requests that measure accuracy, not latency: all images are sent at once."""
 ROUNDS = 3
-"""How often every image is asked about with feedback."""
+"""Number of times that every image is sent with feedback."""
 
 
 class FeedbackEffect(msgspec.Struct):
-    """Shares of right answers to the same images before any feedback and after so many `observations`."""
+    """Accuracy on the same images before feedback and after feedback on `observations` answers."""
 
     policy: str
     images: int
@@ -41,24 +41,24 @@ class FeedbackEffect(msgspec.Struct):
 async def measure_feedback(
     client: AsyncClient, models: Sequence[str], images: NDArray[np.float32], digits: NDArray[np.int64], policy: str
 ) -> FeedbackEffect:
-    """Declare the application, ask, tell it the truth, ask again, and leave nothing behind."""
+    """Create the application, measure its accuracy before and after feedback, and delete it."""
     await client.declare(Application(NAME, tuple(models), slo_ms=SLO_MS, policy=policy))
     try:
-        before = _right(await _ask(client, images), digits)
+        before = _accuracy(await _predict(client, images), digits)
         for _ in range(ROUNDS):
-            replies = await _ask(client, images)
+            replies = await _predict(client, images)
             await client.feedback(NAME, replies, digits.tolist())
-        after = _right(await _ask(client, images), digits)
-        standings = (await client.application(NAME)).statistics
+        after = _accuracy(await _predict(client, images), digits)
+        statistics = (await client.application(NAME)).statistics
     finally:
         await client.withdraw(NAME)
-    weights = {standing.model: standing.weight for standing in standings}
+    weights = {entry.model: entry.weight for entry in statistics}
     return FeedbackEffect(policy, len(images), ROUNDS * len(images), before, after, weights)
 
 
-async def _ask(client: AsyncClient, images: NDArray[np.float32]) -> list[Reply]:
+async def _predict(client: AsyncClient, images: NDArray[np.float32]) -> list[Reply]:
     return list(await asyncio.gather(*(client.ask(NAME, images[at : at + 1]) for at in range(len(images)))))
 
 
-def _right(replies: Sequence[Reply], digits: NDArray[np.int64]) -> float:
+def _accuracy(replies: Sequence[Reply], digits: NDArray[np.int64]) -> float:
     return float(np.mean([reply.prediction[0] == digit for reply, digit in zip(replies, digits, strict=True)]))

@@ -1,4 +1,4 @@
-"""What keeps this machine from being predictable: one small check per cause, each with what to do about it."""
+"""Checks of `horologe doctor`: causes of unpredictable latency on this machine, each with a hint how to fix it."""
 
 from __future__ import annotations
 
@@ -6,73 +6,85 @@ import os
 import resource
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from horologe_cli.doctor.finding import Finding
-from horologe_cli.doctor.installed_packages import packages, runtimes, stores
 from horologe_cli.local.ports import is_port_in_use
 from horologe_cli.local.topology import default_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-WANTED_FILES = 4096
-WANTED_LOCKED = 1 << 30
+MIN_OPEN_FILES = 4096
+MIN_LOCKED_BYTES = 1 << 30
 PORTS = {"HTTP": 8000, "metrics": 8002, "SDK": 8003}
+FAST_CLOCK_SOURCES = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "unknown")
 
 
-def examine(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
-    """Every check in order. `root`: where /proc and /sys are. A check that cannot be made on this system says so."""
+class Finding(NamedTuple):
+    """Result of one check. `level`: ok; warn: more deadlines will be missed; fail: Horologe cannot run."""
+
+    subject: str
+    level: str
+    found: str
+    hint: str = ""
+
+
+def run_checks(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
+    """Run every check in order. `root`: folder that contains proc and sys.
+
+    A check that this system does not support yields a warning.
+    """
+    from horologe_cli.doctor import installed_packages
+
     checks: list[Callable[[], Iterable[Finding]]] = [
-        lambda: _cores(workers or default_workers()),
-        lambda: _quota(root),
-        lambda: _governor(root),
-        _realtime,
-        _limits,
-        lambda: _huge_pages(root),
-        lambda: _swap(root),
-        lambda: _clock(root),
-        _load,
-        _ports,
-        packages,
-        runtimes,
-        stores,
+        lambda: _check_cores(workers or default_workers()),
+        lambda: _check_quota(root),
+        lambda: _check_governor(root),
+        _check_realtime,
+        _check_limits,
+        lambda: _check_huge_pages(root),
+        lambda: _check_swap(root),
+        lambda: _check_clock(root),
+        _check_load,
+        _check_ports,
+        installed_packages.check_packages,
+        installed_packages.check_runtimes,
+        installed_packages.check_stores,
     ]
     findings: list[Finding] = []
     for check in checks:
         try:
             findings.extend(check())
         except (OSError, ValueError, AttributeError) as error:
-            findings.append(Finding("check", "warn", f"could not be made here: {error}"))
+            findings.append(Finding("check", "warn", f"not possible on this system: {error}"))
     return findings
 
 
-def _cores(workers: int) -> Iterator[Finding]:
+def _check_cores(workers: int) -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0))
-    wanted = workers + 1
+    needed = workers + 1
     found = f"{cores} for {workers} worker{'s' if workers > 1 else ''} and the edge"
-    if cores >= 2 * wanted or cores >= wanted + 2:
+    if cores >= 2 * needed or cores >= needed + 2:
         yield Finding("cores", "ok", found)
-    elif cores >= wanted:
-        yield Finding(
-            "cores", "warn", found, "whatever else runs (clients too) takes time from them; give it more cores"
-        )
+    elif cores >= needed:
+        yield Finding("cores", "warn", found, "clients and other programs compete for these cores; add cores")
     else:
-        hint = f"run at most {max(1, cores - 1)} (--workers), or allow more cores"
+        hint = f"run at most {max(1, cores - 1)} (--workers), or add cores"
         yield Finding("cores", "warn", found, hint)
 
 
-def _quota(root: Path) -> Iterator[Finding]:
-    """cgroup v2, then v1: a quota stops every thread of the group for the rest of its period."""
-    quota, period = _quota_of(root / "sys/fs/cgroup")
+def _check_quota(root: Path) -> Iterator[Finding]:
+    """Check for a CPU quota of the cgroup: it stops every thread of the group for the rest of a period."""
+    quota, period = _read_quota(root / "sys/fs/cgroup")
     if quota is None:
         yield Finding("CPU quota", "ok", "none")
         return
-    hint = "a quota pauses all threads for up to a period; use a cpuset (docker --cpuset-cpus) instead of --cpus"
+    hint = "a quota stops all threads for up to a period; use a cpuset (docker --cpuset-cpus) instead of --cpus"
     yield Finding("CPU quota", "warn", f"{quota / period:.2f} cores per {period / 1000:g} ms", hint)
 
 
-def _quota_of(group: Path) -> tuple[int | None, int]:
+def _read_quota(group: Path) -> tuple[int | None, int]:
+    """Return quota (None: unlimited) and period in microseconds, of cgroup v2, else of v1."""
     if text := _read(group / "cpu.max"):
         quota, period = text.split()
         return (None if quota == "max" else int(quota)), int(period)
@@ -80,28 +92,27 @@ def _quota_of(group: Path) -> tuple[int | None, int]:
     return (None if quota_us < 0 else quota_us), int(_read(group / "cpu/cpu.cfs_period_us") or 100_000)
 
 
-def _governor(root: Path) -> Iterator[Finding]:
+def _check_governor(root: Path) -> Iterator[Finding]:
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     governors = sorted({text for file in files if (text := _read(file))})
     if not governors:
-        yield Finding("CPU governor", "ok", "not ours to choose here (virtual machine, or fixed frequency)")
+        yield Finding("CPU governor", "ok", "no governor to choose (virtual machine or fixed frequency)")
     elif governors == ["performance"]:
         yield Finding("CPU governor", "ok", "performance")
     else:
         yield Finding("CPU governor", "warn", ", ".join(governors), "cpupower frequency-set -g performance (as root)")
 
 
-def _realtime() -> Iterator[Finding]:
+def _check_realtime() -> Iterator[Finding]:
     hint = "allow it: ulimit -r 1, LimitRTPRIO=1 (systemd), or --cap-add SYS_NICE --ulimit rtprio=1 (docker)"
-    tried: list[bool] = []
-    thread = threading.Thread(target=lambda: tried.append(_may_be_realtime()))  # it alone gets the priority
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(_may_be_realtime()))  # only this thread gets the priority
     thread.start()
     thread.join()
-    permitted = tried == [True]
-    if permitted:
+    if results == [True]:
         yield Finding("real-time priority", "ok", "permitted")
     else:
-        yield Finding("real-time priority", "warn", "not permitted: waits for a window end later", hint)
+        yield Finding("real-time priority", "warn", "not permitted: actions start later than planned", hint)
 
 
 def _may_be_realtime() -> bool:
@@ -112,59 +123,59 @@ def _may_be_realtime() -> bool:
     return True
 
 
-def _limits() -> Iterator[Finding]:
+def _check_limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = soft >= WANTED_FILES
-    hint = "" if enough else f"ulimit -n {WANTED_FILES}: every connection takes one"
+    enough = soft >= MIN_OPEN_FILES
+    hint = "" if enough else f"ulimit -n {MIN_OPEN_FILES}: every connection needs an open file"
     yield Finding("open files", "ok" if enough else "warn", f"{soft} (at most {hard})", hint)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    enough = locked == resource.RLIM_INFINITY or locked >= WANTED_LOCKED
+    enough = locked == resource.RLIM_INFINITY or locked >= MIN_LOCKED_BYTES
     found = "unlimited" if locked == resource.RLIM_INFINITY else f"{locked >> 10} KiB"
-    hint = "" if enough else "ulimit -l unlimited: only pinned buffers for GPUs ask for it"
+    hint = "" if enough else "ulimit -l unlimited: needed only for pinned buffers of GPUs"
     yield Finding("locked memory", "ok" if enough else "warn", found, hint)
 
 
-def _huge_pages(root: Path) -> Iterator[Finding]:
+def _check_huge_pages(root: Path) -> Iterator[Finding]:
     text = _read(root / "sys/kernel/mm/transparent_hugepage/enabled")
-    chosen = text.partition("[")[2].partition("]")[0] if text else "not offered"
-    if chosen == "always":
-        hint = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: compaction stalls whoever allocates"
-        yield Finding("transparent huge pages", "warn", chosen, hint)
+    mode = text.partition("[")[2].partition("]")[0] if text else "not available"
+    if mode == "always":
+        hint = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: compaction delays memory allocations"
+        yield Finding("transparent huge pages", "warn", mode, hint)
     else:
-        yield Finding("transparent huge pages", "ok", chosen)
+        yield Finding("transparent huge pages", "ok", mode)
 
 
-def _swap(root: Path) -> Iterator[Finding]:
+def _check_swap(root: Path) -> Iterator[Finding]:
     lines = (_read(root / "proc/meminfo") or "").splitlines()
     fields = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
     total, free = fields.get("SwapTotal", 0), fields.get("SwapFree", 0)
     if not total:
         yield Finding("swap", "ok", "none")
     elif free < total:
-        hint = "a page that must come back from disk costs milliseconds: swapoff -a, or vm.swappiness=1"
+        hint = "reading a page from disk takes milliseconds: swapoff -a, or vm.swappiness=1"
         yield Finding("swap", "warn", f"{(total - free) >> 10} of {total >> 10} MiB in use", hint)
     else:
         yield Finding("swap", "ok", f"{total >> 10} MiB, unused")
 
 
-def _clock(root: Path) -> Iterator[Finding]:
+def _check_clock(root: Path) -> Iterator[Finding]:
     source = _read(root / "sys/devices/system/clocksource/clocksource0/current_clocksource") or "unknown"
-    fast = source in ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "unknown")
-    hint = "" if fast else "reading it is a system call; boot with clocksource=tsc if the processor's is stable"
+    fast = source in FAST_CLOCK_SOURCES
+    hint = "" if fast else "reading this clock is a system call; boot with clocksource=tsc if the processor's is stable"
     yield Finding("clock source", "ok" if fast else "warn", source, hint)
 
 
-def _load() -> Iterator[Finding]:
+def _check_load() -> Iterator[Finding]:
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     busy = load > cores / 2
-    hint = "something else is working here; what it takes, deadlines lose" if busy else ""
+    hint = "other programs use this machine; stop them, or requests will miss deadlines" if busy else ""
     yield Finding("load", "warn" if busy else "ok", f"{load:.1f} on {cores} cores", hint)
 
 
-def _ports() -> Iterator[Finding]:
+def _check_ports() -> Iterator[Finding]:
     for name, port in PORTS.items():
         if is_port_in_use("127.0.0.1", port):
-            hint = "fine if that is Horologe; else choose another (--http, --metrics, --client)"
+            hint = "fine if Horologe uses it; else choose another port (--http, --metrics, --client)"
             yield Finding(f"port {port}", "warn", f"in use ({name})", hint)
         else:
             yield Finding(f"port {port}", "ok", f"free ({name})")

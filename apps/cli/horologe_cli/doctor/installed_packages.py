@@ -1,4 +1,4 @@
-"""Which packages are installed, and so which runtimes and state stores there are. Nothing heavy is imported for it."""
+"""Checks of `horologe doctor` for installed packages, runtimes and state stores. No heavy package is imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horologe_cli.doctor.finding import Finding
+from horologe_cli.doctor.checks import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,33 +19,30 @@ if TYPE_CHECKING:
 PACKAGES = ("horologe", "pyzmq", "msgspec", "numpy", "uvloop", "structlog", "prometheus_client", "httptools")
 
 
-def packages() -> Iterator[Finding]:
-    """What every installation needs."""
+def check_packages() -> Iterator[Finding]:
+    """Check the packages that every installation needs."""
     yield Finding("Python", "ok", f"{sys.version.split()[0]} ({sys.implementation.name})")
-    found = {name: _version(name) for name in PACKAGES}
-    missing = [name for name, number in found.items() if not number]
-    present = ", ".join(f"{name} {number}" for name, number in found.items() if number)
-    yield Finding("packages", "ok", present)
+    versions = {name: _version(name) for name in PACKAGES}
+    missing = [name for name, number in versions.items() if not number]
+    yield Finding("packages", "ok", ", ".join(f"{name} {number}" for name, number in versions.items() if number))
     if missing:
-        yield Finding(
-            "packages", "fail", f"missing: {', '.join(missing)}", 'pip install "horologe[edge,worker,onnx,cli]"'
-        )
+        hint = 'pip install "horologe[edge,worker,onnx,cli]"'
+        yield Finding("packages", "fail", f"missing: {', '.join(missing)}", hint)
 
 
-def runtimes() -> Iterator[Finding]:
-    """Of models. Only `onnx` is missed where it is not there: the demo needs no more."""
+def check_runtimes() -> Iterator[Finding]:
+    """Check the packages of model runtimes. Only a missing `onnx` is a warning: the demo needs no other runtime."""
     if not find_spec("onnxruntime"):
         yield Finding("runtime onnx", "warn", "onnxruntime is missing", 'pip install "horologe[onnx]"')
     elif number := _version("onnxruntime-gpu"):
-        yield Finding("runtime onnx", "ok", f"onnxruntime-gpu {number}, {_device('CUDA')}")
+        yield Finding("runtime onnx", "ok", f"onnxruntime-gpu {number}, {_describe_devices('CUDA')}")
     else:
         yield Finding("runtime onnx", "ok", f"onnxruntime {_version('onnxruntime')}, CPU")
-    if place := find_spec("torch"):
-        yield Finding("runtime pytorch", "ok", _torch(Path(place.origin or "")))
+    if torch := find_spec("torch"):
+        yield Finding("runtime pytorch", "ok", _describe_torch(Path(torch.origin or "")))
     else:
-        yield Finding(
-            "runtime pytorch", "ok", "not installed: torch", 'for models of it: pip install "horologe[torch]"'
-        )
+        hint = 'for PyTorch models: pip install "horologe[torch]"'
+        yield Finding("runtime pytorch", "ok", "not installed: torch", hint)
     for runtime in ("python", "emulated"):
         if find_spec("numpy"):
             yield Finding(f"runtime {runtime}", "ok", "available")
@@ -53,8 +50,8 @@ def runtimes() -> Iterator[Finding]:
             yield Finding(f"runtime {runtime}", "warn", "numpy is missing", "pip install numpy")
 
 
-def stores() -> Iterator[Finding]:
-    """Of what applications learn."""
+def check_stores() -> Iterator[Finding]:
+    """Check the stores for applications and their selection states."""
     yield Finding("store sqlite", "ok", sqlite3.sqlite_version)
     if number := _version("redis"):
         yield Finding("store redis", "ok", f"redis {number}")
@@ -63,25 +60,25 @@ def stores() -> Iterator[Finding]:
         yield Finding("store redis", "ok", "not installed: redis", hint)
 
 
-def _torch(package: Path) -> str:
-    """PyTorch says in a file of its own what it was built for: to import it takes seconds."""
+def _describe_torch(package: Path) -> str:
+    """Read PyTorch's version and CUDA version from its version.py: importing torch takes seconds."""
     try:
-        built = runpy.run_path(str(package.parent / "version.py"))
+        variables = runpy.run_path(str(package.parent / "version.py"))
     except (OSError, ImportError):
-        built = {}
-    number = built.get("__version__") or _version("torch")
-    if cuda := built.get("cuda"):
-        return f"torch {number}, {_device(f'CUDA {cuda}')}"
+        variables = {}
+    number = variables.get("__version__") or _version("torch")
+    if cuda := variables.get("cuda"):
+        return f"torch {number}, {_describe_devices(f'CUDA {cuda}')}"
     return f"torch {number}, CPU"
 
 
-def _device(built_for: str) -> str:
+def _describe_devices(platform: str) -> str:
     count = cuda_devices()
-    return f"{built_for}, {count} device{'s' if count > 1 else ''}" if count else f"{built_for}, no device: CPU"
+    return f"{platform}, {count} device{'s' if count > 1 else ''}" if count else f"{platform}, no device: CPU"
 
 
 def cuda_devices() -> int:
-    """How many the driver shows to this process; 0 without a driver."""
+    """Return the number of CUDA devices visible to this process. 0 without a driver."""
     count = ctypes.c_int()
     try:
         driver = ctypes.CDLL("libcuda.so.1")

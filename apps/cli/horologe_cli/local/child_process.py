@@ -1,9 +1,10 @@
-"""Runs one service module as the child of a supervisor: it dies with it, and yields the processor to its betters.
+"""Runs one service module as a child of the supervisor: the kernel kills it when the supervisor ends.
 
     python -m horologe_cli.local.child_process --parent PID [--nice N] MODULE [ARGUMENT...]
 
-The child asks the kernel for its own end (Linux PR_SET_PDEATHSIG), because code between fork and exec of a process
-with threads is not safe. Elsewhere than on Linux a thread watches for the parent instead.
+On Linux, the child itself requests the parent-death signal (PR_SET_PDEATHSIG), because running code between fork and
+exec is not safe in a parent with threads. On other systems a thread checks whether the parent still runs. `--nice`
+lowers the priority.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 import time
 
 PR_SET_PDEATHSIG = 1
-WATCH_S = 0.5
+PARENT_CHECK_S = 0.5
 
 
 def main() -> None:
@@ -28,27 +29,27 @@ def main() -> None:
     parser.add_argument("module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
-    die_with(arguments.parent)
+    end_with_parent(arguments.parent)
     if arguments.nice:
         os.nice(arguments.nice)
     sys.argv = [arguments.module, *arguments.arguments]
     runpy.run_module(arguments.module, run_name="__main__", alter_sys=True)
 
 
-def die_with(parent: int) -> None:
-    """Make this process be killed when the one called `parent` ends, in whatever way."""
+def end_with_parent(parent: int) -> None:
+    """Have this process killed when the process with the id `parent` ends."""
     if sys.platform == "linux":
         if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it died before the kernel was asked
+        threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # the parent ended before the request
         raise SystemExit(0)
 
 
-def _watch(parent: int) -> None:
+def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(WATCH_S)
+        time.sleep(PARENT_CHECK_S)
     os._exit(0)
 
 

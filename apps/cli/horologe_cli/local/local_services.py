@@ -1,4 +1,4 @@
-"""What live experiments are played on: the services as processes of this machine, and models for them."""
+"""Services and models on this machine for the demo, for live experiments and for tests."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ READY_S = 60.0
 
 
 def local_services(folder: str | Path, sets: Sequence[str] = (), *, profiler: bool = False) -> LocalSystem:
-    """Edge and one worker, and a profiler if wanted, for the models in `folder`; `sets`: settings, as for `--set`.
+    """Return a system of edge and one worker for the models in `folder`. `sets`: settings as for `--set`.
 
-    The selector keeps nothing, unless told to: a system that runs in the same folder has its state open.
+    The selector stores its state in memory by default: another system in the same folder may have the state file open.
     """
-    front = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "off"
-    options = SystemOptions(str(folder), 1, False, *front, sets=("selector.store=memory", *sets), profiler=profiler)
+    addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "off"
+    sets = ("selector.store=memory", *sets)
+    options = SystemOptions(str(folder), 1, False, *addresses, sets=sets, profiler=profiler)
     return LocalSystem(options, lambda process, line: None)
 
 
 def default_repository() -> str:
-    """The models of the folder we are in, else those of the checkout this file belongs to."""
-    beside = Path(__file__).resolve().parents[4] / "models"
-    return "models" if Path("models").is_dir() or not beside.is_dir() else str(beside)
+    """Return `models` in the current folder if it exists, else `models` of the checkout that contains this file."""
+    in_checkout = Path(__file__).resolve().parents[4] / "models"
+    return "models" if Path("models").is_dir() or not in_checkout.is_dir() else str(in_checkout)
 
 
 def benchmark_model(name: str) -> Path:
-    """A model of `benchmarks/models`, beside `repository()`. Raises `SettingsError` where there is none."""
+    """Return the folder of a model of `benchmarks/models`. Raises SettingsError outside a checkout."""
     path = Path(default_repository()).resolve().parent / "benchmarks" / "models" / name
     if not path.is_dir():
         raise SettingsError(f"model: got {name!r}, wanted a folder of {path.parent}: run this in a checkout")
@@ -46,31 +47,31 @@ def benchmark_model(name: str) -> Path:
 
 
 def describe_machine() -> str:
-    """Cores and processor."""
+    """Return the number of cores and the name of the processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else platform.machine()}"
 
 
-def changed_settings(section: str, wanted: msgspec.Struct) -> tuple[str, ...]:
-    """Those fields that are not at their default, as for `--set`."""
-    default = type(wanted)()
+def changed_settings(section: str, settings: msgspec.Struct) -> tuple[str, ...]:
+    """Return the fields that differ from their defaults, as for `--set`."""
+    default = type(settings)()
     return tuple(
-        f"{section}.{name}={str(getattr(wanted, name)).lower()}"
-        for name in wanted.__struct_fields__
-        if getattr(wanted, name) != getattr(default, name)
+        f"{section}.{name}={str(getattr(settings, name)).lower()}"
+        for name in settings.__struct_fields__
+        if getattr(settings, name) != getattr(default, name)
     )
 
 
 def model_names(entry: ModelEntry) -> list[str]:
-    """The names of the models that an entry stands for."""
+    """Return the names of the models of an entry: NAME, or NAME-0, NAME-1, ..."""
     return [entry.name] if entry.count == 1 else [f"{entry.name}-{number}" for number in range(entry.count)]
 
 
 def write_emulated(folder: Path, entries: Sequence[ModelEntry]) -> None:
-    """The models as folders of an emulated runtime."""
+    """Write the models as folders for the emulated runtime."""
     for entry in entries:
-        times = ", ".join(f"{size} = {took}" for size, took in entry.exec_ms.items())
+        times = ", ".join(f"{size} = {time_ms}" for size, time_ms in entry.exec_ms.items())
         text = (
             'runtime = "emulated"\n'
             'inputs = [{ name = "x", datatype = "FP32", shape = [-1, 1] }]\n'

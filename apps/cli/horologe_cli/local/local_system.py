@@ -1,8 +1,10 @@
-"""The whole system as processes of this machine, from a private folder of sockets to the moment it can serve."""
+"""Runs the whole system as processes of this machine, with sockets in a private folder, until a signal stops it."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -19,25 +21,60 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from horologe_cli.local.stop_signal import StopSignal
     from horologe_cli.local.supervisor import ChildExit
     from horologe_cli.local.topology import SystemOptions
     from horologe_common.wire import Description, ModelState
 
 SOCKET_PATH_LIMIT = 80
-"""A Unix socket's path has at most 107 bytes; this leaves room for the names within the folder."""
-LINES_KEPT = 12
-ASK_S = 0.5
+"""Bytes. The path of a Unix socket has at most 107 bytes; the rest is for the names within the folder."""
+RECENT_LINES = 12
+REQUEST_TIMEOUT_S = 0.5
 POLL_S = 0.05
+SIGNAL_POLL_S = 0.1
+"""The kernel may deliver a signal to any thread, and Python runs the handler when the main thread runs next. A main
+thread that waits without a timeout would never run it."""
+SIGNAL_GROUP_S = 0.5
+"""Some programs signal the process and then its group. Signals within this time are one request to stop."""
 HTTP_OK = 200
 
 
 class NotReady(HorologeError):
-    """The system did not come up; the reason carries the last words of what failed."""
+    """The system did not start. The reason includes the last log line of the process that failed."""
+
+
+class StopSignal:
+    """Set by the first SIGINT, SIGTERM or SIGHUP. The second one ends this process, and its children with it."""
+
+    def __init__(self) -> None:
+        self._requested_s: float | None = None
+
+    def install_handlers(self) -> StopSignal:
+        """Install the signal handlers. Call this from the main thread."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        return self
+
+    def is_set(self) -> bool:
+        return self._requested_s is not None
+
+    def wait(self) -> None:
+        while self._requested_s is None:
+            time.sleep(SIGNAL_POLL_S)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        """Store the first signal; exit on a second one. Takes no lock: the interrupted code may hold it."""
+        now_s = time.monotonic()
+        if self._requested_s is None:
+            self._requested_s = now_s
+        elif now_s > self._requested_s + SIGNAL_GROUP_S:
+            os._exit(128 + number)
 
 
 class LocalSystem:
-    """Starts on entry and ends on exit. `on_line(process, line)` gets what the processes log."""
+    """All processes of a local system. Use it as a context manager, which starts and kills them.
+
+    `on_line(process, line)` is called for every log line. Raises SettingsError for invalid settings.
+    """
 
     def __init__(self, options: SystemOptions, on_line: Callable[[str, str], None]) -> None:
         self._folder = _private_folder()
@@ -47,7 +84,7 @@ class LocalSystem:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
         self._on_line = on_line
-        self._recent_lines = {child.name: deque[str](maxlen=LINES_KEPT) for child in self.topology.children}
+        self._recent_lines = {child.name: deque[str](maxlen=RECENT_LINES) for child in self.topology.children}
         self._failed: ChildExit | None = None
         self._ready = threading.Event()
         self.supervisor = Supervisor(self.topology.children, self._on_child_line, self._on_child_exit)
@@ -65,9 +102,9 @@ class LocalSystem:
     def wait_ready(
         self, timeout_s: float, stop: StopSignal | None = None
     ) -> tuple[Description, list[ModelState]] | None:
-        """Until every worker is there and no model is being loaded: the state of the cluster and the models.
+        """Wait until every worker is connected and no model is loading; return the cluster and the models.
 
-        None if `stop` was set. Raises `NotReady` when a process ended by itself, or after `timeout_s`.
+        Return None if `stop` is set first. Raises NotReady if a process fails, or after `timeout_s` seconds.
         """
         from horologe import Client
 
@@ -76,9 +113,9 @@ class LocalSystem:
             while time.monotonic() < end and not (stop and stop.is_set()):
                 if self._failed:
                     raise NotReady(self._failure_reason(self._failed))
-                if found := self._read_state(client):
+                if state := self._read_state(client):
                     self._ready.set()
-                    return found
+                    return state
                 time.sleep(POLL_S)
         if stop and stop.is_set():
             return None
@@ -89,12 +126,12 @@ class LocalSystem:
 
         assert isinstance(client, Client)
         try:
-            description, models = client.describe(timeout=ASK_S), client.models(timeout=ASK_S)
+            description, models = client.describe(timeout=REQUEST_TIMEOUT_S), client.models(timeout=REQUEST_TIMEOUT_S)
         except HorologeError:
             return None
         workers = {share.worker for share in description.shares}
-        settled = all(state.state != "LOADING" for state in models)
-        if len(workers) < self.topology.workers or not settled or not _http_ready(self.topology.http):
+        loaded = all(state.state != "LOADING" for state in models)
+        if len(workers) < self.topology.workers or not loaded or not _http_ready(self.topology.http):
             return None
         return description, models
 
@@ -107,17 +144,17 @@ class LocalSystem:
             return
         if not self._ready.is_set() and exit.code > 0:
             self._failed = self._failed or exit
-        how = f"killed by signal {-exit.code}" if exit.code < 0 else f"ended with {exit.code}"
-        self._on_line("supervisor", f"{exit.name} {how}; starting it again")
+        cause = f"killed by signal {-exit.code}" if exit.code < 0 else f"ended with exit code {exit.code}"
+        self._on_line("supervisor", f"{exit.name} {cause}; restarting it")
 
     def _failure_reason(self, exit: ChildExit) -> str:
         lines = list(self._recent_lines[exit.name])
-        said = lines[-1] if lines else "it said nothing"
-        return f"{exit.name} ended with {exit.code} before it was ready: {said}"
+        last_line = lines[-1] if lines else "it logged nothing"
+        return f"{exit.name} ended with exit code {exit.code} before it was ready: {last_line}"
 
 
 def _private_folder() -> Path:
-    """Mode 0700, short enough for the paths of Unix sockets."""
+    """Create a folder with mode 0700 and a path short enough for Unix sockets."""
     for parent in (tempfile.gettempdir(), "/tmp"):
         if len(parent) + len("/horologe-12345678") <= SOCKET_PATH_LIMIT and Path(parent).is_dir():
             return Path(tempfile.mkdtemp(prefix="horologe-", dir=parent))
@@ -125,10 +162,10 @@ def _private_folder() -> Path:
 
 
 def _http_ready(url: str) -> bool:
-    """Asked without urllib: that would send a request for this machine through a proxy, were one set."""
+    """Return whether HTTP serves. urllib would send this request to a proxy if one is configured."""
     from http.client import HTTPConnection, HTTPException
 
-    connection = HTTPConnection(url.removeprefix("http://"), timeout=ASK_S)
+    connection = HTTPConnection(url.removeprefix("http://"), timeout=REQUEST_TIMEOUT_S)
     try:
         connection.request("GET", "/v2/health/ready")
         return connection.getresponse().status == HTTP_OK

@@ -1,4 +1,4 @@
-"""TCP ports of this machine: which are free, and a clear word when one is not."""
+"""Finds free TCP ports of this machine, and explains why a port cannot be used."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import socket
 from horologe_common.service.settings import SettingsError
 
 
-def split_address(where: str, text: str) -> tuple[str, int]:
-    """`"127.0.0.1:8000"` -> host and port. Raises `SettingsError` naming `where`."""
+def split_address(option: str, text: str) -> tuple[str, int]:
+    """Split `"127.0.0.1:8000"` into host and port. Raises SettingsError, naming `option`."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
-        raise SettingsError(f"{where}: got {text!r}, wanted HOST:PORT")
+        raise SettingsError(f"{option}: got {text!r}, wanted HOST:PORT")
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
-def check_free(what: str, host: str, port: int, hint: str) -> None:
-    """Raise `SettingsError` if nothing could listen at this address now."""
+def check_free(purpose: str, host: str, port: int, hint: str) -> None:
+    """Raise SettingsError if no process could listen at this address now."""
     if error := _bind_error(host, port):
         reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror or error}"
-        raise SettingsError(f"{what}: {host}:{port} {reason}; {hint}")
+        raise SettingsError(f"{purpose}: {host}:{port} {reason}; {hint}")
 
 
 def is_port_in_use(host: str, port: int) -> bool:
@@ -29,7 +29,7 @@ def is_port_in_use(host: str, port: int) -> bool:
 
 
 def free_port(host: str, wanted: int = 0) -> int:
-    """`wanted` if it is free, else any free port."""
+    """Return the port `wanted` if it is free, else any free port."""
     if wanted and _bind_error(host, wanted) is None:
         return wanted
     with _socket(host) as sock:

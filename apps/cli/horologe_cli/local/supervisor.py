@@ -1,7 +1,7 @@
-"""Keeps the processes of one machine running: starts, restarts and ends them, and forwards what they say.
+"""Starts, restarts and stops the processes of one machine, and forwards their log lines.
 
-Each child has a keeper thread that starts it and waits for it. The keeper outlives its child, which the kernel's
-parent-death signal asks for: it fires when the thread that started the child ends.
+Each child process has a thread that starts it and waits for it. This thread lives longer than the child, because the
+kernel sends the parent-death signal when the thread that started the child ends.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 STEADY_S = 10.0
-"""A child that lived this long was no part of a crash loop."""
-AT_ONCE = 4
-"""So many deaths in a row are followed by a restart without delay."""
+"""A child that ran at least this long was not in a crash loop."""
+IMMEDIATE_RESTARTS = 4
+"""Number of restarts in a row without a delay."""
 FIRST_DELAY_S = 0.1
-LONGEST_DELAY_S = 5.0
+MAX_DELAY_S = 5.0
 
 
 class ChildSpec(NamedTuple):
-    """A process to keep. Children of a lower `stage` are ended first, and have ended before the next stage is told."""
+    """A process to run. All processes of a `stage` end before processes of a higher stage are stopped."""
 
     name: str
     module: str
-    """Run as `python -m` does."""
+    """Module to run, as with `python -m`."""
     arguments: tuple[str, ...] = ()
     stage: int = 0
     nice: int = 0
@@ -43,29 +43,32 @@ class ChildSpec(NamedTuple):
 
 
 class ChildExit(NamedTuple):
-    """How a child ended. `code` is negative for a signal; `expected`: it had been told to stop."""
+    """The end of a child process. `code` is negative for a signal. `expected`: the supervisor had stopped it."""
 
     name: str
     code: int
     expected: bool
 
 
-class Backoff:
-    """How long to wait before the next restart of one child."""
+class RestartBackoff:
+    """Delays between the restarts of one child."""
 
     def __init__(self) -> None:
-        self._deaths = 0
+        self._exits = 0
 
     def delay_s(self, lived_s: float) -> float:
-        """After a death at the age of `lived_s` seconds: nothing at first, then doubling up to `LONGEST_DELAY_S`."""
-        self._deaths = 1 if lived_s >= STEADY_S else self._deaths + 1
-        if self._deaths <= AT_ONCE:
+        """Return the delay after an exit. `lived_s`: seconds that the child ran.
+
+        The first restarts have no delay; after that, the delay doubles up to `MAX_DELAY_S`.
+        """
+        self._exits = 1 if lived_s >= STEADY_S else self._exits + 1
+        if self._exits <= IMMEDIATE_RESTARTS:
             return 0.0
-        return float(min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (self._deaths - AT_ONCE - 1)))
+        return float(min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** (self._exits - IMMEDIATE_RESTARTS - 1)))
 
 
 class Supervisor:
-    """Children by name. `on_line(name, line)` and `on_exit(exit)` are called from the keepers' threads."""
+    """All child processes. `on_line(name, line)` and `on_exit(exit)` are called from the threads of the children."""
 
     def __init__(
         self,
@@ -73,46 +76,49 @@ class Supervisor:
         on_line: Callable[[str, str], None],
         on_exit: Callable[[ChildExit], None] = lambda _: None,
     ) -> None:
-        self._keepers = [ChildKeeper(spec, on_line, on_exit) for spec in specs]
+        self._children = [ChildProcess(spec, on_line, on_exit) for spec in specs]
 
     def start(self) -> None:
-        for keeper in self._keepers:
-            keeper.start()
+        for child in self._children:
+            child.start()
 
     def pids(self) -> dict[str, int]:
-        """Of the children that run now, by name."""
-        return {keeper.spec.name: pid for keeper in self._keepers if (pid := keeper.pid())}
+        """Return the process ids of the running children by name."""
+        return {child.spec.name: pid for child in self._children if (pid := child.pid())}
 
     def restarts(self) -> dict[str, int]:
-        """How often each child had to be started again."""
-        return {keeper.spec.name: keeper.restarts for keeper in self._keepers}
+        """Return the number of restarts of each child."""
+        return {child.spec.name: child.restarts for child in self._children}
 
-    def drain(self, bound_s: float) -> bool:
-        """End the children, stage by stage, each stage within `bound_s` or by force; True if force was not needed."""
-        clean = True
-        for stage in sorted({keeper.spec.stage for keeper in self._keepers}):
-            keepers = [keeper for keeper in self._keepers if keeper.spec.stage == stage]
-            for keeper in keepers:
-                keeper.send_signal(signal.SIGTERM)
-            end = time.monotonic() + bound_s
-            for keeper in keepers:
-                if not keeper.join(max(0.0, end - time.monotonic())):
-                    clean = False
-                    keeper.send_signal(signal.SIGKILL)
-            for keeper in keepers:
-                keeper.join(None)
-        return clean
+    def drain(self, timeout_s: float) -> bool:
+        """Stop the children stage by stage, and kill those of a stage that run longer than `timeout_s`.
+
+        Return whether all children stopped by themselves.
+        """
+        drained = True
+        for stage in sorted({child.spec.stage for child in self._children}):
+            children = [child for child in self._children if child.spec.stage == stage]
+            for child in children:
+                child.send_signal(signal.SIGTERM)
+            end = time.monotonic() + timeout_s
+            for child in children:
+                if not child.join(max(0.0, end - time.monotonic())):
+                    drained = False
+                    child.send_signal(signal.SIGKILL)
+            for child in children:
+                child.join(None)
+        return drained
 
     def abort(self) -> None:
         """Kill all children at once."""
-        for keeper in self._keepers:
-            keeper.send_signal(signal.SIGKILL)
-        for keeper in self._keepers:
-            keeper.join(None)
+        for child in self._children:
+            child.send_signal(signal.SIGKILL)
+        for child in self._children:
+            child.join(None)
 
 
-class ChildKeeper:
-    """One child, started again whenever it ends, until it is told to stop."""
+class ChildProcess:
+    """One child process, restarted whenever it ends, until a signal is sent to it."""
 
     def __init__(
         self, spec: ChildSpec, on_line: Callable[[str, str], None], on_exit: Callable[[ChildExit], None]
@@ -124,7 +130,7 @@ class ChildKeeper:
         self._process: subprocess.Popen[str] | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run_child, name=f"keeper {spec.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run_child, name=f"child {spec.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -134,37 +140,37 @@ class ChildKeeper:
         return process.pid if process and process.poll() is None else None
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal and start no more."""
+        """Send a signal, and do not restart the child."""
         self._stopping.set()
         with self._lock:
             if self._process and self._process.poll() is None:
                 self._process.send_signal(number)
 
     def join(self, timeout_s: float | None) -> bool:
-        """Wait for the end of a child that was told to stop."""
+        """Wait until a stopped child has ended. Return False after `timeout_s` seconds."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run_child(self) -> None:
-        backoff = Backoff()
+        backoff = RestartBackoff()
         while True:
-            began = time.monotonic()
+            started_s = time.monotonic()
             with self._lock:
                 if self._stopping.is_set():
                     return
                 self._process = process = self._spawn()
-            reader = threading.Thread(target=self._forward, args=(process,), daemon=True)
+            reader = threading.Thread(target=self._forward_lines, args=(process,), daemon=True)
             reader.start()
             code = process.wait()
-            reader.join(1.0)  # a grandchild may hold the pipe open longer
+            reader.join(1.0)  # a process started by the child may keep the pipe open
             self._on_exit(ChildExit(self.spec.name, code, self._stopping.is_set()))
-            if self._stopping.wait(backoff.delay_s(time.monotonic() - began)):
+            if self._stopping.wait(backoff.delay_s(time.monotonic() - started_s)):
                 return
             self.restarts += 1
 
     def _spawn(self) -> subprocess.Popen[str]:
-        """In a process group of its own: ^C in the terminal is the supervisor's to hear, or nothing could drain."""
+        """Start the process in its own process group, so that ^C in the terminal reaches the supervisor only."""
         return subprocess.Popen(
             self.spec.command(),
             stdin=subprocess.DEVNULL,
@@ -177,7 +183,7 @@ class ChildKeeper:
             process_group=0,
         )
 
-    def _forward(self, process: subprocess.Popen[str]) -> None:
+    def _forward_lines(self, process: subprocess.Popen[str]) -> None:
         if process.stdout is None:
             return
         with process.stdout as lines:

@@ -1,8 +1,8 @@
-"""Which processes run on one machine, and the settings each is given.
+"""Decides which processes run on one machine, and the settings of each.
 
-Fused (the default): `edge` (frontend, selector and controller in one process) and the workers. Split: a process per
-service. The profiler, where there is one, is a process of its own. Workers know only the controller's endpoint; the
-directory it sends them names the others.
+Fused (the default): the process `edge` (frontend, selector and controller) and the workers. Split: one process for each
+service. The profiler is always a process of its own. Workers are given the controller's endpoint only; the controller
+sends them the endpoints of the other services.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FRONT, MIDDLE, WORKERS = 0, 1, 2
-"""Stages of stopping: the frontend drains while everything behind it still works."""
+"""Stop stages: the frontend drains while the services behind it still run."""
 WORKER_NICE = 5
-"""Where workers leave no core to the edge, it must not wait for them: with two busy on two cores, a question to the
-edge took 8 ms (p90) and 12 (p99) at 0, 4 and 8 at 5, and no less at 10. Elsewhere the workers yield to nobody."""
+"""Nice value of workers if they occupy all cores, so that the edge need not wait for a core. Measured with two busy
+workers on two cores, a request to the edge took 8 ms (p90) and 12 ms (p99) at nice 0, 4 and 8 ms at 5, and the same at
+10. With more cores than workers, their nice value is 0."""
 PROFILER_NICE = 10
-"""Nobody waits for it."""
+"""No request waits for the profiler."""
 WORKER_METRICS_PORT = 8020
-MOST_WORKERS = 4
+MAX_DEFAULT_WORKERS = 4
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""An EXEC has one thread unless its model asks for more: libraries must not start a pool per process."""
-OWN = ("bind", "connect", "advertise")
-"""Fields of [links] that the arrangement decides."""
+"""Environment variables set to 1: an EXEC uses one thread, unless its model is configured for more."""
+RESERVED_LINK_FIELDS = ("bind", "connect", "advertise")
+"""Fields of [links] that `horologe up` sets itself."""
 
 
 class SystemOptions(NamedTuple):
-    """What was asked for on the command line; empty: whatever file, environment and defaults say."""
+    """Options of the command line. Empty values leave the setting to the file, the environment and the defaults."""
 
     models: str = ""
     workers: int = 0
@@ -51,13 +52,13 @@ class SystemOptions(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """The children to run, and where what they serve is reached."""
+    """The child processes and the addresses that they serve."""
 
     children: tuple[ChildSpec, ...]
     http: str
     """URL."""
     clients: tuple[str, ...]
-    """ZeroMQ endpoints; the first is the one to tell people."""
+    """ZeroMQ endpoints. The first one is printed."""
     metrics: dict[str, str]
     """URL by process."""
     models: str
@@ -66,7 +67,7 @@ class Topology(NamedTuple):
 
 
 def settings_sections() -> dict[str, type[msgspec.Struct]]:
-    """Every table a settings file may have -> the struct that reads it."""
+    """Return the struct of every table that a settings file may have."""
     from horologe_common.recording.recorder import RecorderSettings
     from horologe_common.service.log import LogSettings
     from horologe_common.service.metrics import MetricsSettings
@@ -93,57 +94,60 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
 
 
 def parse_flags(sets: Sequence[str]) -> dict[str, dict[str, str]]:
-    """`["worker.pin=false"]` -> `{"worker": {"pin": "false"}}`. Raises `SettingsError`."""
+    """Convert `["worker.pin=false"]` to `{"worker": {"pin": "false"}}`. Raises SettingsError."""
     flags: dict[str, dict[str, str]] = {}
     for text in sets:
-        place, equals, value = text.partition("=")
-        section, dot, field = place.partition(".")
+        path, equals, value = text.partition("=")
+        section, dot, field = path.partition(".")
         if not (equals and dot):
             raise SettingsError(f"--set {text}: wanted SECTION.FIELD=VALUE")
-        if section == "links" and field in OWN:
-            raise SettingsError(f"--set {text}: `horologe up` decides this; use --client and --http")
+        if section == "links" and field in RESERVED_LINK_FIELDS:
+            raise SettingsError(f"--set {text}: `horologe up` sets this itself; use --client and --http")
         flags.setdefault(section, {})[field] = value
     return flags
 
 
 def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] = os.environ) -> Topology:
-    """Read every setting once, so that a wrong one ends here. `folder`: private, for the sockets between processes.
+    """Return the processes of this machine. `folder`: private folder for the sockets between them.
 
-    Raises `SettingsError` for settings that cannot be, a models folder that is not there, a port in use.
+    Reads every setting, so that errors are found before a process starts. Raises SettingsError for an invalid setting,
+    a missing models folder and a port in use.
     """
-    asked = _command_line_flags(options)
-    read = _read_settings(options.config, env, asked)
-    _check_models(read["worker"].repository)
-    http = _resolve_http(read["http"], asked)
-    clients = tuple(_resolve_client(endpoint) for endpoint in read["frontend"].clients)
-    asked.setdefault("frontend", {})["clients"] = ",".join(clients)
+    flags = _command_line_flags(options)
+    settings = _read_settings(options.config, env, flags)
+    _check_models(settings["worker"].repository)
+    http = _resolve_http(settings["http"], flags)
+    clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
+    flags.setdefault("frontend", {})["clients"] = ",".join(clients)
     workers = options.workers or default_workers()
     names = ["frontend", "selector", "controller"] if options.split else ["edge"]
     names += [f"worker-{number}" for number in range(workers)]
     names += ["profiler"] * options.profiler
-    metrics = _metrics_addresses(names, read["metrics"].bind)
-    builder = _Children(options.config, asked, metrics, folder)
+    metrics = _metrics_addresses(names, settings["metrics"].bind)
+    builder = _ChildSpecs(options.config, flags, metrics, folder)
     children = builder.split() if options.split else builder.fused()
     nice = WORKER_NICE if workers >= available_cores() else 0
     children += [builder.worker(number, options.split, nice, env) for number in range(workers)]
     if options.profiler:
         children.append(builder.profiler(options.split))
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
-    return Topology(tuple(children), http, clients, urls, read["worker"].repository, read["links"].keys, workers)
+    return Topology(
+        tuple(children), http, clients, urls, settings["worker"].repository, settings["links"].keys, workers
+    )
 
 
 def default_workers() -> int:
-    """One core stays with the edge."""
-    return max(1, min(MOST_WORKERS, available_cores() - 1))
+    """Return one less than the available CPU cores, which leaves a core to the edge. At least 1, at most 4."""
+    return max(1, min(MAX_DEFAULT_WORKERS, available_cores() - 1))
 
 
 def available_cores() -> int:
-    """How many this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-class _Children:
-    """Builds the specs of the processes."""
+class _ChildSpecs:
+    """Builds the specifications of the child processes."""
 
     def __init__(
         self, config: str, flags: Mapping[str, Mapping[str, str]], metrics: Mapping[str, str], folder: Path
@@ -168,18 +172,18 @@ class _Children:
         ]
 
     def worker(self, number: int, split: bool, nice: int, env: Mapping[str, str]) -> ChildSpec:
-        own = {"links.connect": self._ipc("controller" if split else "edge"), "worker.name": str(number)}
+        settings = {"links.connect": self._ipc("controller" if split else "edge"), "worker.name": str(number)}
         threads = {name: "1" for name in ONE_THREAD if name not in env}
-        child = self._child(f"worker-{number}", "horologe_gpu_worker", WORKERS, own)
+        child = self._child(f"worker-{number}", "horologe_gpu_worker", WORKERS, settings)
         return child._replace(nice=nice, env=threads)
 
     def profiler(self, split: bool) -> ChildSpec:
-        needs = ("frontend", "controller") if split else ("edge",)
-        own = {"links.bind": self._ipc("profiler"), "links.connect": ",".join(map(self._ipc, needs))}
-        return self._child("profiler", "horologe_profiler", MIDDLE, own)._replace(nice=PROFILER_NICE)
+        peers = ("frontend", "controller") if split else ("edge",)
+        settings = {"links.bind": self._ipc("profiler"), "links.connect": ",".join(map(self._ipc, peers))}
+        return self._child("profiler", "horologe_profiler", MIDDLE, settings)._replace(nice=PROFILER_NICE)
 
-    def _child(self, name: str, module: str, stage: int, own: Mapping[str, str]) -> ChildSpec:
-        sets = [*self._sets, *(f"{place}={value}" for place, value in own.items())]
+    def _child(self, name: str, module: str, stage: int, settings: Mapping[str, str]) -> ChildSpec:
+        sets = [*self._sets, *(f"{path}={value}" for path, value in settings.items())]
         sets.append(f"metrics.bind={self._metrics[name]}")
         return ChildSpec(name, module, (*self._config, *(f"--set={text}" for text in sets)), stage)
 
@@ -188,7 +192,7 @@ class _Children:
 
 
 def _command_line_flags(options: SystemOptions) -> dict[str, dict[str, str]]:
-    """The command line as settings; its own options win over --set."""
+    """Return the options as settings. Options like --http override --set."""
     flags = parse_flags(options.sets)
     if options.models:
         flags.setdefault("worker", {})["repository"] = options.models
@@ -205,17 +209,19 @@ def _command_line_flags(options: SystemOptions) -> dict[str, dict[str, str]]:
 
 
 def _read_settings(config: str, env: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    known = settings_sections()
+    sections = settings_sections()
     for section in flags:
-        if section not in known:
-            raise SettingsError(f"setting {section}: no such section; known are {', '.join(known)}")
+        if section not in sections:
+            raise SettingsError(f"setting {section}: no such section; known are {', '.join(sections)}")
     file = config or env.get("HOROLOGE_CONFIG")
-    read: dict[str, Any] = {name: load_settings(kind, name, file, env, flags.get(name)) for name, kind in known.items()}
+    settings: dict[str, Any] = {
+        name: load_settings(kind, name, file, env, flags.get(name)) for name, kind in sections.items()
+    }
     from horologe_controller.schedulers import SCHEDULERS
 
-    if (scheduler := read["controller"].scheduler) not in SCHEDULERS:
+    if (scheduler := settings["controller"].scheduler) not in SCHEDULERS:
         raise SettingsError(f"controller.scheduler: got {scheduler!r}, wanted one of {', '.join(SCHEDULERS)}")
-    return read
+    return settings
 
 
 def _check_models(folder: str) -> None:
@@ -223,16 +229,16 @@ def _check_models(folder: str) -> None:
         raise SettingsError(f"models: got {folder!r}, wanted a folder (--models DIR)")
 
 
-def _resolve_http(settings: Any, asked: dict[str, dict[str, str]]) -> str:
+def _resolve_http(settings: Any, flags: dict[str, dict[str, str]]) -> str:
     port = settings.port or free_port(settings.host)
     check_free("HTTP", settings.host, port, "choose another by --http HOST:PORT")
-    asked.setdefault("http", {})["port"] = str(port)
+    flags.setdefault("http", {})["port"] = str(port)
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "", "::") else settings.host
     return f"http://{host}:{port}"
 
 
 def _resolve_client(endpoint: str) -> str:
-    """A client endpoint with a port that is free; `tcp://host:0` takes any."""
+    """Return the endpoint with a free port. `tcp://host:0` stands for any free port."""
     if not endpoint.startswith("tcp://"):
         return endpoint
     host, port = split_address("--client", endpoint.removeprefix("tcp://"))
@@ -243,13 +249,16 @@ def _resolve_client(endpoint: str) -> str:
 
 
 def _metrics_addresses(names: Sequence[str], bind: str) -> dict[str, str]:
-    """The first process gets the address asked for, the others ports from 8020 on, or free ones where those are not."""
+    """Return the metrics address of each process: `bind` for the first, ports from 8020 on for the others.
+
+    A port in use is replaced by any free port.
+    """
     if not bind:
         return dict.fromkeys(names, "")
     host, first = split_address("--metrics", bind)
     first = first or free_port(host)
     check_free("metrics", host, first, "choose another by --metrics HOST:PORT")
-    found = {names[0]: f"{host}:{first}"}
+    addresses = {names[0]: f"{host}:{first}"}
     for port, name in enumerate(names[1:], WORKER_METRICS_PORT):
-        found[name] = f"{host}:{free_port(host, port)}"
-    return found
+        addresses[name] = f"{host}:{free_port(host, port)}"
+    return addresses

@@ -1,4 +1,4 @@
-"""How far each action was off what the controller had promised, one value per action: Clockwork section 6.5, Fig. 9."""
+"""Prediction errors of the controller, one value per action (Clockwork section 6.5, Fig. 9)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Result
 from horologe_controller.core.controller import Controller
-from horologe_controller.core.metrics import side_of
+from horologe_controller.core.metrics import error_side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,30 +22,32 @@ Key = tuple[str, str, str]
 class _Sent(NamedTuple):
     action: Action
     earliest_ns: int
-    """The window's start, in the worker's clock."""
+    """Start of the window, in the clock of the worker."""
 
 
 class ActionErrors:
-    """A tap on the controller (see `CoreObserver`) over the actions sent in [from_ns, until_ns).
+    """Observes a controller (see `CoreObserver`) and stores the errors of the actions sent in [from_ns, until_ns).
 
-    prediction, completion: as the metrics `horologe_prediction_error_seconds` and `horologe_completion_error_seconds`.
-    start (`under` alone, for nothing begins early): begin less the latest of window start, end of what the lane did
-    before, and arrival of the inputs; of a LOAD, the message's way to the worker counts.
+    - prediction and completion: as the metrics `horologe_prediction_error_seconds` and
+      `horologe_completion_error_seconds`.
+    - start: time from the earliest possible start to the actual start, always `under`. The earliest possible start is
+      the latest of window start, end of the previous action of the lane, and arrival of the inputs. The start error of
+      a LOAD includes the network delay of its message.
     """
 
     def __init__(self, from_ns: int = 0, until_ns: int | None = None) -> None:
         self.values: dict[Key, list[int]] = {}
-        """Nanoseconds, not negative."""
+        """Absolute errors in nanoseconds."""
         self.statuses: dict[tuple[str, str], int] = {}
-        """`(action, status)` -> actions."""
+        """Number of actions by `(action, status)`."""
         self._from_ns = from_ns
         self._until_ns = until_ns
         self._sent: dict[int, _Sent] = {}
         self._free_ns: dict[tuple[str, int, str], int] = {}
-        """(worker, share, action) -> the end of the last one that ran."""
+        """End of the last action by (worker, share, kind of action)."""
 
     def observe_message(self, now_ns: int, core: Core, sender: str, message: object, buffers: Sequence[Buffer]) -> None:
-        """A Result: how an action ended."""
+        """Store the errors of the action that a Result reports."""
         if not (isinstance(message, Result) and isinstance(core, Controller)):
             return
         sent = self._sent.pop(message.action_id, None)
@@ -58,8 +60,8 @@ class ActionErrors:
             self._free_ns[lane] = message.end_ns
         if not self._is_in_interval(action):
             return
-        ended = action.kind, Status(message.status).name
-        self.statuses[ended] = self.statuses.get(ended, 0) + 1
+        key = action.kind, Status(message.status).name
+        self.statuses[key] = self.statuses.get(key, 0) + 1
         if message.status == Status.OK:
             possible_ns = max(sent.earliest_ns, free_ns, message.ready_ns)
             end_ns = min(now_ns, message.end_ns - core.cluster.workers[sender].offset_ns())
@@ -68,10 +70,10 @@ class ActionErrors:
                 ("prediction", message.end_ns - message.begin_ns - action.expected_ns),
                 ("completion", end_ns - action.promised_ns),
             ):
-                self._add_error(action.kind, error, side_of(error_ns), abs(error_ns))
+                self._add_error(action.kind, error, error_side(error_ns), abs(error_ns))
 
     def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
-        """Actions on their way: the mirror knows what was promised of each."""
+        """Store the predictions of the actions that the controller sends."""
         if not isinstance(core, Controller):
             return
         for out in outs:
@@ -83,7 +85,7 @@ class ActionErrors:
                     self._sent[action.id] = _Sent(action, message.earliest_ns)
 
     def observe_fault(self, now_ns: int, core: Core) -> None:
-        """See `CoreObserver`."""
+        """Do nothing (see `CoreObserver`)."""
 
     def _is_in_interval(self, action: Action) -> bool:
         return self._from_ns <= action.sent_ns and (self._until_ns is None or action.sent_ns < self._until_ns)

@@ -1,4 +1,4 @@
-"""What a simulation found, as numbers and as a plain table. The same seed gives the same bytes."""
+"""The result of a simulation, as numbers and as plain text. The same seed gives the same bytes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+
+from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,7 +22,7 @@ QUANTILES = (0.5, 0.99, 0.999)
 
 
 class RequestSummary(msgspec.Struct, frozen=True):
-    """Requests of one model (or of all). Latencies in ms: of answers in time, and of refusals."""
+    """Requests of one model, or of all. `p50_ms`, `p99_ms` and `p999_ms` are latencies of answers in time."""
 
     sent: int
     ok: int
@@ -29,12 +31,12 @@ class RequestSummary(msgspec.Struct, frozen=True):
     lost: int
     cancelled: int
     failed: int
-    """Ended in any other way."""
+    """Requests that ended with any other status."""
     unanswered: int
-    """Still open when the simulation ended: always 0."""
+    """Requests still open when the simulation ended. Always 0."""
     cold: int
     goodput: float
-    """Answered in time, per second."""
+    """Requests answered in time, per second."""
     p50_ms: float
     p99_ms: float
     p999_ms: float
@@ -42,7 +44,7 @@ class RequestSummary(msgspec.Struct, frozen=True):
 
 
 class WorkerSummary(msgspec.Struct, frozen=True):
-    """One worker. `utilisation`: share of the time in EXEC, over all its shares."""
+    """One worker. `utilisation`: mean share of the time in EXEC, over all shares of the device."""
 
     utilisation: float
     batches: int
@@ -54,55 +56,55 @@ class WorkerSummary(msgspec.Struct, frozen=True):
 
 
 class ApplicationSummary(msgspec.Struct, frozen=True):
-    """What an application's answers were made of. Its requests and latencies are a `Row` among the models'."""
+    """Answers of one application. Its requests and latencies are in `Report.models`, under the application's name."""
 
     answers: int
     accuracy: float | None
-    """Share of rows answered with the true label; None where the models have no `accuracy`."""
+    """Share of rows answered with the true label. None if the models have no `accuracy`."""
     defaulted: float
-    """Share of answers with the declared default in them."""
+    """Share of answers that contain the default value."""
     incomplete: float
-    """Share of answers in which a model is missing."""
+    """Share of answers without the prediction of some model."""
     missing_mean: float
-    """Share of the models asked that were missing, on average."""
+    """Share of the queried models that were missing, mean over the answers."""
     missing_p99: float
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The result of a scenario. Times are virtual: how long the simulation took is for whoever ran it to measure."""
+    """The result of a scenario. All times are virtual."""
 
     scenario: str
     seed: int
     scheduler: str
     path: str
     seconds: float
-    """Of load that was counted."""
+    """Duration of the load without warm-up."""
     total: RequestSummary
     models: dict[str, RequestSummary]
     workers: dict[str, WorkerSummary]
     batches: dict[int, int]
-    """How often a batch of so many rows was run."""
+    """Number of batches by number of rows."""
     packets: int
     strays: int
-    """Answers beyond the first."""
+    """Answers to requests that had an answer already."""
     swapped: int
-    """Answers with somebody else's outputs."""
+    """Answers with the outputs of another request."""
     overdue_ms: float
-    """The latest that an answer came after its deadline."""
+    """Longest time between a deadline and its answer."""
     applications: dict[str, ApplicationSummary] = {}
 
     @property
     def attainment(self) -> float:
-        """Share of the requests that were answered in time."""
+        """Return the share of the requests that were answered in time."""
         return self.total.ok / self.total.sent if self.total.sent else 1.0
 
     @property
     def utilisation(self) -> float:
-        """Mean share of the time in EXEC."""
-        return sum(one.utilisation for one in self.workers.values()) / max(1, len(self.workers))
+        """Return the mean share of the time that the workers spent in EXEC."""
+        return sum(worker.utilisation for worker in self.workers.values()) / max(1, len(self.workers))
 
     def summary(self) -> str:
-        """One line."""
+        """Return attainment, goodput, utilisation and cold starts in one line."""
         cold = self.total.cold / max(1, self.total.sent)
         return (
             f"attainment {self.attainment:.3%}, goodput {self.total.goodput:.1f}/s, utilisation "
@@ -110,89 +112,64 @@ class Report(msgspec.Struct, frozen=True):
         )
 
     def to_json(self) -> str:
-        """Indented, in a fixed order."""
+        """Return the report as indented JSON with a fixed order of keys."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
 
     def table(self) -> str:
-        """Plain text."""
-        head = f"{self.scenario}: {self.scheduler}, {self.path}, {self.seconds:g} s, seed {self.seed}"
-        names = ("model", "sent", "ok", "refused", "late", "lost", "failed", "cold", "ok/s", "p50", "p99", "p99.9 ms")
-        rows = [names, *(_cells(name, row) for name, row in {**self.models, "total": self.total}.items())]
-        workers: list[tuple[str, ...]] = [("worker", "busy", "batches", "rows/batch", "loads", "unloads", "too late")]
-        for name, one in self.workers.items():
-            counts = (one.loads, one.unloads, one.too_late)
-            workers.append(
-                (name, f"{one.utilisation:.0%}", str(one.batches), f"{one.rows_mean:.2f}", *map(str, counts))
-            )
-        applications = _table(self.applications)
+        """Return the report as plain text."""
+        title = f"{self.scenario}: {self.scheduler}, {self.path}, {self.seconds:g} s, seed {self.seed}"
+        tables = [self._request_table(), self._application_table(), self._worker_table()]
         sizes = ", ".join(f"{count} of {rows}" for rows, count in self.batches.items())
-        parts = (
-            head,
-            "",
-            *aligned(rows),
-            "",
-            *applications,
-            *aligned(workers),
-            "",
-            f"batches by rows: {sizes}",
-            "",
-            self.summary(),
-        )
-        return "\n".join(parts)
+        parts = [title, *(table.text() for table in tables if table), f"batches by rows: {sizes}", self.summary()]
+        return "\n\n".join(parts)
 
+    def _request_table(self) -> Table:
+        names = ("model", "sent", "ok", "refused", "late", "lost", "failed", "cold", "ok/s", "p50", "p99", "p99.9 ms")
+        table = Table(names)
+        for name, row in {**self.models, "total": self.total}.items():
+            counts = (row.sent, row.ok, row.refused, row.late, row.lost, row.failed + row.cancelled, row.cold)
+            times = (f"{time_ms:.2f}" for time_ms in (row.p50_ms, row.p99_ms, row.p999_ms))
+            table.add_row(name, *map(str, counts), f"{row.goodput:.1f}", *times)
+        return table
 
-def _table(applications: Mapping[str, ApplicationSummary]) -> list[str]:
-    if not applications:
-        return []
-    lines: list[tuple[str, ...]] = [
-        ("application", "answers", "accuracy", "defaulted", "incomplete", "missing", "missing p99")
-    ]
-    for name, one in applications.items():
-        shares = (one.accuracy, one.defaulted, one.incomplete, one.missing_mean, one.missing_p99)
-        lines.append((name, str(one.answers), *("" if share is None else f"{share:.2%}" for share in shares)))
-    return [*aligned(lines), ""]
+    def _application_table(self) -> Table | None:
+        if not self.applications:
+            return None
+        table = Table(("application", "answers", "accuracy", "defaulted", "incomplete", "missing", "missing p99"))
+        for name, row in self.applications.items():
+            shares = (row.accuracy, row.defaulted, row.incomplete, row.missing_mean, row.missing_p99)
+            table.add_row(name, str(row.answers), *("" if share is None else f"{share:.2%}" for share in shares))
+        return table
 
-
-def _cells(name: str, row: RequestSummary) -> tuple[str, ...]:
-    counts = (row.sent, row.ok, row.refused, row.late, row.lost, row.failed + row.cancelled, row.cold)
-    times = (row.p50_ms, row.p99_ms, row.p999_ms)
-    return (name, *map(str, counts), f"{row.goodput:.1f}", *(f"{time:.2f}" for time in times))
-
-
-def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Lines of a plain table: the first column to the left, the others to the right."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if at == 0 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    def _worker_table(self) -> Table:
+        table = Table(("worker", "busy", "batches", "rows/batch", "loads", "unloads", "too late"))
+        for name, row in self.workers.items():
+            counts = map(str, (row.loads, row.unloads, row.too_late))
+            table.add_row(name, f"{row.utilisation:.0%}", str(row.batches), f"{row.rows_mean:.2f}", *counts)
+        return table
 
 
 def summarize_by_model(
     tally: Tally, groups: Mapping[str, str], seconds: float
 ) -> tuple[RequestSummary, dict[str, RequestSummary]]:
-    """All requests together, and by group; `groups`: model name -> group."""
+    """Return a summary of all requests and of each group. `groups`: group by model name."""
     by_group: dict[str, list[RequestCounts]] = {}
-    for model, line in sorted(tally.counts.items()):
-        by_group.setdefault(groups.get(model, model), []).append(line)
-    total = summarize_requests([line for lines in by_group.values() for line in lines], seconds)
-    return total, {group: summarize_requests(lines, seconds) for group, lines in by_group.items()}
+    for model, counts in sorted(tally.counts.items()):
+        by_group.setdefault(groups.get(model, model), []).append(counts)
+    total = summarize_requests([counts for members in by_group.values() for counts in members], seconds)
+    return total, {group: summarize_requests(members, seconds) for group, members in by_group.items()}
 
 
-def summarize_requests(lines: list[RequestCounts], seconds: float) -> RequestSummary:
-    """Lines added up."""
-    ended: Counter[str] = Counter()
-    for line in lines:
-        ended.update(line.statuses)
-    sent, ok = sum(line.sent for line in lines), ended["OK"]
-    refused, late, lost, cancelled = (ended[name] for name in ("REFUSED", "LATE", "LOST", "CANCELLED"))
-    failed = ended.total() - ok - refused - late - lost - cancelled
-    p50, p99, p999 = _quantiles_ms([line.latencies_ns for line in lines], QUANTILES)
-    (refusal,) = _quantiles_ms([line.refusal_latencies_ns for line in lines], (0.99,))
+def summarize_requests(counts: list[RequestCounts], seconds: float) -> RequestSummary:
+    """Return the sum of `counts`."""
+    statuses: Counter[str] = Counter()
+    for part in counts:
+        statuses.update(part.statuses)
+    sent, ok = sum(part.sent for part in counts), statuses["OK"]
+    refused, late, lost, cancelled = (statuses[name] for name in ("REFUSED", "LATE", "LOST", "CANCELLED"))
+    failed = statuses.total() - ok - refused - late - lost - cancelled
+    p50, p99, p999 = _quantiles_ms([part.latencies_ns for part in counts], QUANTILES)
+    (refusal,) = _quantiles_ms([part.refusal_latencies_ns for part in counts], (0.99,))
     return RequestSummary(
         sent,
         ok,
@@ -201,8 +178,8 @@ def summarize_requests(lines: list[RequestCounts], seconds: float) -> RequestSum
         lost,
         cancelled,
         failed,
-        sent - ended.total(),
-        sum(line.cold for line in lines),
+        sent - statuses.total(),
+        sum(part.cold for part in counts),
         round(ok / seconds, 3) if seconds else 0.0,
         p50,
         p99,
@@ -211,13 +188,13 @@ def summarize_requests(lines: list[RequestCounts], seconds: float) -> RequestSum
     )
 
 
-def summarize_application(judged: AnswerQuality) -> ApplicationSummary:
-    """Of the answers of one application."""
-    missing = np.asarray(judged.missing)
+def summarize_application(quality: AnswerQuality) -> ApplicationSummary:
+    """Return the summary of the answers of one application."""
+    missing = np.asarray(quality.missing)
     if not len(missing):
         return ApplicationSummary(0, None, 0.0, 0.0, 0.0, 0.0)
-    shares = judged.defaulted / len(missing), (missing > 0).mean(), missing.mean(), _high(missing)
-    accuracy = round(judged.right / judged.rows, 5) if judged.rows else None
+    shares = quality.defaulted / len(missing), (missing > 0).mean(), missing.mean(), _high(missing)
+    accuracy = round(quality.right / quality.rows, 5) if quality.rows else None
     return ApplicationSummary(len(missing), accuracy, *(round(float(share), 5) for share in shares))
 
 
@@ -226,7 +203,7 @@ def _high(shares: NDArray[np.float64]) -> float:
 
 
 def summarize_worker(meter: Meter, shares: int, seconds: float) -> WorkerSummary:
-    """One worker's meter, over `seconds` in all."""
+    """Return the summary of a worker. `seconds`: duration of the load."""
     batches = sum(meter.rows.values())
     rows = sum(size * count for (_, size), count in meter.rows.items())
     return WorkerSummary(
@@ -241,12 +218,12 @@ def summarize_worker(meter: Meter, shares: int, seconds: float) -> WorkerSummary
 
 
 def count_batch_sizes(meters: Iterable[Meter]) -> dict[int, int]:
-    """Batches by true rows."""
-    found: Counter[int] = Counter()
+    """Return the number of batches by number of rows, without padding."""
+    sizes: Counter[int] = Counter()
     for meter in meters:
         for (_, size), count in meter.rows.items():
-            found[size] += count
-    return dict(sorted(found.items()))
+            sizes[size] += count
+    return dict(sorted(sizes.items()))
 
 
 def _quantiles_ms(parts: Iterable[object], quantiles: tuple[float, ...]) -> list[float]:

@@ -1,4 +1,4 @@
-"""What clients count: every request once, however it ended."""
+"""Counts of the clients: every request once, by final status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OpenRequest(msgspec.Struct):
-    """A request without an answer, at its client. `deadline_ns` 0: it has none."""
+    """A request of a client that is still open. `deadline_ns`: 0 for no deadcounts."""
 
     id: int
     ask: PlannedRequest
@@ -26,28 +26,28 @@ class OpenRequest(msgspec.Struct):
 
 
 class RequestCounts(msgspec.Struct):
-    """The ends of one group of requests; latencies in ns, of those answered in time and of refusals."""
+    """Requests of one model or application, by final status, with the latencies of answers in time and of refusals."""
 
     sent: int = 0
     cold: int = 0
-    """Sent while no device had the model loaded."""
+    """Requests sent while no device had the model loaded."""
     statuses: Counter[str] = msgspec.field(default_factory=Counter)
     latencies_ns: array[int] = msgspec.field(default_factory=lambda: array("q"))
     refusal_latencies_ns: array[int] = msgspec.field(default_factory=lambda: array("q"))
 
 
 class AnswerQuality(msgspec.Struct):
-    """What the answers of an application were made of. `right` of `rows`: where the truth is known."""
+    """Quality of the answers of an application. `right` and `rows` count rows with a known truth only."""
 
     rows: int = 0
     right: int = 0
     defaulted: int = 0
     missing: array[float] = msgspec.field(default_factory=lambda: array("d"))
-    """Of each answer, the share of the models asked that were not there in time."""
+    """For each answer, the share of the queried models that did not answer in time."""
 
 
 class Tally:
-    """Ends by model. Requests sent before `from_ns` (warming up) are followed, but not counted in the lines."""
+    """Counts by model or application. Requests sent before `from_ns` (warm-up) count in the totals only."""
 
     def __init__(self, from_ns: int = 0) -> None:
         self.from_ns = from_ns
@@ -56,21 +56,21 @@ class Tally:
         self.sent_total = 0
         self.ended_total = 0
         self.overdue_ns = 0
-        """The latest that any answer came after its deadline."""
+        """Longest time between a deadline and its answer."""
         self.strays: list[tuple[int, str]] = []
-        """Answers to requests that had had theirs: (request id, status name)."""
+        """Answers to requests that had an answer already: (request id, status name)."""
         self.swapped: list[int] = []
-        """Requests whose outputs were not made of their inputs."""
+        """Ids of requests with the outputs of another request."""
 
     def count_sent(self, request: OpenRequest) -> None:
         self.sent_total += 1
         if request.sent_ns >= self.from_ns:
-            line = self._counts_of(request.ask.name)
-            line.sent += 1
-            line.cold += request.cold
+            counts = self._counts_of(request.ask.name)
+            counts.sent += 1
+            counts.cold += request.cold
 
     def count_end(self, now_ns: int, request: OpenRequest, status: int) -> None:
-        """The one answer to a request (or its client's own word, when it has waited long enough)."""
+        """Count the end of a request: its answer, or the timeout of its client."""
         self.ended_total += 1
         deadline_ns = request.deadline_ns
         if deadline_ns and now_ns > deadline_ns and status != Status.CANCELLED:
@@ -78,35 +78,35 @@ class Tally:
             status = Status.LATE if status == Status.OK else status
         if request.sent_ns < self.from_ns:
             return
-        line = self._counts_of(request.ask.name)
-        line.statuses[Status(status).name] += 1
+        counts = self._counts_of(request.ask.name)
+        counts.statuses[Status(status).name] += 1
         if status == Status.OK:
-            line.latencies_ns.append(now_ns - request.sent_ns)
+            counts.latencies_ns.append(now_ns - request.sent_ns)
         elif status == Status.REFUSED:
-            line.refusal_latencies_ns.append(now_ns - request.sent_ns)
+            counts.refusal_latencies_ns.append(now_ns - request.sent_ns)
 
     def count_quality(self, request: OpenRequest, answer: Answer, right: int | None) -> None:
-        """An answer of an application, with how many of its rows are true, if that can be known."""
+        """Count an answer of an application. `right`: rows with the true label; None if the truth is unknown."""
         if request.sent_ns < self.from_ns:
             return
-        judged = self.qualities.setdefault(request.ask.application, AnswerQuality())
+        quality = self.qualities.setdefault(request.ask.application, AnswerQuality())
         if right is not None:
-            judged.rows += request.ask.rows
-            judged.right += right
-        judged.defaulted += answer.defaulted
-        if asked := len(answer.models) + len(answer.missing):
-            judged.missing.append(len(answer.missing) / asked)
+            quality.rows += request.ask.rows
+            quality.right += right
+        quality.defaulted += answer.defaulted
+        if queried := len(answer.models) + len(answer.missing):
+            quality.missing.append(len(answer.missing) / queried)
 
     def count_stray(self, request_id: int, status: int) -> None:
-        """An answer nobody waits for."""
+        """Count an answer to a request that is not open."""
         self.strays.append((request_id, Status(status).name))
 
     def count(self, *statuses: str) -> int:
-        """How many requests ended in one of these ways."""
-        return sum(line.statuses[status] for line in self.counts.values() for status in statuses)
+        """Return the number of requests that ended with one of these statuses."""
+        return sum(counts.statuses[status] for counts in self.counts.values() for status in statuses)
 
     def _counts_of(self, model: str) -> RequestCounts:
-        line = self.counts.get(model)
-        if line is None:
-            line = self.counts[model] = RequestCounts()
-        return line
+        counts = self.counts.get(model)
+        if counts is None:
+            counts = self.counts[model] = RequestCounts()
+        return counts

@@ -1,6 +1,6 @@
-"""Every action of a run as a Chrome (Perfetto) trace: what was predicted beside what happened, device by device.
+"""Writes every action of a run as a Chrome (Perfetto) trace, with predicted and actual times for each device.
 
-Open the file at ui.perfetto.dev or chrome://tracing. Times are the world's, from the beginning of the load.
+Open the file at ui.perfetto.dev or chrome://tracing. Times are virtual times since the start of the load.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer, Core, Out
 
 LANES = {"infer": ("EXEC", 1), "load": ("LOAD", 3)}
-"""Name and number of the lane of what happened; what was predicted is the line below."""
+"""Name and thread number of each lane. Predicted times have the next number."""
 
 
 class Timeline:
-    """A tap on the controller (see `CoreObserver`). Keeps the first `limit` actions."""
+    """Observes a controller (see `CoreObserver`) and stores the first `limit` actions."""
 
     def __init__(self, begin_ns: int, limit: int = 200_000) -> None:
         self.left_out = 0
@@ -35,14 +35,14 @@ class Timeline:
         self._workers: dict[str, int] = {}
 
     def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """A Result: what happened to an action."""
+        """Store the actual times of the action that a Result reports."""
         if isinstance(message, Result) and isinstance(core, Controller):
             planned = self._planned.pop(message.action_id, None)
             if planned is not None:
                 self._add_events(instance(sender), planned, message)
 
     def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
-        """Actions on their way: the mirror knows when each is predicted to run."""
+        """Store the predicted times of the actions that the controller sends."""
         if not isinstance(core, Controller):
             return
         for out in outs:
@@ -54,15 +54,15 @@ class Timeline:
             action = (share.exec if kind == "infer" else share.load).pending.get(message.action_id)
             if action is not None:
                 rows = f" x{len(message.rows)}" if isinstance(message, Infer) else ""
-                what = f"{message.model.partition('/')[0]}{rows}"
+                label = f"{message.model.partition('/')[0]}{rows}"
                 end_ns = action.promised_ns
-                self._planned[message.action_id] = kind, what, end_ns - action.expected_ns, end_ns
+                self._planned[message.action_id] = kind, label, end_ns - action.expected_ns, end_ns
 
     def observe_fault(self, now_ns: int, core: Core) -> None:
-        """See `CoreObserver`."""
+        """Do nothing (see `CoreObserver`)."""
 
     def write(self, path: Path) -> int:
-        """Write the file; returns how many actions are in it. Raises OSError."""
+        """Write the file and return the number of actions in it. Raises OSError."""
         path.write_text(json.dumps({"traceEvents": [*self._names(), *self._events], "displayTimeUnit": "ms"}))
         return len(self._events) // 2
 
@@ -70,7 +70,7 @@ class Timeline:
         if len(self._events) >= 2 * self._limit:
             self.left_out += 1
             return
-        kind, what, start_ns, end_ns = planned
+        kind, label, start_ns, end_ns = planned
         _, lane = LANES[kind]
         number = self._workers.setdefault(worker, len(self._workers) + 1)
         args = {
@@ -82,7 +82,7 @@ class Timeline:
         for tid, begin, end in ((lane + 1, start_ns, end_ns), (lane, result.begin_ns, result.end_ns)):
             self._events.append(
                 {
-                    "name": what,
+                    "name": label,
                     "cat": kind,
                     "ph": "X",
                     "pid": number,
@@ -94,11 +94,9 @@ class Timeline:
             )
 
     def _names(self) -> list[dict[str, Any]]:
-        """Metadata: what the numbers of processes and threads stand for."""
-        lines = [
-            (number, told)
-            for name, number in LANES.values()
-            for number, told in ((number, name), (number + 1, f"{name} predicted"))
+        """Return metadata events that name the processes and threads."""
+        threads = [
+            thread for name, number in LANES.values() for thread in ((number, name), (number + 1, f"{name} predicted"))
         ]
         return [
             *(
@@ -108,6 +106,6 @@ class Timeline:
             *(
                 {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
                 for pid in self._workers.values()
-                for tid, name in lines
+                for tid, name in threads
             ),
         ]

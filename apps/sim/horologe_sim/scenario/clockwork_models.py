@@ -1,4 +1,4 @@
-"""The 64 models of Clockwork's appendix A, as pretend models with the times of a V100."""
+"""The 64 models of Clockwork's appendix A, as emulated models with the execution times of a V100."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 SIZES = (1, 2, 4, 8, 16)
 PAGES = 1407
-"""16 MiB pages of a device's cache: 201 models like ResNet-50 of 7 pages each (Clockwork section 6.2)."""
+"""Number of 16 MiB pages per device: 201 models like ResNet-50 with 7 pages each (Clockwork section 6.2)."""
 
 
 class CatalogueModel(msgspec.Struct, frozen=True):
-    """One line of the table. `exec_ms` by batch size."""
+    """A row of the table. `exec_ms`: execution time by batch size."""
 
     name: str
     weights_mb: float
@@ -32,12 +32,12 @@ class CatalogueModel(msgspec.Struct, frozen=True):
 
     @property
     def best_row_ms(self) -> float:
-        """Execution time of a request in the most efficient batch."""
-        return min(took / size for size, took in self.exec_ms.items())
+        """Return the execution time of a request in the most efficient batch."""
+        return min(time_ms / size for size, time_ms in self.exec_ms.items())
 
     def copies(self, count: int, first: int = 0, name: str = "") -> list[SimModel]:
-        """Instances `name-0`, `name-1`, ... with weights of their own: their requests cannot share a batch."""
-        profile = Profile({size: ms(took) for size, took in self.exec_ms.items()}, ms(self.load_ms))
+        """Return models `name-0`, `name-1`, ... with separate weights: their requests cannot share a batch."""
+        profile = Profile({size: ms(time_ms) for size, time_ms in self.exec_ms.items()}, ms(self.load_ms))
         return [
             SimModel(ModelReport(_spec(f"{name or self.name}-{number}", self), profile))
             for number in range(first, first + count)
@@ -45,7 +45,7 @@ class CatalogueModel(msgspec.Struct, frozen=True):
 
 
 def catalogue_models(names: Iterable[str] = ()) -> list[CatalogueModel]:
-    """The table in its order, or the named lines in the order given. Raises KeyError."""
+    """Return all rows of the table, or the rows called `names` in that order. Raises KeyError."""
     text = resources.files("horologe_sim").joinpath("data", "clockwork_models.csv").read_text()
     table = {
         row["model"]: CatalogueModel(
@@ -59,19 +59,19 @@ def catalogue_models(names: Iterable[str] = ()) -> list[CatalogueModel]:
     return [table[name] for name in names] if names else list(table.values())
 
 
-def batch_limited_rate(variety: CatalogueModel, slo_ms: float) -> float:
-    """Requests a second of one device that only runs the largest batches that fit the SLO: max of b / exec(b)."""
-    return max((1e3 * size / took for size, took in variety.exec_ms.items() if took <= slo_ms), default=0.0)
+def batch_limited_rate(model: CatalogueModel, slo_ms: float) -> float:
+    """Return the requests per second of a device that runs only the best batch within the SLO: max of b / exec(b)."""
+    return max((1e3 * size / time_ms for size, time_ms in model.exec_ms.items() if time_ms <= slo_ms), default=0.0)
 
 
-def _spec(name: str, variety: CatalogueModel) -> ModelSpec:
+def _spec(name: str, model: CatalogueModel) -> ModelSpec:
     return ModelSpec(
         name,
         "1",
         "emulated",
         (TensorSpec("x", "FP32", (-1, 1)),),
         (TensorSpec("y", "FP32", (-1, 1)),),
-        tuple(variety.exec_ms),
-        weights_bytes=round(variety.weights_mb * MIB),
+        tuple(model.exec_ms),
+        weights_bytes=round(model.weights_mb * MIB),
         content_hash=name,
     )

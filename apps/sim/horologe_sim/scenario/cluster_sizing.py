@@ -1,4 +1,4 @@
-"""How many devices a scenario needs: doubled until the target is reached, then bisected."""
+"""Finds the number of devices that a scenario needs: doubles it until the target is reached, then bisects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from horologe_sim.report.report import Report
     from horologe_sim.scenario.scenario import Scenario
 
-MOST_DEVICES = 1024
+MAX_DEVICES = 1024
 
 
 class SizingRun(msgspec.Struct, frozen=True):
-    """One run of the search. Shares are between 0 and 1."""
+    """One run of the search. `attainment`, `utilisation` and `cold_share` are between 0 and 1."""
 
     devices: int
     attainment: float
@@ -29,7 +29,7 @@ class SizingRun(msgspec.Struct, frozen=True):
 
 
 class ClusterSize(msgspec.Struct, frozen=True):
-    """The fewest devices that reach the target, the report of that run, and every run on the way."""
+    """The fewest devices that reach the target, the report of that run, and all runs of the search."""
 
     target: float
     devices: int
@@ -40,29 +40,31 @@ class ClusterSize(msgspec.Struct, frozen=True):
 def find_cluster_size(
     scenario: Scenario, target: float, progress: Callable[[float, str], None] | None = None
 ) -> ClusterSize:
-    """The fewest devices with which at least `target` (a share) of the requests is answered in time.
+    """Return the fewest devices that answer at least the share `target` of the requests in time.
 
-    Raises `HorologeError` where not even `MOST_DEVICES` do: more devices do not help what one alone is too slow for.
+    `progress(done, phase)` is called during each run. Raises HorologeError if `MAX_DEVICES` devices are too few, or if
+    more devices do not increase attainment: a request may take longer than its SLO on any device.
     """
     reports: dict[int, Report] = {}
 
-    def reached(devices: int) -> bool:
-        what = f"{devices} device{'s' if devices > 1 else ''}"
-        told = (lambda done: progress(done, what)) if progress else None
-        reports[devices] = scenarios.run_scenario(msgspec.structs.replace(scenario, workers=devices), progress=told)
+    def is_reached(devices: int) -> bool:
+        phase = f"{devices} device{'s' if devices > 1 else ''}"
+        on_progress = (lambda done: progress(done, phase)) if progress else None
+        sized = msgspec.structs.replace(scenario, workers=devices)
+        reports[devices] = scenarios.run_scenario(sized, progress=on_progress)
         return reports[devices].attainment >= target
 
     most = 1
-    while not reached(most):
+    while not is_reached(most):
         last = reports.get(most // 2)
-        if most >= MOST_DEVICES or (last and reports[most].attainment <= last.attainment and most > 4):
+        if most >= MAX_DEVICES or (last and reports[most].attainment <= last.attainment and most > 4):
             best = max(report.attainment for report in reports.values())
             raise HorologeError(f"target: got {target:.3%}, wanted at most what {most} devices reach: {best:.3%}")
         most *= 2
     least = most // 2 + 1
     while least < most:
         middle = (least + most) // 2
-        least, most = (least, middle) if reached(middle) else (middle + 1, most)
+        least, most = (least, middle) if is_reached(middle) else (middle + 1, most)
     return ClusterSize(
         target, most, reports[most], tuple(_sizing_run(devices, reports[devices]) for devices in sorted(reports))
     )

@@ -1,4 +1,4 @@
-"""A scenario from a few words on a command line: models, an SLO, a rate or a file of arrivals, a number of devices."""
+"""Builds a scenario from command line options: models, an SLO, a rate or a file of arrivals, a number of devices."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from horologe_sim.scenario.workload import LoadPhase
 if TYPE_CHECKING:
     from pathlib import Path
 
-LONGEST = 1_000_000
-"""Arrivals read from a file."""
+MAX_ARRIVALS = 1_000_000
+"""Maximum number of lines of a trace file."""
 
 
 class ScenarioOptions(msgspec.Struct, frozen=True):
-    """What was said. `models`: `NAME` or `NAME*COPIES`, of the catalogue; `trace`: CSV lines `seconds[,model]`."""
+    """Options of `horologe sim`. `models`: NAME or NAME*COPIES. `trace`: a CSV file of lines `seconds[,model]`."""
 
     models: tuple[str, ...]
     slo: str = "100ms"
@@ -36,16 +36,16 @@ class ScenarioOptions(msgspec.Struct, frozen=True):
     noise: str = "clockwork"
 
 
-def build_scenario(words: ScenarioOptions) -> Scenario:
-    """The scenario meant. Raises `SettingsError` naming what cannot be."""
-    slo_ns = parse_quantity("--slo", words.slo, DURATIONS)
-    entries = tuple(_entry(text, slo_ns) for text in words.models)
-    if words.noise not in NOISES:
-        raise SettingsError(f"--noise: got {words.noise!r}, wanted one of {', '.join(NOISES)}")
-    if (words.rate > 0) == (words.trace is not None):
+def build_scenario(options: ScenarioOptions) -> Scenario:
+    """Return the scenario. Raises SettingsError, naming the invalid option."""
+    slo_ns = parse_quantity("--slo", options.slo, DURATIONS)
+    entries = tuple(_entry(text, slo_ns) for text in options.models)
+    if options.noise not in NOISES:
+        raise SettingsError(f"--noise: got {options.noise!r}, wanted one of {', '.join(NOISES)}")
+    if (options.rate > 0) == (options.trace is not None):
         raise SettingsError("--rate, --trace: got both or neither, wanted one of them")
-    loads, last_ns = _arrivals(words.trace) if words.trace else ((LoadPhase(rate=words.rate),), s(10))
-    duration_ns = parse_quantity("--duration", words.duration, DURATIONS) if words.duration else last_ns
+    loads, last_ns = _arrivals(options.trace) if options.trace else ((LoadPhase(rate=options.rate),), s(10))
+    duration_ns = parse_quantity("--duration", options.duration, DURATIONS) if options.duration else last_ns
     return Scenario(
         entries,
         loads,
@@ -53,41 +53,42 @@ def build_scenario(words: ScenarioOptions) -> Scenario:
         duration_ns=duration_ns,
         settle_ns=s(2),
         path="direct",
-        workers=words.devices,
-        noise=NOISES[words.noise],
-        worker=WorkerSettings(pages_bytes=words.pages * PAGE_BYTES),
+        workers=options.devices,
+        noise=NOISES[options.noise],
+        worker=WorkerSettings(pages_bytes=options.pages * PAGE_BYTES),
     )
 
 
 def _entry(text: str, slo_ns: int) -> ModelEntry:
     name, star, copies = text.partition("*")
-    known = {one.name: one for one in catalogue_models()}
-    if name not in known or (star and not (copies.isdigit() and int(copies) > 0)):
-        raise SettingsError(f"--model: got {text!r}, wanted NAME or NAME*COPIES with one of {', '.join(known)}")
-    found = known[name]
+    catalogue = {model.name: model for model in catalogue_models()}
+    if name not in catalogue or (star and not (copies.isdigit() and int(copies) > 0)):
+        raise SettingsError(f"--model: got {text!r}, wanted NAME or NAME*COPIES with one of {', '.join(catalogue)}")
+    model = catalogue[name]
     count = int(copies) if star else 1
     return ModelEntry(
-        name, found.exec_ms, count=count, load_ms=found.load_ms, weights_mb=found.weights_mb, slo_ns=slo_ns
+        name, model.exec_ms, count=count, load_ms=model.load_ms, weights_mb=model.weights_mb, slo_ns=slo_ns
     )
 
 
 def _arrivals(path: Path) -> tuple[tuple[LoadPhase, ...], int]:
-    """Loads by model, and when the last request comes."""
+    """Return a load phase for each model, and the duration of the trace in nanoseconds."""
     times: dict[str, list[int]] = {}
     try:
         with path.open(newline="") as file:
             for number, row in enumerate(csv.reader(file), start=1):
-                if number > LONGEST:
-                    raise SettingsError(f"--trace {path}: got more than {LONGEST:,} lines")
+                if number > MAX_ARRIVALS:
+                    raise SettingsError(f"--trace {path}: got more than {MAX_ARRIVALS:,} lines")
                 if row:
                     model = row[1].strip() if len(row) > 1 else ""
                     times.setdefault(model, []).append(_time_ns(path, number, row[0]))
     except OSError as error:
         raise SettingsError(f"--trace {path}: {error}") from error
-    loads = tuple(
-        LoadPhase("trace", times_ns=tuple(sorted(at)), models=(model,) if model else ()) for model, at in times.items()
+    phases = tuple(
+        LoadPhase("trace", times_ns=tuple(sorted(arrivals)), models=(model,) if model else ())
+        for model, arrivals in times.items()
     )
-    return loads, max((at[-1] for at in (load.times_ns for load in loads)), default=0) + 1
+    return phases, max((phase.times_ns[-1] for phase in phases), default=0) + 1
 
 
 def _time_ns(path: Path, number: int, text: str) -> int:
@@ -96,5 +97,5 @@ def _time_ns(path: Path, number: int, text: str) -> int:
     except (ValueError, OverflowError):
         at_ns = -1
     if at_ns < 0:
-        raise SettingsError(f"--trace {path}: line {number}: got {text!r}, wanted seconds from the beginning")
+        raise SettingsError(f"--trace {path}: line {number}: got {text!r}, wanted seconds since the start")
     return at_ns

@@ -1,7 +1,7 @@
-"""A scenario file: models, workers, settings, load, faults, seed; `load` reads one, `run` plays it.
+"""Scenario files: `read_scenario` reads models, workers, settings, load and faults; `run_scenario` simulates them.
 
-Durations are text with a unit ("5ms"), as are sizes ("16GiB"). The tables `[frontend]`, `[selector]`, `[controller]`,
-`[worker]` and `[profiler]` are the services' own settings.
+Durations and sizes are text with a unit ("5ms", "16GiB"). The tables `[frontend]`, `[selector]`, `[controller]`,
+`[worker]` and `[profiler]` hold the settings of the services.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ EXAMPLES = Path(__file__).parent / "examples"
 
 
 class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[models]]`: one model, or `count` copies `name-0`, `name-1`... Times as in `[emulated]` of a model.toml."""
+    """`[[models]]`: a model, or `count` copies `name-0`, `name-1`, ... Times as in `[emulated]` of a model.toml."""
 
     name: str
     exec_ms: dict[int, float]
-    """By batch size; these are the sizes."""
+    """Execution time by batch size. The keys are the batch sizes of the model."""
     count: int = 1
     load_ms: float = 0.0
     input_ms: float = 0.0
@@ -54,36 +54,36 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slo_ns: int = 0
     cache: bool = False
     echo: bool = False
-    """Outputs give the inputs back, and clients check them."""
+    """Outputs repeat the inputs, and clients check them."""
     accuracy: float = 0.0
-    """Outputs are labels of ten classes, this share of them right; clients know which. 0: there are none."""
+    """Share of correct labels of a classifier with ten classes; clients know the true labels. 0: not a classifier."""
     alike: float = 0.5
-    """Share of inputs on which models with an accuracy are right or wrong together."""
+    """Share of inputs for which all classifiers are right or wrong together."""
     noise: Noise | None = None
-    """Of its execution times; None: as on the device."""
+    """Noise of its execution times. None: the noise of the scenario."""
     workers: tuple[int, ...] = ()
-    """Numbers of the workers that have it; none: all."""
+    """Numbers of the workers that serve the model. Empty: all workers."""
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[faults]]`: what happens to a process, counted from the beginning of the load."""
+    """`[[faults]]`: a fault of a process. `at_ns` is relative to the start of the load."""
 
     at_ns: int
     process: str
     """edge, frontend, selector, controller, profiler, client or worker/N."""
     kind: Literal["kill", "stall", "slow", "cut"] = "kill"
     restart_ns: int = s(1)
-    """kill: it is back after this long; 0: it stays away."""
+    """kill: time until the process restarts. 0: never."""
     for_ns: int = ms(100)
-    """stall, cut: for how long."""
+    """stall, cut: duration."""
     factor: float = 3.0
-    """slow: from now on a worker's device takes so many times as long."""
+    """slow: factor on all later execution times of the worker's device."""
     void: bool = False
-    """kill: packets that it had sent and that are under way are lost too."""
+    """kill: packets in flight from the process are lost as well."""
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that a run depends on."""
+    """All inputs of a simulation."""
 
     models: tuple[ModelEntry, ...]
     load: tuple[LoadPhase, ...]
@@ -92,18 +92,18 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0
     duration_ns: int = s(10)
     warmup_ns: int = 0
-    """At the beginning of the load; what is sent in it is not counted."""
+    """Start of the load, whose requests are not counted."""
     settle_ns: int = s(1)
-    """Before the load: workers register, models are loaded into free pages."""
+    """Time before the load, in which workers register and load models into free pages."""
     path: Literal["whole", "direct"] = "whole"
-    """whole: client, frontend, selector, controller, workers; direct: the controller and workers alone (faster)."""
+    """whole: client, frontend, selector, controller, workers. direct: only controller and workers, which is faster."""
     workers: int = 1
     wire: bool = False
-    """Encode and decode every packet, as between sockets. Slower."""
+    """Encode and decode every packet, as sockets do. Slower."""
     patience_ns: int = ms(50)
-    """How long after deadline and grace a client itself gives up."""
+    """Client timeout, after deadline and grace."""
     clocks_ns: dict[str, int] = {}
-    """Processes on hosts of their own: what their clocks are ahead of the others'."""
+    """Processes on separate hosts: clock offset to the other hosts."""
     noise: Noise = Noise()
     network: NetworkSettings = NetworkSettings()
     frontend: FrontendSettings = FrontendSettings()
@@ -111,13 +111,13 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     controller: ControllerSettings = ControllerSettings()
     worker: WorkerSettings = WorkerSettings()
     profiler: ProfilerSettings | None = None
-    """None: there is none. Only on the whole path: clients of the controller show nobody their inputs."""
+    """None: no profiler. Only with `path = "whole"`, because otherwise no service but the workers gets inputs."""
     faults: tuple[Fault, ...] = ()
     applications: tuple[Application, ...] = ()
-    """Declared from the beginning. Only on the whole path."""
+    """Applications that exist from the start. Only with `path = "whole"`."""
 
     def sim_models(self, worker: int | None = None) -> dict[str, SimModel]:
-        """By key `name/version`; of all workers, or of one."""
+        """Return the models by key `name/version`, of all workers or of one."""
         return {
             model.report.spec.key: model
             for entry in self.models
@@ -126,7 +126,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
 
     def signatures(self) -> dict[str, ModelSpec]:
-        """What requests of each model and application look like. Raises `InvalidInput` for what cannot be."""
+        """Return the specification of each model and application. Raises InvalidInput for an invalid one."""
         specs = {model.report.spec.name: model.report.spec for model in self.sim_models().values()}
         for application in self.applications:
             check_application(application)
@@ -134,26 +134,27 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise InvalidInput(f"applications: got {application.name!r}, which is a model or another application")
             names = [name.partition("/")[0] for name in application.models]
             if unknown := [name for name in names if name not in specs]:
-                raise InvalidInput(f"applications: {application.name}: models: got {unknown[0]!r}, which is none")
+                raise InvalidInput(f"applications: {application.name}: models: got {unknown[0]!r}, wanted a model")
             specs[application.name] = msgspec.structs.replace(specs[names[0]], slo_ns=ms(application.slo_ms))
         for load in self.load:
+            names = [application.name for application in self.applications]
             if load.application and (load.application not in specs or self.path == "direct"):
                 raise InvalidInput(
                     f"load.application: got {load.application!r}, wanted one of "
-                    f'{", ".join(one.name for one in self.applications) or "applications"}, and path = "whole"'
+                    f'{", ".join(names) or "applications"}, and path = "whole"'
                 )
         return specs
 
     def entry_names(self) -> dict[str, str]:
-        """Model name -> the name of its entry."""
+        """Return the name of the entry of each model."""
         return {model.report.spec.name: entry.name for entry in self.models for model in _copies(entry)}
 
 
 def read_scenario(path: str | Path) -> Scenario:
-    """Read a scenario: a TOML file, or the name of an example (`examples()`). Raises `SettingsError`."""
+    """Read a TOML file, or an example by name (`example_names()`). Raises SettingsError."""
     file = Path(path)
-    if not file.exists() and (known := EXAMPLES / f"{path}.toml").exists():
-        file = known
+    if not file.exists() and (example := EXAMPLES / f"{path}.toml").exists():
+        file = example
     try:
         table = tomllib.loads(file.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -165,7 +166,7 @@ def read_scenario(path: str | Path) -> Scenario:
 
 
 def example_names() -> list[str]:
-    """Scenarios that come with the package."""
+    """Return the names of the scenarios in this package."""
     return sorted(path.stem for path in EXAMPLES.glob("*.toml"))
 
 
@@ -175,30 +176,30 @@ def run_scenario(
     progress: Callable[[float], None] | None = None,
     timeline: Callable[[int], CoreObserver] | None = None,
 ) -> Report:
-    """Play it. `progress` is told from time to time how far it is, from 0 to 1.
+    """Simulate a scenario and return its report. `progress` is called with the finished share, from 0 to 1.
 
-    `timeline` makes a tap on all cores, given when the load begins.
+    `timeline(begin_ns)` returns an observer of all cores. `begin_ns`: start of the load.
     """
     from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 
-    house = SimulatedCluster(scenario if seed is None else msgspec.structs.replace(scenario, seed=seed))
+    cluster = SimulatedCluster(scenario if seed is None else msgspec.structs.replace(scenario, seed=seed))
     if timeline:
-        house.world.observer = timeline(house.begin_ns)
-    house.run(progress)
-    return house.report()
+        cluster.world.observer = timeline(cluster.begin_ns)
+    cluster.run(progress)
+    return cluster.report()
 
 
 def read_units(where: str, value: Any, key: str = "") -> Any:
-    """The table with texts of durations and sizes as numbers, and the name of a noise as what it means.
+    """Convert durations and sizes to numbers, the name of a noise to its settings, and keys to field names.
 
-    Keys may be written without `_ns` and `_bytes`. Raises `SettingsError`.
+    Raises SettingsError for an unknown unit or noise.
     """
     if isinstance(value, dict):
         return {
-            _field_name(name): read_units(f"{where}: {name}", one, _field_name(name)) for name, one in value.items()
+            _field_name(name): read_units(f"{where}: {name}", item, _field_name(name)) for name, item in value.items()
         }
     if isinstance(value, list):
-        return [read_units(where, one, key) for one in value]
+        return [read_units(where, item, key) for item in value]
     if isinstance(value, str) and key.endswith("_ns"):
         return parse_quantity(where, value, DURATIONS)
     if isinstance(value, str) and key.endswith("_bytes"):
@@ -235,7 +236,7 @@ FIELD_NAMES = {
     "notice": "notice_ns",
     "spike": "spike_ns",
 }
-"""What people write -> the field."""
+"""Field by key of a scenario file."""
 
 
 def _field_name(name: str) -> str:

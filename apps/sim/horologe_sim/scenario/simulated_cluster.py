@@ -1,4 +1,4 @@
-"""The cluster of a scenario: its processes, with the real cores in them, and its one client."""
+"""The simulated cluster of a scenario: processes with the real cores, and one client."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from horologe_sim.report.report import Report
     from horologe_sim.scenario.scenario import Fault, Scenario
 
-STEPS = 200
+PROGRESS_STEPS = 200
+"""Number of progress reports of a run."""
 
 
 class SimulatedCluster:
-    """Builds the world of a scenario (constructor), runs it (`run`), and says what came of it (`report`)."""
+    """Simulates a scenario: the constructor builds the processes, `run` runs them, `report` returns the result."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -49,9 +50,9 @@ class SimulatedCluster:
         self.meters: dict[str, Meter] = {}
         self.devices: dict[str, Device] = {}
         self.store = MemoryStore()
-        """The selector's, which outlives it."""
+        """Store of the selector. It survives restarts of the selector."""
         self.profiler_state: tuple[int, ProfilerState] | None = None
-        """What the profiler keeps on disk, and since when."""
+        """State that the profiler has saved, and the time of saving. It survives restarts of the profiler."""
         self.begin_ns = self.world.now_ns + scenario.settle_ns
         self.end_ns = self.begin_ns + scenario.duration_ns
         self.workload = Workload(
@@ -65,33 +66,33 @@ class SimulatedCluster:
             name = f"worker/{number}"
             self.meters[name] = Meter()
             self._add(name, self._worker(number))
-        for one in scenario.applications:
-            record = msgspec.msgpack.encode(registry.StoredDeclarations(1, [one]))
-            self.store.write_changes([RecordChange(f"{registry.FAMILY}\n{one.name}", 0, record)])
+        for application in scenario.applications:
+            record = msgspec.msgpack.encode(registry.StoredDeclarations(1, [application]))
+            self.store.write_changes([RecordChange(f"{registry.FAMILY}\n{application.name}", 0, record)])
         for fault in scenario.faults:
-            self.world.events.schedule(self.begin_ns + fault.at_ns, self._fault, fault)
+            self.world.events.schedule(self.begin_ns + fault.at_ns, self._apply_fault, fault)
 
     @property
     def client(self) -> Asker:
-        """The client as it is now."""
+        """Return the client of the current client process."""
         cores = self.world.processes["edge" if self._fused_submitter else "client"].cores.values()
         return next(core for core in cores if isinstance(core, Asker))
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:
-        """Start everything, play the load, and wait until every request has ended."""
+        """Start all processes, send the load, and wait until every request has ended."""
         for name in self.world.processes:
             self.world.start(name)
         begin_ns = self.world.now_ns
-        for step in range(1, STEPS + 1):
-            self.world.run(begin_ns + (self.end_ns - begin_ns) * step // STEPS)
+        for step in range(1, PROGRESS_STEPS + 1):
+            self.world.run(begin_ns + (self.end_ns - begin_ns) * step // PROGRESS_STEPS)
             if progress:
-                progress(step / STEPS)
-        limit_ns = self.end_ns + BEST_EFFORT_NS + 2 * self._patience_ns()
+                progress(step / PROGRESS_STEPS)
+        limit_ns = self.end_ns + BEST_EFFORT_NS + 2 * self._client_timeout_ns()
         while self.tally.sent_total > self.tally.ended_total and self.world.now_ns < limit_ns:
             self.world.run(self.world.now_ns + self.scenario.patience_ns)
 
     def report(self) -> Report:
-        """What was counted."""
+        """Return the report of the run."""
         scenario = self.scenario
         seconds = (scenario.duration_ns - scenario.warmup_ns) / 1e9
         total, models = reports.summarize_by_model(self.tally, scenario.entry_names(), seconds)
@@ -113,12 +114,12 @@ class SimulatedCluster:
             len(self.tally.strays),
             len(self.tally.swapped),
             self.tally.overdue_ns / 1e6,
-            {name: reports.summarize_application(judged) for name, judged in self.tally.qualities.items()},
+            {name: reports.summarize_application(quality) for name, quality in self.tally.qualities.items()},
         )
 
     def is_loaded(self, name: str) -> bool:
-        """Whether any device has the model, or all models of the application."""
-        models = next((one.models for one in self.scenario.applications if one.name == name), (name,))
+        """Return whether each model of the application (or the one model) is loaded on some device."""
+        models = next((app.models for app in self.scenario.applications if app.name == name), (name,))
         return all(
             any(device.holds(f"{model.partition('/')[0]}/1") for device in self.devices.values()) for model in models
         )
@@ -137,11 +138,11 @@ class SimulatedCluster:
             makers = {"submitter": self._submitter, "controller": self._controller}
         if self.scenario.network.split:
             for name, make in makers.items():
-                self._add("client" if name == "submitter" else name, _alone(make))
+                self._add("client" if name == "submitter" else name, _single(make))
         else:
             self._add("edge", lambda process: [make(process) for make in makers.values()])
         if self.scenario.profiler:
-            self._add("profiler", _alone(self._profiler))
+            self._add("profiler", _single(self._profiler))
         if self.scenario.path == "whole":
             self._add("client", lambda process: [self._client(process)])
 
@@ -155,18 +156,18 @@ class SimulatedCluster:
     def _selector(self, process: Process) -> Core:
         core = Selector(process.address("selector"), self.scenario.selector, random.Random(self.scenario.seed))
 
-        def keep(message: Any, buffers: Sequence[Buffer]) -> None:
+        def execute(message: Any, buffers: Sequence[Buffer]) -> None:
             for reply in execute_messages(self.store, [message]):
                 process.post(core.store, core.address, reply)
 
-        process.attach(core.store, keep)
+        process.attach(core.store, execute)
         return core
 
     def _controller(self, process: Process) -> Core:
         return Controller(process.address("controller"), self.scenario.controller, process.host)
 
     def _profiler(self, process: Process) -> Core:
-        """Its disk is the house's, and outlives it."""
+        """Return a profiler that restores the state saved by its predecessor."""
         assert self.scenario.profiler
         core = Profiler(process.address("profiler"), self.scenario.profiler)
         if self.profiler_state is not None:
@@ -181,15 +182,15 @@ class SimulatedCluster:
 
     def _client(self, process: Process) -> Core:
         address = f"client/{process.incarnation:08x}"
-        return self._asker(Client, process, address, self._patience_ns())
+        return self._load_generator(Client, process, address, self._client_timeout_ns())
 
     def _submitter(self, process: Process) -> Core:
-        return self._asker(Submitter, process, process.address("selector", "load"), self._patience_ns())
+        return self._load_generator(Submitter, process, process.address("selector", "load"), self._client_timeout_ns())
 
-    def _asker(self, kind: type[Client | Submitter], process: Process, address: str, patience_ns: int) -> Core:
+    def _load_generator(self, kind: type[Client | Submitter], process: Process, address: str, timeout_ns: int) -> Core:
         begin_ns = self.begin_ns + process.clock_ns
         self.tally.from_ns = begin_ns + self.scenario.warmup_ns
-        return kind(address, self.workload, self.signatures, self.tally, patience_ns, begin_ns, self.is_loaded)
+        return kind(address, self.workload, self.signatures, self.tally, timeout_ns, begin_ns, self.is_loaded)
 
     def _worker(self, number: int) -> Callable[[Process], Sequence[Core]]:
         def make(process: Process) -> Sequence[Core]:
@@ -204,10 +205,10 @@ class SimulatedCluster:
 
         return make
 
-    def _patience_ns(self) -> int:
+    def _client_timeout_ns(self) -> int:
         return self.scenario.frontend.grace_ns + self.scenario.patience_ns
 
-    def _fault(self, fault: Fault) -> None:
+    def _apply_fault(self, fault: Fault) -> None:
         if fault.kind == "stall":
             self.world.stall(fault.process, fault.for_ns)
             return
@@ -222,5 +223,5 @@ class SimulatedCluster:
             self.world.events.schedule(self.world.now_ns + fault.restart_ns, self.world.start, fault.process)
 
 
-def _alone(make: Callable[[Process], Core]) -> Callable[[Process], Sequence[Core]]:
+def _single(make: Callable[[Process], Core]) -> Callable[[Process], Sequence[Core]]:
     return lambda process: [make(process)]

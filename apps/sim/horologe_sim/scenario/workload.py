@@ -1,6 +1,7 @@
-"""What clients ask for, and when: open loops (Poisson, bursts, even, traces) and closed ones, by seed.
+"""Draws the requests of the clients by seed: open loops (Poisson, bursts, even, traces) and closed loops.
 
-An open loop does not care for answers: it shows what overload is. A closed loop asks again when it has its answer.
+An open loop sends at given times and does not wait for answers, so it shows overload. A client of a closed loop sends
+its next request after its last answer.
 """
 
 from __future__ import annotations
@@ -20,47 +21,50 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK = 1024
+"""Random numbers drawn at a time."""
 OPEN = -1
+"""`PlannedRequest.loop` of a request that belongs to no closed loop."""
 
 
 class LoadPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One phase of load; a scenario adds up any number of them."""
+    """One phase of load, `[[load]]`. Phases may overlap; their requests add up."""
 
     kind: Literal["poisson", "bursts", "even", "trace", "closed"] = "poisson"
-    """bursts: Poisson at `rate`, and at `burst_rate` for `burst_ns` out of every `every_ns`."""
+    """bursts: Poisson arrivals with `rate`, but with `burst_rate` in the first `burst_ns` of every `every_ns`."""
     rate: float = 0.0
     """Requests per second."""
     burst_rate: float = 0.0
     every_ns: int = s(1)
     burst_ns: int = s(1) // 10
     times_ns: tuple[int, ...] = ()
-    """trace: arrivals, counted from `from_ns`."""
+    """trace: arrival times, relative to `from_ns`."""
     clients: int = 1
-    """closed: how many, each with one request at a time."""
+    """closed: number of clients. Each has one open request at a time."""
     think_ns: int = 0
+    """closed: time between an answer and the next request of a client."""
     models: tuple[str, ...] = ()
-    """Names, or the beginnings of names that end in `*`; none: all models."""
+    """Names, or prefixes of names followed by `*`. Empty: all models."""
     application: str = ""
-    """Asked in the place of a model."""
+    """Application to query, instead of models."""
     contexts: int = 0
-    """Of the application: "0", "1" and so on, evenly; 0: it is asked without one."""
+    """Number of contexts of the application ("0", "1", ...), drawn evenly. 0: requests have no context."""
     skew: float = 0.0
-    """Popularity of the k-th model ~ k^-skew; 0: all alike."""
+    """The popularity of the k-th model is proportional to k^-skew. 0: all models are equally popular."""
     rows: int = 1
     slo_ns: int = 0
-    """Budget of a request; 0: the model's own SLO, or best effort where it has none."""
+    """Budget of a request. 0: the model's SLO, or best effort if the model has none."""
     best_effort: bool = False
-    """No deadline, whatever the model's SLO. Only where requests go to the controller directly."""
+    """Send without a deadline, even if the model has an SLO. Only with `path = "direct"`."""
     cancel_share: float = 0.0
-    """Share of requests that are cancelled `cancel_ns` after they were sent."""
+    """Share of requests that are cancelled `cancel_ns` after sending."""
     cancel_ns: int = 0
     from_ns: int = 0
     for_ns: int = 0
-    """How long the phase lasts; 0: to the end."""
+    """Duration of the phase. 0: until the load ends."""
 
 
 class PlannedRequest(NamedTuple):
-    """A request to come, of a model or else an application. `loop`: the closed loop it belongs to, or OPEN."""
+    """A future request to a model or an application. `loop`: index of its closed loop, or OPEN."""
 
     at_ns: int
     model: str
@@ -68,19 +72,19 @@ class PlannedRequest(NamedTuple):
     slo_ns: int
     best_effort: bool
     cancel_ns: int
-    """After this long it is cancelled; 0: it is not."""
+    """Time from sending to cancellation. 0: the request is not cancelled."""
     loop: int = OPEN
     application: str = ""
     context: str = ""
 
     @property
     def name(self) -> str:
-        """Of what is asked."""
+        """Return the name of the application or model."""
         return self.application or self.model
 
 
 class Workload:
-    """All loads of a scenario, in the order of time. Times count from the beginning of the load."""
+    """All requests of a scenario in order of time. Times are relative to the start of the load."""
 
     def __init__(self, loads: Sequence[LoadPhase], models: Sequence[str], seed: int, duration_ns: int) -> None:
         self._loads = [_Phase(load, models, [seed, 3, index], duration_ns) for index, load in enumerate(loads)]
@@ -94,12 +98,12 @@ class Workload:
                     self._push_closed_request(index, phase.load.from_ns)
 
     def next_ns(self) -> int | None:
-        """When the next request is due; None: not before an answer, or never."""
-        times = [ask.at_ns for ask in (self._next, self._closed[0] if self._closed else None) if ask is not None]
-        return min(times, default=None)
+        """Return the time of the next request. None: the next request waits for an answer, or there is none."""
+        heads = (self._next, self._closed[0] if self._closed else None)
+        return min((request.at_ns for request in heads if request is not None), default=None)
 
     def pop_due(self, now_ns: int) -> Iterator[PlannedRequest]:
-        """What is due."""
+        """Remove and yield the requests up to `now_ns`."""
         while self._next is not None and self._next.at_ns <= now_ns:
             yield self._next
             self._next = next(self._open, None)
@@ -107,7 +111,7 @@ class Workload:
             yield heapq.heappop(self._closed)
 
     def schedule_next(self, now_ns: int, loop: int) -> None:
-        """A request has its answer: a closed loop goes on."""
+        """Schedule the next request of a closed loop after an answer."""
         if loop != OPEN:
             self._push_closed_request(loop, now_ns + self._loads[loop].load.think_ns)
 
@@ -117,7 +121,7 @@ class Workload:
 
 
 class _Phase:
-    """One load and its random numbers."""
+    """One load phase with its random numbers."""
 
     def __init__(self, load: LoadPhase, models: Sequence[str], seed: Sequence[int], duration_ns: int) -> None:
         self.load = load
@@ -143,7 +147,7 @@ class _Phase:
         load = self.load
         match load.kind:
             case "trace":
-                return (at for at in (load.from_ns + one for one in sorted(load.times_ns)) if at < self.end_ns)
+                return (at for at in (load.from_ns + time_ns for time_ns in sorted(load.times_ns)) if at < self.end_ns)
             case "even":
                 return iter(range(load.from_ns, self.end_ns, round(1e9 / load.rate))) if load.rate else iter(())
             case "bursts":
@@ -178,11 +182,11 @@ class _Phase:
 
 
 def select_models(models: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """The models meant by names and beginnings of names. Raises `InvalidInput` for a name that means none."""
-    found: dict[str, None] = {}
+    """Return the models that match names and prefixes. Raises InvalidInput for a name without a match."""
+    selected: dict[str, None] = {}
     for name in wanted or ("*",):
-        hits = [model for model in models if model == name or (name.endswith("*") and model.startswith(name[:-1]))]
-        if not hits:
+        matches = [model for model in models if model == name or (name.endswith("*") and model.startswith(name[:-1]))]
+        if not matches:
             raise InvalidInput(f"load.models: got {name!r}, wanted one of {', '.join(models[:20])}")
-        found |= dict.fromkeys(hits)
-    return list(found)
+        selected |= dict.fromkeys(matches)
+    return list(selected)

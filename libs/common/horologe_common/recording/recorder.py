@@ -1,19 +1,19 @@
-"""The recorder: what every core of a process was told and what it said, in a bounded ring, to be replayed later.
+"""The recorder: the messages that each core of a process receives and sends, in a bounded ring, for a replay.
 
-A segment is a snapshot of a core followed by the messages and ticks it got from then on. Tensors are kept as sizes,
-and of a core that says `records_predictions = True` as outlines (outlines.py).
-Written out (on SIGUSR1, at stop, when a core faults), it is a bug report; fed to `horologe_sim.replay`, a test.
+A segment is a snapshot of a core, followed by its messages and ticks from then on. Tensors are recorded as sizes; for a
+core with `records_predictions = True`, as summaries (tensor_summary.py). The ring is written to a file on SIGUSR1, at
+stop, and when a core raises. The file is a bug report; `horologe_sim.replay` makes a test of it.
 
-File: records, each four bytes of length (little-endian) and so many bytes of msgpack.
+File: records, each a length of four bytes (little-endian) and this number of bytes of msgpack.
 
 - the first: `{"format", "version", "protocol", "reason", "segments"}`
 - for each segment: `{"core", "start_ns", "snapshot", "entries"}` (snapshot.py), then as many entries:
-  `["handled", now_ns, sender, message, outlines]` or `["ticked", now_ns, [[to, message, outlines]...]]`, where a
-  message is `["wire", msgpack]` as in a packet, or `["local", pickle]` for those that never leave a process, and an
-  outline a number, bytes or an array of numbers.
+  `["handled", now_ns, sender, message, summaries]` or `["ticked", now_ns, [[to, message, summaries]...]]`. A message is
+  `["wire", msgpack]` as in a packet, or `["local", pickle]` if it never leaves a process. A summary is a number, bytes
+  or an array of numbers.
 
-Taking a snapshot pauses the core once per `messages`: 40 us for each open request (0.4 s with 10,000 of them, on a
-busy machine). That is why nothing is recorded unless asked for.
+Each snapshot pauses the core, once per `messages`: 40 us for each open request (0.4 s with 10,000 open requests, on a
+busy machine). Therefore recording is off by default.
 """
 
 from __future__ import annotations
@@ -46,39 +46,41 @@ FORMAT = "horologe-recording"
 VERSION = 2
 RECORD_LIMIT = 1 << 30
 FAULT_EVERY_NS = s(60)
-"""A core that faults all the time is not written out more often."""
+"""Shortest time between two recordings because of faults."""
 
 
 class RecorderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is remembered for a replay."""
+    """Recording of messages for a replay."""
 
     directory: str = ""
-    """Where recordings are written on SIGUSR1, at stop, and when a core faults; empty: nothing is recorded."""
+    """Folder for recordings, written on SIGUSR1, at stop and when a core raises. Empty: recording is off."""
     messages: int = 20_000
-    """Messages and ticks in a segment; then a new one begins, with a snapshot of the core."""
+    """Messages and ticks in a segment. The next segment begins with a new snapshot of the core."""
     segments: int = 2
-    """Segments kept per core; the oldest is dropped."""
+    """Segments per core. The oldest is dropped."""
     roles: tuple[str, ...] = ()
-    """Of the cores to record, as in `controller`; empty: all."""
+    """Roles of the cores to record, such as `controller`. Empty: all."""
 
 
 class Handled(msgspec.Struct, frozen=True, gc=False):
-    """A core was handed a message, with tensors."""
+    """A message that a core received."""
 
     now_ns: int
     sender: str
     message: Any
-    outlines: tuple[TensorSummary, ...] = ()
+    summaries: tuple[TensorSummary, ...] = ()
 
 
 class Ticked(msgspec.Struct, frozen=True, gc=False):
-    """A core was ticked and put this out: `(to, message, outlines)`."""
+    """A tick of a core, and the messages that it sent: `(to, message, summaries)`."""
 
     now_ns: int
     outs: tuple[tuple[str, Any, tuple[TensorSummary, ...]], ...] = ()
 
 
 class Segment(msgspec.Struct):
+    """A snapshot of a core, and what happened from then on."""
+
     core: str
     start_ns: int
     snapshot: bytes
@@ -91,38 +93,40 @@ class Recorder:
     def __init__(self, settings: RecorderSettings, process: str) -> None:
         self.settings = settings
         self.process = process
-        self.wanted = ""
-        """Write out after this turn; why."""
+        self.write_reason = ""
+        """Reason to write a file after this turn; empty: do not write."""
         self._rings: dict[str, deque[Segment]] = {}
-        self._unable: dict[str, bool] = {}
+        self._not_recordable: dict[str, bool] = {}
         self._written = 0
         self._fault_ns = 0
 
     def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """Called before the core's `handle`."""
+        """Record a message before the core handles it."""
         if (segment := self._segment(now_ns, core)) is not None:
-            segment.entries.append(Handled(now_ns, sender, strip_tensors(message), seen(core, message, buffers)))
+            segment.entries.append(Handled(now_ns, sender, strip_tensors(message), summarize(core, message, buffers)))
 
     def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
-        """Called after the core's `tick`."""
+        """Record a tick and its messages, and write a file if one was requested."""
         ring = self._rings.get(core.address)
         if ring:
-            told = tuple((out.to, strip_tensors(out.message), seen(core, out.message, out.buffers)) for out in outs)
-            ring[-1].entries.append(Ticked(now_ns, told))
+            sent = tuple(
+                (out.to, strip_tensors(out.message), summarize(core, out.message, out.buffers)) for out in outs
+            )
+            ring[-1].entries.append(Ticked(now_ns, sent))
             if len(ring[-1].entries) >= self.settings.messages:
-                self._begin(now_ns, core, ring)
-        if self.wanted:
-            reason, self.wanted = self.wanted, ""
+                self._begin_segment(now_ns, core, ring)
+        if self.write_reason:
+            reason, self.write_reason = self.write_reason, ""
             self.write(reason)
 
     def observe_fault(self, now_ns: int, core: Core) -> None:
-        """A core raised: what led to it is written out after this turn."""
+        """Request a file after this turn, unless a fault has requested one recently."""
         if now_ns - self._fault_ns > FAULT_EVERY_NS:
             self._fault_ns = now_ns
-            self.wanted = "fault"
+            self.write_reason = "fault"
 
     def write(self, reason: str) -> Path | None:
-        """Write everything remembered to a new file; None (and a log line) where that cannot be done."""
+        """Write the rings to a new file and return its path. If that fails, log an error and return None."""
         self._written += 1
         path = Path(self.settings.directory) / f"{self.process}-{self._written:03}-{reason}.rec"
         segments = [segment for ring in self._rings.values() for segment in ring]
@@ -133,62 +137,67 @@ class Recorder:
         except OSError as error:
             log.error("recording not written", path=str(path), error=str(error))
             return None
-        log.info("recording written", path=str(path), entries=sum(len(one.entries) for one in segments))
+        log.info("recording written", path=str(path), entries=sum(len(segment.entries) for segment in segments))
         return path
 
     def _segment(self, now_ns: int, core: Core) -> Segment | None:
         ring = self._rings.get(core.address)
         if ring is None:
-            if core.address in self._unable or not getattr(core, "recorded", True) or not self._asked_for(core):
+            if (
+                core.address in self._not_recordable
+                or not getattr(core, "recorded", True)
+                or not self._is_selected(core)
+            ):
                 return None
             ring = deque(maxlen=self.settings.segments)
-            self._begin(now_ns, core, ring)
+            self._begin_segment(now_ns, core, ring)
             if not ring:
                 return None
             self._rings[core.address] = ring
         return ring[-1]
 
-    def _asked_for(self, core: Core) -> bool:
-        return not self.settings.roles or role(core.address) in self.settings.roles
+    def _is_selected(self, core: Core) -> bool:
+        roles = self.settings.roles
+        return getattr(core, "recorded", True) and (not roles or role(core.address) in roles)
 
-    def _begin(self, now_ns: int, core: Core, ring: deque[Segment]) -> None:
+    def _begin_segment(self, now_ns: int, core: Core, ring: deque[Segment]) -> None:
         try:
             ring.append(Segment(core.address, now_ns, snapshot(core), []))
-        except Exception as error:  # whatever a core holds must not stop it from working
-            self._unable[core.address] = True
+        except Exception as error:  # a value that cannot be pickled must not stop the core
+            self._not_recordable[core.address] = True
             self._rings.pop(core.address, None)
             log.exception("core not recorded", core=core.address, error=str(error))
 
 
-def seen(core: Core, message: Any, buffers: Sequence[Buffer]) -> tuple[TensorSummary, ...]:
-    """What is recorded of a message's tensors."""
+def summarize(core: Core, message: Any, buffers: Sequence[Buffer]) -> tuple[TensorSummary, ...]:
+    """Return the summaries to record of a message's tensors."""
     if buffers and getattr(core, "records_predictions", False):
         return summarize_tensors(message, buffers)
     return tuple(map(len, buffers))
 
 
 def install(host: CoreHost, settings: RecorderSettings, process: str) -> Recorder | None:
-    """Record the cores of a process, if `settings` want it, and write on SIGUSR1. For the main thread."""
+    """Record the cores of a process if recording is on, and write on SIGUSR1. Call it on the main thread."""
     if not settings.directory:
         return None
     recorder = Recorder(settings, process)
     host.observer = recorder
 
-    def ask(*_: Any) -> None:
-        recorder.wanted = "asked"
+    def request_file(*_: Any) -> None:
+        recorder.write_reason = "asked"
 
-    signal.signal(signal.SIGUSR1, ask)
+    signal.signal(signal.SIGUSR1, request_file)
     return recorder
 
 
 def write_segments(file: BinaryIO, segments: Sequence[Segment], reason: str) -> None:
-    """The file format of the module's docstring."""
-    _put(
+    """Write the file format of the module's docstring."""
+    _write_record(
         file, {"format": FORMAT, "version": VERSION, "protocol": PROTOCOL, "reason": reason, "segments": len(segments)}
     )
     for segment in segments:
         entries = list(segment.entries)
-        _put(
+        _write_record(
             file,
             {
                 "core": segment.core,
@@ -200,17 +209,19 @@ def write_segments(file: BinaryIO, segments: Sequence[Segment], reason: str) -> 
         for entry in entries:
             match entry:
                 case Handled():
-                    _put(file, ["handled", entry.now_ns, entry.sender, dump_message(entry.message), entry.outlines])
+                    _write_record(
+                        file, ["handled", entry.now_ns, entry.sender, dump_message(entry.message), entry.summaries]
+                    )
                 case Ticked():
-                    outs = [(to, dump_message(message), told) for to, message, told in entry.outs]
-                    _put(file, ["ticked", entry.now_ns, outs])
+                    outs = [(to, dump_message(message), summaries) for to, message, summaries in entry.outs]
+                    _write_record(file, ["ticked", entry.now_ns, outs])
 
 
 def read_segments(path: str | Path) -> Iterator[Segment]:
-    """The segments of a recording. Raises `SettingsError` for a file that is none, or is cut short."""
+    """Yield the segments of a recording. Raises `SettingsError` if the file is not a recording or is truncated."""
     try:
         with Path(path).open("rb") as file:
-            head = _get(file)
+            head = _read_record(file)
             if not isinstance(head, dict) or head.get("format") != FORMAT:
                 raise SettingsError(f"recording {path}: not a recording")
             if (head.get("version"), head.get("protocol")) != (VERSION, PROTOCOL):
@@ -219,36 +230,36 @@ def read_segments(path: str | Path) -> Iterator[Segment]:
                 yield _read_segment(file)
     except SettingsError:
         raise
-    except Exception as error:  # any bytes may be in it
+    except Exception as error:  # the file may contain anything
         raise SettingsError(f"recording {path}: {type(error).__name__}: {error}") from error
 
 
 def _read_segment(file: BinaryIO) -> Segment:
-    head = _get(file)
+    head = _read_record(file)
     segment = Segment(str(head["core"]), int(head["start_ns"]), bytes(head["snapshot"]), [])
     for _ in range(head["entries"]):
-        kind, now_ns, *rest = _get(file)
+        kind, now_ns, *rest = _read_record(file)
         if kind == "handled":
-            sender, message, told = rest
-            segment.entries.append(Handled(now_ns, sender, load_message(message), _outlines(told)))
+            sender, message, summaries = rest
+            segment.entries.append(Handled(now_ns, sender, load_message(message), _to_summaries(summaries)))
         else:
-            outs = tuple((to, load_message(message), _outlines(told)) for to, message, told in rest[0])
+            outs = tuple((to, load_message(message), _to_summaries(summaries)) for to, message, summaries in rest[0])
             segment.entries.append(Ticked(now_ns, outs))
     return segment
 
 
-def _outlines(read: list[Any]) -> tuple[TensorSummary, ...]:
-    return tuple(tuple(one) if isinstance(one, list) else one for one in read)
+def _to_summaries(decoded: list[Any]) -> tuple[TensorSummary, ...]:
+    return tuple(tuple(item) if isinstance(item, list) else item for item in decoded)
 
 
-def _put(file: BinaryIO, record: Any) -> None:
+def _write_record(file: BinaryIO, record: Any) -> None:
     body = msgspec.msgpack.encode(record)
     file.write(len(body).to_bytes(4, "little") + body)
 
 
-def _get(file: BinaryIO) -> Any:
+def _read_record(file: BinaryIO) -> Any:
     length = int.from_bytes(file.read(4), "little")
     body = file.read(min(length, RECORD_LIMIT))
     if not length or len(body) < length:
-        raise EOFError("cut short")
+        raise EOFError("truncated")
     return msgspec.msgpack.decode(body)

@@ -1,14 +1,11 @@
-"""The state of a core as bytes, and back: pickle, written by us and read by a reader that knows what may be in it.
+"""Snapshots: the state of a core as bytes. A pickle, read with an allow-list.
 
-Three things do not travel. Tensor bytes become zeros of their size. Functions that a core was given (a digest, what
-the executors know) become their names: whoever restores the core puts others in their place. Methods of the core
-itself are found again by name.
+Three kinds of values are not saved as they are. Bytes of tensors become zeros of the same size. Functions that were
+passed to the core, such as the digest, become their names; `restore` takes replacements. Methods of the core's own
+objects are saved by name. The records of a store are bytes but not tensors: a class with `whole = True` keeps them.
 
-Records of a store are bytes too, and no tensors: a class that says `whole = True` keeps what its fields hold.
-
-A pickle can name anything to be imported and called. `restore` imports nothing but classes (no functions) defined in
-the modules of `PURE`, none of which does any input or output, and the few containers of `ALLOWED`. Read recordings
-of people you trust nevertheless.
+A pickle can name anything to be imported and called. `restore` imports only classes, not functions, and only those of
+`PURE_PACKAGES`, `PURE_MODULES` and `ALLOWED`, which do no input or output. Still, read only recordings that you trust.
 """
 
 from __future__ import annotations
@@ -29,31 +26,6 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Core
 
-PURE = frozenset(
-    {
-        *(
-            f"horologe_common.{name}"
-            for name in (
-                "applications",
-                "clock",
-                "distribution",
-                "latency",
-                "models",
-                "recording.snapshot",
-                "recording.tensor_summary",
-                "service.metrics",
-                "status",
-            )
-        ),
-        *(
-            f"horologe_{service}.settings"
-            for service in ("frontend", "selector", "controller", "gpu_worker", "profiler")
-        ),
-        "horologe_selector.policy",
-        "horologe_selector.store",
-    }
-)
-"""Modules outside the cores that a core's state is made of."""
 PURE_PACKAGES = (
     "horologe_common.core.",
     "horologe_common.wire.",
@@ -65,8 +37,19 @@ PURE_PACKAGES = (
     "horologe_gpu_worker.core.",
     "horologe_profiler.core.",
 )
-"""Packages that a core is made of. A class of another one in a core's state is an error when it is read, not when
-written."""
+"""Packages that cores consist of."""
+PURE_MODULES = frozenset(
+    {
+        *(
+            f"horologe_common.{data}"
+            for data in ("applications", "clock", "distribution", "latency", "models", "status")
+        ),
+        *(f"horologe_common.recording.{part}" for part in ("snapshot", "tensor_summary")),
+        *(f"horologe_{name}.settings" for name in ("frontend", "selector", "controller", "gpu_worker", "profiler")),
+        *(f"horologe_selector.{name}" for name in ("policy", "store")),
+    }
+)
+"""Modules of data outside these packages. A class of any other module in a core's state is an error when it is read."""
 ALLOWED = frozenset(
     {
         ("builtins", "set"),
@@ -80,8 +63,8 @@ ALLOWED = frozenset(
         ("random", "Random"),
     }
 )
-KEEP_BYTES = 256
-"""Byte strings up to this are keys and hashes, and are kept; longer ones are tensors."""
+KEPT_BYTES = 256
+"""Byte strings of at most this length are keys and hashes, and are saved. Longer ones are tensors."""
 BYTES_LIMIT = 1 << 33
 ATOMS = (int, float, str, bool, type(None))
 
@@ -91,13 +74,13 @@ _WIRE = wire.AnyMessage.__args__
 
 
 class SnapshotError(HorologeError):
-    """These bytes are not the state of a core, or name what may not be in one."""
+    """The bytes are not a snapshot, or name something that a snapshot must not contain."""
 
     status = Status.INVALID_INPUT
 
 
-class Absent:
-    """In the place of a function that did not travel."""
+class MissingFunction:
+    """Placeholder for a function that is not part of the snapshot. Raises `SnapshotError` when called."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -107,80 +90,80 @@ class Absent:
 
 
 class Zeros(msgspec.Struct, frozen=True):
-    """So many bytes, in a message that was made light."""
+    """Placeholder for `size` bytes in a message without its tensors."""
 
     size: int
 
 
 def snapshot(core: Core) -> bytes:
-    """The core's state. Raises what pickle raises for an object that it cannot take apart."""
+    """Return the core's state. Raises what pickle raises for an object that cannot be pickled."""
     file = io.BytesIO()
     _Writer(file, pickle.HIGHEST_PROTOCOL).dump(core)
     return file.getvalue()
 
 
 def restore(state: bytes, functions: Mapping[str, Callable[..., Any]] | None = None) -> Any:
-    """The core again. `functions`: what replaces those it was given, by name. Raises `SnapshotError`."""
+    """Return the core. `functions` replaces, by name, those passed to it originally. Raises `SnapshotError`."""
     try:
         return _Reader(io.BytesIO(state), functions or {}).load()
     except SnapshotError:
         raise
-    except Exception as error:  # any bytes may come
+    except Exception as error:  # the bytes may be anything
         raise SnapshotError(f"snapshot: {type(error).__name__}: {error}") from error
 
 
 def strip_tensors(message: Any) -> Any:
-    """The message without tensor bytes. Those of the wire have none."""
+    """Return the message without the bytes of tensors. Messages of the wire contain none."""
     if isinstance(message, _WIRE):
         return message
-    return _light(message)
+    return _strip(message)
 
 
-def _light(value: Any) -> Any:
+def _strip(value: Any) -> Any:
     if isinstance(value, (*ATOMS, wire.Message)) or _is_whole(value):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return Zeros(len(value))
     if isinstance(value, tuple | list):
-        return tuple(_light(one) for one in value)
+        return tuple(_strip(item) for item in value)
     if isinstance(value, msgspec.Struct):
-        return type(value)(*(_light(getattr(value, name)) for name in value.__struct_fields__))
-    return None  # what a device left for the next lane
+        return type(value)(*(_strip(getattr(value, name)) for name in value.__struct_fields__))
+    return None  # a device's object between two lanes
 
 
 def fill_tensors(value: Any) -> Any:
-    """The opposite of `light`: zeros of the right size."""
+    """Replace the placeholders of `strip_tensors` by zeros."""
     if isinstance(value, Zeros):
         return bytes(value.size)
     if isinstance(value, tuple):
-        return tuple(fill_tensors(one) for one in value)
+        return tuple(fill_tensors(item) for item in value)
     if isinstance(value, msgspec.Struct) and not isinstance(value, wire.Message):
         return type(value)(*(fill_tensors(getattr(value, name)) for name in value.__struct_fields__))
     return value
 
 
 def dump_message(message: Any) -> tuple[str, bytes]:
-    """A message of the wire as it would travel, a local one as a pickle."""
+    """Return a message of the wire in its encoding, another message as a pickle."""
     if isinstance(message, _WIRE):
         return "wire", _encoder.encode(message)
     return "local", snapshot(message)
 
 
 def load_message(dumped: Any) -> Any:
-    """The opposite of `dump_message`."""
+    """Return the message that `dump_message` has encoded."""
     form, body = dumped
     return _decoder.decode(body) if form == "wire" else restore(body)
 
 
 def method(owner: Any, name: str) -> Any:
-    """A method of an object of ours, found again by name."""
+    """Return a method of a core's object by name. Raises `SnapshotError` for any other object or name."""
     cls = type(owner)
     if (
         not _is_pure(cls.__module__)
         or name.startswith("__")
         or not isinstance(getattr(cls, name, None), types.FunctionType)
     ):
-        raise SnapshotError(f"snapshot: {cls.__qualname__}.{name} is no method of a core")
+        raise SnapshotError(f"snapshot: {cls.__qualname__}.{name} is not a method of a core")
     return getattr(owner, name)
 
 
@@ -188,24 +171,24 @@ class _Writer(pickle.Pickler):
     def __init__(self, file: io.BytesIO, protocol: int) -> None:
         super().__init__(file, protocol)
         self._whole: set[int] = set()
-        """Bytes to keep, by identity: the pickler holds on to what it has written."""
+        """Identities of the bytes to save as they are. The pickler keeps references, so ids are not reused."""
 
     def persistent_id(self, value: Any) -> Any:
-        """What does not travel, as what stands for it."""
+        """Return the placeholder of a value that is not saved, or None."""
         if isinstance(value, memoryview | bytearray):
             return "zeros", len(value)
-        if isinstance(value, bytes) and len(value) > KEEP_BYTES and id(value) not in self._whole:
+        if isinstance(value, bytes) and len(value) > KEPT_BYTES and id(value) not in self._whole:
             return "zeros", len(value)
         if isinstance(value, types.FunctionType | types.BuiltinFunctionType) and value is not method:
             return "function", value.__name__
         if isinstance(value, types.MethodType) and not _is_pure(type(value.__self__).__module__):
             return "function", value.__name__
-        if isinstance(value, Absent):
+        if isinstance(value, MissingFunction):
             return "function", value.name
         return None
 
     def reducer_override(self, value: Any) -> Any:
-        """Methods of the core itself; and what to keep of those that are whole, before their fields are written."""
+        """Save methods by name, and mark the bytes of whole structs before their fields are written."""
         if isinstance(value, types.MethodType):
             return method, (value.__self__, value.__name__)
         if _is_whole(value):
@@ -219,23 +202,23 @@ class _Reader(pickle.Unpickler):
         self._functions = functions
 
     def persistent_load(self, pid: Any) -> Any:
-        """See `_Writer.persistent_id`."""
+        """Return the value for a placeholder of `_Writer.persistent_id`."""
         kind, value = pid
         if kind == "zeros" and isinstance(value, int) and 0 <= value < BYTES_LIMIT:
             return memoryview(bytes(value))
         if kind == "function" and isinstance(value, str):
-            return self._functions.get(value) or Absent(value)
-        raise SnapshotError(f"snapshot: {kind!r} is not known")
+            return self._functions.get(value) or MissingFunction(value)
+        raise SnapshotError(f"snapshot: {kind!r} is not a kind of placeholder")
 
     def find_class(self, module: str, name: str) -> Any:
-        """Only classes of `PURE`, and what is `ALLOWED`."""
+        """Return an allowed class or function. Raises `SnapshotError` for any other."""
         if (module, name) in ALLOWED:
             return getattr(importlib.import_module(module), name)
         if _is_pure(module) and "." not in name:
-            found = getattr(importlib.import_module(module), name, None)
-            if isinstance(found, type) and found.__module__ == module:
-                return found
-        raise SnapshotError(f"snapshot: {module}.{name} may not be in one (it is no class of a core's modules)")
+            value = getattr(importlib.import_module(module), name, None)
+            if isinstance(value, type) and value.__module__ == module:
+                return value
+        raise SnapshotError(f"snapshot: {module}.{name} is not allowed (not a class of a pure module)")
 
 
 def _is_whole(value: Any) -> bool:
@@ -245,8 +228,8 @@ def _is_whole(value: Any) -> bool:
 def _bytes_of(value: msgspec.Struct) -> Iterator[bytes]:
     for name in value.__struct_fields__:
         field = getattr(value, name)
-        yield from (one for one in (field if isinstance(field, tuple) else (field,)) if isinstance(one, bytes))
+        yield from (item for item in (field if isinstance(field, tuple) else (field,)) if isinstance(item, bytes))
 
 
 def _is_pure(module: str) -> bool:
-    return module in PURE or module.startswith(PURE_PACKAGES)
+    return module in PURE_MODULES or module.startswith(PURE_PACKAGES)

@@ -1,7 +1,8 @@
-"""What a recording has of a tensor: its size, or, of what a model predicts, as little as says the same.
+"""Tensor summaries: what a recording keeps of a tensor. Usually its size; of a prediction, as much as decisions need.
 
-A selector with applications decides by predictions, one for each row. Of numbers these are the numbers, of scores the
-place of the largest: that is kept, and replaces the scores when the recording is replayed. Inputs are sizes always.
+A selector with applications decides by predictions, one per row. Of numbers the summary holds the numbers. Of scores
+it holds the index of the largest in each row, from which a replay makes scores with the same maximum. Example: scores
+[[0.1, 0.7, 0.2]] are summarised as (1,) and replayed as [[0, 1, 0]].
 """
 
 from __future__ import annotations
@@ -22,23 +23,22 @@ if TYPE_CHECKING:
     from horologe_common.wire import AnyMessage, Tensor
 
 TensorSummary: TypeAlias = "int | bytes | tuple[int, ...]"
-"""A size in bytes; numbers, all of their bytes; or for each row the place of the largest score, -1 where there is
-none because one is not a number."""
-ROWS = 1024
-"""More have no outline but their size. Batches are smaller."""
+"""A size in bytes; or all bytes of numbers; or the index of the largest score of each row, -1 if a score is NaN."""
+MAX_ROWS = 1024
+"""Of a tensor with more rows only the size is kept. Batches are smaller."""
 
 
 class TensorSummaries(msgspec.Struct, frozen=True):
-    """Of several tensors, as a part of a core's snapshot."""
+    """Summaries of several tensors, as part of a core's snapshot."""
 
     parts: tuple[TensorSummary, ...]
     whole: ClassVar[bool] = True
 
 
 def summarize_tensor(tensor: Tensor, buffer: Buffer) -> TensorSummary:
-    """Of numbers [rows] or [rows, 1] the bytes, of scores [rows, classes] the places; of everything else the size."""
+    """Return bytes for numbers [rows] or [rows, 1], indices for scores [rows, classes], else the size."""
     shape, size = tensor.shape, len(buffer)
-    if not size or tensor.datatype == "BYTES" or len(shape) not in (1, 2) or shape[0] > ROWS:
+    if not size or tensor.datatype == "BYTES" or len(shape) not in (1, 2) or shape[0] > MAX_ROWS:
         return size
     if len(shape) == 1 or shape[1] == 1:
         return bytes(buffer)
@@ -50,7 +50,7 @@ def summarize_tensor(tensor: Tensor, buffer: Buffer) -> TensorSummary:
 
 
 def expand_summary(tensor: Tensor, outline: TensorSummary) -> Buffer:
-    """Bytes of a tensor with this outline: zeros, but for the largest scores, which are 1."""
+    """Return bytes of a tensor with this summary. Scores are 0, the largest of each row 1."""
     if isinstance(outline, int):
         return bytes(outline)
     if isinstance(outline, bytes):
@@ -62,10 +62,10 @@ def expand_summary(tensor: Tensor, outline: TensorSummary) -> Buffer:
 
 
 def summarize_tensors(message: AnyMessage, buffers: Sequence[Buffer]) -> tuple[TensorSummary, ...]:
-    """Of the tensors of a message."""
+    """Return the summaries of the tensors of a message."""
     return tuple(summarize_tensor(tensor, buffer) for tensor, buffer in zip(tensors(message), buffers, strict=True))
 
 
 def expand_summaries(message: AnyMessage, outlines: Sequence[TensorSummary]) -> list[Buffer]:
-    """The opposite."""
+    """Return bytes for the tensors of a message that have these summaries."""
     return [expand_summary(tensor, one) for tensor, one in zip(tensors(message), outlines, strict=True)]

@@ -1,4 +1,4 @@
-"""One way to log: structured, one line an event, JSON when nobody is watching."""
+"""Structured logs: one line per event, as text or JSON."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is written to standard error."""
+    """The log on standard error."""
 
     level: str = "info"
     """debug, info, warning or error."""
     json: bool = False
-    """One JSON object a line instead of text."""
+    """Write one JSON object per line instead of text."""
 
 
 class Log:
-    """`log.info("worker joined", worker=address)`: an event and its fields, by name."""
+    """A logger of events with named fields: `log.info("worker connected", worker=address)`."""
 
     def __init__(self, name: str) -> None:
         self._log = logging.getLogger(f"horologe.{name}")
@@ -48,7 +48,7 @@ def logger(name: str) -> Log:
 
 
 def configure(settings: LogSettings, service: str) -> None:
-    """Send every log line of this process to standard error through structlog."""
+    """Write all log events of this process to standard error, through structlog."""
     import structlog
 
     def fields(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

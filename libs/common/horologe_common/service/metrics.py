@@ -1,4 +1,4 @@
-"""Every metric by name, the plain counters that cores keep, and their export to Prometheus."""
+"""Every metric by name, and the export of `Stats` to Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Metric(NamedTuple):
-    """`kind`: counter, gauge or histogram; cumulative is a counter under Triton's name, which lacks `_total`."""
+    """`kind`: counter, gauge, histogram, or cumulative: a counter under Triton's name, which lacks `_total`."""
 
     kind: str
     help: str
@@ -36,65 +36,73 @@ METRICS: dict[str, Metric] = {
     "nv_cache_num_hits_per_model": Metric("cumulative", "Prediction cache hits", MODEL),
     "nv_cache_num_misses_per_model": Metric("cumulative", "Prediction cache misses", MODEL),
     "horologe_request_seconds": Metric("histogram", "Arrival to answer at the frontend", MODEL),
-    "horologe_slack_seconds": Metric("histogram", "Deadline less answer time, of requests answered in time", MODEL),
+    "horologe_slack_seconds": Metric("histogram", "Time left until the deadline, for requests answered in time", MODEL),
     "horologe_application_requests_total": Metric(
-        "counter", "Requests of an application, by how they ended", ("application", "status")
+        "counter", "Requests of an application, by final status", ("application", "status")
     ),
     "horologe_application_defaulted_total": Metric(
-        "counter", "Requests of which a row was answered by the declared default", ("application",)
+        "counter", "Requests with a row answered by the declared default", ("application",)
     ),
     "horologe_application_request_seconds": Metric("histogram", "Arrival to answer at the frontend", ("application",)),
     "horologe_refused_total": Metric("counter", "Requests refused by the controller, by reason", (*MODEL, "reason")),
     "horologe_batch_rows": Metric("histogram", "Rows in a batch", MODEL),
-    "horologe_prediction_error_seconds": Metric("histogram", "Actual less expected duration", ("action", "side")),
+    "horologe_prediction_error_seconds": Metric(
+        "histogram", "Actual minus expected duration of an action", ("action", "side")
+    ),
     "horologe_completion_error_seconds": Metric(
-        "histogram", "End of an action less the end predicted when it was planned", ("action", "side")
+        "histogram", "Actual end of an action minus the end predicted when it was planned", ("action", "side")
     ),
     "horologe_start_error_seconds": Metric(
-        "histogram", "EXEC begin less the latest of window start, end of the EXEC before it and arrival of its inputs"
+        "histogram", "EXEC begin minus the latest of: window start, end of the previous EXEC, arrival of the inputs"
     ),
     "horologe_lane_operations_total": Metric(
-        "counter", "Operations that ended: load, unload (on the lane of load), input, exec, output", ("lane", "status")
+        "counter", "Finished operations: load, unload (on the load lane), input, exec, output", ("lane", "status")
     ),
-    "horologe_lane_busy_seconds_total": Metric("counter", "Time spent on operations, all shares together", ("lane",)),
+    "horologe_lane_busy_seconds_total": Metric("counter", "Busy time of the lanes of all shares", ("lane",)),
     "horologe_lane_wait_seconds": Metric(
-        "histogram", "Begin of an operation less the later of window start and its being given to the lane", ("lane",)
+        "histogram", "Begin of an operation minus the later of: window start, time at which it was queued", ("lane",)
     ),
     "horologe_actions_total": Metric("counter", "Finished actions", ("action", "status")),
     "horologe_device_slowness": Metric(
-        "gauge", "How many times as long as profiled EXECs lately took (median of ten)", ("worker", "share")
+        "gauge", "Recent EXEC time divided by profiled time (median of ten)", ("worker", "share")
     ),
     "horologe_pages_free": Metric("gauge", "Free 16 MiB pages", ("worker", "share")),
-    "horologe_staged_bytes": Metric("gauge", "Tensors held for workers"),
+    "horologe_staged_bytes": Metric("gauge", "Bytes of inputs held for workers"),
     "horologe_profiler_samples_total": Metric(
         "counter", "Samples by fate: queued, not_needed (enough similar rows have run), dropped", (*MODEL, "fate")
     ),
-    "horologe_profiler_runs_total": Metric("counter", "Samples run alone, by how it ended", (*MODEL, "status")),
-    "horologe_profiler_published_total": Metric("counter", "Distributions told the controller", MODEL),
+    "horologe_profiler_runs_total": Metric("counter", "Samples run alone, by status", (*MODEL, "status")),
+    "horologe_profiler_published_total": Metric("counter", "Distributions sent to the controller", MODEL),
     "horologe_profiler_fit_error": Metric(
-        "gauge", "Median of |c0 + c1 k l - measured| / measured over what a model's batches lately took", MODEL
+        "gauge", "Median of |c0 + c1 k l - measured| / measured over recent batches of a model", MODEL
     ),
     "horologe_profiler_queued_samples": Metric("gauge", "Samples that wait for a run"),
     "horologe_profiler_keys": Metric("gauge", "Models x applications x ranges of lengths that have measurements"),
     "horologe_application_model_answered_total": Metric("counter", "Predictions for an application", PART),
-    "horologe_application_model_missing_total": Metric("counter", "Models that were asked and not there in time", PART),
+    "horologe_application_model_missing_total": Metric(
+        "counter", "Predictions for an application that were not there in time", PART
+    ),
     "horologe_application_model_agreed_total": Metric("counter", "Predictions equal to the application's answer", PART),
-    "horologe_application_model_observations_total": Metric("counter", "Predictions that feedback has judged", PART),
-    "horologe_application_model_loss_total": Metric("counter", "Loss of these predictions, each 0 to 1", PART),
-    "horologe_messages_dropped_total": Metric("counter", "Messages without a route (receiver has left or restarted)"),
+    "horologe_application_model_observations_total": Metric("counter", "Predictions with feedback", PART),
+    "horologe_application_model_loss_total": Metric(
+        "counter", "Sum of the losses of these predictions, each 0 to 1", PART
+    ),
+    "horologe_messages_dropped_total": Metric(
+        "counter", "Messages dropped because their receiver has disconnected, restarted, or does not read"
+    ),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
 }
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where Prometheus scrapes."""
+    """The endpoint for Prometheus."""
 
     bind: str = "127.0.0.1:8002"
-    """host:port of /metrics and /health; empty: none."""
+    """host:port of /metrics and /health. Empty: off."""
 
 
 def families(stats: Iterable[Stats]) -> Iterable[Any]:
-    """The stats of a process as Prometheus metric families."""
+    """Return the metrics of a process as Prometheus metric families."""
     from prometheus_client.core import (
         CounterMetricFamily,
         GaugeMetricFamily,
@@ -103,19 +111,19 @@ def families(stats: Iterable[Stats]) -> Iterable[Any]:
     )
 
     kinds = {"counter": CounterMetricFamily, "cumulative": UntypedMetricFamily, "gauge": GaugeMetricFamily}
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for source in stats:
         for (name, *labels), value in list(source.values.items()):
             metric = METRICS[name]
-            if name not in found:
-                found[name] = kinds[metric.kind](name, metric.help, labels=metric.labels)
-            found[name].add_metric(labels, value)
+            if name not in by_name:
+                by_name[name] = kinds[metric.kind](name, metric.help, labels=metric.labels)
+            by_name[name].add_metric(labels, value)
         for (name, *labels), histogram in list(source.histograms.items()):
             metric = METRICS[name]
-            if name not in found:
-                found[name] = HistogramMetricFamily(name, metric.help, labels=metric.labels)
-            found[name].add_metric(labels, *_cumulative(name, histogram))
-    return found.values()
+            if name not in by_name:
+                by_name[name] = HistogramMetricFamily(name, metric.help, labels=metric.labels)
+            by_name[name].add_metric(labels, *_cumulative(name, histogram))
+    return by_name.values()
 
 
 def _cumulative(name: str, histogram: Histogram) -> tuple[Sequence[tuple[str, float]], float]:
@@ -128,9 +136,9 @@ def _cumulative(name: str, histogram: Histogram) -> tuple[Sequence[tuple[str, fl
 
 
 def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], live: Callable[[], bool]) -> Any:
-    """Serve /metrics and /health from a thread of its own; returns the server (`shutdown()` ends it), None if off.
+    """Serve /metrics and /health on a thread. Return the server (`shutdown()` ends it), or None if it is off.
 
-    Raises `SettingsError` for an address that cannot be had.
+    Raises `SettingsError` if the address cannot be bound.
     """
     if not settings.bind:
         return None
@@ -144,7 +152,7 @@ def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], live:
 
     class Quiet(WSGIRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:
-            """Scrapes are not news."""
+            """Do not log scrapes."""
 
     class Collector:
         def collect(self) -> Iterable[Any]:
@@ -164,7 +172,7 @@ def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], live:
     try:
         server = make_server(host, int(port), app, handler_class=Quiet)
     except OSError as error:
-        wanted = "wanted an address that is free"
+        wanted = "wanted a free address"
         raise SettingsError(f"setting metrics.bind: got {settings.bind}, {wanted}: {error.strerror}") from error
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server

@@ -1,4 +1,4 @@
-"""What every service process does alike: read its settings, open its links, run its cores, export its metrics."""
+"""The main program of every service: reads settings, opens links, runs cores, exports metrics."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class RefreshesStats(Protocol):
-    """A core some of whose metrics follow from its state."""
+    """A core that computes some of its metrics from its state when they are exported."""
 
-    def refresh_stats(self) -> None: ...
+    def refresh_stats(self) -> None:
+        """Update these metrics."""
 
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -38,11 +39,11 @@ log = logger("service")
 
 
 class Service:
-    """One process. `settings` from the file given by --config, the environment, and --set section.field=value."""
+    """A service process. Settings come from the file of --config, the environment, and --set section.field=value."""
 
     def __init__(self, name: str, argv: Sequence[str] | None = None) -> None:
         parser = argparse.ArgumentParser(prog=f"horologe-{name}")
-        parser.add_argument("--config", metavar="FILE", help="TOML file, one table per section")
+        parser.add_argument("--config", metavar="FILE", help="TOML file with a table per section")
         parser.add_argument("--set", action="append", default=[], metavar="SECTION.FIELD=VALUE", dest="flags")
         arguments = parser.parse_args(argv)
         self.name = name
@@ -57,13 +58,14 @@ class Service:
         configure(self.settings(LogSettings, "log"), name)
 
     def settings(self, kind: type[S], section: str) -> S:
-        """Ends the process with a clear line when a setting cannot be read."""
+        """Return the settings of a section. End the process with a message if one is invalid."""
         try:
             return load_settings(kind, section, self._file, os.environ, self._flags.get(section))
         except SettingsError as error:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
 
     def links(self, number: str = "0", clients: Sequence[str] = ()) -> Links:
+        """Return the links of this process, not yet open. `clients`: endpoints for clients."""
         return Links(f"{self.name}/{number}", boot_id(), self.settings(LinkSettings, "links"), clients)
 
     def run(
@@ -76,7 +78,7 @@ class Service:
         start: Sequence[Callable[[Reactor], Coroutine[Any, Any, None]]] = (),
         prepare: Callable[[Reactor], None] | None = None,
     ) -> None:
-        """Run until told to stop. `prepare` gets the reactor before it runs, `start` are coroutines beside it."""
+        """Run until SIGTERM. `prepare` gets the reactor before it runs. `start` are coroutines beside it."""
         reactor = Reactor(cores, links)
         reactor.start = [lambda begin=begin: begin(reactor) for begin in start]  # type: ignore[misc]
         if prepare:
@@ -110,7 +112,7 @@ def _stats(reactor: Reactor) -> list[Stats]:
 
 
 def boot_id() -> str:
-    """Processes with the same one share a monotonic clock."""
+    """Return the machine's boot id, empty if it has none. Processes with equal ids share a monotonic clock."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

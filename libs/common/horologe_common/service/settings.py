@@ -1,6 +1,6 @@
-"""One frozen struct of settings per service, read once: file, then environment, then flags.
+"""Settings: a frozen struct per section, read once from file, environment and flags, in this order.
 
-Fields called `*_ns` also take durations ("5ms"), `*_bytes` sizes ("16MiB"). Unknown names are errors.
+Fields called `*_ns` also accept durations ("5ms"), `*_bytes` sizes ("16MiB"). Unknown names are errors.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 class SettingsError(HorologeError):
-    """A setting is unknown or cannot be read; the message names it, what came and what was wanted."""
+    """A setting is unknown or invalid. The message contains its name, the value and what was expected."""
 
 
 def load_settings(
     kind: type[S], section: str, file: str | Path | None, env: Mapping[str, str], flags: Mapping[str, Any] | None = None
 ) -> S:
-    """Settings of `section`: table `[section]` of the TOML `file`, `HOROLOGE_SECTION_FIELD` in `env`, then `flags`."""
+    """Read the settings of `section`: table of the TOML `file`, `HOROLOGE_SECTION_FIELD` in `env`, `flags`."""
     values: dict[str, Any] = {}
     if file:
         values |= _table(Path(file), section)
@@ -39,7 +39,7 @@ def load_settings(
     values |= {key: value for key, value in (flags or {}).items() if value is not None}
     for key, value in values.items():
         if key not in names:
-            raise SettingsError(f"setting {section}.{key}: unknown; known are {', '.join(names)}")
+            raise SettingsError(f"setting {section}.{key}: unknown; the settings are {', '.join(names)}")
         values[key] = _parse(f"{section}.{key}", key, value, names[key].type)
     try:
         return msgspec.convert(values, kind, strict=False)
@@ -70,13 +70,13 @@ def _parse(where: str, key: str, value: Any, kind: Any) -> Any:
 
 
 def parse_quantity(where: str, text: str, units: Mapping[str, int]) -> int:
-    """`"5ms"` -> 5_000_000. Raises `SettingsError` naming `where` for a number without a known unit."""
+    """Return the number in base units: "5ms" -> 5_000_000. Raises `SettingsError` without a unit of `units`."""
     number = text.strip()
     for unit in sorted(units, key=len, reverse=True):
         if number.endswith(unit):
             try:
                 return round(float(number[: -len(unit)]) * units[unit])
-            except (ValueError, OverflowError):  # no number, nan, inf
+            except (ValueError, OverflowError):  # not a number, nan, inf
                 break
     if number == "0":
         return 0

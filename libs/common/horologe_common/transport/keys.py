@@ -1,6 +1,6 @@
-"""CURVE keys on disk, who may connect with them, and which endpoints need them.
+"""CURVE keys: the files, the peers that they admit, and the endpoints that need them.
 
-`<folder>/service/service.key[_secret]` is shared by all services; `<folder>/clients/*.key[_secret]` are clients'.
+`<folder>/service/service.key[_secret]` is shared by all services; `<folder>/clients/*.key[_secret]` belong to clients.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def make_keys(folder: Path, clients: tuple[str, ...] = ("client",)) -> list[Path]:
-    """Create the service's key pair and one per client name, readable by the owner only; existing ones stay."""
-    made = []
+    """Create the services' key pair and one per client, readable by the owner only. Keep existing files."""
+    created = []
     for group, name in [("service", "service"), *(("clients", client) for client in clients)]:
         (folder / group).mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (folder / group / f"{name}.key_secret").exists():
             for file in zmq.auth.create_certificates(folder / group, name):
-                made.append(folder / group / file)
+                created.append(folder / group / file)
                 (folder / group / file).chmod(0o600)
-    return made
+    return created
 
 
 def load_keys(file: Path) -> tuple[bytes, bytes]:
-    """(public, secret) of a `.key_secret` file. Raises `SettingsError`."""
+    """Return (public, secret) of a `.key_secret` file. Raises `SettingsError`."""
     try:
         public, secret = zmq.auth.load_certificate(file)
     except (OSError, ValueError) as error:
@@ -43,11 +43,12 @@ def load_keys(file: Path) -> tuple[bytes, bytes]:
 
 
 def service_keys(folder: Path) -> tuple[bytes, bytes]:
+    """Return (public, secret) of the services. Raises `SettingsError`."""
     return load_keys(folder / "service" / "service.key_secret")
 
 
 class Authenticator:
-    """Admits services to the `internal` sockets and services and clients to the `clients` one (ZAP, RFC 27)."""
+    """Admits services to `internal` sockets, and clients to the `clients` socket (ZAP, RFC 27)."""
 
     def __init__(self, context: zmq.Context[Any], folder: Path) -> None:
         self._thread = ThreadAuthenticator(context)
@@ -60,7 +61,7 @@ class Authenticator:
 
 
 def is_loopback(endpoint: str) -> bool:
-    """Whether an endpoint stays on this host: ipc, inproc, or TCP on a loopback address."""
+    """Return whether an endpoint is local to this machine: ipc, inproc, or TCP on a loopback address."""
     parts = urlsplit(endpoint)
     if parts.scheme != "tcp":
         return True

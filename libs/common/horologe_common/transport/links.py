@@ -1,7 +1,7 @@
-"""Endpoints to sockets: packets in and out, and which sockets and connections to look at.
+"""Links: packets in and out over sockets, and the sockets and connections to look at.
 
-A process binds one ROUTER for its peers (and a frontend one more for clients) and opens a DEALER to each process
-it needs (sockets.py). Who is behind them: peers.py.
+A process binds one ROUTER for its peers, and a frontend another for clients. It opens a DEALER to each process that it
+uses (sockets.py). The cores behind each connection: peers.py.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Arrival, Buffer
 
 PROBE_NS, PROBE_EVERY_NS = ms(20), ms(2)
-"""Sends to a dead peer were still accepted for up to 2.9 ms after its kill -9."""
+"""A socket accepted packets for a dead peer for up to 2.9 ms after its kill -9."""
 COPY_BELOW = 64 << 10
-PACKETS_A_TURN = 256
+PACKETS_PER_TURN = 256
 NOBLOCK, POLLIN, SEND_MORE = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.NOBLOCK | zmq.SNDMORE)
-"""Plain integers: combining the enumerations costs more than the calls they are for."""
+"""Plain integers: to combine zmq's enumerations takes longer than the calls that use them."""
 
 
 class Links:
@@ -42,10 +42,10 @@ class Links:
         self.clients = clients
         self.client_core = ""
         self.dropped = 0
-        """Messages to addresses without a route: stale incarnations, clients that left, full peers."""
-        self.peers = Peers(host, self._say, self._connect)
+        """Messages in packets that could not be sent because the peer is lost or does not read, and odd packets."""
+        self.peers = Peers(host, self._send_message, self._connect)
         self.route = self.peers.routes.get
-        """The way to a core or a client, None if there is none (any more)."""
+        """Return the route to a core or a client, None if it is not connected."""
         self._sockets = Sockets(f"{name}#{self.incarnation}", settings)
         self._internal: zmq.Socket[bytes] | None = None
         self._public: zmq.Socket[bytes] | None = None
@@ -54,26 +54,26 @@ class Links:
         self._descriptors: dict[tuple[zmq.Socket[bytes], bytes], int] = {}
         self._suspects: dict[Route, int] = {}
         self._readable: dict[zmq.Socket[bytes], bool] = {}
-        self._unsure: dict[zmq.Socket[bytes], bool] = {}
+        self._sent_on: dict[zmq.Socket[bytes], bool] = {}
         self.on_socket: Any = None
-        """Called with each new socket and its monitor, so that the loop watches them."""
+        """Function for each new socket and its monitor, so that the loop watches them."""
 
     def address(self, role: str, number: str) -> str:
-        """The address of a core of this process."""
+        """Return the address of a core of this process."""
         return f"{role}/{number}#{self.incarnation}"
 
     def open(self, addresses: Sequence[str], client_core: str = "", follows_directory: bool = False) -> None:
-        """Bind and connect. `client_core`: who gets clients' messages. Raises `SettingsError`."""
+        """Bind and connect. Messages of clients are for `client_core`. Raises `SettingsError`."""
         settings, peers = self.settings, self.peers
-        self._sockets.refuse_open((*settings.bind, *settings.connect, *self.clients))
+        self._sockets.check_encryption((*settings.bind, *settings.connect, *self.clients))
         self.client_core, peers.addresses, peers.follows_directory = client_core, tuple(addresses), follows_directory
         if any(address.startswith(("frontend/", "selector/", "profiler/")) for address in addresses):
             peers.endpoint = settings.advertise or next(iter(settings.bind), "")
         self._sockets.open()
         if settings.bind:
-            self._internal = self._sockets.bound("internal", settings.bind)
+            self._internal = self._sockets.bind_router("internal", settings.bind)
         if self.clients:
-            self._public = self._sockets.bound("clients", self.clients)
+            self._public = self._sockets.bind_router("clients", self.clients)
         for endpoint in settings.connect:
             self._connect(endpoint)
 
@@ -81,71 +81,72 @@ class Links:
         self._sockets.close()
 
     def sockets(self) -> dict[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        """Every socket to watch, with its monitor: `readable` and `read_monitors` when one of them can be read."""
+        """Return every socket with its monitor. Call `mark_readable` and `read_monitors` when one can be read."""
         return self._sockets.monitors
 
     def read_monitors(self) -> None:
+        """Handle new and lost connections."""
         for sock, monitor in list(self._sockets.monitors.items()):
-            while _events(monitor) & POLLIN:
-                self._monitored(sock, recv_monitor_message(monitor, NOBLOCK))
+            while _socket_events(monitor) & POLLIN:
+                self._on_monitor_event(sock, recv_monitor_message(monitor, NOBLOCK))
 
     def receive(self, inbox: list[Arrival]) -> bool:
-        """Append what has arrived, at most `PACKETS_A_TURN` packets a socket; True if more may wait.
+        """Append what has arrived, at most `PACKETS_PER_TURN` packets per socket. Return True if there may be more.
 
-        Only sockets known to be `readable` are looked at: asking one costs 1 to 3 us.
+        Only sockets marked as readable are looked at, because each look takes 1 to 3 us.
         """
         more = False
         for sock in list(self._readable):
             more |= self._drain(sock, inbox)
         for suspect in list(self._suspects):
             self._probe(suspect)
-        if self.peers.news:
-            self._tell(inbox)
+        if self.peers.events:
+            self._append_peer_events(inbox)
         return more
 
-    def readable(self, sock: zmq.Socket[bytes]) -> None:
-        """The descriptor of `sock` says that something may have arrived."""
+    def mark_readable(self, sock: zmq.Socket[bytes]) -> None:
+        """Mark a socket whose descriptor has become readable."""
         self._readable[sock] = True
 
     def idle(self) -> bool:
-        """False if a socket has something to read: after a send its descriptor may not say so."""
-        for sock in self._unsure:
-            if _events(sock) & POLLIN:
+        """Return whether no socket can be read. After a send, the descriptor does not show that one can."""
+        for sock in self._sent_on:
+            if _socket_events(sock) & POLLIN:
                 self._readable[sock] = True
-        self._unsure.clear()
+        self._sent_on.clear()
         return not self._readable
 
     def wakeup_ns(self) -> int | None:
-        """When `receive` is wanted though nothing arrives: while it is not sure that a peer has gone."""
+        """Return when to call `receive` without a packet: soon, while the loss of a peer is not certain; else None."""
         return monotonic_ns() + PROBE_EVERY_NS if self._suspects else None
 
-    def send(self, route: Route, letters: list[Envelope], buffers: list[Buffer]) -> None:
-        """One packet. A peer that is gone or does not read costs the packet, never a wait."""
-        if not self._send(route, letters, buffers):
-            self.dropped += sum(len(letter.messages) for letter in letters)
+    def send(self, route: Route, envelopes: list[Envelope], buffers: list[Buffer]) -> None:
+        """Send one packet. Never wait: drop and count it if the peer is lost or does not read."""
+        if not self._send(route, envelopes, buffers):
+            self.dropped += sum(len(envelope.messages) for envelope in envelopes)
 
     def _connect(self, endpoint: str) -> None:
-        """A link to a process, unless there is one already or it is this process."""
+        """Connect to a process, unless there is a connection or it is this process."""
         if endpoint not in self._dealers and endpoint not in self.settings.bind:
-            sock = self._dealers[endpoint] = self._sockets.connected(endpoint)
+            sock = self._dealers[endpoint] = self._sockets.connect_dealer(endpoint)
             if self.on_socket:
                 self.on_socket(sock, self._sockets.monitors[sock])
 
-    def _tell(self, inbox: list[Arrival]) -> None:
-        """Tell every core who has come or gone, in order with what they said."""
-        for address, news in self.peers.news:
-            inbox.extend((core, address, news, ()) for core in self.peers.addresses)
-        self.peers.news.clear()
+    def _append_peer_events(self, inbox: list[Arrival]) -> None:
+        """Append the peer events for every core, in order with the peers' messages."""
+        for address, event in self.peers.events:
+            inbox.extend((core, address, event, ()) for core in self.peers.addresses)
+        self.peers.events.clear()
 
     def _drain(self, sock: zmq.Socket[bytes], inbox: list[Arrival]) -> bool:
-        routed = self._routes_peers(sock)
-        for _ in range(PACKETS_A_TURN):
-            if not _events(sock) & POLLIN:
+        routed = self._is_router(sock)
+        for _ in range(PACKETS_PER_TURN):
+            if not _socket_events(sock) & POLLIN:
                 self._readable.pop(sock, None)
-                self._unsure.pop(sock, None)
+                self._sent_on.pop(sock, None)
                 return False
             identity = sock.recv(NOBLOCK) if routed else None
-            frames = [sock.recv(NOBLOCK, copy=False)]  # asking a frame for `more` is cheap, the socket 1 to 3 us
+            frames = [sock.recv(NOBLOCK, copy=False)]  # `more` of a frame is cheap, that of a socket takes 1 to 3 us
             while frames[-1].more:
                 frames.append(sock.recv(NOBLOCK, copy=False))
             if identity is not None and (sock, identity) not in self._descriptors:
@@ -153,10 +154,10 @@ class Links:
                     self.dropped += 1
                     continue
                 self._identify(sock, identity, descriptor)
-            self._packet(sock, identity, frames, inbox)
+            self._unpack(sock, identity, frames, inbox)
         return True
 
-    def _packet(
+    def _unpack(
         self, sock: zmq.Socket[bytes], identity: bytes | None, frames: list[zmq.Frame], inbox: list[Arrival]
     ) -> None:
         public = sock is self._public
@@ -164,21 +165,21 @@ class Links:
         try:
             arrivals = unpack([frame.buffer for frame in frames], HEADER_LIMIT if public else PEER_HEADER_LIMIT)
         except HorologeError as error:
-            self._say(Route(sock, identity), Rejected(int(error.status), error.reason))
+            self._send_message(Route(sock, identity), Rejected(int(error.status), error.reason))
             return
         for arrival in arrivals:
             message = arrival[2]
             if type(message) in HANDSHAKES:
-                self.peers.heard(Route(sock, identity), message, public)
-                self._tell(inbox)
+                self.peers.on_handshake(Route(sock, identity), message, public)
+                self._append_peer_events(inbox)
             elif client:
                 inbox.append((self.client_core, client, message, arrival[3]))
             else:
                 inbox.append(arrival)
 
-    def _send(self, route: Route, letters: list[Envelope], buffers: Sequence[Buffer]) -> bool:
-        sock, frames = route.socket, pack(letters, buffers)
-        self._unsure[sock] = True
+    def _send(self, route: Route, envelopes: list[Envelope], buffers: Sequence[Buffer]) -> bool:
+        sock, frames = route.socket, pack(envelopes, buffers)
+        self._sent_on[sock] = True
         try:
             if route.identity is not None:
                 sock.send(route.identity, SEND_MORE)
@@ -188,35 +189,33 @@ class Links:
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
                 self._suspects.pop(route, None)
-                self.peers.left(route)
+                self.peers.on_router_disconnected(route)
             return False
         return True
 
-    def _say(self, route: Route, message: AnyMessage) -> None:
+    def _send_message(self, route: Route, message: AnyMessage) -> None:
         self._send(route, [Envelope("", "", [message])], ())
 
-    # which connection is whose
-
-    def _routes_peers(self, sock: zmq.Socket[bytes]) -> bool:
-        """Whether it is a ROUTER, which many connect to."""
+    def _is_router(self, sock: zmq.Socket[bytes]) -> bool:
+        """Return whether the socket is a ROUTER, which has many peers."""
         return sock is self._internal or sock is self._public
 
     def _identify(self, sock: zmq.Socket[bytes], identity: bytes, descriptor: int) -> None:
-        """Remember the descriptor of a peer: that is all a disconnect event names."""
+        """Store the descriptor of a peer's connection: a disconnect event contains nothing else."""
         if (old := self._identities.get((sock, descriptor))) is not None:
             self._descriptors.pop((sock, old), None)
             self._suspect(sock, old)
         self._identities[sock, descriptor] = identity
         self._descriptors[sock, identity] = descriptor
         if sock is self._public:
-            self.peers.client(Route(sock, identity), identity)
+            self.peers.add_client(Route(sock, identity), identity)
 
-    def _monitored(self, sock: zmq.Socket[bytes], event: Any) -> None:
+    def _on_monitor_event(self, sock: zmq.Socket[bytes], event: Any) -> None:
         if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            if not self._routes_peers(sock):
-                self.peers.connected(sock)
-        elif not self._routes_peers(sock):
-            self.peers.disconnected(sock)
+            if not self._is_router(sock):
+                self.peers.on_dealer_connected(sock)
+        elif not self._is_router(sock):
+            self.peers.on_dealer_disconnected(sock)
         elif (identity := self._identities.pop((sock, int(event["value"])), None)) is not None:
             self._descriptors.pop((sock, identity), None)
             self._suspect(sock, identity)
@@ -225,21 +224,22 @@ class Links:
         self._suspects[Route(sock, identity)] = monotonic_ns() + PROBE_NS
 
     def _probe(self, suspect: Route) -> None:
-        """A disconnect names a descriptor that may be another's by now: only the socket knows who is still there.
+        """Send an empty packet to a peer that may be lost; the socket refuses it if the peer is.
 
-        It learns of it a moment later, so one probe that goes through proves nothing.
+        A disconnect event contains a descriptor, which another connection may use already. The socket notices the loss
+        a moment later, so probes are repeated for `PROBE_NS`.
         """
         if not self._send(suspect, [], ()) or monotonic_ns() > self._suspects[suspect]:
             self._suspects.pop(suspect, None)
 
 
 def _descriptor(frame: zmq.Frame) -> int | None:
-    """Of its connection; None from a peer of before ZMTP 3, which noise passes for: none could tell when that goes."""
+    """Return the descriptor of the frame's connection. None for a peer older than ZMTP 3, or for random bytes."""
     try:
         return int(frame.get(zmq.SRCFD))
     except zmq.ZMQError:
         return None
 
 
-def _events(sock: zmq.Socket[bytes]) -> int:
+def _socket_events(sock: zmq.Socket[bytes]) -> int:
     return int(sock.getsockopt(zmq.EVENTS))

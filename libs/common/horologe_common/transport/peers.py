@@ -1,8 +1,8 @@
-"""Who is at the other ends: handshakes, the routes to cores, and who has come or gone.
+"""Peers: handshakes, routes to cores, and the events PeerConnected and PeerDisconnected.
 
-Whoever connects says Hello on every (re)connection; Hello and Welcome name the cores at either end, and from then on
-messages for them have a route. What was under way on a connection that broke is lost, so cores that are still known
-when they say Hello again are told to be gone first: nothing is waited for that was on its way.
+The connecting side sends Hello on every connection and reconnection. Hello and Welcome contain the addresses of the
+cores at each end, which have a route from then on. Messages in flight on a broken connection are lost. Therefore a
+second Hello first disconnects the cores that still have a route: no core then waits for a lost message.
 """
 
 from __future__ import annotations
@@ -24,96 +24,99 @@ HANDSHAKES = frozenset({Hello, Welcome, Directory, Rejected})
 
 
 class Route(NamedTuple):
+    """A connection: a socket, and on a ROUTER the peer's identity."""
+
     socket: zmq.Socket[bytes]
     identity: bytes | None
-    """None on a DEALER: it has one peer."""
+    """None on a DEALER, which has one peer."""
 
 
 def client_address(identity: bytes) -> str:
-    """Clients do not name themselves: their address is that of their connection."""
+    """Return the address of a client: that of its connection, because clients send none."""
     return f"client/{identity.hex()}"
 
 
 class Peers:
-    """The peers of one process on host `host`. `say` sends one message, `connect` opens a link to an endpoint."""
+    """The peers of one process. `send` sends one message, `connect` connects to an endpoint. `host` is the boot id."""
 
-    def __init__(self, host: str, say: Callable[[Route, AnyMessage], None], connect: Callable[[str], None]) -> None:
+    def __init__(self, host: str, send: Callable[[Route, AnyMessage], None], connect: Callable[[str], None]) -> None:
         self.host = host
         self.addresses: tuple[str, ...] = ()
-        """Cores of this process."""
+        """Addresses of this process's cores."""
         self.endpoint = ""
-        """Where workers reach this process, if it holds tensors."""
+        """Endpoint for workers, if this process holds inputs."""
         self.follows_directory = False
         self.routes: dict[str, Route] = {}
-        """To every core and client that can be reached."""
-        self.news: list[tuple[str, PeerConnected | PeerDisconnected]] = []
-        """What the cores have not been told yet, by whom it is about."""
-        self._say = say
+        """Route to every connected core and client."""
+        self.events: list[tuple[str, PeerConnected | PeerDisconnected]] = []
+        """(peer address, event) not yet passed to the cores."""
+        self._send = send
         self._connect = connect
         self._welcomed: dict[zmq.Socket[bytes], tuple[str, ...]] = {}
         self._hellos: dict[Route, Hello] = {}
 
-    def connected(self, sock: zmq.Socket[bytes]) -> None:
-        """A DEALER has a peer (again)."""
+    def on_dealer_connected(self, sock: zmq.Socket[bytes]) -> None:
+        """Send Hello on a DEALER that has connected or reconnected."""
         capabilities = ("worker",) if self.follows_directory else ()
-        self._say(Route(sock, None), Hello(PROTOCOL, self.addresses, self.host, self.endpoint, capabilities))
+        self._send(Route(sock, None), Hello(PROTOCOL, self.addresses, self.host, self.endpoint, capabilities))
 
-    def disconnected(self, sock: zmq.Socket[bytes]) -> None:
-        """A DEALER has lost its peer."""
+    def on_dealer_disconnected(self, sock: zmq.Socket[bytes]) -> None:
+        """Disconnect the cores behind a DEALER."""
         for address in self._welcomed.pop(sock, ()):
-            self._gone(address)
+            self._disconnect_core(address)
 
-    def heard(self, route: Route, message: Any, public: bool) -> None:
-        """One of `HANDSHAKES`; `public`: from a client."""
+    def on_handshake(self, route: Route, message: Any, public: bool) -> None:
+        """Handle one of `HANDSHAKES`. `public`: it is from a client."""
         match message:
             case Hello() if message.protocol != PROTOCOL:
                 reason = f"protocol: got version {message.protocol}, wanted {PROTOCOL}"
-                self._say(route, Rejected(int(Status.PROTOCOL), reason))
+                self._send(route, Rejected(int(Status.PROTOCOL), reason))
             case Hello() if public:
-                self._say(route, Welcome(PROTOCOL, ()))
+                self._send(route, Welcome(PROTOCOL, ()))
             case Hello() if route.identity is not None:
-                for address in message.addresses:  # a connection taken over before its end was noticed
-                    self._gone(address)
-                self._joined(message.addresses, message.host, route)
+                for address in message.addresses:  # a reconnection before the loss of the old connection was noticed
+                    self._disconnect_core(address)
+                self._connect_cores(message.addresses, message.host, route)
                 self._hellos[route] = message
-                self._say(route, Welcome(PROTOCOL, self.addresses, self.host))
-                self._announce()
+                self._send(route, Welcome(PROTOCOL, self.addresses, self.host))
+                self._send_directory()
             case Welcome() if route.identity is None:
                 for address in self._welcomed.get(route.socket, ()):
                     if address not in message.addresses:
-                        self._gone(address)
+                        self._disconnect_core(address)
                 self._welcomed[route.socket] = message.addresses
-                self._joined(message.addresses, message.host, route)
+                self._connect_cores(message.addresses, message.host, route)
             case Directory() if route.identity is None and self.follows_directory:
                 for endpoint in message.endpoints:
                     self._connect(endpoint)
 
-    def client(self, route: Route, identity: bytes) -> None:
-        """A client that was not known yet has sent something."""
+    def add_client(self, route: Route, identity: bytes) -> None:
+        """Add the route to a client from which a first packet has arrived."""
         self.routes[client_address(identity)] = route
 
-    def left(self, route: Route) -> None:
-        """A peer of a ROUTER has disconnected."""
+    def on_router_disconnected(self, route: Route) -> None:
+        """Disconnect the cores or the client behind a connection of a ROUTER."""
         self._hellos.pop(route, None)
-        for address in [known for known, way in self.routes.items() if way == route]:
-            self._gone(address)
+        for address in [address for address, other in self.routes.items() if other == route]:
+            self._disconnect_core(address)
 
-    def _announce(self) -> None:
-        """Tell every peer that hosts a worker where the holders are."""
+    def _send_directory(self) -> None:
+        """Send the endpoints of all holders to every peer with a worker."""
         endpoints = tuple(dict.fromkeys(hello.endpoint for hello in self._hellos.values() if hello.endpoint))
         for route, hello in list(self._hellos.items()):
             if "worker" in hello.capabilities:
-                self._say(route, Directory(endpoints))
+                self._send(route, Directory(endpoints))
 
-    def _joined(self, addresses: Sequence[str], host: str, route: Route) -> None:
+    def _connect_cores(self, addresses: Sequence[str], host: str, route: Route) -> None:
         for address in addresses:
-            for old in [known for known in self.routes if instance(known) == instance(address) and known != address]:
-                self._gone(old)
-            known = self.routes.get(address)
+            for other in list(self.routes):
+                if instance(other) == instance(address) and other != address:
+                    self._disconnect_core(other)
+            is_new = address not in self.routes
             self.routes[address] = route
-            if known is None:
-                self.news.append((address, PeerConnected(address, host)))
+            if is_new:
+                self.events.append((address, PeerConnected(address, host)))
 
-    def _gone(self, address: str) -> None:
+    def _disconnect_core(self, address: str) -> None:
         if self.routes.pop(address, None):
-            self.news.append((address, PeerDisconnected(address)))
+            self.events.append((address, PeerDisconnected(address)))

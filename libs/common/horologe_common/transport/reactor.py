@@ -1,8 +1,7 @@
-"""The only loop over sockets and the real clock. It drives cores; it decides nothing.
+"""The reactor: runs a `CoreHost` on sockets and the real clock, in an asyncio loop.
 
-A turn: take everything that has arrived, hand it to the cores, tick each core that got something or whose time has
-come, pass on what they put out (to cores of this process without a socket) until all is quiet, and send one packet
-to each peer (cores.py).
+In a turn it reads all packets that have arrived, puts their messages into the mailboxes of the cores, and lets the host
+call the cores and send one packet to each peer (core/hosting.py).
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ if TYPE_CHECKING:
 log = logger("reactor")
 
 SWITCH_INTERVAL_S = 0.0002
-"""Between threads of one interpreter: a busy one delayed a lane by 5.1 ms at the default, 0.28 ms at this."""
+"""Interval at which threads take turns. A busy thread delayed a lane by 5.1 ms at the default, by 0.28 ms here."""
 IDLE_TURNS = 20
-"""Fewer turns than this in a second are pings and timers: nobody waits for what a full collection holds up."""
-FULL_EVERY = 10
+"""With fewer turns in a second there are only pings and timers, so a full garbage collection delays no request."""
+FULL_COLLECTION_S = 10
 DRAIN_POLL_S = 0.01
 
 
 @runtime_checkable
 class Drains(Protocol):
-    """A core that has something to finish before it stops."""
+    """A core that finishes its work before the process stops."""
 
     def drain(self) -> None:
-        """Take nothing new from now on."""
+        """Accept nothing new."""
 
     def drained(self) -> bool:
-        """Whether nothing is in flight."""
+        """Return whether nothing is in flight."""
 
 
 def log_fault(core: Core | None, message: Any, error: Exception) -> None:
@@ -57,7 +56,7 @@ def log_fault(core: Core | None, message: Any, error: Exception) -> None:
 
 
 class Reactor:
-    """Hosts cores of one process. `start` are coroutines run beside the loop (an HTTP server), cancelled at the end."""
+    """Runs the cores of one process. `start` are coroutines beside the cores (an HTTP server), cancelled at the end."""
 
     def __init__(
         self, cores: Sequence[Core], links: Links, start: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
@@ -76,23 +75,23 @@ class Reactor:
         self._failed: BaseException | None = None
 
     def attach(self, address: str, deliver: Callable[[Any, Sequence[Buffer]], None]) -> None:
-        """Give everything cores put out for `address` to `deliver`, on the loop's thread."""
+        """Pass messages that cores send to `address` to `deliver`, on the loop's thread."""
         self.host.attached[address] = deliver
 
     def post(self, sender: str, to: str, message: Any, buffers: Sequence[Buffer] = ()) -> None:
-        """Hand a hosted core a message in the next turn. From the loop's thread."""
+        """Send a message to a core of this process. Call it on the loop's thread."""
         self._posted.append((to, sender, message, buffers))
         self._schedule()
 
     def post_threadsafe(self, sender: str, to: str, message: Any, buffers: Sequence[Buffer] = ()) -> None:
-        """`post`, from any thread."""
+        """Send a message to a core of this process from any thread."""
         self._posted.append((to, sender, message, buffers))
         if not self._signalled:
             self._signalled = True
             self.loop.call_soon_threadsafe(self._turn)
 
     def run(self) -> None:
-        """Run until SIGTERM or SIGINT, then stop. Uses uvloop where it is installed."""
+        """Run until SIGTERM or SIGINT. Use uvloop if it is installed."""
         try:
             import uvloop
         except ImportError:
@@ -101,7 +100,7 @@ class Reactor:
             uvloop.run(self.serve())
 
     async def serve(self) -> None:
-        """The body of `run`, for a loop that runs already."""
+        """Run in the current asyncio loop until SIGTERM or SIGINT."""
         self.loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -113,7 +112,7 @@ class Reactor:
         self.host.introduce_cores(self.links.host)
         tasks = [asyncio.ensure_future(begin()) for begin in self.start]
         for task in tasks:
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_task_done)
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -135,12 +134,13 @@ class Reactor:
             raise self._failed
 
     def stop(self) -> None:
+        """Stop as SIGTERM does: drain, then end."""
         self._stopped.set()
 
     async def _until_stopped(self) -> None:
-        """Wait for a signal, collecting young garbage every second and all of it now and then when idle.
+        """Wait for a signal. Collect young garbage every second, and all garbage every 10 s when idle.
 
-        Every second, for the pause grows with what was made since: 220,000 cache entries in ten seconds took 75 ms.
+        The pause grows with the number of new objects: 220,000 cache entries made in ten seconds took 75 ms.
         """
         turns, young = self.turns, 0
         while not self._stopped.is_set():
@@ -148,14 +148,14 @@ class Reactor:
                 await asyncio.wait_for(self._stopped.wait(), 1)
             idle = self.turns - turns < IDLE_TURNS
             turns, young = self.turns, young + 1
-            if idle and young >= FULL_EVERY:
+            if idle and young >= FULL_COLLECTION_S:
                 gc.collect()
                 young = 0
             else:
                 gc.collect(1)
 
     async def _drain(self) -> None:
-        """Take nothing new and finish what is in flight: for `drain_ns`, or until told to stop a second time."""
+        """Accept nothing new and finish what is in flight, for at most `drain_ns` or until a second signal."""
         self._stopped.clear()
         cores = [core for core in self.host if isinstance(core, Drains)]
         for core in cores:
@@ -168,24 +168,24 @@ class Reactor:
                 await asyncio.wait_for(self._stopped.wait(), DRAIN_POLL_S)
         log.info("drained" if all(core.drained() for core in cores) else "aborted")
 
-    def _ended(self, task: asyncio.Future[None]) -> None:
-        """A side task that fails takes the process down, loudly."""
+    def _on_task_done(self, task: asyncio.Future[None]) -> None:
+        """End the process with the error of a task that has failed."""
         if not task.cancelled() and task.exception():
             self._failed = task.exception()
             self.drain_ns = 0
             self._stopped.set()
 
     def _watch(self, sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
-        self.loop.add_reader(int(sock.getsockopt(zmq.FD)), self._readable, sock)
-        self.links.readable(sock)
-        self.loop.add_reader(int(monitor.getsockopt(zmq.FD)), self._monitored)
-        self._monitored()
+        self.loop.add_reader(int(sock.getsockopt(zmq.FD)), self._on_readable, sock)
+        self.links.mark_readable(sock)
+        self.loop.add_reader(int(monitor.getsockopt(zmq.FD)), self._on_monitor_readable)
+        self._on_monitor_readable()
 
-    def _readable(self, sock: zmq.Socket[bytes]) -> None:
-        self.links.readable(sock)
+    def _on_readable(self, sock: zmq.Socket[bytes]) -> None:
+        self.links.mark_readable(sock)
         self._turn()
 
-    def _monitored(self) -> None:
+    def _on_monitor_readable(self) -> None:
         self.links.read_monitors()
         self._schedule()
 
@@ -199,12 +199,12 @@ class Reactor:
         if self._closed:
             return
         self.turns += 1
-        self._scheduled = True  # what is posted meanwhile is looked at below
+        self._scheduled = True  # messages posted during the turn are handled below
         try:
-            more = self._pass()
-            if self._posted:  # a lane has run something brief, or a thread was quick
-                more |= self._pass()
-        except Exception:  # or nobody would be heard any more: no timer is armed, what is readable stays unread
+            more = self._receive_and_run()
+            if self._posted:  # an attached function or a thread has replied already
+                more |= self._receive_and_run()
+        except Exception:  # without this, no timer would be set and no socket be read again
             self.host.faults += 1
             log.exception("turn fault")
             more = True
@@ -214,8 +214,8 @@ class Reactor:
             self._schedule()
         self._arm()
 
-    def _pass(self) -> bool:
-        """Work off what has been posted and what has arrived; True if more may have."""
+    def _receive_and_run(self) -> bool:
+        """Run a turn with the messages that were posted or have arrived. Return True if more may have."""
         inbox = [self._posted.popleft() for _ in range(len(self._posted))]
         more = self.links.receive(inbox)
         self.host.enqueue(inbox)
@@ -223,7 +223,7 @@ class Reactor:
         return more
 
     def _arm(self) -> None:
-        """One timer, at the earliest time any core asks for. One that is due too early only looks again."""
+        """Set one timer, at the earliest wakeup time. A timer that expires too early does no harm: no core is due."""
         at_ns = self.host.wakeup_ns()
         if (probe_ns := self.links.wakeup_ns()) is not None:
             at_ns = min(at_ns, probe_ns)

@@ -1,4 +1,4 @@
-"""The sockets of one process: bound or connected, encrypted where there are keys, each with its monitor."""
+"""The ZeroMQ sockets of one process: bound or connected, encrypted if there are keys, each with a monitor."""
 
 from __future__ import annotations
 
@@ -17,51 +17,52 @@ if TYPE_CHECKING:
 
 HIGH_WATER = 10_000
 HEARTBEAT_MS = 1_000
-"""ZMTP heartbeats find peers that are stopped or cut off; a peer that dies is noticed at once by its socket."""
+"""ZMTP heartbeats detect peers that are stopped or unreachable. The socket itself detects a peer that dies."""
 
 
 class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How this process reaches the others."""
+    """Connections between processes."""
 
     bind: tuple[str, ...] = ()
-    """Endpoints for peers to connect to."""
+    """Endpoints to which peers connect."""
     connect: tuple[str, ...] = ()
-    """Endpoints of the processes this one needs."""
+    """Endpoints of the processes that this one uses."""
     advertise: str = ""
-    """Where workers reach this process if it holds tensors (frontend, selector); default: the first of `bind`."""
+    """Endpoint for workers, if this process holds inputs (frontend, profiler). Default: the first of `bind`."""
     keys: str = ""
-    """Folder made by `horologe keys`; empty: no encryption."""
+    """Folder written by `horologe keys`. Empty: no encryption."""
     allow_open: bool = False
-    """Permit TCP beyond loopback without keys."""
+    """Allow TCP on other than loopback addresses without keys."""
     drain_ns: int = s(10)
-    """At a stop: how long to finish what is in flight."""
+    """Timeout for requests in flight when the process stops."""
     max_frame_bytes: int = 256 << 20
-    """A longer frame closes the connection it came on."""
+    """Longest frame. A longer one closes its connection."""
 
 
 class Sockets:
-    """Makes them and closes them. `process` is the identity under which bound sockets of others know us."""
+    """Creates and closes sockets. `process` is their ZeroMQ identity, by which bound sockets of peers route."""
 
     def __init__(self, process: str, settings: LinkSettings) -> None:
         self.process = process
         self.settings = settings
         self.monitors: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
-        """Every socket with what tells of its connections made and lost."""
+        """Every socket, with the monitor that reports its new and lost connections."""
 
     def open(self) -> None:
-        """To be called first."""
+        """Create the context. Call it before any other method."""
         self._context = zmq.Context()
         self._authenticator = Authenticator(self._context, Path(self.settings.keys)) if self.settings.keys else None
 
     def close(self) -> None:
+        """Close all sockets and the context."""
         for sock in [*self.monitors.values(), *self.monitors]:
             sock.close(linger=200)
         if self._authenticator:
             self._authenticator.stop()
         self._context.term()
 
-    def refuse_open(self, endpoints: Sequence[str]) -> None:
-        """Raise `SettingsError` where traffic would leave the machine unencrypted without having been asked to."""
+    def check_encryption(self, endpoints: Sequence[str]) -> None:
+        """Raise `SettingsError` for an endpoint beyond this machine without keys, unless `allow_open` is set."""
         for endpoint in endpoints:
             if not (is_loopback(endpoint) or self.settings.keys or self.settings.allow_open):
                 raise SettingsError(
@@ -69,8 +70,8 @@ class Sockets:
                     "links.keys, or set links.allow_open = true to run without authentication"
                 )
 
-    def bound(self, domain: str, endpoints: Sequence[str]) -> zmq.Socket[bytes]:
-        """A ROUTER. `domain`: whose keys it lets in, those of `internal` peers or of `clients`."""
+    def bind_router(self, domain: str, endpoints: Sequence[str]) -> zmq.Socket[bytes]:
+        """Return a bound ROUTER. `domain` selects the accepted keys: those of `internal` peers or of `clients`."""
         sock = self._socket(zmq.ROUTER)
         sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
         if domain == "internal":
@@ -83,8 +84,8 @@ class Sockets:
             sock.bind(endpoint)
         return sock
 
-    def connected(self, endpoint: str) -> zmq.Socket[bytes]:
-        """A DEALER."""
+    def connect_dealer(self, endpoint: str) -> zmq.Socket[bytes]:
+        """Return a connected DEALER."""
         sock = self._socket(zmq.DEALER)
         sock.setsockopt(zmq.IDENTITY, self.process.encode())
         sock.setsockopt(zmq.IMMEDIATE, 1)
@@ -92,7 +93,7 @@ class Sockets:
         sock.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         if self._authenticator:
             public, sock.curve_secretkey = service_keys(Path(self.settings.keys))
-            sock.curve_publickey = sock.curve_serverkey = public  # one pair for all services
+            sock.curve_publickey = sock.curve_serverkey = public  # all services share one key pair
         sock.connect(endpoint)
         return sock
 

@@ -1,9 +1,11 @@
-"""Every message that crosses a socket, a file per link. Append-only: new fields last, with defaults; tags never change.
+"""Every message that crosses a socket, one module per link.
 
-A packet is a multipart message `[header][body]...`. The header is a msgpack array of letters; a letter is
-`[to, sender, [message...]]`, so that everything one turn has for a peer travels in one packet. Tensor bytes
-follow as body frames in the order in which the messages name them (frames.py). Budgets are remaining
-nanoseconds; `*_ns` times of actions are in the worker's monotonic clock.
+A packet is a multipart message `[header][body]...`. The header is a msgpack array of envelopes. An envelope is
+`[to, sender, [message...]]`: all messages of one turn from one core to another. All envelopes of a turn for a process
+travel in one packet. The bytes of tensors follow as body frames, in the order in which the messages name them. Budgets
+are remaining nanoseconds; `*_ns` times of actions are on the worker's monotonic clock.
+
+Compatibility: new fields are added at the end with a default, and tags are never reused.
 """
 
 from __future__ import annotations
@@ -52,12 +54,18 @@ from horologe_common.wire.controller_worker import (
     Share,
     Unload,
 )
-from horologe_common.wire.frontend_selector import Query, Release
-from horologe_common.wire.handshake import Directory, Hello, Rejected, Welcome
-from horologe_common.wire.holder_profiler import Distributions, DurationHistogram, Sample
-from horologe_common.wire.holder_worker import Dispatch, Outputs, RowStatus, Ship, Shipped
-from horologe_common.wire.message import Message, Tensor
-from horologe_common.wire.selector_controller import Outcome, Submit
+from horologe_common.wire.holder_messages import (
+    Dispatch,
+    Distributions,
+    DurationHistogram,
+    Outputs,
+    RowStatus,
+    Sample,
+    Ship,
+    Shipped,
+)
+from horologe_common.wire.message import Directory, Hello, Message, Rejected, Tensor, Welcome
+from horologe_common.wire.request_messages import Outcome, Query, Release, Submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,8 +133,9 @@ __all__ = [
 
 PROTOCOL = 1
 HEADER_LIMIT = 64 << 10
-"""From a client: a header this long is refused undecoded (decoding 2 MB of header took 115 ms)."""
+"""Bytes of a header from a client. Longer ones are rejected undecoded: to decode 2 MB of header took 115 ms."""
 PEER_HEADER_LIMIT = 16 << 20
+"""Bytes of a header from a service."""
 
 AnyMessage: TypeAlias = (
     Predict
@@ -181,12 +190,13 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Envelope])
 
 
-def encode(letters: list[Envelope]) -> bytes:
-    return _encoder.encode(letters)
+def encode(envelopes: list[Envelope]) -> bytes:
+    """Return the header of a packet."""
+    return _encoder.encode(envelopes)
 
 
 def decode(header: bytes | memoryview, limit: int = PEER_HEADER_LIMIT) -> list[Envelope]:
-    """Letters of a packet. Raises `TooLarge` over `limit` bytes and `InvalidInput` for anything not of this form."""
+    """Decode the header of a packet. Raises `TooLarge` over `limit` bytes and `InvalidInput` for an invalid header."""
     if len(header) > limit:
         raise TooLarge(f"header: got {len(header)} bytes, at most {limit}")
     try:
@@ -196,7 +206,7 @@ def decode(header: bytes | memoryview, limit: int = PEER_HEADER_LIMIT) -> list[E
 
 
 def tensors(message: AnyMessage) -> tuple[Tensor, ...]:
-    """Headers of the tensors whose bytes follow this message, in order."""
+    """Return the headers of the tensors of a message, in the order in which their bytes follow."""
     headers = _TENSORS.get(type(message))
     return headers(message) if headers else ()
 

@@ -1,30 +1,32 @@
-"""Client - frontend - selector: applications."""
+"""Client - frontend - selector: applications and feedback."""
 
 from __future__ import annotations
 
 from horologe_common.applications import Application
 from horologe_common.status import Status
-from horologe_common.wire.frontend_selector import Query
 from horologe_common.wire.message import Message, Tensor
+from horologe_common.wire.request_messages import Query
 
 
 class ModelStatistics(Message, frozen=True):
-    """How a model of an application has done, since the selector started; `weight` as its policy sees it."""
+    """Statistics of a model of an application since the selector started. `weight` is its policy's."""
 
     model: str
     weight: float = 0.0
     shadow: bool = False
     answered: int = 0
     missing: int = 0
+    """Queries to which the model had no answer in time."""
     agreed: int = 0
-    """Of `answered`, those equal to what the application answered."""
+    """Answers of the model that equal the application's answer."""
     observations: int = 0
+    """Answers that feedback has judged."""
     loss: float = 0.0
-    """Sum over the observations."""
+    """Sum of the losses of these observations."""
 
 
 class ApplicationState(Message, frozen=True):
-    """A declared application. `statistics` only where it was asked for by name."""
+    """A declared application. `statistics` is set only if the application was requested by name."""
 
     application: Application
     revision: int
@@ -33,7 +35,7 @@ class ApplicationState(Message, frozen=True):
 
 
 class Applications(Message, frozen=True, tag=23):
-    """Answer to the four below; with id 0, the selector's announcement, which is complete."""
+    """Answer to ApplicationInfo, Declare, Withdraw and Rollback. With id 0: announcement of all applications."""
 
     id: int
     applications: tuple[ApplicationState, ...]
@@ -42,7 +44,7 @@ class Applications(Message, frozen=True, tag=23):
 
 
 class ApplicationInfo(Message, frozen=True, tag=24):
-    """Ask for the applications, or with a `name` for the standing of its models in this `context`."""
+    """Request all applications, or the one called `name` with the statistics of its models in this `context`."""
 
     id: int
     name: str = ""
@@ -50,31 +52,31 @@ class ApplicationInfo(Message, frozen=True, tag=24):
 
 
 class Declare(Message, frozen=True, tag=25):
-    """Create the application, or replace the one of this name. Answered when it is kept."""
+    """Create an application or replace the one of this name. The answer comes when it is stored."""
 
     id: int
     application: Application
 
 
 class Withdraw(Message, frozen=True, tag=26):
-    """Delete an application and what it has learned."""
+    """Delete an application and all that its policy has learned."""
 
     id: int
     name: str
 
 
 class Rollback(Message, frozen=True, tag=27):
-    """Declare again what the application was before its last Declare or Rollback."""
+    """Restore the declaration before the last Declare or Rollback."""
 
     id: int
     name: str
 
 
 class Observation(Message, frozen=True):
-    """What turned out to be true, a value for each row. `prediction`: as the Answer named it.
+    """The true value for each row of a request. `prediction` is the id in its Answer.
 
-    With `inputs` in its place or beside it, what is not in the cache any more is predicted again; a frontend passes
-    them on as a `query`, its inputs staged.
+    If the prediction is not cached, it is made again from `inputs`, which may also replace the id. A frontend replaces
+    `inputs` by a `query` and holds them.
     """
 
     truths: tuple[float, ...]
@@ -85,13 +87,15 @@ class Observation(Message, frozen=True):
 
 
 class Feedback(Message, frozen=True, tag=28):
+    """Observations on answers of an application. The answer is Acknowledged."""
+
     id: int
     application: str
     items: tuple[Observation, ...]
 
 
 class Acknowledged(Message, frozen=True, tag=29):
-    """Answer to Feedback, a status for each item. OK: what was learned from it is durable."""
+    """Answer to Feedback, with a status for each item. OK: what was learned from the item is stored."""
 
     id: int
     statuses: tuple[int, ...]

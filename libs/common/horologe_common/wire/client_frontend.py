@@ -1,4 +1,4 @@
-"""Client - frontend."""
+"""Client - frontend: requests, models and the state of the cluster."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from horologe_common.wire.message import Message, Tensor
 
 
 class Predict(Message, frozen=True, tag=1):
-    """Run `model` on `inputs`. `budget_ns` 0: the model's own SLO, or best effort where it has none.
+    """Run `model` on `inputs` within `budget_ns`. 0: within the model's SLO, or best effort if it has none.
 
-    `application`: on whose behalf. Execution times are learned per model and application. Without a `model` it is the
-    application that is asked, which chooses by what it has learned for this `context` (a user, a session).
+    `application` names the source of the request: execution times are measured per model and application. With an empty
+    `model` the application itself answers. It uses what its policy has learned for `context` (a user or session).
     """
 
     id: int
@@ -27,10 +27,10 @@ class Predict(Message, frozen=True, tag=1):
 
 
 class Answer(Message, frozen=True, tag=2):
-    """The one answer to a Predict (to a client) or a Query (to a frontend).
+    """The only answer to a Predict (to a client) or a Query (to a frontend).
 
     `confidence` and the fields after it are set for applications only. `prediction` identifies the answer in feedback.
-    `inputs_retained` asks a frontend to keep the staged inputs until a Release.
+    `inputs_retained` asks a frontend to keep the inputs until a Release.
     """
 
     id: int
@@ -45,24 +45,25 @@ class Answer(Message, frozen=True, tag=2):
     batch_size: int = 0
     cached: bool = False
     confidence: float = 0.0
-    """Share of the models asked that agree, the least of all rows."""
+    """Share of the models that agree with the answer, in the row where it is lowest."""
     models: tuple[str, ...] = ()
+    """Models whose predictions were used."""
     missing: tuple[str, ...] = ()
-    """Asked, and not there in time."""
+    """Models without a prediction in time."""
     defaulted: bool = False
-    """Whether any row is the declared default."""
+    """Whether a row holds the declared default."""
     prediction: bytes = b""
     inputs_retained: bool = False
 
 
 class Cancel(Message, frozen=True, tag=3):
-    """Forget these requests; nobody waits for their answers. The same message on every link."""
+    """Drop these requests: nobody waits for their answers. The message is the same on every link."""
 
     ids: tuple[int, ...]
 
 
 class ModelInfo(Message, frozen=True, tag=4):
-    """Ask for the models; `model` empty: all of them. With an `application`: its signature, as if it were a model."""
+    """Request the state of a model, or of all if `model` is empty. With `application`: its signature as a model."""
 
     id: int
     model: str = ""
@@ -78,7 +79,7 @@ class ModelState(Message, frozen=True):
 
 
 class Models(Message, frozen=True, tag=5):
-    """Answer to ModelInfo and Admit; with id 0, the controller's announcement of a changed catalogue."""
+    """Answer to ModelInfo and Admit. With id 0: the controller's announcement that its catalogue has changed."""
 
     id: int
     models: tuple[ModelState, ...]
@@ -87,7 +88,7 @@ class Models(Message, frozen=True, tag=5):
 
 
 class Admit(Message, frozen=True, tag=6):
-    """Repository load (`admitted`) or unload of a model. Residency on devices stays the controller's business."""
+    """Load a model from the repository (`admitted`) or unload it. The controller decides which devices hold it."""
 
     id: int
     model: str
@@ -96,14 +97,14 @@ class Admit(Message, frozen=True, tag=6):
 
 
 class Describe(Message, frozen=True, tag=7):
-    """Ask for the state of the cluster; with a `model`, a key `name/version`, also how long it is expected to take."""
+    """Request the state of the cluster; with a `model` (a key `name/version`), also its expected times."""
 
     id: int
     model: str = ""
 
 
 class ShareState(Message, frozen=True):
-    """What the controller believes of one share of a device."""
+    """The controller's view of a share of a device."""
 
     worker: str
     share: int
@@ -113,13 +114,15 @@ class ShareState(Message, frozen=True):
     resident: tuple[str, ...]
     actions_pending: int
     free_at_ns: int
-    """Relative to now."""
+    """Time until the share is expected to be idle."""
     exec_ns: dict[int, int] = msgspec.field(default_factory=dict)
-    """By batch size, of the model that was asked about: measured lately, else what the worker's profile says."""
+    """Execution time of the requested model by batch size: recent measurements, else the worker's profile."""
     load_ns: int = 0
 
 
 class Description(Message, frozen=True, tag=8):
+    """Answer to Describe."""
+
     id: int
     shares: tuple[ShareState, ...]
     scheduler: str

@@ -1,24 +1,28 @@
-"""Controller - worker."""
+"""Controller - worker: actions and their results."""
 
 from __future__ import annotations
 
 from horologe_common.models import ModelSpec, Profile
-from horologe_common.wire.holder_worker import RowStatus
+from horologe_common.wire.holder_messages import RowStatus
 from horologe_common.wire.message import Message
 
 
 class Row(Message, frozen=True):
-    """`rows` rows of a batch: input `input_id` at holder `parties[holder]`, for `parties[submitter]`'s submit."""
+    """`rows` rows of a batch: input `input_id` at holder `parties[holder]`, for submit `submit_id` of a submitter."""
 
     holder: int
     input_id: int
     submitter: int
+    """Index of the submitter's address in `parties`."""
     submit_id: int
     rows: int
 
 
 class Infer(Message, frozen=True, tag=50):
-    """Run a batch inside the window [earliest_ns, latest_ns] (of EXEC's begin). `batch_size`: the compiled size."""
+    """Run a batch. Its execution must begin in the window [`earliest_ns`, `latest_ns`].
+
+    `batch_size` is the compiled size. `expected_ns` is the predicted duration.
+    """
 
     action_id: int
     share: int
@@ -26,6 +30,7 @@ class Infer(Message, frozen=True, tag=50):
     batch_size: int
     rows: tuple[Row, ...]
     parties: tuple[str, ...]
+    """Addresses of the holders and submitters of the rows."""
     earliest_ns: int
     latest_ns: int
     expected_ns: int
@@ -43,7 +48,7 @@ class Load(Message, frozen=True, tag=51):
 
 
 class Unload(Message, frozen=True, tag=52):
-    """Free the model's pages. Always succeeds (Clockwork section 5.2)."""
+    """Free the model's pages. It always succeeds (Clockwork section 5.2)."""
 
     action_id: int
     share: int
@@ -51,9 +56,9 @@ class Unload(Message, frozen=True, tag=52):
 
 
 class Result(Message, frozen=True, tag=53):
-    """What happened to an action. `ready_ns`: when its last input had arrived.
+    """The result of an action. `ready_ns` is the time at which its last input arrived.
 
-    `rows`: only those not OK; their `id` is the row's place in the Infer.
+    `rows` lists only the rows that are not OK; their `id` is the index of the row in the Infer.
     """
 
     action_id: int
@@ -67,29 +72,31 @@ class Result(Message, frozen=True, tag=53):
 
 
 class Ping(Message, frozen=True, tag=54):
+    """Measure the offset of the worker's clock, and whether the worker is alive. The answer is Pong."""
+
     sent_ns: int
 
 
 class Pong(Message, frozen=True, tag=55):
-    """`sent_ns` is the Ping's; `peer_ns` the worker's clock when it answered."""
+    """`sent_ns` is the Ping's; `peer_ns` is the worker's clock when it answered."""
 
     sent_ns: int
     peer_ns: int
 
 
 class Share(Message, frozen=True):
-    """A share of a device that a worker owns; a whole device is one share. `resident`: model keys in its pages."""
+    """A share of a device that a worker owns. A whole device is one share. `resident`: keys of models in its pages."""
 
     share: int
     device: str
     pages_total: int
     resident: tuple[str, ...] = ()
     loading: tuple[tuple[str, int], ...] = ()
-    """Model keys that have their pages but cannot run yet, and the LOAD whose Result will tell."""
+    """Keys of models that have pages but are not loaded yet, and the id of the LOAD action in progress."""
 
 
 class ModelReport(Message, frozen=True):
-    """A model as a worker found it in its repository; `profile` None when it cannot be served, with the reason."""
+    """A model in a worker's repository. `profile` is None if it cannot be served, for this `reason`."""
 
     spec: ModelSpec
     profile: Profile | None
@@ -97,19 +104,19 @@ class ModelReport(Message, frozen=True):
 
 
 class Register(Message, frozen=True, tag=56):
-    """A worker's first message to a controller incarnation, and again when what it can serve has changed."""
+    """First message of a worker to a controller incarnation; sent again when the models that it can serve change."""
 
     shares: tuple[Share, ...]
     models: tuple[ModelReport, ...]
     running: tuple[int, ...] = ()
-    """Ids of actions accepted and not finished, from whichever controller: for whoever reads a recording."""
+    """Ids of accepted actions that are not finished, of any controller. Only for readers of recordings."""
 
 
 class Scan(Message, frozen=True, tag=57):
-    """Read the model again from the repository and Register what was found."""
+    """Read the model from the repository again, and send a Register."""
 
     model: str
 
 
 class Drain(Message, frozen=True, tag=58):
-    """Finish what is in flight, take nothing new. From a worker: that is what it does."""
+    """Finish what is in flight and accept nothing new. A worker sends it to say that it is draining."""

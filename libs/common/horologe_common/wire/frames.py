@@ -1,8 +1,8 @@
-"""Packets: letters in the header frame, tensor bytes in the body frames.
+"""Packets: envelopes in the header frame, the bytes of tensors in the body frames.
 
-The tensors of a packet lie one after another. Below `GLUE_BELOW` bytes in all they share one body frame (a
-frame costs about a microsecond at each end, copying 1 kB much less); else each has its own and is not copied.
-The headers say how many bytes belong to whom, so a receiver needs no flag.
+If all tensors of a packet together have at most `GLUE_BELOW` bytes, they share one body frame: a frame costs about a
+microsecond at each end, and copying 1 kB costs much less. Otherwise each tensor has a frame of its own and is not
+copied. The headers contain the sizes, so a receiver can tell the two forms apart.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 GLUE_BELOW = 32 << 10
 
 
-def pack(letters: list[Envelope], buffers: Sequence[Buffer]) -> list[Buffer]:
-    """Frames of one packet; `buffers` are all its tensors' bytes, in order."""
-    header = encode(letters)
+def pack(envelopes: list[Envelope], buffers: Sequence[Buffer]) -> list[Buffer]:
+    """Return the frames of a packet. `buffers` holds the bytes of all its tensors, in order."""
+    header = encode(envelopes)
     if not buffers:
         return [header]
     if len(buffers) == 1:
@@ -40,17 +40,17 @@ def pack(letters: list[Envelope], buffers: Sequence[Buffer]) -> list[Buffer]:
 
 
 def unpack(frames: Sequence[Any], limit: int) -> list[tuple[str, str, AnyMessage, list[memoryview]]]:
-    """`(to, sender, message, buffers)` for every message of a packet.
+    """Return `(to, sender, message, buffers)` for every message of a packet.
 
-    Raises `InvalidInput` or `TooLarge` when the header is not one, or lies about what follows.
+    Raises `InvalidInput` for an invalid header or a body that does not match it, `TooLarge` over `limit` bytes.
     """
     if not frames:
         raise InvalidInput("packet: got no frames, wanted a header")
     arrived: list[tuple[str, str, AnyMessage, int, int]] = []
     headers: list[Tensor] = []
-    for letter in decode(frames[0], limit):
-        to, sender = letter.to, letter.sender
-        for message in letter.messages:
+    for envelope in decode(frames[0], limit):
+        to, sender = envelope.to, envelope.sender
+        for message in envelope.messages:
             begin = len(headers)
             headers += tensors(message)
             arrived.append((to, sender, message, begin, len(headers)))
@@ -59,7 +59,7 @@ def unpack(frames: Sequence[Any], limit: int) -> list[tuple[str, str, AnyMessage
 
 
 def _split(headers: list[Tensor], frames: Sequence[Any]) -> list[memoryview]:
-    """The bytes of each tensor."""
+    """Return the bytes of each tensor."""
     sizes = []
     for tensor in headers:
         sizes.append(size := tensor.nbytes)
@@ -85,9 +85,9 @@ def _split(headers: list[Tensor], frames: Sequence[Any]) -> list[memoryview]:
 
 
 def encode_array(name: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
-    """Header and bytes of an array; contiguous little-endian arrays are not copied.
+    """Return header and bytes of an array. Contiguous little-endian arrays are not copied.
 
-    Raises `InvalidInput` for a dtype that the protocol does not have. Object and string arrays become BYTES.
+    Raises `InvalidInput` for a dtype that the protocol does not support. Object and string arrays become BYTES.
     """
     if array.dtype.kind in "OSU":
         strings = [_as_bytes(name, item) for item in array.ravel()]
@@ -102,15 +102,15 @@ def encode_array(name: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
 
 
 def decode_array(tensor: Tensor, buffer: Buffer) -> NDArray[Any]:
-    """The array a header and its bytes stand for, without copying (read-only if the bytes are).
+    """Return the array of a header and its bytes, without copying (read-only if the bytes are).
 
-    Raises `InvalidInput` for a header that no array can have; `unpack` has seen to it that the sizes agree.
+    Raises `InvalidInput` for a shape that numpy does not support. `unpack` has checked that the sizes match.
     """
     if tensor.datatype == "BYTES":
         return _strings(tensor, memoryview(buffer))
     try:
         return np.frombuffer(buffer, DTYPES[tensor.datatype]).reshape(tensor.shape)
-    except ValueError as error:  # an empty tensor whose other dimensions multiply past what an array may have
+    except ValueError as error:  # an empty tensor whose other dimensions have a product above numpy's limit
         raise InvalidInput(f"tensor {tensor.name!r}: shape: got {list(tensor.shape)}: {error}") from error
 
 
@@ -136,7 +136,7 @@ def _strings(tensor: Tensor, buffer: memoryview) -> NDArray[Any]:
 
 
 def split_rows(tensor: Tensor, buffer: Buffer, counts: Sequence[int]) -> list[tuple[Tensor, memoryview]]:
-    """Headers and bytes of as many rows of a batch tensor as each count says, one after another, without copying."""
+    """Split a batch tensor into parts of `counts` rows, without copying. Return header and bytes of each part."""
     view, rest = memoryview(buffer), tensor.shape[1:]
     fixed = 0 if tensor.datatype == "BYTES" else tensor.nbytes // tensor.shape[0]
     headers: dict[int, Tensor] = {}
@@ -162,6 +162,6 @@ def _strings_size(view: memoryview, number: int) -> int:
 
 
 def concat_rows(parts: Iterable[Buffer]) -> Buffer:
-    """Bytes of tensors concatenated along dimension 0 (their other dimensions being equal)."""
+    """Concatenate the bytes of tensors along dimension 0. Their other dimensions must be equal."""
     parts = list(parts)
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -1,4 +1,4 @@
-"""Tensors."""
+"""Every connection: the handshake and the header of a tensor."""
 
 from __future__ import annotations
 
@@ -6,13 +6,48 @@ import msgspec
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Base of all: encoded as `[tag, field, ...]`."""
+    """Base class of all messages: encoded as `[tag, field, ...]`."""
 
 
 class Tensor(Message, frozen=True):
-    """Header of one tensor; its `nbytes` bytes (little-endian, row-major) follow in the body."""
+    """Header of a tensor. Its `nbytes` bytes (little-endian, row-major) follow in the body of the packet."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     nbytes: int
+
+
+class Hello(Message, frozen=True, tag=10):
+    """First message on a connection from the side that connects, also after a reconnect."""
+
+    protocol: int
+    addresses: tuple[str, ...]
+    """Addresses of the sender's cores."""
+    host: str = ""
+    """Boot id of the sender's machine: processes with equal ids share a monotonic clock."""
+    endpoint: str = ""
+    """Endpoint at which workers can connect to this process; empty if it holds no inputs."""
+    capabilities: tuple[str, ...] = ()
+
+
+class Welcome(Message, frozen=True, tag=11):
+    """Answer to Hello: the addresses of the cores at this end. To a client, `addresses` is empty."""
+
+    protocol: int
+    addresses: tuple[str, ...]
+    host: str = ""
+    capabilities: tuple[str, ...] = ()
+
+
+class Directory(Message, frozen=True, tag=12):
+    """Endpoints of all holders. A process with a worker connects to those that are new to it."""
+
+    endpoints: tuple[str, ...]
+
+
+class Rejected(Message, frozen=True, tag=13):
+    """The handshake or the packet was not accepted. No other answer follows."""
+
+    status: int
+    reason: str = ""

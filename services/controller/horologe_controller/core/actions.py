@@ -1,28 +1,29 @@
-"""What the workers were told to do and have not answered yet: the messages, and the mirror kept in step with them."""
+"""Pending actions: the messages that start them, their results, and the backoff of refused LOADs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.protocol import Out
 from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
+from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import Action
-from horologe_controller.core.cluster.share import LOAD_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from horologe_common.wire import Register, Result
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.lane import Kind, Lane
+    from horologe_controller.core.cluster.lane import ActionKind, Lane
     from horologe_controller.core.cluster.share import Share
-    from horologe_controller.core.cluster.worker_mirror import Worker
+    from horologe_controller.core.cluster.worker_mirror import WorkerMirror
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.scheduler import Batch, Plan
 
 
 class Actions:
-    """Pending actions by id. A request belongs to the one its `action_id` names."""
+    """Pending actions by id. A request belongs to the action that its `action_id` names."""
 
     def __init__(self, address: str, cluster: Cluster, grace_ns: int) -> None:
         self._cluster = cluster
@@ -33,75 +34,75 @@ class Actions:
     def __iter__(self) -> Iterator[Action]:
         return iter(self._pending.values())
 
-    def requests(self) -> list[Request]:
-        """Those that wait for an action."""
+    def open_requests(self) -> list[Request]:
+        """Return the requests that wait for an action."""
         return [request for action in self._pending.values() for request in action.open_requests()]
 
     def carry_out(self, now_ns: int, plan: Plan) -> Iterator[Out]:
-        """What a plan says the workers are to do, in its order."""
+        """Yield the messages to workers and holders for a plan, in its order, and update the mirror."""
         for share, model in plan.unload:
             yield self._unload(share, model)
         for share, model in plan.load:
             yield self._load(now_ns, share, model)
         for batch in plan.start:
-            yield from self._start(now_ns, batch)
+            yield from self._start_batch(now_ns, batch)
 
-    def adopt(self, now_ns: int, worker: Worker, message: Register) -> None:
-        """LOADs that another controller has asked for: their Results will come here."""
-        for told in message.shares:
-            share = worker.shares[told.share]
-            under_way = {action.model for action in share.load.pending.values()}
-            for model, action_id in told.loading:
-                if model in share.loading and model not in under_way:
+    def adopt_loads(self, now_ns: int, worker: WorkerMirror, message: Register) -> None:
+        """Adopt LOADs that a previous controller started: the worker sends their Results to this one."""
+        for report in message.shares:
+            share = worker.shares[report.share]
+            pending_models = {action.model for action in share.load.pending.values()}
+            for model, action_id in report.loading:
+                if model in share.loading and model not in pending_models:
                     expected_ns = share.predict(now_ns, model, LOAD_SIZE) if model in share.estimates else 0
-                    self._act(now_ns, "load", share, model, LOAD_SIZE, [], now_ns, expected_ns, action_id)
+                    self._create(now_ns, "load", share, model, LOAD_SIZE, [], now_ns, expected_ns, action_id)
 
-    def drop_unserved(self) -> Iterator[Out]:
-        """UNLOAD what shares hold and cannot run any more. INFERs that come too late for it are planned again."""
-        for share, model in self._cluster.unserved:
-            if not share.gone and model not in share.estimates:
+    def unload_unservable(self, unservable: Iterable[tuple[Share, str]]) -> Iterator[Out]:
+        """Yield UNLOADs of models that their share cannot run. INFERs that arrive after them are planned again."""
+        for share, model in unservable:
+            if not share.is_lost and model not in share.estimates:
                 yield self._unload(share, model)
-        self._cluster.unserved.clear()
 
-    def ended(self, now_ns: int, sender: str, result: Result) -> tuple[Action, int] | None:
-        """Which action this is the result of, and when it ended on our clock; None if it is not pending there."""
+    def finish_action(self, now_ns: int, sender: str, result: Result) -> tuple[Action, int] | None:
+        """Return the action of a Result and its end in the controller's clock; None if it is not pending there."""
         action = self._pending.get(result.action_id)
         if action is None or action.share.worker != sender:
             return None
         del self._pending[action.id]
         end_ns = min(now_ns, result.end_ns - self._cluster.workers[sender].offset_ns())
-        _lane(action).ended(action, end_ns)
-        self._cluster.changes.share(action.share)
+        _lane(action).finish_action(action, end_ns)
+        self._cluster.changes.mark_share(action.share)
         return action, end_ns
 
-    def lost_with(self, worker: str) -> list[Request]:
-        """Nothing will be heard of the actions of this worker: their requests."""
-        lost = [action for action in self._pending.values() if action.share.worker == worker]
-        for action in lost:
+    def drop_worker(self, worker: str) -> list[Request]:
+        """Drop the actions of a worker that has disconnected, and return their open requests."""
+        dropped = [action for action in self._pending.values() if action.share.worker == worker]
+        for action in dropped:
             del self._pending[action.id]
-        return [request for action in lost for request in action.open_requests()]
+        return [request for action in dropped for request in action.open_requests()]
 
-    def overdue(self, now_ns: int) -> tuple[list[Request], list[Out]]:
-        """Requests on shares whose oldest action is long overdue, and what their workers are to be told.
+    def find_overdue(self, now_ns: int) -> tuple[list[Request], list[Out]]:
+        """Return the open requests of shares whose oldest action is overdue, and Cancels for their workers.
 
-        Their lanes stay busy: nothing is planned there until they are heard of. A worker that waits for inputs, whose
-        holder may have died, drops the action when told to, where it would wait for the window to close.
+        The lanes stay busy: nothing is planned there until a Result arrives. A worker that waits for inputs of a lost
+        holder drops the action on Cancel. Otherwise it would wait until the window closes.
         """
         requests, outs = [], []
         for worker in self._cluster.workers.values():
             for share in worker.shares.values():
-                if share.exec.overdue(now_ns, self._grace_ns):
-                    requests += [one for action in share.exec.pending.values() for one in action.open_requests()]
+                if share.exec.is_overdue(now_ns, self._grace_ns):
+                    for action in share.exec.pending.values():
+                        requests += action.open_requests()
                     outs.append(Out(worker.address, Cancel(tuple(share.exec.pending))))
         return requests, outs
 
-    def _start(self, now_ns: int, batch: Batch) -> list[Out]:
-        """INFER to the worker, and to each holder whose inputs it needs: ship them there."""
+    def _start_batch(self, now_ns: int, batch: Batch) -> list[Out]:
+        """Return an INFER for the worker, and for each holder a Dispatch of the inputs that it has to ship."""
         share = batch.share
-        action = self._act(
+        action = self._create(
             now_ns, "infer", share, batch.model, batch.batch_size, batch.requests, batch.start_ns, batch.expected_ns
         )
-        share.touch(batch.model)
+        share.mark_used(batch.model)
         parties: dict[str, int] = {}
         rows = []
         by_holder: dict[str, list[int]] = {}
@@ -112,46 +113,42 @@ class Actions:
             rows.append(Row(holder, request.input_id, submitter, request.submit_id, request.rows))
             by_holder.setdefault(request.holder, []).append(request.input_id)
         offset_ns = self._cluster.workers[share.worker].offset_ns()
-        outs = [
-            Out(
-                share.worker,
-                Infer(
-                    action.id,
-                    share.number,
-                    batch.model,
-                    batch.batch_size,
-                    tuple(rows),
-                    tuple(parties),
-                    now_ns + offset_ns,
-                    batch.latest_ns + offset_ns,
-                    batch.expected_ns,
-                ),
-            )
-        ]
+        infer = Infer(
+            action.id,
+            share.number,
+            batch.model,
+            batch.batch_size,
+            tuple(rows),
+            tuple(parties),
+            now_ns + offset_ns,
+            batch.latest_ns + offset_ns,
+            batch.expected_ns,
+        )
+        outs = [Out(share.worker, infer)]
         for holder_address, input_ids in by_holder.items():
             outs.append(Out(holder_address, Dispatch(action.id, share.worker, tuple(input_ids))))
         return outs
 
     def _load(self, now_ns: int, share: Share, model: str) -> Out:
-        """LOAD to the worker; the pages are held from now on."""
-        share.hold(model, self._cluster.specs[model].pages, loading=True)
+        """Return a LOAD, and reserve the model's pages."""
+        share.reserve_pages(model, self._cluster.specs[model].pages, loading=True)
         expected_ns = share.predict(now_ns, model, LOAD_SIZE)
-        action = self._act(now_ns, "load", share, model, LOAD_SIZE, [], share.load.free_at(now_ns), expected_ns)
+        action = self._create(now_ns, "load", share, model, LOAD_SIZE, [], share.load.free_at(now_ns), expected_ns)
         earliest_ns = now_ns + self._cluster.workers[share.worker].offset_ns()
         latest_ns = earliest_ns + (action.end_ns - now_ns) + self._grace_ns
         return Out(share.worker, Load(action.id, share.number, model, earliest_ns, latest_ns, expected_ns))
 
     def _unload(self, share: Share, model: str) -> Out:
-        """UNLOAD to the worker. It is not pending: its pages are free at once."""
+        """Return an UNLOAD. It is not pending: its pages are free at once."""
         if model in share.resident:
-            share.unload(model)
+            share.unload_model(model)
         self._last_id += 1
         return Out(share.worker, Unload(self._last_id, share.number, model))
 
-    def _act(
+    def _create(
         self,
         now_ns: int,
-        kind: Kind,
+        kind: ActionKind,
         share: Share,
         model: str,
         size: int,
@@ -179,14 +176,58 @@ class Actions:
             estimate.typical(now_ns, size) if estimate else expected_ns,
         )
         self._pending[action.id] = action
-        _lane(action).add(action)
+        _lane(action).append_action(action)
         return action
 
 
 def _first_id(address: str) -> int:
-    """Ids of one controller incarnation are not those of another: workers may still hold its actions."""
+    """Return a first action id that depends on the incarnation: workers may still hold actions of an earlier one."""
     return int(address.partition("#")[2] or "0", 16) << 31
 
 
 def _lane(action: Action) -> Lane:
     return action.share.exec if action.kind == "infer" else action.share.load
+
+
+class LoadBackoff:
+    """Exponential backoff of LOADs that a worker refused, by share and model.
+
+    A worker refuses a LOAD for reasons that pass: too many pending actions, no free pages yet, a missed window. A
+    successful LOAD or the worker's next Register resets the backoff. LOADs that fail are not retried: see
+    `ModelCatalogue.mark_load_failed`.
+    """
+
+    def __init__(self, first_ns: int, max_ns: int) -> None:
+        self._first_ns = first_ns
+        self._max_ns = max_ns
+        self._retries: IndexedHeap[tuple[Share, str], int] = IndexedHeap()
+        """Retry times; valid while `Share.load_retry_ns` has the same."""
+
+    def record_refusal(self, now_ns: int, share: Share, model: str, cluster: Cluster) -> None:
+        """Start a backoff. If no share can load the model now, its queued requests are checked again."""
+        refusals = share.load_refusals[model] = share.load_refusals.get(model, 0) + 1
+        pause_ns = self._first_ns
+        for _ in range(refusals - 1):
+            if pause_ns >= self._max_ns:
+                break
+            pause_ns *= 2
+        retry_ns = share.load_retry_ns[model] = now_ns + min(pause_ns, self._max_ns)
+        self._retries.push((share, model), retry_ns)
+        if cluster.load_retry_ns(model):
+            cluster.changes.mark_revised(model)
+
+    def end_expired(self, now_ns: int, cluster: Cluster) -> None:
+        """End the backoffs whose time has passed, so that the scheduler considers their shares again."""
+        while (at_ns := self.next_retry_ns()) is not None and at_ns <= now_ns:
+            _, (share, model) = self._retries.pop()
+            del share.load_retry_ns[model]
+            cluster.changes.mark_reconfigured(share)
+
+    def next_retry_ns(self) -> int | None:
+        """Return when the next backoff ends."""
+        while (retry := self._retries.peek()) is not None:
+            at_ns, (share, model) = retry
+            if share.load_retry_ns.get(model) == at_ns:
+                return at_ns
+            self._retries.pop()  # reset by a successful LOAD or a Register
+        return None

@@ -1,7 +1,9 @@
-"""The controller: every request is queued, planned onto a worker inside a window, or refused; tensors never pass it.
+"""The controller: queue every request, and plan it onto a worker inside a window or refuse it.
 
-Submit -> queue (requests.py) -> (tick) plan -> Infer to the worker and Dispatch to the holder (actions.py); Result ->
-the mirror, the estimates (cluster.py).
+    Submit -> queue (requests/) -> tick: plan (scheduling/) -> Infer to the worker, Dispatch to the holder (actions.py)
+    Result -> mirror and estimates (cluster/)
+
+Tensors never pass the controller.
 """
 
 from __future__ import annotations
@@ -24,20 +26,20 @@ from horologe_common.wire import (
     Result,
     Submit,
 )
-from horologe_controller.core.actions import Actions
+from horologe_controller.core.actions import Actions, LoadBackoff
 from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.load_backoff import Pauses
-from horologe_controller.core.cluster.worker_mirror import Worker
-from horologe_controller.core.metrics import Accounts
-from horologe_controller.core.model_catalogue import AUDIENCE, Repository
-from horologe_controller.core.requests.lifecycle import Requests
-from horologe_controller.core.runtime_distributions import learned
-from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.metrics import ActionMetrics
+from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
+from horologe_controller.core.requests.lifecycle import RequestLifecycle
+from horologe_controller.core.runtime_distributions import store_distributions
+from horologe_controller.schedulers import create_scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_controller.core.cluster.share import ClusterChanges
     from horologe_controller.core.scheduling.scheduler import Plan
     from horologe_controller.settings import ControllerSettings
 
@@ -51,151 +53,159 @@ class Controller:
         self.host = host
         self.out: list[Out] = []
         self.cluster = Cluster(settings.return_quantile_window)
-        self.scheduler = SCHEDULERS[settings.scheduler](settings)
-        self.repository = Repository(self.cluster)
+        self.scheduler = create_scheduler(settings)
+        self.catalogue = ModelCatalogue(self.cluster)
         self.stats = Stats()
-        self._accounts = Accounts(self.stats)
-        self._requests = Requests(settings, self.cluster, self.scheduler, self.repository, self.stats, self._post)
+        self._metrics = ActionMetrics(self.stats)
+        self._requests = RequestLifecycle(
+            settings, self.cluster, self.scheduler, self.catalogue, self.stats, self._post
+        )
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
-        self._pauses = Pauses(settings.load_pause_ns, settings.load_pause_most_ns)
+        self._load_backoff = LoadBackoff(settings.load_pause_ns, settings.load_pause_most_ns)
         self._peers: dict[str, str] = {}
+        """Address -> host of every connected peer."""
         self._now_ns = 0
         self._ping_ns = 0
         self._wake_ns: int | None = None
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """One message from a submitter, a worker, a frontend (on behalf of a client) or the loop."""
+        """Handle a message of a submitter, a worker, a frontend (for a client) or the host."""
         match message:
             case Submit():
-                self._requests.arrive(now_ns, sender, message)
+                self._requests.buffer_submit(now_ns, sender, message)
             case Result():
-                self._result(now_ns, sender, message)
+                self._on_result(now_ns, sender, message)
             case Cancel():
-                self._requests.cancel(now_ns, sender, message.ids)
+                self._requests.cancel_requests(now_ns, sender, message.ids)
             case Register():
-                self._register(now_ns, sender, message)
+                self._on_register(now_ns, sender, message)
             case Pong() | Drain():
-                self._told(now_ns, sender, message)
+                self._on_worker_status(now_ns, sender, message)
             case Admit():
-                self.out.extend(self.repository.admit(sender, message))
-                self.out.extend(self.repository.announcement())
+                self.out.extend(self.catalogue.admit(sender, message))
+                self.out.extend(self.catalogue.announce())
             case Distributions():
-                learned(self.cluster.durations, message)
+                store_distributions(self.cluster.distributions, message)
             case Describe():
-                shares, scheduler = self.cluster.states(now_ns, message.model), self.settings.scheduler
-                self.out.append(Out(sender, Description(message.id, shares, scheduler, self.pending())))
+                shares = self.cluster.describe_shares(now_ns, message.model)
+                description = Description(message.id, shares, self.settings.scheduler, self.pending())
+                self.out.append(Out(sender, description))
             case PeerConnected():
-                self._joined(now_ns, message)
+                self._on_peer_connected(now_ns, message)
             case PeerDisconnected():
-                self._gone(now_ns, message.address)
+                self._on_peer_disconnected(now_ns, message.address)
 
     def tick(self, now_ns: int) -> None:
-        """Take in what has arrived, plan, and send what the plan says."""
+        """Admit the buffered requests, plan, and send the planned actions."""
         self._now_ns = now_ns
-        self._pauses.end(now_ns, self.cluster)
-        self._revise(now_ns)
-        self._requests.take_in(now_ns, self._peers)
+        self._load_backoff.end_expired(now_ns, self.cluster)
+        changes = self._drain_changes(now_ns)
+        self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
-            requests, cancels = self._actions.overdue(now_ns)
-            self._requests.again(now_ns, requests)
+            requests, cancels = self._actions.find_overdue(now_ns)
+            self._requests.retry_requests(now_ns, requests)
             self.out.extend(cancels)
             self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
-        plan = self._plan(now_ns)
+        plan = self._plan(now_ns, changes)
         while plan.load:
-            plan = self._plan(now_ns)
+            plan = self._plan(now_ns, self._drain_changes(now_ns))
         self._wake_ns = plan.wake_ns
 
-    def _revise(self, now_ns: int) -> None:
-        """Where models have changed: their requests are queued anew, or end; what shares cannot run is unloaded."""
-        if self.cluster.unserved:
-            self.out.extend(self._actions.drop_unserved())
-        if self.cluster.revised:
-            self._requests.revise(now_ns)
+    def _drain_changes(self, now_ns: int) -> ClusterChanges:
+        """Unload what shares cannot run, requeue requests of revised models, and return the changes to plan by."""
+        changes = self.cluster.changes
+        if changes.unservable:
+            self.out.extend(self._actions.unload_unservable(changes.unservable))
+        if changes.revised_models:
+            self._requests.requeue_revised(now_ns, changes.revised_models)
+        return changes.drain()
 
-    def _plan(self, now_ns: int) -> Plan:
-        """Ask the scheduler, and do as it says."""
-        plan = self.scheduler.plan(now_ns, self.cluster)
+    def _plan(self, now_ns: int, changes: ClusterChanges) -> Plan:
+        """Call the scheduler, and carry out its plan."""
+        plan = self.scheduler.plan(now_ns, self.cluster, changes)
         for refusal in plan.refuse:
-            self._requests.refuse(refusal)
+            self._requests.finish_refused(refusal)
         self.out.extend(self._actions.carry_out(now_ns, plan))
         return plan
 
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
-        wakes = (self._wake_ns, self._pauses.next_ns(), ping_ns)
+        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns)
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def pending(self) -> int:
-        return len(self._requests.book)
+        """Return the number of open requests."""
+        return len(self._requests.table)
 
     def refresh_stats(self) -> None:
-        """Bring what follows from other state up to date, before it is read."""
-        self._accounts.refresh(self._now_ns, self.cluster, self._requests.book)
+        """Update derived metrics. Called before the metrics are read."""
+        self._metrics.refresh(self._now_ns, self.cluster, self._requests.table)
 
     def check(self) -> None:
-        """Pages add up; every request is queued or in exactly one pending action."""
+        """Assert that pages add up, and that every request is queued or in exactly one pending action."""
         self.cluster.check()
         self.scheduler.check()
-        self._requests.book.check(self._actions.requests(), len(self.scheduler))
+        self._requests.table.check(self._actions.open_requests(), len(self.scheduler))
 
-    def _result(self, now_ns: int, sender: str, result: Result) -> None:
-        """An action has ended: the mirror learns of it, failed rows are planned again or answered."""
-        if (ended := self._actions.ended(now_ns, sender, result)) is None:
+    def _on_result(self, now_ns: int, sender: str, result: Result) -> None:
+        """Update the mirror and the estimates. Finish the requests of the action, or plan failed rows again."""
+        if (finished := self._actions.finish_action(now_ns, sender, result)) is None:
             return
-        action, end_ns = ended
+        action, end_ns = finished
         took_ns = result.end_ns - result.begin_ns
-        self._accounts.ended(action, result, took_ns, end_ns)
+        self._metrics.record_result(action, result, took_ns, end_ns)
         ok, estimate = result.status == Status.OK, action.share.estimates.get(action.model)
-        if ok and estimate and not result.rows:  # with rows missing it was a smaller batch
-            estimate.observe(now_ns, action.batch_size, took_ns, steady=action.model not in self.cluster.durations)
+        if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
+            steady = action.model not in self.cluster.distributions
+            estimate.observe(now_ns, action.batch_size, took_ns, steady=steady)
         if action.kind == "load":
-            action.share.loaded(action.model, ok=ok)
+            action.share.finish_load(action.model, ok=ok)
             if result.status == Status.FAILED:
-                self.out.extend(self.repository.failed(action.share, action.model, result.reason))
-            elif not estimate:  # withdrawn in the meantime
-                self.cluster.unserved[action.share, action.model] = True
+                self.out.extend(self.catalogue.mark_load_failed(action.share, action.model, result.reason))
+            elif not estimate:  # withdrawn while it was loading
+                self.cluster.changes.mark_unservable(action.share, action.model)
             elif not ok:
-                self._pauses.refused(now_ns, action.share, action.model, self.cluster)
+                self._load_backoff.record_refusal(now_ns, action.share, action.model, self.cluster)
             return
         if ok:
             self.cluster.returns.observe(now_ns, now_ns - end_ns)
             self.cluster.overruns.observe(now_ns, max(0, end_ns - action.promised_ns))
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
-        self._requests.settle(now_ns, action, result)
+        self._requests.finish_batch(now_ns, action, result)
 
-    def _register(self, now_ns: int, sender: str, message: Register) -> None:
+    def _on_register(self, now_ns: int, sender: str, message: Register) -> None:
         if worker := self.cluster.workers.get(sender):
-            self.out += self.repository.registered(worker, message)
-            self._actions.adopt(now_ns, worker, message)
+            self.out += self.catalogue.register_worker(worker, message)
+            self._actions.adopt_loads(now_ns, worker, message)
 
-    def _told(self, now_ns: int, sender: str, message: Pong | Drain) -> None:
-        """A worker's clock, or that it takes nothing more."""
+    def _on_worker_status(self, now_ns: int, sender: str, message: Pong | Drain) -> None:
+        """Update the clock of a worker, or stop planning for a worker that drains."""
         if worker := self.cluster.workers.get(sender):
             if isinstance(message, Drain):
-                self.cluster.drain(worker)
+                self.cluster.drain_worker(worker)
             else:
-                self.cluster.clock(worker, message.sent_ns, message.peer_ns, now_ns)
+                self.cluster.observe_clock(worker, message.sent_ns, message.peer_ns, now_ns)
 
-    def _joined(self, now_ns: int, message: PeerConnected) -> None:
+    def _on_peer_connected(self, now_ns: int, message: PeerConnected) -> None:
         self._peers[message.address] = message.host
         if role(message.address) == "worker":
-            self.cluster.workers[message.address] = Worker(message.address, message.host == self.host)
-            self._ping_ns = now_ns  # its clock, before anything is planned for it
-        elif role(message.address) in AUDIENCE:
-            self.out.append(self.repository.follow(message.address))
+            self.cluster.workers[message.address] = WorkerMirror(message.address, message.host == self.host)
+            self._ping_ns = now_ns  # measure its clock before anything is planned for it
+        elif role(message.address) in SUBSCRIBER_ROLES:
+            self.out.append(self.catalogue.add_subscriber(message.address))
 
-    def _gone(self, now_ns: int, address: str) -> None:
-        """A dead worker's requests are planned again; a dead submitter's are dropped."""
+    def _on_peer_disconnected(self, now_ns: int, address: str) -> None:
+        """Plan a lost worker's requests again; cancel the requests of a lost submitter."""
         self._peers.pop(address, None)
-        self.repository.leave(address)
+        self.catalogue.remove_subscriber(address)
         if worker := self.cluster.workers.get(address):
-            self.cluster.lose(worker)
-            self._requests.again(now_ns, self._actions.lost_with(address))
-            self.out.extend(self.repository.changed())
+            self.cluster.remove_worker(worker)
+            self._requests.retry_requests(now_ns, self._actions.drop_worker(address))
+            self.out.extend(self.catalogue.refresh_and_announce())
             return
-        self._requests.cancel(now_ns, address, self._requests.book.of(address))
+        self._requests.cancel_requests(now_ns, address, self._requests.table.submit_ids_of(address))
 
     def _post(self, out: Out) -> None:
         self.out.append(out)

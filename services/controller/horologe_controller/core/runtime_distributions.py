@@ -1,7 +1,8 @@
-"""What requests of a model take alone, by application and length, and what batches of them take (ORLOJ 3.2, 4.2).
+"""Distributions of execution times: of single requests by application and length, and of batches (ORLOJ 3.2, 4.2).
 
-A request alone takes base + l, a batch of k takes base + k * max(l): base is eq. 3's c0, l what a row adds to it (c1
-times its length). Requests that the same was learned of are one *kind*.
+A request alone takes base + l, a batch of k requests takes base + k * max(l). `base` is c0 of ORLOJ's eq. 3, and l is
+what a row adds (c1 times its length). Requests with the same distribution are of one *kind*. Example: with base 2 ms, a
+batch of four rows that would add 1, 1, 2 and 5 ms takes 2 + 4 * 5 = 22 ms, as every row is padded to the longest.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 GRID = 96
-"""Points at which the distributions of all kinds are compared, in even ratios: over a range of 1 to 20, 3% apart."""
-NEVER = 1e-9
-"""Stands for a probability of 0, which has no logarithm."""
-SOONEST = 0.01
-"""A request is beyond help when not even this part of its kind would still be done in time."""
-STEADY = 0.1
-"""A model nine tenths of whose requests are within a tenth of the mean is static."""
-FOUND = 4096
-"""So many applications and lengths are remembered with their kinds."""
+"""Points of the common grid of all kinds, in even ratios: over a range of 1 to 20 they are 3% apart."""
+ZERO_PROBABILITY = 1e-9
+"""Replaces a probability of 0, which has no logarithm."""
+HOPELESS_QUANTILE = 0.01
+"""A request is refused when fewer than 1% of its kind would still finish in time."""
+STATIC_SPREAD = 0.1
+"""A model is static if the 5% to 95% range of its solo times is below a tenth of their mean."""
+MAX_CACHED_KINDS = 4096
+"""Cached pairs of application and length. The cache is cleared when it is full."""
 
 
-class Part:
-    """One distribution of solo times: of an application's requests of up to `length`; 0: of any."""
+class SoloDistribution:
+    """Distribution of solo times of an application's requests of up to `length`; `length` 0: of any length."""
 
     __slots__ = ("application", "length", "solo")
 
@@ -45,97 +46,98 @@ class Part:
         self.solo = solo
 
 
-class ModelDurations:
-    """One model's. Kinds are numbered by their mean, shortest first; rows of every array are kinds."""
+class RuntimeDistributions:
+    """Distributions of one model. Kinds are numbered by mean, shortest first; rows of every array are kinds."""
 
-    def __init__(self, base_ns: int, parts: Sequence[Part]) -> None:
-        """Raises ValueError without parts."""
+    def __init__(self, base_ns: int, parts: Sequence[SoloDistribution]) -> None:
+        """Build from the published distributions. Raises ValueError if there are none."""
         if not parts:
             raise ValueError("parts: got none, wanted at least one distribution")
         self.base_ns = base_ns
-        self.parts = sorted(_with_any(parts), key=lambda part: (part.solo.mean_ns, part.application, part.length))
+        self.parts = sorted(_with_marginals(parts), key=lambda part: (part.solo.mean_ns, part.application, part.length))
         rows = [part.solo.excess_over(base_ns) for part in self.parts]
         self.row_mean_ns: Floats = np.array([row.mean_ns for row in rows])
-        self.least_ns: list[int] = [int(base_ns + row.quantile_ns(SOONEST)) for row in rows]
-        every = mixture([part.solo for part in parts])
-        self.mean_ns = every.mean_ns
-        self.spread = (every.quantile_ns(0.95) - every.quantile_ns(0.05)) / every.mean_ns
+        self.least_ns: list[int] = [int(base_ns + row.quantile_ns(HOPELESS_QUANTILE)) for row in rows]
+        mixed = mixture([part.solo for part in parts])
+        self.mean_ns = mixed.mean_ns
+        self.spread = (mixed.quantile_ns(0.95) - mixed.quantile_ns(0.05)) / mixed.mean_ns
         least_ns = max(1.0, min(row.quantile_ns(1e-3) for row in rows) * 0.99)
         most_ns = max(row.edges_ns[-1] for row in rows)
         self.grid_ns: Floats = np.geomspace(least_ns, max(most_ns, 1.01 * least_ns), GRID)
-        """What a row adds (GRID,)."""
-        self.log_cdf: Floats = np.log(np.maximum(NEVER, [row.cdf(self.grid_ns) for row in rows]))
+        """Time that a row adds (GRID,)."""
+        self.log_cdf: Floats = np.log(np.maximum(ZERO_PROBABILITY, [row.cdf(self.grid_ns) for row in rows]))
         """(kinds, GRID)."""
         self._quantiles: dict[tuple[int, float], float] = {}
-        self._kinds: dict[tuple[str, int], int] = {}
+        self._kind_of_part: dict[tuple[str, int], int] = {}
         self._lengths: dict[str, list[int]] = {}
-        self._found: dict[tuple[str, int], int] = {}
+        self._cached_kinds: dict[tuple[str, int], int] = {}
         for kind, part in enumerate(self.parts):
-            self._kinds[part.application, part.length] = kind
+            self._kind_of_part[part.application, part.length] = kind
             if part.length:
                 self._lengths.setdefault(part.application, []).append(part.length)
         for lengths in self._lengths.values():
             lengths.sort()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ModelDurations, (self.base_ns, self.parts)
+        return RuntimeDistributions, (self.base_ns, self.parts)
 
     def __len__(self) -> int:
-        """Kinds."""
+        """Return the number of kinds."""
         return len(self.parts)
 
-    def kind(self, application: str, length: int) -> int:
-        """The most telling kind there is for such a request: its own bucket of lengths, or the nearest above."""
+    def kind_of(self, application: str, length: int) -> int:
+        """Return the most specific kind for a request: its own bucket of lengths, or the nearest above."""
         key = application, length
-        found = self._found.get(key)
-        if found is None:
-            if len(self._found) >= FOUND:
-                self._found.clear()
-            found = self._found[key] = self._find(application, length)
-        return found
+        kind = self._cached_kinds.get(key)
+        if kind is None:
+            if len(self._cached_kinds) >= MAX_CACHED_KINDS:
+                self._cached_kinds.clear()
+            kind = self._cached_kinds[key] = self._find_kind(application, length)
+        return kind
 
-    def quantile_ns(self, kind: int, q: float) -> float:
-        """What a row of the kind adds at most, with probability `q`."""
-        found = self._quantiles.get((kind, q))
-        if found is None:
-            found = self._quantiles[kind, q] = self.parts[kind].solo.excess_over(self.base_ns).quantile_ns(q)
-        return found
+    def row_quantile_ns(self, kind: int, q: float) -> float:
+        """Return the quantile `q` of what a row of the kind adds."""
+        quantile_ns = self._quantiles.get((kind, q))
+        if quantile_ns is None:
+            quantile_ns = self._quantiles[kind, q] = self.parts[kind].solo.excess_over(self.base_ns).quantile_ns(q)
+        return quantile_ns
 
-    def _find(self, application: str, length: int) -> int:
+    def _find_kind(self, application: str, length: int) -> int:
         for name in (application, ""):
             lengths = self._lengths.get(name, [])
             if length and lengths:
-                return self._kinds[name, lengths[min(bisect_left(lengths, length), len(lengths) - 1)]]
-            if (name, 0) in self._kinds:
-                return self._kinds[name, 0]
-        return self._kinds["", 0]
+                return self._kind_of_part[name, lengths[min(bisect_left(lengths, length), len(lengths) - 1)]]
+            if (name, 0) in self._kind_of_part:
+                return self._kind_of_part[name, 0]
+        return self._kind_of_part["", 0]
 
 
-def learned(known: MutableMapping[str, ModelDurations], told: Distributions) -> None:
-    """Replace what is known of a model; one that always takes about the same is static, and not in there.
+def store_distributions(stored: MutableMapping[str, RuntimeDistributions], message: Distributions) -> None:
+    """Replace a model's distributions, or remove them if the model turns out to be static.
 
-    Raises ValueError for histograms that are none.
+    Raises ValueError for invalid histograms.
     """
     parts = [
-        Part(one.application, one.length, Distribution.from_counts(one.edges_ns, one.counts)) for one in told.histograms
+        SoloDistribution(part.application, part.length, Distribution.from_counts(part.edges_ns, part.counts))
+        for part in message.histograms
     ]
-    durations = ModelDurations(told.base_ns, parts) if parts else None
-    if durations is None or durations.spread < STEADY:
-        known.pop(told.model, None)
+    distributions = RuntimeDistributions(message.base_ns, parts) if parts else None
+    if distributions is None or distributions.spread < STATIC_SPREAD:
+        stored.pop(message.model, None)
     else:
-        known[told.model] = durations
+        stored[message.model] = distributions
 
 
-def _with_any(parts: Sequence[Part]) -> list[Part]:
-    """And what is known of requests whose application is not known."""
-    known = {(part.application, part.length): part for part in parts}
-    lesser = [(part.application, 0) for part in parts] + [("", part.length) for part in parts] + [("", 0)]
-    for application, length in lesser:
-        if (application, length) not in known:
-            like = [
+def _with_marginals(parts: Sequence[SoloDistribution]) -> list[SoloDistribution]:
+    """Add mixtures for requests whose application, length or both have no distribution of their own."""
+    by_key = {(part.application, part.length): part for part in parts}
+    wider = [(part.application, 0) for part in parts] + [("", part.length) for part in parts] + [("", 0)]
+    for application, length in wider:
+        if (application, length) not in by_key:
+            included = [
                 part.solo
                 for part in parts
                 if (not application or part.application == application) and (not length or part.length == length)
             ]
-            known[application, length] = Part(application, length, mixture(like))
-    return list(known.values())
+            by_key[application, length] = SoloDistribution(application, length, mixture(included))
+    return list(by_key.values())

@@ -1,8 +1,10 @@
-"""The schedulers by name."""
+"""Registry of scheduling policies by name."""
 
-from collections.abc import Callable
+from __future__ import annotations
 
-from horologe_controller.core.scheduling.scheduler import Scheduler
+from typing import TYPE_CHECKING
+
+from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.schedulers.clipper import Clipper
 from horologe_controller.schedulers.clockwork import Clockwork
 from horologe_controller.schedulers.deferred import Deferred
@@ -11,9 +13,14 @@ from horologe_controller.schedulers.fifo import Fifo
 from horologe_controller.schedulers.horologe import Horologe
 from horologe_controller.schedulers.nexus import Nexus
 from horologe_controller.schedulers.orloj.orloj import Orloj
-from horologe_controller.settings import ControllerSettings
 
-SCHEDULERS: dict[str, Callable[[ControllerSettings], Scheduler]] = {
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horologe_controller.core.scheduling.policy import SchedulingPolicy
+    from horologe_controller.settings import ControllerSettings
+
+SCHEDULERS: dict[str, Callable[[ControllerSettings], SchedulingPolicy]] = {
     "clockwork": Clockwork,
     "edf": Edf,
     "clipper": Clipper,
@@ -23,3 +30,8 @@ SCHEDULERS: dict[str, Callable[[ControllerSettings], Scheduler]] = {
     "horologe": Horologe,
     "orloj": Orloj,
 }
+
+
+def create_scheduler(settings: ControllerSettings) -> Planner:
+    """Return a planner with the policy that `settings.scheduler` names. Raises KeyError for an unknown name."""
+    return Planner(SCHEDULERS[settings.scheduler](settings), settings)

@@ -1,9 +1,9 @@
 """Symphony's deferred batches (arXiv 2308.07470): a batch waits while a larger one would still make its deadlines.
 
-A batch may start from the first deadline in it less the time of the next larger size: until then, more may come for
-that. It has to start before that deadline less its own time. In between it takes the first share that is free; where
-several wait for one, the batch that must start first goes. As there, the head of a queue does not hold up a batch of
-the target size (window drop). Durations are the estimates that Clockwork goes by.
+A batch may start from its first deadline less the duration of the next larger size: until then, more requests may
+arrive for that size. It must start before that deadline less its own duration. In between it takes the first free
+share. Where several batches wait for a share, the one that must start first goes first. As in Symphony, the head of a
+queue does not hold up a batch of the target size (window drop). Durations are Clockwork's estimates.
 """
 
 from __future__ import annotations
@@ -11,55 +11,72 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import us
-from horologe_controller.core.scheduling.strategies import Strategy
-from horologe_controller.core.scheduling.waiting import WHEN_DRY, Waiting, Window, target_size, window
+from horologe_controller.core.scheduling.policy import SchedulingPolicy
+from horologe_controller.core.scheduling.ranking import Strategy
+from horologe_controller.core.scheduling.waiting import (
+    WHEN_DRY,
+    BatchWindow,
+    QueueWaits,
+    find_window,
+    target_size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.settings import ControllerSettings
 
-WAY_NS = us(200)
-"""A batch is to make its deadlines even if it begins this much later than told: the way to an idle device and its turn,
-and timers that are late. Symphony's implementation keeps 100 us for the latter."""
+START_DELAY_NS = us(200)
+"""A batch must make its deadlines even if it begins this much late: message latency to an idle device, a turn of the
+worker, and late timers. Symphony's implementation reserves 100 us for late timers. Not tuned."""
 
 
-class Deferred(Waiting):
-    """A share may stay idle although requests wait."""
+class Deferred(SchedulingPolicy):
+    """Batches that wait as long as they can grow. A share may stay idle although requests are queued."""
 
-    drops_heads = True
+    def __init__(self, settings: ControllerSettings) -> None:
+        super().__init__(settings)
+        self.waits = self._waits = QueueWaits()
 
-    def propose(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-        """The largest batch of the queue, once it can become no larger."""
+    def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+        """Return the largest batch of the queue once it cannot become larger in time."""
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
             return None
-        start_ns += WAY_NS
+        start_ns += START_DELAY_NS
 
         def expect_ns(size: int) -> int:
             return estimate.predict(now_ns, size)
 
-        found = window(queue, start_ns, target_size(queue, self.settings.deferred_slo_part, expect_ns), expect_ns)
-        if found is None:
+        target = target_size(queue, self.settings.deferred_slo_part, expect_ns)
+        window = find_window(queue, start_ns, target, expect_ns)
+        if window is None:
             return None
-        found = _grown(queue, start_ns, found, expect_ns)
-        first, expected_ns = queue[found.place], expect_ns(found.size)
-        larger = next((size for size in queue.spec.batch_sizes if size > found.size), None)
+        window = _extend_window(queue, start_ns, window, expect_ns)
+        first, expected_ns = queue[window.place], expect_ns(window.size)
+        larger = next((size for size in queue.spec.batch_sizes if size > window.size), None)
         if larger is not None:
-            closed_ns = first.deadline_ns - expect_ns(larger) - self.settings.deferred_slack_ns
-            if start_ns < closed_ns:
-                self.wait(queue, closed_ns - WAY_NS)
+            closes_ns = first.deadline_ns - expect_ns(larger) - self.settings.deferred_slack_ns
+            if start_ns < closes_ns:
+                self._waits.hold_queue(queue, closes_ns - START_DELAY_NS)
                 return None
         rank = WHEN_DRY, first.deadline_ns - expected_ns, first.id
-        return Strategy(rank, queue, found.size, range(found.place, found.place + found.requests), expected_ns)
+        return Strategy(rank, queue, window.size, range(window.place, window.place + window.requests), expected_ns)
+
+    def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:
+        """Return the number of requests that would have been late in the batch that was formed."""
+        return queue.first_in_time(end_ns, queue.spec.max_batch)
 
 
-def _grown(queue: ModelQueue, start_ns: int, found: Window, expect_ns: Callable[[int], int]) -> Window:
-    """With more behind it, as long as its first request survives that."""
-    deadline_ns = queue[found.place].deadline_ns
-    for size in queue.sizes():
-        if size <= found.size:
+def _extend_window(
+    queue: ModelQueue, start_ns: int, window: BatchWindow, expect_ns: Callable[[int], int]
+) -> BatchWindow:
+    """Extend a window to the largest size in which its first request is still in time."""
+    deadline_ns = queue[window.place].deadline_ns
+    for size in queue.batch_sizes():
+        if size <= window.size:
             break
-        if start_ns + expect_ns(size) <= deadline_ns and (count := queue.filling(found.place, size)):
-            return Window(size, found.place, count)
-    return found
+        if start_ns + expect_ns(size) <= deadline_ns and (count := queue.count_filling(window.place, size)):
+            return BatchWindow(size, window.place, count)
+    return window

@@ -1,8 +1,8 @@
 """Nexus (SOSP 2019): batch sizes planned from mean times, models of a share in turn, and early drop (section 6.3).
 
-A saturated model runs batches of the largest size that fits its SLO twice: a request waits for one batch at most and is
-in the next. When a model's turn comes, requests are dropped until those that follow fill such a batch and, by the mean
-time of that size, make their deadlines in it.
+A saturated model runs batches of the largest size that fits its SLO twice: a request waits for at most one batch and
+runs in the next. When a model's turn comes, requests are dropped until those behind them fill such a batch and make
+their deadlines in it, by the mean time of that size.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import math
 from typing import TYPE_CHECKING
 
 from horologe_controller.core.cluster.estimates import profiled_ns
-from horologe_controller.core.scheduling.strategies import Strategy
-from horologe_controller.core.scheduling.waiting import WHEN_DRY, Waiting, target_size, window
+from horologe_controller.core.scheduling.policy import SchedulingPolicy
+from horologe_controller.core.scheduling.ranking import Strategy
+from horologe_controller.core.scheduling.waiting import WHEN_DRY, find_window, target_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,67 +23,68 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.scheduler import Batch
     from horologe_controller.settings import ControllerSettings
 
 
-class Nexus(Waiting):
+class Nexus(SchedulingPolicy):
     """The model whose last turn on the share was the longest ago goes next."""
-
-    drops_heads = True
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
         self._measured: dict[Share, dict[tuple[str, int], tuple[int, int, int]]] = {}
-        """(model, batch size) -> (measurements, sum of their durations, sum of the squares)."""
+        """Share -> (model, batch size) -> (measurements, sum of their durations, sum of the squares)."""
         self._turns: dict[Share, dict[str, int]] = {}
-
-    def lost(self, share: Share) -> None:
-        self._measured.pop(share, None)
-        self._turns.pop(share, None)
+        """Share -> model -> start of its last batch."""
 
     def planned(self, share: Share, model: str) -> Callable[[int], int]:
-        """By size, the mean of all that was ever measured, the profile being the first measurement; and deviations."""
+        """Return the planned time by batch size: mean of the profile and all measurements, plus deviations."""
         seed_ns, measured = share.estimates[model].seed_ns, self._measured.get(share, {})
 
         def planned_ns(size: int) -> int:
-            first_ns = profiled_ns(seed_ns, size)
+            profile_ns = profiled_ns(seed_ns, size)
             count, total_ns, squares = measured.get((model, size), (0, 0, 0))
-            mean_ns = (first_ns + total_ns) / (1 + count)
-            variance = max(0.0, (first_ns**2 + squares) / (1 + count) - mean_ns**2)
+            mean_ns = (profile_ns + total_ns) / (1 + count)
+            variance = max(0.0, (profile_ns**2 + squares) / (1 + count) - mean_ns**2)
             return int(mean_ns + self.settings.nexus_deviations * math.sqrt(variance))
 
         return planned_ns
 
-    def least_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
-        """As planned, too, where the model is resident."""
+    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int | None:
+        """Return the shortest planned time on a share that holds the model; None if no share does."""
         model, size = request.model, request.spec.compiled_batch_size(request.rows)
-        holders = [share for share in cluster.holders.of.get(model, ()) if model in share.estimates]
-        if not holders:
-            return super().least_ns(now_ns, request, cluster)
-        return min(self.planned(share, model)(size) for share in holders)
+        shares = [share for share in cluster.residency.shares_of.get(model, ()) if model in share.estimates]
+        return min(self.planned(share, model)(size) for share in shares) if shares else None
 
-    def propose(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-        """The window of the planned size, or of a smaller one if the queue has not as many."""
+    def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+        """Return the window of the planned size, or of a smaller one if the queue holds too few requests."""
         if not queue or queue.model not in share.estimates:
             return None
         planned_ns = self.planned(share, queue.model)
-        found = window(queue, start_ns, target_size(queue, self.settings.nexus_slo_part, planned_ns), planned_ns)
-        if found is None:
+        target = target_size(queue, self.settings.nexus_slo_part, planned_ns)
+        window = find_window(queue, start_ns, target, planned_ns)
+        if window is None:
             return None
         rank = WHEN_DRY, self._turns.get(share, {}).get(queue.model, 0), queue[0].id
-        return Strategy(
-            rank, queue, found.size, range(found.place, found.place + found.requests), planned_ns(found.size)
-        )
+        places = range(window.place, window.place + window.requests)
+        return Strategy(rank, queue, window.size, places, planned_ns(window.size))
 
-    def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
-        if action.kind == "infer":
-            measured, key = self._measured.setdefault(action.share, {}), (action.model, action.batch_size)
-            count, total_ns, squares = measured.get(key, (0, 0, 0))
-            measured[key] = count + 1, total_ns + took_ns, squares + took_ns**2
-        super().observe(now_ns, action, took_ns)
+    def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:
+        """Return the number of requests that would have been late in the batch that was formed."""
+        return queue.first_in_time(end_ns, queue.spec.max_batch)
 
-    def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
+    def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
+        """Record the model's turn."""
         if not strategy.queue.best_effort:
-            self._turns.setdefault(share, {})[strategy.queue.model] = free_ns
-        return super()._batch(now_ns, free_ns, share, cluster, strategy)
+            self._turns.setdefault(share, {})[strategy.queue.model] = start_ns
+        return False
+
+    def on_result(self, action: Action, took_ns: int) -> None:
+        """Add a measurement."""
+        measured, key = self._measured.setdefault(action.share, {}), (action.model, action.batch_size)
+        count, total_ns, squares = measured.get(key, (0, 0, 0))
+        measured[key] = count + 1, total_ns + took_ns, squares + took_ns**2
+
+    def on_share_lost(self, share: Share) -> None:
+        """Discard what was measured on the share."""
+        self._measured.pop(share, None)
+        self._turns.pop(share, None)

@@ -1,4 +1,4 @@
-"""The applications as the selector last announced them, and what their requests must look like. Pure."""
+"""The applications that the selectors announced, and their signatures."""
 
 from __future__ import annotations
 
@@ -17,136 +17,139 @@ if TYPE_CHECKING:
 
     from horologe_common.applications import Application
     from horologe_common.wire import ApplicationState
-    from horologe_frontend.core.catalogue import Catalogue
+    from horologe_frontend.core.catalogue import ModelCatalogue
 
 RETRY_NS = ms(200)
-RUNTIME = "application"
-"""In the place of a model's runtime, in the signature of an application."""
+APPLICATION_RUNTIME = "application"
+"""The `runtime` in the signature of an application."""
 
 
-class Declared:
-    """Applications by name, as one or more selectors announce them: of several declarations, the latest.
+class DeclaredApplications:
+    """Applications by name. If several selectors announce a name, the declaration with the highest revision counts.
 
-    They stay known while no selector is there: their defaults can still be answered.
+    Applications stay known while no selector is connected, so that requests still get their defaults.
     """
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self.known = False
-        """Whether any selector has ever announced what there is."""
+    def __init__(self, catalogue: ModelCatalogue) -> None:
+        self._is_complete = False
+        """A selector has announced its applications, at least once."""
         self._catalogue = catalogue
         self._announced: dict[str, dict[str, ApplicationState]] = {}
         self._latest: dict[str, ApplicationState] = {}
-        self._announcers: dict[str, tuple[str, ...]] = {}
+        self._serving: dict[str, tuple[str, ...]] = {}
         self._signatures: dict[str, ModelSpec] = {}
 
-    def replace(self, selector: str, states: Sequence[ApplicationState]) -> list[str]:
-        """Take over an announcement, which is always complete; the names that are declared no more."""
+    def replace_announcement(self, selector: str, states: Sequence[ApplicationState]) -> list[str]:
+        """Store an announcement, which holds all applications of the selector. Return the names no longer declared."""
         before = self._latest.keys()
         latest: dict[str, ApplicationState] = {}
-        self.known = True
+        self._is_complete = True
         self._announced[selector] = {state.application.name: state for state in states}
         for announced in self._announced.values():
             for name, state in announced.items():
                 if name not in latest or state.revision > latest[name].revision:
                     latest[name] = state
         self._latest = latest
-        self._find_announcers()
-        self.models_changed()
+        self._update_serving()
+        self.discard_signatures()
         return sorted(before - latest.keys())
 
-    def gone(self, selector: str) -> None:
-        """What only this one served is, until another announces that it does or does not."""
+    def remove_selector(self, selector: str) -> None:
+        """Remove a disconnected selector. Its applications stay declared until another selector's announcement."""
         self._announced.pop(selector, None)
-        self._find_announcers()
+        self._update_serving()
 
-    def announcers(self, name: str) -> tuple[str, ...]:
-        """The selectors that are there and serve the application as it is declared now."""
-        return self._announcers.get(name, ())
+    def serving_selectors(self, name: str) -> tuple[str, ...]:
+        """Return the connected selectors that have announced the current declaration of the application."""
+        return self._serving.get(name, ())
 
-    def announced(self) -> bool:
-        """Whether a selector is there that has said what it serves."""
+    def has_selectors(self) -> bool:
+        """Return whether a connected selector has announced its applications."""
         return bool(self._announced)
 
-    def _find_announcers(self) -> None:
-        self._announcers = {
-            name: tuple([who for who, states in self._announced.items() if _same(states.get(name), state)])
-            for name, state in self._latest.items()
-        }
+    def _update_serving(self) -> None:
+        self._serving = {}
+        for name, latest in self._latest.items():
+            announced = [(selector, states.get(name)) for selector, states in self._announced.items()]
+            self._serving[name] = tuple([selector for selector, state in announced if _is_same(state, latest)])
 
-    def models_changed(self) -> None:
-        """The catalogue has been replaced."""
+    def discard_signatures(self) -> None:
+        """Compute the signatures again when they are needed: the models have changed."""
         self._signatures.clear()
 
     def __contains__(self, name: str) -> bool:
         return name in self._latest
 
-    def find(self, name: str) -> tuple[Application, ModelSpec]:
-        """The application and its signature. Raises as those do."""
-        application = self.application(name)
+    def find_with_signature(self, name: str) -> tuple[Application, ModelSpec]:
+        """Return the application and its signature. Raise as `find_application` and `signature` do."""
+        application = self.find_application(name)
         return application, self.signature(application)
 
-    def application(self, name: str) -> Application:
-        """Raises `UnknownModel`, or `Refused` while no selector has announced what there is."""
+    def find_application(self, name: str) -> Application:
+        """Return an application. Raise `UnknownModel`, or `Refused` while no selector has announced any."""
         state = self._latest.get(name)
         if state is None:
-            if not self.known:
+            if not self._is_complete:
                 raise Refused("no applications are known yet: the selector is starting", RETRY_NS)
             raise undeclared_application(name)
         return state.application
 
-    def check(self, application: Application) -> None:
-        """Raise `InvalidInput` for a declaration that contradicts itself, or whose models take different inputs."""
+    def check_declaration(self, application: Application) -> None:
+        """Raise `InvalidInput` for a contradictory declaration, or if its models take different inputs.
+
+        Unknown models are accepted: they may be added later.
+        """
         check_application(application)
-        with suppress(UnknownModel, Refused):  # models may come later
+        with suppress(UnknownModel, Refused):
             self.signature(application)
 
-    def states(self, name: str) -> tuple[ModelState, ...]:
-        """The application described as a model. Raises as `find`."""
-        return (ModelState(self.find(name)[1]),)
+    def model_states(self, name: str) -> tuple[ModelState, ...]:
+        """Return the application as a model. Raise as `find_with_signature` does."""
+        return (ModelState(self.find_with_signature(name)[1]),)
 
     def signature(self, application: Application) -> ModelSpec:
-        """What its requests must look like, as a model of no version.
+        """Return the inputs and outputs of its requests, as a model without a version.
 
-        Raises `UnknownModel` where none of its models is known, `Refused` where none is at all, `InvalidInput` where
-        they take different inputs.
+        Raise `UnknownModel` if none of its models is known, `Refused` while no model at all is known, `InvalidInput`
+        if its models take different inputs.
         """
         state = self._latest.get(application.name)
-        known = state is not None and state.application is application
-        if known and (spec := self._signatures.get(application.name)):
+        declared = state is not None and state.application is application
+        if declared and (spec := self._signatures.get(application.name)):
             return spec
-        found = [self._catalogue.known(name) for name in (*application.models, *application.shadows)]
-        specs = [spec for spec in found if spec is not None]
+        names = (*application.models, *application.shadows)
+        specs = [spec for name in names if (spec := self._catalogue.find_in_any_state(name)) is not None]
         if not specs:
-            self._catalogue.check_known()
+            self._catalogue.check_not_empty()
             raise UnknownModel(
                 f"application {application.name!r}: models: got {list(application.models)}, none is served"
             )
-        signature = _merged(application, specs)
-        if known:
+        signature = _merge_signatures(application, specs)
+        if declared:
             self._signatures[application.name] = signature
         return signature
 
 
-def _same(state: ApplicationState | None, other: ApplicationState) -> bool:
+def _is_same(state: ApplicationState | None, other: ApplicationState) -> bool:
     return state is not None and (state.revision, state.application) == (other.revision, other.application)
 
 
-def _merged(application: Application, specs: Sequence[ModelSpec]) -> ModelSpec:
-    """What all of these models take: where one is particular, the others follow."""
+def _merge_signatures(application: Application, specs: Sequence[ModelSpec]) -> ModelSpec:
+    """Return a signature that all models accept. A dimension that is fixed in one model is fixed in the result."""
     first = specs[0]
     inputs = first.inputs
     for spec in specs[1:]:
-        fitting = _common(inputs, spec.inputs) if spec.batched == first.batched else None
-        if fitting is None:
+        common = _common_tensors(inputs, spec.inputs) if spec.batched == first.batched else None
+        if common is None:
             raise InvalidInput(
-                f"application {application.name!r}: models: got {spec.key} with inputs {_shown(spec)}, "
-                f"wanted {_shown(first)} as {first.key} has"
+                f"application {application.name!r}: models: got {spec.key} with inputs {_format_inputs(spec)}, "
+                f"wanted {_format_inputs(first)} as {first.key} has"
             )
-        inputs = fitting
+        inputs = common
     return ModelSpec(
         application.name,
         "",
-        RUNTIME,
+        APPLICATION_RUNTIME,
         inputs,
         first.outputs if application.task == "any" else output_specs(application),
         (min(spec.max_batch for spec in specs),),
@@ -158,8 +161,8 @@ def _merged(application: Application, specs: Sequence[ModelSpec]) -> ModelSpec:
     )
 
 
-def _common(ours: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple[TensorSpec, ...] | None:
-    """Tensors that fit both signatures; None where there are none."""
+def _common_tensors(ours: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple[TensorSpec, ...] | None:
+    """Return the tensors that fit both signatures, or None if there are none."""
     by_name = {tensor.name: tensor for tensor in others}
     if by_name.keys() != {tensor.name for tensor in ours}:
         return None
@@ -169,11 +172,11 @@ def _common(ours: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple[T
         if tensor.datatype != other.datatype or len(tensor.shape) != len(other.shape):
             return None
         pairs = list(zip(tensor.shape, other.shape, strict=True))
-        if any(one != two and -1 not in (one, two) for one, two in pairs):
+        if any(left != right and -1 not in (left, right) for left, right in pairs):
             return None
         merged.append(TensorSpec(tensor.name, tensor.datatype, tuple(max(pair) for pair in pairs)))
     return tuple(merged)
 
 
-def _shown(spec: ModelSpec) -> str:
-    return ", ".join(f"{one.name} {one.datatype}{list(one.shape)}" for one in spec.inputs)
+def _format_inputs(spec: ModelSpec) -> str:
+    return ", ".join(f"{tensor.name} {tensor.datatype}{list(tensor.shape)}" for tensor in spec.inputs)

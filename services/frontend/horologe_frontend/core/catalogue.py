@@ -1,4 +1,4 @@
-"""The models as the controller last announced them, and what fits their signatures."""
+"""The models that the controller announced, and the check of inputs against their signatures."""
 
 from __future__ import annotations
 
@@ -18,84 +18,83 @@ if TYPE_CHECKING:
 RETRY_NS = ms(200)
 
 
-class Catalogue:
-    """Model versions by name. `ready`: the controller has announced itself."""
+class ModelCatalogue:
+    """Model versions by name. `is_complete`: the controller has announced its models."""
 
     def __init__(self) -> None:
-        self.ready = False
+        self.is_complete = False
         self._by_name: dict[str, list[ModelState]] = {}
-        self._found: dict[tuple[str, str], ModelSpec] = {}
-        self._verdicts: dict[str, tuple[tuple[Any, ...], tuple[int, int, int]]] = {}
+        self._resolved: dict[tuple[str, str], ModelSpec] = {}
+        self._last_checks: dict[str, tuple[tuple[Any, ...], tuple[int, int, int]]] = {}
 
-    def replace(self, models: Sequence[ModelState]) -> None:
-        """Take over an announcement, which is always complete."""
-        self.ready = True
-        self._by_name, self._found, self._verdicts = {}, {}, {}
+    def replace_models(self, models: Sequence[ModelState]) -> None:
+        """Store an announcement, which always holds all models."""
+        self.is_complete = True
+        self._by_name, self._resolved, self._last_checks = {}, {}, {}
         for state in sorted(models, key=lambda state: natural_sort_key(state.spec.version)):
             self._by_name.setdefault(state.spec.name, []).append(state)
 
-    def states(self, name: str = "") -> tuple[ModelState, ...]:
-        """All versions of a model, oldest first; without a name, of all models."""
+    def model_states(self, name: str = "") -> tuple[ModelState, ...]:
+        """Return all versions of a model, oldest first. Without a name, return those of all models."""
         if name:
             return tuple(self._by_name.get(name, ()))
         return tuple(state for states in self._by_name.values() for state in states)
 
-    def labels(self, name: str, version: str) -> tuple[str, str]:
-        """Metric labels of a request that was not accepted: bounded by the catalogue, whatever the client sent."""
+    def metric_labels(self, name: str, version: str) -> tuple[str, str]:
+        """Return the labels of a rejected request: a model of the catalogue, or empty strings."""
         try:
-            spec = self.find(name, version)
+            spec = self.find_model(name, version)
         except HorologeError:
             return ("", "")
         return (spec.name, spec.version)
 
-    def find(self, name: str, version: str = "") -> ModelSpec:
-        """That version; without one, the newest that is READY, else one LOADING.
+    def find_model(self, name: str, version: str = "") -> ModelSpec:
+        """Return a version that is READY, else one that is LOADING. Without a version, return the newest.
 
-        Raises `UnknownModel`, or `Refused` while no model is known at all.
-
-        A request for a model whose workers are restarting waits for them while its deadline allows.
+        A request for a model whose workers restart thus waits for them until its deadline. Raise `UnknownModel`, or
+        `Refused` while no model is known.
         """
-        if spec := self._found.get((name, version)):
+        if spec := self._resolved.get((name, version)):
             return spec
-        self.check_known()
+        self.check_not_empty()
         states = [state for state in reversed(self._by_name.get(name, ())) if version in ("", state.spec.version)]
         for wanted in ("READY", "LOADING"):
             for state in states:
                 if state.state == wanted:
-                    self._found[name, version] = state.spec
+                    self._resolved[name, version] = state.spec
                     return state.spec
         raise UnknownModel(f"model: got {name!r}{f' version {version!r}' if version else ''}, which is not served")
 
-    def check_known(self) -> None:
-        """Raise `Refused` while no model is known at all: just (re)started, as soon as a worker reports it may be."""
+    def check_not_empty(self) -> None:
+        """Raise `Refused` while no model is known: after a restart, a worker may announce the model soon."""
         if not self._by_name:
             raise Refused("no models are known yet: the controller or its workers are starting", RETRY_NS)
 
-    def known(self, declared: str) -> ModelSpec | None:
-        """The model that an application names, `name` or `name/version`, in whatever state; None if there is none."""
+    def find_in_any_state(self, declared: str) -> ModelSpec | None:
+        """Return the model `name` or `name/version` of an application, also if it is not served. None: not found."""
         name, _, version = declared.partition("/")
         try:
-            return self.find(name, version)
+            return self.find_model(name, version)
         except HorologeError:
-            specs = [state.spec for state in self.states(name) if name and version in ("", state.spec.version)]
+            specs = [state.spec for state in self.model_states(name) if name and version in ("", state.spec.version)]
             return specs[-1] if specs else None
 
     def check_inputs(
         self, spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...] = ()
     ) -> tuple[int, int, int]:
-        """(number of rows, `shape_key`, `length`). Raises `InvalidInput` unless inputs and outputs fit the signature.
+        """Return (rows, shape key, length). Raise `InvalidInput` unless inputs and outputs fit the signature.
 
-        Most requests of a model look like the one before: that verdict is remembered.
+        The result of the last check of each model is kept, because most requests equal the one before in shape.
         """
-        asked = (spec, inputs, outputs)
-        known = self._verdicts.get(spec.key)
-        if known is None or known[0] != asked:
-            known = self._verdicts[spec.key] = asked, _verdict(spec, inputs, outputs)
-        return known[1]
+        checked = (spec, inputs, outputs)
+        last = self._last_checks.get(spec.key)
+        if last is None or last[0] != checked:
+            last = self._last_checks[spec.key] = checked, _check_request(spec, inputs, outputs)
+        return last[1]
 
 
-def _verdict(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> tuple[int, int, int]:
-    rows = _check(spec, inputs, outputs)
+def _check_request(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> tuple[int, int, int]:
+    rows = _check_tensors(spec, inputs, outputs)
     if not spec.variable_dimensions:
         return rows, 0, 0
     shapes = {tensor.name: tensor.shape for tensor in inputs}
@@ -103,19 +102,19 @@ def _verdict(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ..
     return rows, shape_key(spec, inputs), input_length(spec, shapes)
 
 
-def _check(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> int:
-    """Number of rows. Raises `InvalidInput`, naming field, got and wanted."""
-    given = {tensor.name: tensor for tensor in inputs}
+def _check_tensors(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> int:
+    """Return the number of rows."""
+    received = {tensor.name: tensor for tensor in inputs}
     wanted = {tensor.name: tensor for tensor in spec.inputs}
-    if len(given) != len(inputs) or given.keys() != wanted.keys():
+    if len(received) != len(inputs) or received.keys() != wanted.keys():
         names = [tensor.name for tensor in inputs]
         raise InvalidInput(f"inputs: got {names}, wanted {list(wanted)}")
-    for name, tensor in given.items():
+    for name, tensor in received.items():
         check_tensor(wanted[name], tensor.datatype, tensor.shape)
-    known = [tensor.name for tensor in spec.outputs]
+    output_names = [tensor.name for tensor in spec.outputs]
     for name in outputs:
-        if name not in known:
-            raise InvalidInput(f"outputs: got {name!r}, wanted some of {known}")
+        if name not in output_names:
+            raise InvalidInput(f"outputs: got {name!r}, wanted some of {output_names}")
     if not spec.batched:
         return 1
     rows = {tensor.shape[0] for tensor in inputs}
@@ -125,7 +124,10 @@ def _check(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]
 
 
 def shape_key(spec: ModelSpec, inputs: Sequence[Tensor]) -> int:
-    """Equal for requests that can share a batch: 0 for padded models and those that batch nothing, else a checksum."""
+    """Return a number that is equal for requests that can share a batch.
+
+    It is 0 for padded models and for models without batches, else a checksum of the shapes without rows.
+    """
     if spec.padded or not spec.batched:
         return 0
     return zlib.crc32(repr([(tensor.name, tensor.shape[1:]) for tensor in inputs]).encode()) | 1 << 32

@@ -1,42 +1,41 @@
-"""How late this process comes to what is due: the p99 of a timer's delays lately. Pure.
-
-A default leaves that much before its deadline: a loop that stalls for longer than the lead would send it LATE.
-"""
+"""The lead of default answers: how long before its deadline a default is sent."""
 
 from __future__ import annotations
 
 from horologe_common.clock import ms, s
 from horologe_common.latency import RollingQuantile
 
-EVERY_NS = ms(50)
+INTERVAL_NS = ms(50)
 WINDOW = 400
-"""Of the last 20 s of requests."""
+"""Number of delays kept: those of 20 s with requests."""
 
 
-class Lag:
-    """A timer of its own goes while requests with a default are asked: those of requests are due as clients want it,
-    and many brief ones would hide a stall. `least_ns`: the lead where none is known to be needed."""
+class DefaultLead:
+    """The 99th percentile of recent timer delays, and `minimum_ns` at least.
 
-    def __init__(self, least_ns: int) -> None:
-        self._least_ns = least_ns
+    If the loop stalls for longer than the lead, defaults are sent LATE. The delays are those of a separate timer, which
+    runs while requests with a default arrive. The timers of the requests themselves expire at times that clients
+    choose: many requests with short deadlines would hide a stall.
+    """
+
+    def __init__(self, minimum_ns: int) -> None:
+        self.timer_ns: int | None = None
+        """When to call `measure_delay`. None: no recent request needed the lead."""
+        self._minimum_ns = minimum_ns
         self._delays = RollingQuantile(WINDOW, s(60), 0.99)
-        self._at_ns: int | None = None
-        self._asked = False
+        self._used = False
 
     def lead_ns(self, now_ns: int) -> int:
-        """How long before its deadline a default is due."""
-        self._asked = True
-        if self._at_ns is None:
-            self._at_ns = now_ns + EVERY_NS
-        return max(self._least_ns, self._delays.high_quantile(now_ns) or 0)
+        """Return the lead for a request that arrives now."""
+        self._used = True
+        if self.timer_ns is None:
+            self.timer_ns = now_ns + INTERVAL_NS
+        return max(self._minimum_ns, self._delays.high_quantile(now_ns) or 0)
 
-    def tick(self, now_ns: int) -> None:
-        """Measure, if it is time."""
-        if self._at_ns is None or now_ns < self._at_ns:
+    def measure_delay(self, now_ns: int) -> None:
+        """Record the delay of an expired timer, and restart the timer if the lead was used since."""
+        if self.timer_ns is None or now_ns < self.timer_ns:
             return
-        self._delays.observe(now_ns, now_ns - self._at_ns)
-        self._at_ns = now_ns + EVERY_NS if self._asked else None
-        self._asked = False
-
-    def next_ns(self) -> int | None:
-        return self._at_ns
+        self._delays.observe(now_ns, now_ns - self.timer_ns)
+        self.timer_ns = now_ns + INTERVAL_NS if self._used else None
+        self._used = False

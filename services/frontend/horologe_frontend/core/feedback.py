@@ -1,4 +1,4 @@
-"""What clients say turned out to be true: checked, its inputs staged, passed to the selector, acknowledged. Pure."""
+"""Feedback: checked, its inputs staged, forwarded to the selectors that learn from it, and acknowledged."""
 
 from __future__ import annotations
 
@@ -12,196 +12,211 @@ from horologe_common.core.protocol import Out
 from horologe_common.core.timers import Timers
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Acknowledged, Feedback, Observation
-from horologe_frontend.core.requests import check_texts
+from horologe_frontend.core.requests import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
-    from horologe_frontend.core.applications import Declared
-    from horologe_frontend.core.requests import Admission
-    from horologe_frontend.core.retained_inputs import Lingering
-    from horologe_frontend.core.selector_routing import Selectors
+    from horologe_frontend.core.applications import DeclaredApplications
+    from horologe_frontend.core.requests import RequestBuilder
+    from horologe_frontend.core.retained_inputs import RetainedInputs
+    from horologe_frontend.core.selector_routing import SelectorRouter
     from horologe_frontend.settings import FrontendSettings
 
 ITEMS_LIMIT = 64
 TRUTHS_LIMIT = 8192
-"""Of all items together: a door takes 16 MB of JSON, which as a header no selector would."""
+"""Maximum number of truths of all items together. 16 MB of JSON, which HTTP accepts, would exceed the message header
+that a selector accepts."""
 PREDICTION_LIMIT = 64
-"""Bytes of what an answer calls its prediction."""
+"""Maximum length of a prediction id, in bytes."""
 RETRY_NS = ms(200)
 
 
-class Pending(msgspec.Struct):
-    """Feedback of a client: a status for each item, and how many selectors have not acknowledged theirs."""
+class PendingFeedback(msgspec.Struct):
+    """Feedback of a client: the status of each item, and the number of selectors that have not acknowledged yet."""
 
     client: str
     client_id: int
     statuses: list[int]
     reason: str = ""
     retry_after_ns: int = 0
-    parts: int = 0
+    unacknowledged: int = 0
+
+    def record_statuses(
+        self, indices: Sequence[int], statuses: Sequence[int], reason: str, retry_after_ns: int
+    ) -> None:
+        for index, status in zip(indices, statuses, strict=False):
+            self.statuses[index] = status
+        self.reason = self.reason or reason
+        self.retry_after_ns = max(self.retry_after_ns, retry_after_ns)
 
 
-class Part(msgspec.Struct, frozen=True):
-    """What one selector has of it: the items at these places."""
+class ForwardedFeedback(msgspec.Struct, frozen=True):
+    """The items of a feedback, by index, that were forwarded to one selector."""
 
-    pending: Pending
-    places: tuple[int, ...]
+    pending: PendingFeedback
+    indices: tuple[int, ...]
     selector: str
 
 
-class Feedbacks:
-    """Open feedback, its parts by an id of ours. Each is answered once: by the selectors, or when its time is up."""
+class FeedbackForwarder:
+    """Open feedback, with what was forwarded of it by an id of the frontend.
+
+    Invariant: each feedback is answered once: by its selectors, or after `frontend.feedback_ns`.
+    """
 
     def __init__(
         self,
         settings: FrontendSettings,
-        declared: Declared,
-        selectors: Selectors,
-        admission: Admission,
-        lingering: Lingering,
+        declared: DeclaredApplications,
+        selectors: SelectorRouter,
+        builder: RequestBuilder,
+        retained_inputs: RetainedInputs,
     ) -> None:
-        self.deadlines = Timers()
+        self.timers = Timers()
         self._settings = settings
         self._declared = declared
         self._selectors = selectors
-        self._admission = admission
-        self._lingering = lingering
-        self._parts: dict[int, Part] = {}
+        self._builder = builder
+        self._retained_inputs = retained_inputs
+        self._forwarded: dict[int, ForwardedFeedback] = {}
         self._open = 0
         self._last_id = 0
 
     def __len__(self) -> int:
         return self._open
 
-    def take(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterator[Out]:
-        """Pass on the items that are as they must be, each to the selector that is to learn from it."""
+    def forward_feedback(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterator[Out]:
+        """Forward each valid item to the selector that made the prediction, or that serves the context."""
         try:
-            application = self._check(message, buffers)
+            application = self._check_feedback(message, buffers)
         except HorologeError as error:
             failed = (int(error.status),) * len(message.items)
             yield Out(client, Acknowledged(message.id, failed, error.reason, error.retry_after_ns))
             return
-        pending = Pending(client, message.id, [int(Status.OK)] * len(message.items))
-        passed: dict[str, list[tuple[int, Observation]]] = {}
-        for place, (item, parts) in enumerate(zip(message.items, _parts(message.items, buffers), strict=True)):
-            selector = self._selectors.for_prediction(application.name, item.prediction, item.context)
+        pending = PendingFeedback(client, message.id, [int(Status.OK)] * len(message.items))
+        by_selector: dict[str, list[tuple[int, Observation]]] = {}
+        for index, (item, item_buffers) in enumerate(
+            zip(message.items, _split_buffers(message.items, buffers), strict=True)
+        ):
+            selector = self._selectors.route_prediction(application.name, item.prediction, item.context)
             try:
-                passed.setdefault(selector, []).append((place, self._item(now_ns, application, item, parts, selector)))
+                prepared = self._prepare_item(now_ns, application, item, item_buffers, selector)
+                by_selector.setdefault(selector, []).append((index, prepared))
             except HorologeError as error:
-                _note(pending, (place,), (int(error.status),), error.reason, error.retry_after_ns)
+                pending.record_statuses((index,), (int(error.status),), error.reason, error.retry_after_ns)
         self._open += 1
-        for selector, items in passed.items():
-            if items:
-                yield self._pass_on(now_ns, pending, application.name, selector, items)
-        if not pending.parts:
-            yield self._answer(pending)
+        for selector, items in by_selector.items():
+            yield self._forward_items(now_ns, pending, application.name, selector, items)
+        if not pending.unacknowledged:
+            yield self._acknowledge(pending)
 
-    def _pass_on(
-        self, now_ns: int, pending: Pending, application: str, selector: str, items: Sequence[tuple[int, Observation]]
+    def _forward_items(
+        self,
+        now_ns: int,
+        pending: PendingFeedback,
+        application: str,
+        selector: str,
+        items: Sequence[tuple[int, Observation]],
     ) -> Out:
         self._last_id += 1
-        pending.parts += 1
-        self._parts[self._last_id] = Part(pending, tuple(place for place, _ in items), selector)
-        self.deadlines.arm(self._last_id, now_ns + self._settings.feedback_ns)
+        pending.unacknowledged += 1
+        self._forwarded[self._last_id] = ForwardedFeedback(pending, tuple(index for index, _ in items), selector)
+        self.timers.arm(self._last_id, now_ns + self._settings.feedback_ns)
         return Out(selector, Feedback(self._last_id, application, tuple(item for _, item in items)))
 
-    def acknowledged(self, message: Acknowledged) -> Iterator[Out]:
-        """A selector's answer, for whoever gave the feedback."""
-        if message.id in self._parts:
-            self.deadlines.cancel(message.id)
-            yield from self._settle(message.id, message.statuses, message.reason, message.retry_after_ns)
+    def finish_forwarded(self, message: Acknowledged) -> Iterator[Out]:
+        """Record a selector's acknowledgement. The client gets its own when all selectors have acknowledged."""
+        if message.id in self._forwarded:
+            self.timers.cancel(message.id)
+            yield from self._finish_part(message.id, message.statuses, message.reason, message.retry_after_ns)
 
-    def expired(self, now_ns: int) -> Iterator[Out]:
-        for key in self.deadlines.pop_expired(now_ns):
-            yield from self._lost(key, "the selector did not acknowledge it in time")
+    def fail_expired(self, now_ns: int) -> Iterator[Out]:
+        """Report LOST for the items that were not acknowledged in time."""
+        for key in self.timers.pop_expired(now_ns):
+            yield from self._fail_part(key, "the selector did not acknowledge it in time")
 
-    def gone(self, selector: str) -> Iterator[Out]:
-        for key in [key for key, part in self._parts.items() if part.selector == selector]:
-            self.deadlines.cancel(key)
-            yield from self._lost(key, "the selector went away")
+    def fail_selector(self, selector: str) -> Iterator[Out]:
+        """Report LOST for the items that a disconnected selector has not acknowledged."""
+        for key in [key for key, part in self._forwarded.items() if part.selector == selector]:
+            self.timers.cancel(key)
+            yield from self._fail_part(key, "the selector disconnected")
 
     def check(self) -> None:
-        assert len(self.deadlines) == len(self._parts)
-        assert len({id(part.pending) for part in self._parts.values()}) == self._open <= self._settings.max_pending
+        assert len(self.timers) == len(self._forwarded)
+        assert len({id(part.pending) for part in self._forwarded.values()}) == self._open <= self._settings.max_pending
 
-    def _lost(self, key: int, reason: str) -> Iterator[Out]:
-        """Whether it was learned from is not known."""
-        return self._settle(key, (int(Status.LOST),) * len(self._parts[key].places), reason, 0)
+    def _fail_part(self, key: int, reason: str) -> Iterator[Out]:
+        """Finish the items as LOST: the selector may or may not have learned from them."""
+        return self._finish_part(key, (int(Status.LOST),) * len(self._forwarded[key].indices), reason, 0)
 
-    def _settle(self, key: int, statuses: Sequence[int], reason: str, retry_after_ns: int) -> Iterator[Out]:
-        part = self._parts.pop(key)
-        _note(part.pending, part.places, statuses, reason, retry_after_ns)
-        part.pending.parts -= 1
-        if not part.pending.parts:
-            yield self._answer(part.pending)
+    def _finish_part(self, key: int, statuses: Sequence[int], reason: str, retry_after_ns: int) -> Iterator[Out]:
+        part = self._forwarded.pop(key)
+        part.pending.record_statuses(part.indices, statuses, reason, retry_after_ns)
+        part.pending.unacknowledged -= 1
+        if not part.pending.unacknowledged:
+            yield self._acknowledge(part.pending)
 
-    def _answer(self, pending: Pending) -> Out:
+    def _acknowledge(self, pending: PendingFeedback) -> Out:
         self._open -= 1
         statuses, reason = tuple(pending.statuses), pending.reason
         return Out(pending.client, Acknowledged(pending.client_id, statuses, reason, pending.retry_after_ns))
 
-    def _check(self, message: Feedback, buffers: Sequence[Buffer]) -> Application:
+    def _check_feedback(self, message: Feedback, buffers: Sequence[Buffer]) -> Application:
+        """Return the application. Raise `HorologeError` if the feedback as a whole is invalid or refused."""
         if not 0 < len(message.items) <= ITEMS_LIMIT:
             raise InvalidInput(f"items: got {len(message.items)}, wanted 1 to {ITEMS_LIMIT}")
         if (truths := sum([len(item.truths) for item in message.items])) > TRUTHS_LIMIT:
-            raise InvalidInput(f"truths: got {truths} in all, at most {TRUTHS_LIMIT}")
-        self._admission.check_size(buffers)
-        if not self._declared.announced():
-            raise Refused("the selector is away", RETRY_NS)
+            raise InvalidInput(f"truths: got {truths} in all items together, at most {TRUTHS_LIMIT}")
+        self._builder.check_size(buffers)
+        if not self._declared.has_selectors():
+            raise Refused("no selector is connected", RETRY_NS)
         if self._open >= self._settings.max_pending:
             raise Refused(f"{self._settings.max_pending} lists of feedback are open already", RETRY_NS)
-        application = self._declared.application(message.application)
-        if not self._declared.announcers(application.name):
-            raise Refused("the selector that served it is away", RETRY_NS)
+        application = self._declared.find_application(message.application)
+        if not self._declared.serving_selectors(application.name):
+            raise Refused("no connected selector serves the application", RETRY_NS)
         return application
 
-    def _item(
+    def _prepare_item(
         self, now_ns: int, application: Application, item: Observation, buffers: Sequence[Buffer], selector: str
     ) -> Observation:
-        """The item as the selector takes it."""
+        """Return the item for the selector: its inputs, if any, are staged and replaced by a query."""
         check_observation(application, item)
         if not item.inputs:
             return msgspec.structs.replace(item, query=None)
         settings, spec = self._settings, self._declared.signature(application)
-        rows, _, _ = self._admission.catalogue.check_inputs(spec, item.inputs)
+        rows, _, _ = self._builder.catalogue.check_inputs(spec, item.inputs)
         if rows != len(item.truths):
             raise InvalidInput(f"truths: got {len(item.truths)}, wanted {rows}, one for each row of the inputs")
-        digest = self._admission.digest(item.inputs, buffers)
-        if item.prediction and not item.prediction.endswith(digest):
-            raise InvalidInput("prediction: got that of other inputs than the given, wanted theirs, or one of the two")
-        query = self._admission.stage(spec, item.inputs, buffers, digest, settings.feedback_ns, item.context)
-        self._lingering.keep(query.id, selector, now_ns + settings.feedback_ns + settings.linger_ns)
+        input_hash = self._builder.hash_inputs(item.inputs, buffers)
+        if item.prediction and not item.prediction.endswith(input_hash):
+            raise InvalidInput("prediction: got the id for other inputs, wanted that of these inputs, or none")
+        query = self._builder.stage_query(spec, item.inputs, buffers, input_hash, settings.feedback_ns, item.context)
+        self._retained_inputs.retain(query.id, selector, now_ns + settings.feedback_ns + settings.retain_inputs_ns)
         return Observation(item.truths, item.prediction, item.context, (), query)
 
 
 def check_observation(application: Application, item: Observation) -> None:
-    """Raise `InvalidInput`, naming field, got and wanted."""
-    check_texts(context=item.context)
+    """Raise `InvalidInput` for an invalid item. The message names the field, the value received and that wanted."""
+    check_names(context=item.context)
     if application.task == "any":
-        raise InvalidInput("application: its task is 'any', whose outputs are held against no truth")
+        raise InvalidInput("application: got one of task 'any', which takes no feedback")
     if not item.truths or not all(map(math.isfinite, item.truths)):
         raise InvalidInput(f"truths: got {list(item.truths)}, wanted a finite number for each row")
     if application.task == "classes" and any(truth % 1 for truth in item.truths):
-        raise InvalidInput(f"truths: got {list(item.truths)}, wanted whole numbers, the task being classes")
+        raise InvalidInput(f"truths: got {list(item.truths)}, wanted whole numbers for task 'classes'")
     if not item.prediction and not item.inputs:
         raise InvalidInput("item: got neither prediction nor inputs, wanted one of them")
     if len(item.prediction) > PREDICTION_LIMIT:
         raise InvalidInput(f"prediction: got {len(item.prediction)} bytes, at most {PREDICTION_LIMIT}")
 
 
-def _note(pending: Pending, places: Sequence[int], statuses: Sequence[int], reason: str, retry_after_ns: int) -> None:
-    for place, status in zip(places, statuses, strict=False):
-        pending.statuses[place] = status
-    pending.reason = pending.reason or reason
-    pending.retry_after_ns = max(pending.retry_after_ns, retry_after_ns)
-
-
-def _parts(items: Sequence[Observation], buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
-    """The buffers of each item."""
-    at = 0
+def _split_buffers(items: Sequence[Observation], buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
+    """Yield the buffers of each item."""
+    start = 0
     for item in items:
-        yield buffers[at : at + len(item.inputs)]
-        at += len(item.inputs)
+        yield buffers[start : start + len(item.inputs)]
+        start += len(item.inputs)

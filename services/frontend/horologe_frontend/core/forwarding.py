@@ -1,4 +1,4 @@
-"""What clients want other than predictions: answered here, or passed on to the controller or the selector. Pure."""
+"""Calls of clients other than predictions: answered from the catalogue, or forwarded to controller or selector."""
 
 from __future__ import annotations
 
@@ -25,218 +25,218 @@ from horologe_common.wire import (
     Rollback,
     Withdraw,
 )
-from horologe_frontend.core.requests import check_texts
+from horologe_frontend.core.requests import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_frontend.core.applications import Declared
-    from horologe_frontend.core.catalogue import Catalogue
-    from horologe_frontend.core.feedback import Feedbacks
-    from horologe_frontend.core.selector_routing import Selectors
-    from horologe_frontend.core.stats import Counts
+    from horologe_frontend.core.applications import DeclaredApplications
+    from horologe_frontend.core.catalogue import ModelCatalogue
+    from horologe_frontend.core.feedback import FeedbackForwarder
+    from horologe_frontend.core.selector_routing import SelectorRouter
+    from horologe_frontend.core.stats import RequestMetrics
     from horologe_frontend.settings import FrontendSettings
 
-    Answerer = Callable[[int, str, Any, Sequence[Buffer]], Iterable[Out]]
+    CallHandler = Callable[[int, str, Any, Sequence[Buffer]], Iterable[Out]]
+
+Call: TypeAlias = Admit | Describe | Declare | Withdraw | Rollback | ApplicationInfo
+CallReply: TypeAlias = Models | Description | Applications
 
 
-class Questions:
-    """Each has exactly one answer. `controller`: its address, empty while it is away."""
+class PendingCall(msgspec.Struct, frozen=True):
+    """A forwarded call: the client, its own id of the call, and the receiver."""
+
+    client: str
+    client_id: int
+    message: Call
+    receiver: str
+
+
+class PendingCalls:
+    """Forwarded calls by an id of the frontend, at most `limit`.
+
+    Invariant: each call gets one reply: of its receiver, or LOST after `timeout_ns`.
+    """
+
+    def __init__(self, timeout_ns: int, limit: int) -> None:
+        self.timeout_ns = timeout_ns
+        self.limit = limit
+        self.timers = Timers()
+        self._pending: dict[int, PendingCall] = {}
+        self._last_id = 0
+
+    def start_call(self, now_ns: int, client: str, message: Call, receiver: str) -> Out:
+        """Return the forwarded call, or the reply LOST if there is no receiver or the limit is reached."""
+        if not receiver:
+            return Out(client, _lost_reply(message.id, message, "is not connected"))
+        if len(self._pending) >= self.limit:
+            return Out(client, _lost_reply(message.id, message, f"has {self.limit} pending calls already"))
+        self._last_id += 1
+        self._pending[self._last_id] = PendingCall(client, message.id, message, receiver)
+        self.timers.arm(self._last_id, now_ns + self.timeout_ns)
+        return Out(receiver, msgspec.structs.replace(message, id=self._last_id))
+
+    def finish_call(self, message: CallReply) -> Iterator[Out]:
+        """Return the reply to the client that made the call. Replies after the timeout are dropped."""
+        if call := self._pending.pop(message.id, None):
+            self.timers.cancel(message.id)
+            yield Out(call.client, msgspec.structs.replace(message, id=call.client_id))
+
+    def fail_expired(self, now_ns: int) -> Iterator[Out]:
+        """Reply LOST to the calls whose timeout has passed."""
+        for key in self.timers.pop_expired(now_ns):
+            call = self._pending.pop(key)
+            yield Out(call.client, _lost_reply(call.client_id, call.message, "did not reply in time"))
+
+    def fail_receiver(self, address: str) -> Iterator[Out]:
+        """Reply LOST to the calls that were forwarded to a disconnected receiver."""
+        for key in [key for key, call in self._pending.items() if call.receiver == address]:
+            self.timers.cancel(key)
+            call = self._pending.pop(key)
+            yield Out(call.client, _lost_reply(call.client_id, call.message, "disconnected"))
+
+
+def _lost_reply(client_id: int, message: Call, problem: str) -> CallReply:
+    match message:
+        case Admit():
+            return Models(client_id, (), int(Status.LOST), f"the controller {problem}")
+        case Describe():
+            return Description(client_id, (), "", 0)
+        case _:
+            return Applications(client_id, (), int(Status.LOST), f"the selector {problem}")
+
+
+class CallForwarder:
+    """Answer or forward calls, and pass the replies on. `controller`: its address, empty if not connected."""
 
     def __init__(
         self,
-        catalogue: Catalogue,
-        declared: Declared,
-        selectors: Selectors,
-        counts: Counts,
-        feedbacks: Feedbacks,
+        catalogue: ModelCatalogue,
+        declared: DeclaredApplications,
+        selectors: SelectorRouter,
+        metrics: RequestMetrics,
+        feedback: FeedbackForwarder,
         settings: FrontendSettings,
     ) -> None:
         self.controller = ""
         self._catalogue = catalogue
         self._declared = declared
         self._selectors = selectors
-        self._counts = counts
-        self._feedbacks = feedbacks
-        self._relay = Relay(settings.ask_ns, settings.max_pending)
-        self._from_clients: dict[type, Answerer] = {
-            ModelInfo: self._model_info,
-            Admit: self._ask_controller,
-            Describe: self._ask_controller,
-            Declare: self._declare,
-            Withdraw: self._ask_selector,
-            Rollback: self._ask_selector,
-            ApplicationInfo: self._ask_selector,
-            Feedback: self._feedback,
+        self._metrics = metrics
+        self._feedback = feedback
+        self._calls = PendingCalls(settings.call_timeout_ns, settings.max_pending)
+        self.timers = (self._calls.timers, feedback.timers)
+        self._from_clients: dict[type, CallHandler] = {
+            ModelInfo: self._on_model_info,
+            Admit: self._on_controller_call,
+            Describe: self._on_controller_call,
+            Declare: self._on_declare,
+            Withdraw: self._on_selector_call,
+            Rollback: self._on_selector_call,
+            ApplicationInfo: self._on_application_info,
+            Feedback: self._on_feedback,
         }
-        self._from_peers: dict[type, Answerer] = {
-            Models: self._models,
-            Applications: self._applications,
-            Description: self._told,
-            Acknowledged: self._acknowledged,
-            Ping: self._ping,
+        self._from_peers: dict[type, CallHandler] = {
+            Models: self._on_models,
+            Applications: self._on_applications,
+            Description: self._on_description,
+            Acknowledged: self._on_acknowledged,
+            Ping: self._on_ping,
         }
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
-        """What follows from a message; `trusted`: of a peer, not a client."""
-        answerer = self._from_clients.get(type(message))
-        if answerer is None and trusted:
-            answerer = self._from_peers.get(type(message))
-        return answerer(now_ns, sender, message, buffers) if answerer else ()
+        """Return the messages to send. `trusted`: the sender is a peer, not a client."""
+        handler = self._from_clients.get(type(message))
+        if handler is None and trusted:
+            handler = self._from_peers.get(type(message))
+        return handler(now_ns, sender, message, buffers) if handler else ()
 
-    def tick(self, now_ns: int) -> Iterable[Out]:
-        """Answers to what nobody has answered in time."""
-        return (*self._relay.expired(now_ns), *self._feedbacks.expired(now_ns))
+    def fail_expired(self, now_ns: int) -> Iterable[Out]:
+        """Reply LOST to the calls and the feedback whose timeout has passed."""
+        return (*self._calls.fail_expired(now_ns), *self._feedback.fail_expired(now_ns))
 
-    def next_ns(self) -> int | None:
-        """When the first of these is due."""
-        timers = (self._relay.deadlines, self._feedbacks.deadlines)
-        return min((at_ns for one in timers if (at_ns := one.next_ns()) is not None), default=None)
-
-    def selector_gone(self, address: str) -> Iterable[Out]:
-        """Answers to what this one will not answer any more."""
-        return (*self._relay.gone(address), *self._feedbacks.gone(address))
+    def fail_selector(self, address: str) -> Iterable[Out]:
+        """Reply LOST to the calls and the feedback that a disconnected selector has not answered."""
+        return (*self._calls.fail_receiver(address), *self._feedback.fail_selector(address))
 
     def check(self) -> None:
-        self._feedbacks.check()
+        self._feedback.check()
 
-    def _model_info(self, now_ns: int, client: str, message: ModelInfo, buffers: Sequence[Buffer]) -> Iterable[Out]:
+    def _on_model_info(self, now_ns: int, client: str, message: ModelInfo, buffers: Sequence[Buffer]) -> Iterable[Out]:
         if not message.application:
-            yield Out(client, Models(message.id, self._catalogue.states(message.model)))
+            yield Out(client, Models(message.id, self._catalogue.model_states(message.model)))
             return
         try:
-            answer = Models(message.id, self._declared.states(message.application))
+            reply = Models(message.id, self._declared.model_states(message.application))
         except HorologeError as error:
-            answer = Models(message.id, (), int(error.status), error.reason)
-        yield Out(client, answer)
+            reply = Models(message.id, (), int(error.status), error.reason)
+        yield Out(client, reply)
 
-    def _ask_controller(
+    def _on_controller_call(
         self, now_ns: int, client: str, message: Admit | Describe, buffers: Sequence[Buffer]
     ) -> Iterable[Out]:
-        yield self._relay.ask(now_ns, client, message, self.controller)
+        yield self._calls.start_call(now_ns, client, message, self.controller)
 
-    def _ask_selector(
-        self,
-        now_ns: int,
-        client: str,
-        message: Declare | Withdraw | Rollback | ApplicationInfo,
-        buffers: Sequence[Buffer],
+    def _on_selector_call(
+        self, now_ns: int, client: str, message: Withdraw | Rollback, buffers: Sequence[Buffer]
     ) -> Iterable[Out]:
-        context = ""
+        yield self._calls.start_call(now_ns, client, message, self._selectors.route_declaration(message.name))
+
+    def _on_application_info(
+        self, now_ns: int, client: str, message: ApplicationInfo, buffers: Sequence[Buffer]
+    ) -> Iterable[Out]:
         try:
-            if isinstance(message, ApplicationInfo):  # the selector keeps a state for each context it is asked about
-                check_texts(name=message.name, context=message.context)
-                context = message.context
+            check_names(name=message.name, context=message.context)
         except InvalidInput as error:
             yield Out(client, Applications(message.id, (), int(error.status), error.reason))
             return
-        name = message.application.name if isinstance(message, Declare) else message.name
-        yield self._relay.ask(now_ns, client, message, self._selectors.for_declaration(name, context))
+        selector = self._selectors.route_declaration(message.name, message.context)
+        yield self._calls.start_call(now_ns, client, message, selector)
 
-    def _declare(self, now_ns: int, client: str, message: Declare, buffers: Sequence[Buffer]) -> Iterable[Out]:
+    def _on_declare(self, now_ns: int, client: str, message: Declare, buffers: Sequence[Buffer]) -> Iterable[Out]:
         try:
-            self._declared.check(message.application)
+            self._declared.check_declaration(message.application)
         except InvalidInput as error:
-            return (Out(client, Applications(message.id, (), int(error.status), error.reason)),)
-        return self._ask_selector(now_ns, client, message, buffers)
+            yield Out(client, Applications(message.id, (), int(error.status), error.reason))
+            return
+        selector = self._selectors.route_declaration(message.application.name)
+        yield self._calls.start_call(now_ns, client, message, selector)
 
-    def _feedback(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterable[Out]:
-        return self._feedbacks.take(now_ns, client, message, buffers)
+    def _on_feedback(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterable[Out]:
+        return self._feedback.forward_feedback(now_ns, client, message, buffers)
 
-    def _acknowledged(
+    def _on_acknowledged(
         self, now_ns: int, selector: str, message: Acknowledged, buffers: Sequence[Buffer]
     ) -> Iterable[Out]:
-        return self._feedbacks.acknowledged(message)
+        return self._feedback.finish_forwarded(message)
 
-    def _models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> Iterable[Out]:
-        """The controller's announcement, or its answer to a question."""
+    def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> Iterable[Out]:
+        """Store the controller's announcement, or pass on its reply to a call."""
         if message.id:
-            return self._relay.told(message)
-        self._catalogue.replace(message.models)
-        self._declared.models_changed()
+            return self._calls.finish_call(message)
+        self._catalogue.replace_models(message.models)
+        self._declared.discard_signatures()
         return ()
 
-    def _applications(
+    def _on_applications(
         self, now_ns: int, selector: str, message: Applications, buffers: Sequence[Buffer]
     ) -> Iterable[Out]:
-        """The selector's announcement, or its answer to a question."""
+        """Store a selector's announcement, or pass on its reply to a call.
+
+        The last announcement of a selector may arrive after its PeerDisconnected. It is ignored.
+        """
         if message.id:
-            return self._relay.told(message)
-        if selector in self._selectors:  # what one that has gone said last may come after its PeerDisconnected
-            self._counts.withdrawn(self._declared.replace(selector, message.applications))
+            return self._calls.finish_call(message)
+        if selector in self._selectors:
+            self._metrics.drop_applications(self._declared.replace_announcement(selector, message.applications))
         return ()
 
-    def _told(self, now_ns: int, sender: str, message: Told, buffers: Sequence[Buffer]) -> Iterable[Out]:
-        return self._relay.told(message)
+    def _on_description(
+        self, now_ns: int, controller: str, message: Description, buffers: Sequence[Buffer]
+    ) -> Iterable[Out]:
+        return self._calls.finish_call(message)
 
-    def _ping(self, now_ns: int, sender: str, message: Ping, buffers: Sequence[Buffer]) -> Iterable[Out]:
-        """The selector measures how long its answers take to come here."""
+    def _on_ping(self, now_ns: int, sender: str, message: Ping, buffers: Sequence[Buffer]) -> Iterable[Out]:
+        """Reply at once: the selector measures its return latency."""
         yield Out(sender, Pong(message.sent_ns, now_ns))
-
-
-Question: TypeAlias = Admit | Describe | Declare | Withdraw | Rollback | ApplicationInfo
-Told: TypeAlias = Models | Description | Applications
-
-
-class Relayed(msgspec.Struct, frozen=True):
-    """Who asked whom, under which id, and what."""
-
-    client: str
-    client_id: int
-    message: Question
-    to: str
-
-
-class Relay:
-    """Open questions by an id of ours. Each is answered once: by whom it was put to, or when its time is up.
-
-    At most `limit` are open, each for `limit_ns` at most.
-    """
-
-    def __init__(self, limit_ns: int, limit: int) -> None:
-        self.limit_ns = limit_ns
-        self.limit = limit
-        self.deadlines = Timers()
-        self._open: dict[int, Relayed] = {}
-        self._last_id = 0
-
-    def ask(self, now_ns: int, client: str, message: Question, to: str) -> Out:
-        """Pass a question on; where there is nobody to answer it, that is the answer, at once."""
-        if not to:
-            return Out(client, _unanswered(message.id, message, "is away"))
-        if len(self._open) >= self.limit:
-            return Out(client, _unanswered(message.id, message, f"has {self.limit} questions open already"))
-        self._last_id += 1
-        self._open[self._last_id] = Relayed(client, message.id, message, to)
-        self.deadlines.arm(self._last_id, now_ns + self.limit_ns)
-        return Out(to, msgspec.structs.replace(message, id=self._last_id))
-
-    def told(self, message: Told) -> Iterator[Out]:
-        """The answer, for whoever asked."""
-        if relayed := self._open.pop(message.id, None):
-            self.deadlines.cancel(message.id)
-            yield Out(relayed.client, msgspec.structs.replace(message, id=relayed.client_id))
-
-    def expired(self, now_ns: int) -> Iterator[Out]:
-        """Answers to what was not answered in time."""
-        for key in self.deadlines.pop_expired(now_ns):
-            relayed = self._open.pop(key)
-            yield Out(relayed.client, _unanswered(relayed.client_id, relayed.message, "did not answer"))
-
-    def gone(self, address: str) -> Iterator[Out]:
-        """Answers to what this one will not answer any more."""
-        for key in [key for key, relayed in self._open.items() if relayed.to == address]:
-            self.deadlines.cancel(key)
-            relayed = self._open.pop(key)
-            yield Out(relayed.client, _unanswered(relayed.client_id, relayed.message, "went away"))
-
-
-def _unanswered(client_id: int, message: Question, what: str) -> Told:
-    match message:
-        case Admit():
-            return Models(client_id, (), int(Status.LOST), f"the controller {what}")
-        case Describe():
-            return Description(client_id, (), "", 0)
-        case _:
-            return Applications(client_id, (), int(Status.LOST), f"the selector {what}")

@@ -1,5 +1,4 @@
-"""From a client's Predict to a request: its inputs staged, its model or application settled, its deadline a point in
-time. Pure."""
+"""Requests: from a client's Predict to an open request, and from a selector's answer to the answer of the client."""
 
 from __future__ import annotations
 
@@ -14,82 +13,90 @@ from horologe_common.core.timers import Timers
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor
-from horologe_frontend.core.applications import RUNTIME
+from horologe_frontend.core.applications import APPLICATION_RUNTIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.core.staging import StagedInputs
-    from horologe_frontend.core.applications import Declared
-    from horologe_frontend.core.catalogue import Catalogue
-    from horologe_frontend.core.default_lead import Lag
+    from horologe_frontend.core.applications import DeclaredApplications
+    from horologe_frontend.core.catalogue import ModelCatalogue
+    from horologe_frontend.core.default_lead import DefaultLead
     from horologe_frontend.settings import FrontendSettings
+
+REPLACED_BY_DEFAULT = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
+"""If an application has a default, the client gets it instead of these statuses."""
 
 
 class Request(msgspec.Struct):
-    """An open request of a client. `selector` is where it was asked, `worker` where its inputs went.
-
-    `application`: the one that is asked, None where it is a model; `spec` is its signature then.
-    """
+    """An open request of a client."""
 
     id: int
     client: str
     client_id: int
     spec: ModelSpec
+    """The model, or the signature of the application."""
     arrival_ns: int
     deadline_ns: int
     query: Query
     outputs: tuple[str, ...]
     give_up_ns: int
-    """When to answer without the selector: after the deadline, but a default before it."""
+    """When the frontend answers without the selector: after the deadline, or before it if there is a default."""
     application: Application | None = None
+    """None: the request is for a model."""
     selector: str = ""
+    """The selector that has the query. Empty: none."""
     worker: str = ""
+    """The worker that has the inputs. Empty: none."""
 
 
-class Admission:
-    """Numbers requests. `digest` hashes a request's bytes for the prediction cache."""
+class RequestBuilder:
+    """Validate requests, stage their inputs and number them. `digest` hashes inputs for the prediction cache."""
 
     def __init__(
         self,
         settings: FrontendSettings,
-        catalogue: Catalogue,
-        declared: Declared,
+        catalogue: ModelCatalogue,
+        declared: DeclaredApplications,
         staging: StagedInputs,
-        lag: Lag,
+        default_lead: DefaultLead,
         digest: Callable[[bytes, Sequence[Buffer]], bytes],
     ) -> None:
         self.settings = settings
         self.catalogue = catalogue
         self.declared = declared
         self.staging = staging
-        self._lag = lag
+        self._default_lead = default_lead
         self._digest = digest
         self._last_id = 0
 
-    def admit(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
-        """A request, its inputs staged. Raises what the client did wrong, or `Refused`."""
+    def create_request(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
+        """Return a request whose inputs are staged. Raise `HorologeError` if it is invalid, or `Refused`.
+
+        The deadline is the client's, else that of the model or application. A request without a deadline is best
+        effort, and is answered after `frontend.best_effort_ns` at the latest.
+        """
         self.check_size(buffers)
-        check_texts(application=message.application, context=message.context)
+        check_names(application=message.application, context=message.context)
         application: Application | None = None
         if message.application and not message.model:
-            application, spec = self.declared.find(message.application)
+            application, spec = self.declared.find_with_signature(message.application)
         else:
-            spec = self.catalogue.find(message.model, message.version)
-        # the client's deadline, else the model's or application's, else none: best effort
+            spec = self.catalogue.find_model(message.model, message.version)
         budget_ns = min(max(0, message.budget_ns), NEVER_NS >> 1) or spec.slo_ns
         best_effort = budget_ns == 0
         budget_ns = budget_ns or self.settings.best_effort_ns
         rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
-        digest = self.digest(message.inputs, buffers) if spec.cache or spec.runtime == RUNTIME else b""
-        key = self._hold(message.inputs, buffers)
+        cacheable = spec.cache or spec.runtime == APPLICATION_RUNTIME
+        input_hash = self.hash_inputs(message.inputs, buffers) if cacheable else b""
+        key = self._stage_inputs(message.inputs, buffers)
         query = Query(
             key,
             "" if application else spec.key,
             budget_ns,
             rows,
-            digest,
+            input_hash,
             best_effort,
             shape_key,
             length,
@@ -100,64 +107,66 @@ class Admission:
         if application is None or application.default is None:
             give_up_ns = deadline_ns + self.settings.grace_ns
         else:
-            give_up_ns = deadline_ns - min(self._lag.lead_ns(now_ns), budget_ns // 4)
+            give_up_ns = deadline_ns - min(self._default_lead.lead_ns(now_ns), budget_ns // 4)
         return Request(
             key, client, message.id, spec, now_ns, deadline_ns, query, message.outputs, give_up_ns, application
         )
 
-    def stage(
+    def stage_query(
         self,
         spec: ModelSpec,
         inputs: tuple[Tensor, ...],
         buffers: Sequence[Buffer],
-        digest: bytes,
+        input_hash: bytes,
         budget_ns: int,
         context: str,
     ) -> Query:
-        """A best-effort query of an application, that nobody waits for; its inputs are staged.
+        """Stage the inputs of feedback and return a best-effort query for them, which no client waits for.
 
-        Raises what is wrong with it, or `Refused`.
+        Raise `InvalidInput` if the inputs do not fit the signature, `Refused` if staging is full.
         """
         rows, shape_key, length = self.catalogue.check_inputs(spec, inputs)
-        key = self._hold(inputs, buffers)
-        return Query(key, "", budget_ns, rows, digest, True, shape_key, length, spec.name, context)
+        key = self._stage_inputs(inputs, buffers)
+        return Query(key, "", budget_ns, rows, input_hash, True, shape_key, length, spec.name, context)
 
     def check_size(self, buffers: Sequence[Buffer]) -> None:
-        """Raise `TooLarge` over what one message may bring."""
+        """Raise `TooLarge` if the tensors of a message exceed `frontend.max_request_bytes`."""
         size = sum(map(len, buffers))
         if size > self.settings.max_request_bytes:
             raise TooLarge(f"inputs: got {size} bytes, at most {self.settings.max_request_bytes}")
 
-    def digest(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> bytes:
-        """The hash of inputs, under which what was predicted of them is joined or cached; in whichever order."""
+    def hash_inputs(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> bytes:
+        """Return the cache key of inputs, independent of their order."""
         if len(inputs) > 1:
             pairs = sorted(zip(inputs, buffers, strict=True), key=lambda pair: pair[0].name)
             inputs, buffers = tuple(tensor for tensor, _ in pairs), [buffer for _, buffer in pairs]
         return self._digest(repr(inputs).encode(), buffers)
 
-    def _hold(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> int:
-        """A new id with the inputs staged under it."""
+    def _stage_inputs(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> int:
+        """Stage the inputs under a new id and return the id."""
         self._last_id += 1
         if not self.staging.hold(self._last_id, inputs, buffers):
             raise Refused("staging is full", retry_after_ns=ms(100))
         return self._last_id
 
 
-def check_texts(**texts: str) -> None:
-    """Raise `InvalidInput` for names too long, or with a NUL: what is learned is kept by them, and SQLite ends a text
-    there."""
-    for field, text in texts.items():
-        if len(text) > NAME_LIMIT:
-            raise InvalidInput(f"{field}: got {len(text)} characters, at most {NAME_LIMIT}")
-        if "\0" in text:
-            raise InvalidInput(f"{field}: got {text!r}, wanted no NUL in it")
+def check_names(**names: str) -> None:
+    """Raise `InvalidInput` for a name that is too long or holds a NUL, where SQLite would end the text."""
+    for field, name in names.items():
+        if len(name) > NAME_LIMIT:
+            raise InvalidInput(f"{field}: got {len(name)} characters, at most {NAME_LIMIT}")
+        if "\0" in name:
+            raise InvalidInput(f"{field}: got {name!r}, wanted no NUL in it")
 
 
-class Book:
-    """Law: every request has one timer, and its client one id for it."""
+class OpenRequests:
+    """The open requests by id, and by client and the client's own id.
+
+    Invariant: each open request has one timer, and one id of its client.
+    """
 
     def __init__(self) -> None:
-        self._deadlines = Timers()
+        self.timers = Timers()
         self._requests: dict[int, Request] = {}
         self._by_client: dict[str, dict[int, int]] = {}
 
@@ -171,20 +180,19 @@ class Book:
         return key in self._requests
 
     def add(self, request: Request) -> None:
-        """Open it; its timer is at `give_up_ns`."""
+        """Add a request with a timer at its `give_up_ns`."""
         self._requests[request.id] = request
         self._by_client.setdefault(request.client, {})[request.client_id] = request.id
-        self._deadlines.arm(request.id, request.give_up_ns)
+        self.timers.arm(request.id, request.give_up_ns)
 
-    def get(self, key: int) -> Request | None:
+    def find_request(self, key: int) -> Request | None:
         return self._requests.get(key)
 
-    def of(self, client: str, client_id: int) -> Request | None:
-        """What this client calls so."""
+    def find_by_client_id(self, client: str, client_id: int) -> Request | None:
         return self._requests.get(self._by_client.get(client, {}).get(client_id, 0))
 
-    def ids_of(self, client: str) -> tuple[int, ...]:
-        """What this client calls its open requests."""
+    def client_ids(self, client: str) -> tuple[int, ...]:
+        """Return the client's own ids of its open requests."""
         return tuple(self._by_client.get(client, ()))
 
     def remove(self, request: Request) -> None:
@@ -193,26 +201,19 @@ class Book:
         del open_ids[request.client_id]
         if not open_ids:
             del self._by_client[request.client]
-        self._deadlines.cancel(request.id)
+        self.timers.cancel(request.id)
 
-    def due(self, now_ns: int) -> list[Request]:
-        """Whose time has come; each must be removed now."""
-        return [self._requests[key] for key in self._deadlines.pop_expired(now_ns)]
-
-    def next_ns(self) -> int | None:
-        return self._deadlines.next_ns()
+    def pop_expired(self, now_ns: int) -> list[Request]:
+        """Return the requests whose timer has expired. The caller must `remove` each of them."""
+        return [self._requests[key] for key in self.timers.pop_expired(now_ns)]
 
     def check(self) -> None:
-        self._deadlines.check()
-        assert len(self._requests) == len(self._deadlines) == sum(map(len, self._by_client.values()))
+        self.timers.check()
+        assert len(self._requests) == len(self.timers) == sum(map(len, self._by_client.values()))
 
 
-UNANSWERED = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
-"""Where an application has a default, that is better."""
-
-
-def addressed(answer: Answer, client_id: int) -> Answer:
-    """The answer under the id that the client gave its request."""
+def with_client_id(answer: Answer, client_id: int) -> Answer:
+    """Return a copy of the answer for the client, under the client's own id."""
     return Answer(
         client_id,
         answer.status,
@@ -233,8 +234,8 @@ def addressed(answer: Answer, client_id: int) -> Answer:
     )
 
 
-def default_of(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
-    """What its application has declared to be answered where nothing better is known; None if nothing is."""
+def default_answer(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
+    """Return the answer with the declared default of the application, or None if it has no default."""
     application, rows = request.application, request.query.rows
     if application is None or application.default is None:
         return None
@@ -242,23 +243,25 @@ def default_of(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
     return Answer(request.id, int(Status.OK), outputs, defaulted=True), buffers
 
 
-def or_default(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
-    """The answer, or the default where that is better."""
-    if answer.status in UNANSWERED and (default := default_of(request)):
+def answer_or_default(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
+    """Return the answer, or the default if there is one and the status is in `REPLACED_BY_DEFAULT`."""
+    if answer.status in REPLACED_BY_DEFAULT and (default := default_answer(request)):
         return msgspec.structs.replace(default[0], inputs_retained=answer.inputs_retained), default[1]
     return answer, buffers
 
 
-def silent(request: Request, working: bool) -> Answer:
-    """Nobody has answered. `working`: a worker has its inputs, and is there."""
-    if working:
+def timeout_answer(request: Request, running: bool) -> Answer:
+    """Return the answer to a request that was not answered in time. `running`: a connected worker has its inputs."""
+    if running:
         return Answer(request.id, int(Status.LATE), (), "not finished by the deadline")
-    return Answer(request.id, int(Status.LOST), (), "nothing heard of it by the deadline")
+    return Answer(request.id, int(Status.LOST), (), "no answer by the deadline")
 
 
-def only(answer: Answer, buffers: Sequence[Buffer], wanted: tuple[str, ...]) -> tuple[Answer, Sequence[Buffer]]:
-    """The answer with the outputs asked for, in the order asked."""
-    at = {tensor.name: index for index, tensor in enumerate(answer.outputs)}
-    order = [at[name] for name in wanted if name in at]
+def select_outputs(
+    answer: Answer, buffers: Sequence[Buffer], names: tuple[str, ...]
+) -> tuple[Answer, Sequence[Buffer]]:
+    """Return the answer with the requested outputs only, in the requested order."""
+    positions = {tensor.name: index for index, tensor in enumerate(answer.outputs)}
+    order = [positions[name] for name in names if name in positions]
     outputs = tuple(answer.outputs[index] for index in order)
     return msgspec.structs.replace(answer, outputs=outputs), [buffers[index] for index in order]

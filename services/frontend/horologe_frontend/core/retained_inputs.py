@@ -1,4 +1,4 @@
-"""Staged inputs that no open request holds any more, while the selector may still have them shipped. Pure."""
+"""Staged inputs of answered requests that the selector may still have shipped to a worker."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from horologe_common.core.staging import StagedInputs
 
 
-class Lingering:
-    """Inputs by id with the selector that will release them; without it they go when their time is up.
+class RetainedInputs:
+    """Inputs by id, with the selector that will release them. Without a Release, they are freed by a timeout.
 
-    Law: whatever lingers has one timer.
+    Invariant: each retained input has one timer.
     """
 
     def __init__(self, staging: StagedInputs) -> None:
-        self.deadlines = Timers()
+        self.timers = Timers()
         self._staging = staging
         self._selectors: dict[int, str] = {}
 
@@ -27,29 +27,30 @@ class Lingering:
     def __len__(self) -> int:
         return len(self._selectors)
 
-    def keep(self, input_id: int, selector: str, until_ns: int) -> None:
-        """Keep inputs that are staged until this selector releases them, goes, or the time is up."""
+    def retain(self, input_id: int, selector: str, until_ns: int) -> None:
+        """Keep staged inputs until this selector releases them or disconnects, or until `until_ns`."""
         self._selectors[input_id] = selector
-        self.deadlines.arm(input_id, until_ns)
+        self.timers.arm(input_id, until_ns)
 
     def release(self, input_id: int, selector: str) -> None:
-        """This selector needs them no more; also where they do not linger (yet)."""
+        """Free inputs that this selector does not need any longer, whether they are retained or only staged."""
         if self._selectors.get(input_id, selector) != selector:
             return
         if self._selectors.pop(input_id, None) is not None:
-            self.deadlines.cancel(input_id)
+            self.timers.cancel(input_id)
         self._staging.release(input_id)
 
-    def gone(self, selector: str) -> None:
-        for input_id in [key for key, who in self._selectors.items() if who == selector]:
+    def release_selector(self, selector: str) -> None:
+        """Free the inputs that were retained for a selector that has disconnected."""
+        for input_id in [key for key, owner in self._selectors.items() if owner == selector]:
             self.release(input_id, selector)
 
-    def tick(self, now_ns: int) -> None:
-        """Free what nobody has released in time."""
-        for input_id in self.deadlines.pop_expired(now_ns):
+    def release_expired(self, now_ns: int) -> None:
+        """Free the inputs whose timeout has passed."""
+        for input_id in self.timers.pop_expired(now_ns):
             del self._selectors[input_id]
             self._staging.release(input_id)
 
     def check(self) -> None:
-        assert len(self.deadlines) == len(self._selectors)
-        self.deadlines.check()
+        assert len(self.timers) == len(self._selectors)
+        self.timers.check()

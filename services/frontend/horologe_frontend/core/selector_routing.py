@@ -1,8 +1,8 @@
-"""The selectors that can be reached, and which of them is asked. Pure.
+"""Routing: the connected selectors, and which of them gets a request.
 
-What belongs together goes to the same one, so that predictions and contexts stay where they are in memory: to the one
-with the greatest hash of its name and what is asked about (rendezvous hashing: Thaler and Ravishankar, IEEE/ACM
-Transactions on Networking 6(1), 1998). Where one goes, only what it had goes to others, and back to its successor.
+Related requests go to the same selector, so that predictions and contexts stay in its memory. The selector is the one
+with the highest hash of its name and the key (rendezvous hashing: Thaler and Ravishankar, IEEE/ACM Transactions on
+Networking 6(1), 1998). If a selector disconnects, only its keys move to others, and back to its successor.
 """
 
 from __future__ import annotations
@@ -17,62 +17,66 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.wire import Query
-    from horologe_frontend.core.applications import Declared
+    from horologe_frontend.core.applications import DeclaredApplications
 
 
-class Selectors:
-    """Addresses, of this incarnation each. An empty one for an answer: there is none to ask."""
+class SelectorRouter:
+    """The addresses of the connected selectors. Routes are empty if no selector can serve the request."""
 
-    def __init__(self, declared: Declared) -> None:
+    def __init__(self, declared: DeclaredApplications) -> None:
+        self.connected: list[str] = []
         self._declared = declared
-        self._live: list[str] = []
         self._marks: dict[bytes, str] = {}
         self._turn = 0
 
     def __bool__(self) -> bool:
-        return bool(self._live)
+        return bool(self.connected)
 
     def __contains__(self, address: str) -> bool:
-        return address in self._live
+        return address in self.connected
 
-    def joined(self, address: str) -> None:
-        if address not in self._live:
-            self._live.append(address)
+    def add_selector(self, address: str) -> None:
+        if address not in self.connected:
+            self.connected.append(address)
         self._marks[selector_mark(address)] = address
 
-    def gone(self, address: str) -> None:
-        if address in self._live:
-            self._live.remove(address)
+    def remove_selector(self, address: str) -> None:
+        if address in self.connected:
+            self.connected.remove(address)
             del self._marks[selector_mark(address)]
-        self._declared.gone(address)
+        self._declared.remove_selector(address)
 
-    def for_query(self, query: Query) -> str:
-        """A model's goes to any: where it may be cached always to the same, else to each in turn."""
+    def route_query(self, query: Query) -> str:
+        """Return the selector for a query.
+
+        Queries for an application are routed by context. Queries for a cacheable model are routed by their inputs,
+        other queries in turn.
+        """
         if not query.model:
-            return self.for_context(query.application, query.context)
+            return self.route_context(query.application, query.context)
         if query.input_hash:
-            return chosen(self._live, query.input_hash)
+            return highest_ranked(self.connected, query.input_hash)
         self._turn += 1
-        return self._live[self._turn % len(self._live)] if self._live else ""
+        return self.connected[self._turn % len(self.connected)] if self.connected else ""
 
-    def for_context(self, application: str, context: str) -> str:
-        """Of those that serve the application as it is declared now."""
-        return chosen(self._declared.announcers(application), f"{application}\0{context}".encode())
+    def route_context(self, application: str, context: str) -> str:
+        """Return the selector for a context, among those that serve the current declaration of the application."""
+        return highest_ranked(self._declared.serving_selectors(application), f"{application}\0{context}".encode())
 
-    def for_prediction(self, application: str, prediction: bytes, context: str) -> str:
-        """The one that has predicted it, as long as that is there: it remembers what, and for which context."""
-        whose = self._marks.get(prediction[:MARK_BYTES], "")
-        if whose in self._declared.announcers(application):
-            return whose
-        return self.for_context(application, context)
+    def route_prediction(self, application: str, prediction: bytes, context: str) -> str:
+        """Return the selector that made a prediction. If it is not connected, route by context."""
+        address = self._marks.get(prediction[:MARK_BYTES], "")
+        if address in self._declared.serving_selectors(application):
+            return address
+        return self.route_context(application, context)
 
-    def for_declaration(self, application: str, context: str = "") -> str:
-        """One that knows it as it is declared now; of what is not declared, any."""
-        return self.for_context(application, context) or chosen(self._live, application.encode())
+    def route_declaration(self, application: str, context: str = "") -> str:
+        """Return a selector that serves the current declaration. An undeclared one may go to any selector."""
+        return self.route_context(application, context) or highest_ranked(self.connected, application.encode())
 
 
-def chosen(addresses: Sequence[str], key: bytes) -> str:
-    """Always the same for a key, while it is there."""
+def highest_ranked(addresses: Sequence[str], key: bytes) -> str:
+    """Return the address with the highest rank for the key: always the same while it is connected."""
     if len(addresses) < 2:
         return addresses[0] if addresses else ""
     return max(addresses, key=lambda address: (_rank(address, key), address))

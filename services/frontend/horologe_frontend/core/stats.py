@@ -1,9 +1,9 @@
-"""Counts and durations per model, as the statistics extension of the Open Inference Protocol reports them."""
+"""Statistics of requests: per model as in Triton's statistics extension, and the metrics of the frontend."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from horologe_common.core.counters import Stats
 from horologe_common.latency import Histogram
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer, Predict
-    from horologe_frontend.core.applications import Declared
-    from horologe_frontend.core.catalogue import Catalogue
+    from horologe_frontend.core.applications import DeclaredApplications
+    from horologe_frontend.core.catalogue import ModelCatalogue
     from horologe_frontend.core.requests import Request
+
+APPLICATION_PREFIX = "horologe_application_"
 
 
 @dataclass(slots=True)
-class Duration:
-    """How often, and how long in all."""
+class DurationTotal:
+    """A number of events and their total duration."""
 
     count: int = 0
     ns: int = 0
@@ -36,29 +38,35 @@ class Duration:
 
 @dataclass(slots=True)
 class BatchStats:
+    """Batches of one size. A request counts as its share of the batch: an answer has the batch size, not an id."""
+
     executions: float = 0.0
-    """Sum of rows / batch size: an answer knows the size of its batch, not who shared it."""
+    """Sum of rows / batch size."""
     exec_ns: float = 0.0
 
 
 @dataclass(slots=True)
 class ModelStats:
-    success: Duration = field(default_factory=Duration)
-    fail: Duration = field(default_factory=Duration)
-    queue: Duration = field(default_factory=Duration)
-    compute_infer: Duration = field(default_factory=Duration)
-    cache_hit: Duration = field(default_factory=Duration)
-    cache_miss: Duration = field(default_factory=Duration)
+    """Answers of one model."""
+
+    success: DurationTotal = field(default_factory=DurationTotal)
+    fail: DurationTotal = field(default_factory=DurationTotal)
+    queue: DurationTotal = field(default_factory=DurationTotal)
+    compute_infer: DurationTotal = field(default_factory=DurationTotal)
+    cache_hit: DurationTotal = field(default_factory=DurationTotal)
+    cache_miss: DurationTotal = field(default_factory=DurationTotal)
     rows: int = 0
     last_ns: int = 0
-    """Monotonic time of the last answer; 0: none yet."""
+    """Monotonic time of the last answer. 0: no answer yet."""
     batches: dict[int, BatchStats] = field(default_factory=dict)
-    took: Histogram = field(default_factory=Histogram)
+    latency: Histogram = field(default_factory=Histogram)
+    """Arrival to answer."""
     slack: Histogram = field(default_factory=Histogram)
+    """Answer to deadline."""
 
     def observe(self, now_ns: int, spec: ModelSpec, answer: Answer, rows: int, total_ns: int, slack_ns: int) -> None:
         self.last_ns = now_ns
-        self.took.observe(total_ns)
+        self.latency.observe(total_ns)
         if answer.status != Status.OK:
             self.fail.add(total_ns)
             return
@@ -80,104 +88,67 @@ class ModelStats:
             batch.exec_ns += share * answer.exec_ns
 
 
-class Statistics:
-    """Per model key. Fed with models of the catalogue only, so its size is bounded by the repository's."""
+class StatsByModel:
+    """`ModelStats` by the key of the model. Only models of the catalogue are counted, which bounds its size."""
 
     def __init__(self) -> None:
         self._models: dict[str, ModelStats] = {}
 
     def observe(self, now_ns: int, spec: ModelSpec, answer: Answer, rows: int, total_ns: int, slack_ns: int) -> None:
-        """Count one answer; `total_ns`: from the request's arrival to it, `slack_ns`: from it to the deadline."""
+        """Count an answer. `total_ns`: arrival to answer. `slack_ns`: answer to deadline."""
         stats = self._models.get(spec.key)
         if stats is None:
             stats = self._models[spec.key] = ModelStats()
         stats.observe(now_ns, spec, answer, rows, total_ns, slack_ns)
 
     def publish(self, stats: Stats) -> None:
-        """Set the metrics that follow from these numbers."""
+        """Set the metrics that are computed from these statistics."""
         for key, model in self._models.items():
             labels = tuple(key.split("/", 1))
             stats.set("nv_inference_request_success", *labels, to=model.success.count)
             stats.set("nv_inference_request_duration_us", *labels, to=model.success.ns // 1000)
             stats.set("nv_inference_queue_duration_us", *labels, to=model.queue.ns // 1000)
-            stats.histograms["horologe_request_seconds", *labels] = model.took
+            stats.histograms["horologe_request_seconds", *labels] = model.latency
             if model.slack.total:
                 stats.histograms["horologe_slack_seconds", *labels] = model.slack
 
-    def of(self, key: str) -> ModelStats:
+    def find_stats(self, key: str) -> ModelStats:
         return self._models.get(key) or ModelStats()
 
 
-def stats_json(spec: ModelSpec, stats: ModelStats, epoch_minus_monotonic_ns: int) -> dict[str, Any]:
-    """One element of `model_stats` (Triton's docs/protocol/extension_statistics.md)."""
-    nothing = {"count": 0, "ns": 0}
-    last_ns = stats.last_ns and stats.last_ns + epoch_minus_monotonic_ns
-    return {
-        "name": spec.name,
-        "version": spec.version,
-        "last_inference": last_ns // 1_000_000,
-        "inference_count": stats.rows,
-        "execution_count": round(sum(batch.executions for batch in stats.batches.values())),
-        "inference_stats": {
-            "success": stats.success.json(),
-            "fail": stats.fail.json(),
-            "queue": stats.queue.json(),
-            "compute_input": nothing,
-            "compute_infer": stats.compute_infer.json(),
-            "compute_output": nothing,
-            "cache_hit": stats.cache_hit.json(),
-            "cache_miss": stats.cache_miss.json(),
-        },
-        "response_stats": {},
-        "batch_stats": [
-            {
-                "batch_size": size,
-                "compute_input": nothing,
-                "compute_infer": {"count": round(batch.executions), "ns": round(batch.exec_ns)},
-                "compute_output": nothing,
-            }
-            for size, batch in sorted(stats.batches.items())
-        ],
-        "memory_usage": [],
-    }
+class RequestMetrics:
+    """Count every request. Labels are names of the catalogue and of declared applications, never names of clients."""
 
-
-PREFIX = "horologe_application_"
-
-
-class Counts:
-    """Labels are names of the catalogue and of declared applications only, whatever clients send."""
-
-    def __init__(self, catalogue: Catalogue, declared: Declared) -> None:
+    def __init__(self, catalogue: ModelCatalogue, declared: DeclaredApplications) -> None:
         self.stats = Stats()
-        self.statistics = Statistics()
+        self.stats_by_model = StatsByModel()
         self._catalogue = catalogue
         self._declared = declared
 
-    def rejected(self, message: Predict, status: Status) -> None:
-        """A request that never was open."""
+    def count_rejected(self, message: Predict, status: Status) -> None:
+        """Count a request that was rejected before it was opened."""
         if message.application and not message.model:
             name = message.application if message.application in self._declared else ""
-            self.stats.count(f"{PREFIX}requests_total", name, status.name)
+            self.stats.count(f"{APPLICATION_PREFIX}requests_total", name, status.name)
         else:
-            labels = self._catalogue.labels(message.model, message.version)
+            labels = self._catalogue.metric_labels(message.model, message.version)
             self.stats.count("nv_inference_request_failure", *labels, status.name)
 
-    def ended(self, now_ns: int, request: Request, answer: Answer) -> None:
-        """An open request has its one answer."""
+    def count_finished(self, now_ns: int, request: Request, answer: Answer) -> None:
+        """Count an open request that gets its answer."""
         spec, status = request.spec, Status(answer.status).name
-        took_ns, slack_ns = now_ns - request.arrival_ns, request.deadline_ns - now_ns
+        total_ns, slack_ns = now_ns - request.arrival_ns, request.deadline_ns - now_ns
         if request.application is None:
-            self.statistics.observe(now_ns, spec, answer, request.query.rows, took_ns, slack_ns)
+            self.stats_by_model.observe(now_ns, spec, answer, request.query.rows, total_ns, slack_ns)
             if answer.status != Status.OK:
                 self.stats.count("nv_inference_request_failure", spec.name, spec.version, status)
         elif spec.name in self._declared:
-            self.stats.count(f"{PREFIX}requests_total", spec.name, status)
-            self.stats.observe(f"{PREFIX}request_seconds", spec.name, value=took_ns)
+            self.stats.count(f"{APPLICATION_PREFIX}requests_total", spec.name, status)
+            self.stats.observe(f"{APPLICATION_PREFIX}request_seconds", spec.name, value=total_ns)
             if answer.defaulted:
-                self.stats.count(f"{PREFIX}defaulted_total", spec.name)
+                self.stats.count(f"{APPLICATION_PREFIX}defaulted_total", spec.name)
 
-    def withdrawn(self, applications: Iterable[str]) -> None:
-        """Forget what was counted of these: whoever declares new names for ever would fill the memory."""
+    def drop_applications(self, applications: Iterable[str]) -> None:
+        """Remove the metrics of withdrawn applications. Otherwise a client that declares new names fills the memory."""
         if names := tuple(applications):
-            self.stats.remove_values(PREFIX, *names)
+            self.stats.remove_values(APPLICATION_PREFIX, *names)

@@ -1,4 +1,4 @@
-"""gzip and deflate, bounded: a small body must not become a large one, nor hold up the loop."""
+"""gzip and deflate of HTTP bodies, with limits on the decompressed size and on the time spent on the loop."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 import zlib
 
 from horologe_common.status import InvalidInput, TooLarge
-from horologe_frontend.http.responses import HttpError
+from horologe_frontend.http.http_responses import HttpError
 
 INLINE_BYTES = 256 << 10
-"""Up to this size work is done on the loop (about a millisecond); more goes to a thread, where zlib drops the GIL."""
+"""Bodies up to this size are processed on the loop, in about 1 ms. Larger ones go to a thread."""
 GZIP, ZLIB, RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 LEVEL = 1
 
 
-async def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """The decompressed body.
+async def decompress_body(body: bytes, encoding: bytes, limit: int) -> bytes:
+    """Return the decompressed body.
 
-    Raises `TooLarge` over `limit` bytes, `InvalidInput` for a body that is damaged, cut off or followed by
-    something else, `HttpError` 415 for another encoding.
+    Raise `TooLarge` if it exceeds `limit` bytes, `InvalidInput` if the body is damaged, truncated or followed by
+    other bytes, and `HttpError` 415 for an unsupported encoding.
     """
     match encoding.strip().lower():
         case b"" | b"identity":
@@ -34,13 +34,13 @@ async def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
     try:
         first = work.decompress(body, min(limit + 1, INLINE_BYTES))
         if work.eof and not work.unused_data:
-            return _within(first, limit)
-        return await asyncio.to_thread(_rest, work, first, window, limit)
+            return _check_size(first, limit)
+        return await asyncio.to_thread(_decompress_large, work, first, window, limit)
     except zlib.error as error:
         raise InvalidInput(f"body: got {error}, wanted {encoding.decode('latin-1')}") from error
 
 
-def _rest(work: zlib._Decompress, first: bytes, window: int, limit: int) -> bytes:
+def _decompress_large(work: zlib._Decompress, first: bytes, window: int, limit: int) -> bytes:
     parts, size = [first], len(first)
     while size <= limit:
         if work.eof:
@@ -59,19 +59,19 @@ def _rest(work: zlib._Decompress, first: bytes, window: int, limit: int) -> byte
     raise TooLarge(f"body: more than {limit} bytes after decompression")
 
 
-def _within(body: bytes, limit: int) -> bytes:
+def _check_size(body: bytes, limit: int) -> bytes:
     if len(body) > limit:
         raise TooLarge(f"body: more than {limit} bytes after decompression")
     return body
 
 
 def _is_zlib(body: bytes) -> bool:
-    """Deflate means zlib's format (RFC 9110 8.4.1.2); some clients send the bare stream."""
+    """Detect the zlib format. `deflate` means zlib (RFC 9110 8.4.1.2), but some clients send raw deflate data."""
     return len(body) >= 2 and body[0] & 0x0F == 8 and int.from_bytes(body[:2], "big") % 31 == 0
 
 
-def accepted(accept_encoding: bytes) -> bytes:
-    """The encoding to answer with: `gzip`, `deflate` or none."""
+def choose_encoding(accept_encoding: bytes) -> bytes:
+    """Return the encoding for the response: `gzip`, `deflate`, or empty for none."""
     offers = {}
     for part in accept_encoding.lower().split(b","):
         name, *parameters = (item.strip() for item in part.split(b";"))
@@ -82,8 +82,8 @@ def accepted(accept_encoding: bytes) -> bytes:
     return b""
 
 
-async def deflate(body: bytes, encoding: bytes) -> bytes:
-    """`body` compressed for `encoding`, which `accepted` gave."""
+async def compress_body(body: bytes, encoding: bytes) -> bytes:
+    """Return the body compressed as `encoding`, a result of `choose_encoding`."""
     window = GZIP if encoding == b"gzip" else ZLIB
     if len(body) <= INLINE_BYTES:
         return _compress(body, window)

@@ -1,7 +1,7 @@
-"""HTTP/1.1 on an asyncio transport: httptools parses, the handler answers, one request of a connection at a time.
+"""One HTTP/1.1 connection on an asyncio transport: httptools parses, the handler answers one request at a time.
 
-What a public server has to check is checked here: sizes of head and body while they arrive, time-outs for slow heads,
-bodies and readers, pipelining in order and bounded, 100-continue, malformed bytes, clients that leave.
+The connection enforces what a public server must: size limits while headers and body arrive, timeouts for slow
+senders and slow readers, bounded pipelining in order, 100-continue, and cancellation when the client disconnects.
 """
 
 from __future__ import annotations
@@ -13,249 +13,252 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import httptools
 
 from horologe_common.clock import NEVER_NS, monotonic_ns, s
-from horologe_frontend.http.request_reader import Incoming, Stop
-from horologe_frontend.http.responses import CONTINUE, failure, head_of
+from horologe_frontend.http.http_responses import CONTINUE, encode_head, failure
+from horologe_frontend.http.request_reader import RequestReader, StopReading
 
 if TYPE_CHECKING:
-    from horologe_frontend.http.request_reader import Request
-    from horologe_frontend.http.responses import Response
+    from horologe_frontend.http.http_responses import HttpResponse
+    from horologe_frontend.http.request_reader import HttpRequest
     from horologe_frontend.http.server import HttpServer
 
 MAX_PIPELINED = 64
 LINGER_NS = s(2)
-"""Closing with unread bytes resets the connection, and the client might lose the answer: first they are read."""
-WRITE_TOGETHER = 64 << 10
+"""Closing a socket with unread bytes resets the connection, and the client may lose the response. So the connection
+reads and discards what arrives for this long after an early refusal."""
+JOIN_BYTES = 64 << 10
+"""Bodies below this size are copied behind their headers and written in one call."""
 
 
-class Connection(asyncio.Protocol):
+class QueuedRequest(NamedTuple):
+    """A request that waits for the one before it, or the response that refuses it."""
+
+    request: HttpRequest | None
+    response: HttpResponse | None
+    keep_alive: bool
+    connection: bytes
+    """Value of the Connection header of the response. Empty: the default of the HTTP version."""
+    body_wanted: bool
+    body_bytes: int = 0
+    fully_read: bool = True
+
+
+class HttpConnection(asyncio.Protocol):
     """One client connection."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._gate = server.gate
-        self._settings = server.gate.settings
+        self._limits = server.limits
+        self._settings = server.limits.settings
         self._parser = httptools.HttpRequestParser(self)
-        self._incoming: Incoming | None = None
-        self._queue: deque[Exchange] = deque()
+        self._reader: RequestReader | None = None
+        self._queue: deque[QueuedRequest] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._deaf = self._leaving = self._write_paused = self._read_paused = self._completed = False
-        self._raw_head_bytes = self._held = 0
-        self._armed, self.expires_ns = "", NEVER_NS
+        self._read_closed = self._closing = self._write_paused = self._read_paused = self._request_ended = False
+        self._raw_head_bytes = self._task_body_bytes = 0
+        self._timed_state, self.expires_ns = "", NEVER_NS
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if not self._server.join(self):
+        if not self._server.add_connection(self):
             self._refuse(failure(503, "too many connections", ((b"retry-after", b"1"),)))
-        self._arm()
+        self._update_timeout()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._server.part(self)
-        self._deaf = self._leaving = True
-        if self._incoming is not None:
-            self._incoming.drop()
+        self._server.remove_connection(self)
+        self._read_closed = self._closing = True
+        if self._reader is not None:
+            self._reader.discard()
         while self._queue:
-            if (exchange := self._queue.popleft()).request is not None:
-                self._gate.leave(exchange.held)
+            if (queued := self._queue.popleft()).request is not None:
+                self._limits.release_request(queued.body_bytes)
         if self._task is not None:
             self._task.cancel()
-            self._over()
-        del self._parser  # it holds this object's methods: a cycle that only the collector would free
+            self._release_task()
+        del self._parser  # it holds this object's methods: a cycle that only the garbage collector would free
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._read_closed:
             return
-        self._completed = False
+        self._request_ended = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._deaf = True
+            self._read_closed = True
         except httptools.HttpParserError as error:
-            if not self._deaf:
+            if not self._read_closed:
                 self._refuse(failure(400, f"malformed HTTP request: {error}"))
         else:
-            self._bound_head(len(data))
-        if self._queue and not self._leaving:
+            self._check_head_size(len(data))
+        if self._queue and not self._closing:
             self._read_paused = True
             self._transport.pause_reading()
-        self._arm()
+        self._update_timeout()
 
-    def _bound_head(self, size: int) -> None:
-        """The parser tells of a header only when it is complete, so what has arrived of the head is counted here.
+    def _check_head_size(self, size: int) -> None:
+        """Count received bytes until the headers are complete, because the parser reports only complete headers.
 
-        A read that ended an earlier request is not counted: how much of it belongs to this one is not known.
+        A read in which an earlier request ended is not counted: the parser does not report how much of it belongs to
+        the next request.
         """
-        incoming = self._incoming
-        if incoming is None or incoming.head is not None or self._completed:
+        reader = self._reader
+        if reader is None or reader.head is not None or self._request_ended:
             self._raw_head_bytes = 0
             return
         self._raw_head_bytes += size
         if self._raw_head_bytes > self._settings.header_limit_bytes:
-            self._refuse(incoming.too_long())
+            self._refuse(reader.refuse_long_header())
 
-    # What httptools calls, inside feed_data.
+    # Callbacks of httptools, inside feed_data.
 
     def on_message_begin(self) -> None:
-        self._incoming = Incoming(self._gate)
+        self._reader = RequestReader(self._limits)
 
     def on_url(self, url: bytes) -> None:
-        self._now().add_url(url)
+        self._current_reader().add_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._stop_if(self._now().add_header(name, value))
+        self._stop_reading_if(self._current_reader().add_header(name, value))
 
     def on_headers_complete(self) -> None:
-        incoming = self._now()
-        self._stop_if(incoming.complete_head(self._parser.get_method().decode(), self._parser.should_upgrade()))
-        if incoming.expects_continue and self._task is None and not self._queue:
+        reader = self._current_reader()
+        self._stop_reading_if(reader.finish_head(self._parser.get_method().decode(), self._parser.should_upgrade()))
+        if reader.expects_continue and self._task is None and not self._queue:
             self._transport.write(CONTINUE)
 
     def on_body(self, body: bytes) -> None:
-        self._stop_if(self._now().add_body(body))
+        self._stop_reading_if(self._current_reader().add_body(body))
 
     def on_message_complete(self) -> None:
-        incoming = self._now()
+        reader = self._current_reader()
         if len(self._queue) >= MAX_PIPELINED:
-            self._stop_if(failure(503, f"more than {MAX_PIPELINED} requests sent ahead"))
+            self._stop_reading_if(failure(503, f"more than {MAX_PIPELINED} pipelined requests"))
         keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         connection = b"" if keep_alive else b"close"
         if keep_alive and self._parser.get_http_version() == "1.0":
             connection = b"keep-alive"
-        body_wanted = incoming.head is not None and incoming.head.method != "HEAD"
-        request = incoming.take() if incoming.refusal is None else None
-        exchange = Exchange(request, incoming.refusal, keep_alive, connection, body_wanted, incoming.size)
-        self._incoming, self._completed = None, True
-        self._queue.append(exchange)
-        self._next()
+        body_wanted = reader.head is not None and reader.head.method != "HEAD"
+        request = reader.pop_request() if reader.refusal is None else None
+        queued = QueuedRequest(request, reader.refusal, keep_alive, connection, body_wanted, reader.body_bytes)
+        self._reader, self._request_ended = None, True
+        self._queue.append(queued)
+        self._start_next()
 
-    def _now(self) -> Incoming:
-        if self._incoming is None:
-            raise Stop
-        return self._incoming
+    def _current_reader(self) -> RequestReader:
+        if self._reader is None:
+            raise StopReading
+        return self._reader
 
-    def _stop_if(self, refusal: Response | None) -> None:
+    def _stop_reading_if(self, refusal: HttpResponse | None) -> None:
         if refusal is not None:
             self._refuse(refusal)
-            raise Stop
+            raise StopReading
 
-    def _refuse(self, response: Response) -> None:
-        """Answer with this after what is in flight, read nothing more, and close."""
-        if self._incoming is not None:
-            self._incoming.drop()
-            self._incoming = None
-        self._deaf = True
-        self._queue.append(Exchange(None, response, False, b"close", True, read=False))
-        self._next()
+    def _refuse(self, response: HttpResponse) -> None:
+        """Stop reading, send this response after those in flight, and close."""
+        if self._reader is not None:
+            self._reader.discard()
+            self._reader = None
+        self._read_closed = True
+        self._queue.append(QueuedRequest(None, response, False, b"close", True, fully_read=False))
+        self._start_next()
 
-    def _next(self) -> None:
-        while self._queue and self._task is None and not self._write_paused and not self._leaving:
-            exchange = self._queue.popleft()
-            if exchange.request is None:
-                assert exchange.response is not None
-                self._write(exchange, exchange.response)
+    def _start_next(self) -> None:
+        while self._queue and self._task is None and not self._write_paused and not self._closing:
+            queued = self._queue.popleft()
+            if queued.request is None:
+                assert queued.response is not None
+                self._write(queued, queued.response)
             else:
-                self._held = exchange.held
-                self._task = self._server.loop.create_task(self._run(exchange, exchange.request))
-        if self._read_paused and not self._queue and not self._leaving:
+                self._task_body_bytes = queued.body_bytes
+                self._task = self._server.loop.create_task(self._handle(queued, queued.request))
+        if self._read_paused and not self._queue and not self._closing:
             self._read_paused = False
             self._transport.resume_reading()
 
-    async def _run(self, exchange: Exchange, request: Request) -> None:
+    async def _handle(self, queued: QueuedRequest, request: HttpRequest) -> None:
         try:
-            response = await self._gate.handler.handle(request)
+            response = await self._limits.handler.handle(request)
         finally:
-            self._over()
-        if not self._leaving:
-            self._write(exchange, response)
-            self._next()
-            self._arm()
+            self._release_task()
+        if not self._closing:
+            self._write(queued, response)
+            self._start_next()
+            self._update_timeout()
 
-    def _over(self) -> None:
-        """The request under way is so no more; that of a task that is cancelled before it begins too."""
+    def _release_task(self) -> None:
+        """End the request in flight, once: a task that is cancelled before it starts does not run its `finally`."""
         if self._task is not None:
             self._task = None
-            self._gate.leave(self._held)
+            self._limits.release_request(self._task_body_bytes)
 
-    def _write(self, exchange: Exchange, response: Response) -> None:
-        closing = self._server.closing or not exchange.keep_alive
-        head = head_of(response, self._server.date.line(), b"close" if closing else exchange.connection)
-        if not exchange.body_wanted:
+    def _write(self, queued: QueuedRequest, response: HttpResponse) -> None:
+        closing = self._server.closing or not queued.keep_alive
+        head = encode_head(response, self._server.date_header.line(), b"close" if closing else queued.connection)
+        if not queued.body_wanted:
             self._transport.write(head)
-        elif len(response.body) < WRITE_TOGETHER:
+        elif len(response.body) < JOIN_BYTES:
             self._transport.write(head + response.body)
         else:
             self._transport.writelines((head, response.body))
-        self._armed = ""
+        self._timed_state = ""
         if closing:
-            self._leave(exchange.read)
+            self._close(queued.fully_read)
 
-    def _leave(self, read: bool) -> None:
-        """Close when everything is written; with unread bytes, when the client has had its answer."""
-        self._leaving = self._deaf = True
-        if read or not self._transport.can_write_eof():
+    def _close(self, fully_read: bool) -> None:
+        """Close when everything is written. With unread bytes, half-close first: see `LINGER_NS`."""
+        self._closing = self._read_closed = True
+        if fully_read or not self._transport.can_write_eof():
             self._transport.close()
         else:
             self._transport.resume_reading()
             self._transport.write_eof()
 
     def eof_received(self) -> None:
-        """A client that closes its side has left: its request is cancelled in `connection_lost`."""
+        """Let the transport close. `connection_lost` then cancels the request in flight."""
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._arm()
+        self._update_timeout()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._next()
-        self._arm()
+        self._start_next()
+        self._update_timeout()
 
-    def _arm(self) -> None:
-        """When to give up on the client, from the beginning of each state."""
-        state, timeout_ns = self._state()
-        if state != self._armed:
-            self._armed = state
+    def _update_timeout(self) -> None:
+        """Set `expires_ns` when the connection enters another state."""
+        state, timeout_ns = self._state_timeout()
+        if state != self._timed_state:
+            self._timed_state = state
             self.expires_ns = monotonic_ns() + timeout_ns
 
-    def _state(self) -> tuple[str, int]:
+    def _state_timeout(self) -> tuple[str, int]:
         if self._write_paused:
             return "writing", self._settings.write_timeout_ns
-        if self._leaving:
-            return "leaving", LINGER_NS
+        if self._closing:
+            return "closing", LINGER_NS
         if self._task is not None or self._queue:
-            return "working", NEVER_NS
-        if self._incoming is None:
+            return "handling", NEVER_NS
+        if self._reader is None:
             return "idle", self._settings.idle_timeout_ns
-        if self._incoming.head is None:
+        if self._reader.head is None:
             return "head", self._settings.header_timeout_ns
         return "body", self._settings.body_timeout_ns
 
     def expire(self) -> None:
-        """Time is up: say so to a slow sender, close an idle connection, drop a reader that does not read."""
-        if self._leaving or self._write_paused:
+        """Handle a timeout: answer 408 to a slow sender, close an idle connection, abort a slow reader."""
+        if self._closing or self._write_paused:
             self._transport.abort()
-        elif self._incoming is not None:
+        elif self._reader is not None:
             self._refuse(failure(408, "the request did not arrive in time"))
-            self._arm()
+            self._update_timeout()
         else:
             self._transport.close()
 
     def drain(self) -> None:
-        """The server stops: an idle connection closes now, another after its answer."""
-        if self._task is None and not self._queue and self._incoming is None and not self._leaving:
-            self._leave(read=True)
+        """Close an idle connection at shutdown. A busy one closes after its response."""
+        if self._task is None and not self._queue and self._reader is None and not self._closing:
+            self._close(fully_read=True)
 
     def abort(self) -> None:
         self._transport.abort()
-
-
-class Exchange(NamedTuple):
-    """A request whose turn will come, or the response that it gets without a turn."""
-
-    request: Request | None
-    response: Response | None
-    keep_alive: bool
-    connection: bytes
-    body_wanted: bool
-    held: int = 0
-    read: bool = True
-    """Whether all of the request has been read."""

@@ -1,4 +1,4 @@
-"""A request while it arrives."""
+"""HTTP requests while they arrive, and the limits that all connections share."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import httptools
 
+from horologe_common.clock import s
 from horologe_common.status import InvalidInput, Refused, TooLarge
-from horologe_frontend.http.responses import Response, error_response, failure
+from horologe_frontend.http.http_responses import HttpResponse, error_response, failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_frontend.http.settings import HttpSettings
 
+DISCARD_BYTES = 256 << 10
+"""Bodies of refused requests are read up to this size, so that the connection stays usable."""
+MAX_LENGTH_DIGITS = 18
+"""A Content-Length with more digits exceeds every limit."""
+RETRY_NS = s(1)
 
-class Request(NamedTuple):
-    """`path` is still percent-encoded; header names are lower-case."""
+
+class HttpRequest(NamedTuple):
+    """`path` is still percent-encoded. Header names are in lower case."""
 
     method: str
     path: str
@@ -26,167 +33,78 @@ class Request(NamedTuple):
     body: bytes = b""
 
 
-class Handler(Protocol):
-    """What an HTTP server needs to know of the application behind it."""
+class HttpHandler(Protocol):
+    """The application behind the HTTP server."""
 
     draining: bool
-    """Set by the server when it begins to stop: readiness is false from then on."""
+    """Set by the server when its shutdown begins. The readiness check fails from then on."""
 
-    def refuse(self, head: Request) -> Response | None:
-        """The answer to a request that its head alone disqualifies, before any of its body is read."""
+    def refuse(self, head: HttpRequest) -> HttpResponse | None:
+        """Return the response to a request that is refused because of its headers, before its body is read."""
 
-    async def handle(self, request: Request) -> Response:
-        """The answer. Never raises, except for the cancellation of the awaiting task."""
-
-
-DISCARD_BYTES = 256 << 10
-"""The body of a refused request is read up to this size, so that the connection can stay."""
+    async def handle(self, request: HttpRequest) -> HttpResponse:
+        """Return the response. Raises nothing but `CancelledError`."""
 
 
-class Stop(Exception):
-    """Raised into the parser: nothing more of this connection is read."""
+class StopReading(Exception):
+    """Raised inside the parser: the connection reads nothing more."""
 
 
-class Incoming:
-    """Collects head and body and keeps the gate's account of them until it is `taken` or `dropped`.
+class RequestLimits:
+    """Count the requests in flight and the bytes of their bodies, and refuse requests beyond the settings."""
 
-    The methods return a response where the connection must answer it, read no further and close.
-    """
-
-    __slots__ = ("_chunks", "_entered", "_gate", "_head_bytes", "_headers", "_url", "head", "refusal", "size")
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._url = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._head_bytes = 0
-        self._chunks: list[bytes] = []
-        self._entered = False
-        self.size = 0
-        self.head: Request | None = None
-        """Set when all headers are here."""
-        self.refusal: Response | None = None
-        """The answer to a request whose body is read only to be thrown away."""
-
-    def add_url(self, part: bytes) -> None:
-        self._url += part
-        self._head_bytes += len(part)
-
-    def add_header(self, name: bytes, value: bytes) -> Response | None:
-        """Repeated headers are joined by commas (RFC 9110 5.3); trailers count, but change nothing any more."""
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > self._gate.settings.header_limit_bytes:
-            return self.too_long()
-        if self.head is None:
-            name = name.lower()
-            known = self._headers.get(name)
-            self._headers[name] = value if known is None else known + b", " + value
-        return None
-
-    def too_long(self) -> Response:
-        return failure(431, f"headers: at most {self._gate.settings.header_limit_bytes} bytes")
-
-    def complete_head(self, method: str, upgrade: bool) -> Response | None:
-        path, _, query = self._url.decode("latin-1").partition("?")
-        headers = self._headers
-        self.head = Request(method, path if path[:1] == "/" else path_of(self._url), query, headers)
-        length = headers.get(b"content-length", b"0")
-        if upgrade and length != b"0":
-            return failure(400, "Upgrade: not supported, least of all with a body")
-        self.refusal = self._gate.enter(self.head)
-        if self.refusal is None:
-            self._entered = True
-        elif self.expects_continue or not length.isdigit() or len(length) > 18 or int(length) > DISCARD_BYTES:
-            return self.refusal
-        return None
-
-    @property
-    def expects_continue(self) -> bool:
-        return self._headers.get(b"expect", b"").lower() == b"100-continue"
-
-    def add_body(self, chunk: bytes) -> Response | None:
-        size = self.size + len(chunk)
-        if not self._entered:
-            self.size = size
-            return self.refusal if size > DISCARD_BYTES else None
-        if refusal := self._gate.take(len(chunk), size):
-            return refusal
-        self.size = size
-        self._chunks.append(chunk)
-        return None
-
-    def take(self) -> Request:
-        """The whole request; from now on the caller answers for the gate's account of `size` bytes."""
-        assert self.head is not None
-        self._entered = False
-        chunks = self._chunks
-        return self.head._replace(body=chunks[0] if len(chunks) == 1 else b"".join(chunks))
-
-    def drop(self) -> None:
-        """It will never be complete."""
-        if self._entered:
-            self._entered = False
-            self._gate.leave(self.size)
-
-
-BUSY_NS = 1_000_000_000
-
-
-class Gate:
-    """Counts requests in flight and the bytes of their bodies, and lets no more in than the settings allow."""
-
-    def __init__(self, settings: HttpSettings, handler: Handler) -> None:
+    def __init__(self, settings: HttpSettings, handler: HttpHandler) -> None:
         self.settings = settings
         self.handler = handler
-        self.requests = 0
+        self.in_flight = 0
         self.held_bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def enter(self, head: Request) -> Response | None:
-        """Count a request whose head has been read, or give the response that refuses it."""
+    def admit_request(self, head: HttpRequest) -> HttpResponse | None:
+        """Count a request whose headers have arrived, or return the response that refuses it."""
         if refusal := self.handler.refuse(head):
             return refusal
         length = head.headers.get(b"content-length", b"0")
         if not length.isdigit():
             return error_response(InvalidInput("Content-Length: wanted a number"))
-        if len(length) > 18 or int(length) > self.settings.body_limit_bytes:
-            return self.too_large()
-        if self.requests >= self.settings.max_requests:
-            return error_response(Refused(f"{self.requests} requests are in flight already", BUSY_NS))
+        if len(length) > MAX_LENGTH_DIGITS or int(length) > self.settings.body_limit_bytes:
+            return self._refuse_large_body()
+        if self.in_flight >= self.settings.max_requests:
+            return error_response(Refused(f"{self.in_flight} requests are in flight already", RETRY_NS))
         if self.held_bytes + int(length) > self.settings.held_limit_bytes:
-            return self.full()
-        self.requests += 1
+            return self._refuse_full()
+        self.in_flight += 1
         self._idle.clear()
         return None
 
-    def take(self, size: int, total: int) -> Response | None:
-        """Account for `size` more bytes of a body that is then `total` long, or give the response that refuses it.
+    def reserve_bytes(self, size: int, total: int) -> HttpResponse | None:
+        """Count `size` more bytes of a body of `total` bytes so far, or return the response that refuses them.
 
-        Bytes that were refused are not accounted for.
+        Refused bytes are not counted.
         """
         if total > self.settings.body_limit_bytes:
-            return self.too_large()
+            return self._refuse_large_body()
         if self.held_bytes + size > self.settings.held_limit_bytes:
-            return self.full()
+            return self._refuse_full()
         self.held_bytes += size
         return None
 
-    def leave(self, held: int) -> None:
-        """A request that had entered, and took `held` bytes, is over."""
-        self.requests -= 1
-        self.held_bytes -= held
-        if not self.requests:
+    def release_request(self, body_bytes: int) -> None:
+        """End an admitted request for which `body_bytes` were reserved."""
+        self.in_flight -= 1
+        self.held_bytes -= body_bytes
+        if not self.in_flight:
             self._idle.set()
 
-    def too_large(self) -> Response:
+    def _refuse_large_body(self) -> HttpResponse:
         return error_response(TooLarge(f"body: at most {self.settings.body_limit_bytes} bytes"))
 
-    def full(self) -> Response:
-        return error_response(Refused("too many request bodies are held already", BUSY_NS))
+    def _refuse_full(self) -> HttpResponse:
+        return error_response(Refused("too many bytes of request bodies are in memory already", RETRY_NS))
 
-    async def idle(self, timeout_ns: int) -> bool:
-        """Wait until no request is in flight; False if that took longer than the timeout."""
+    async def wait_until_idle(self, timeout_ns: int) -> bool:
+        """Wait until no request is in flight. Return False after the timeout."""
         try:
             async with asyncio.timeout(timeout_ns / 1e9):
                 await self._idle.wait()
@@ -195,13 +113,103 @@ class Gate:
         return True
 
     def check(self) -> None:
-        assert self.requests >= 0
+        assert self.in_flight >= 0
         assert self.held_bytes >= 0
-        assert self.requests or not self.held_bytes
+        assert self.in_flight or not self.held_bytes
 
 
-def path_of(url: bytes) -> str:
-    """Path of an absolute-form target; anything else stays what it is, and is unknown."""
+class RequestReader:
+    """Collect the headers and the body of one request.
+
+    `add_*` and `finish_head` return a response if the connection must send it, stop reading and close.
+
+    Invariant: a request that `RequestLimits` admitted is released by `discard`, or by the caller of `pop_request`.
+    """
+
+    __slots__ = ("_admitted", "_chunks", "_head_bytes", "_headers", "_limits", "_url", "body_bytes", "head", "refusal")
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self._limits = limits
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._head_bytes = 0
+        self._chunks: list[bytes] = []
+        self._admitted = False
+        self.body_bytes = 0
+        self.head: HttpRequest | None = None
+        """The request without its body. Set when all headers have arrived."""
+        self.refusal: HttpResponse | None = None
+        """The response to a refused request, whose body is read and discarded."""
+
+    def add_url(self, part: bytes) -> None:
+        self._url += part
+        self._head_bytes += len(part)
+
+    def add_header(self, name: bytes, value: bytes) -> HttpResponse | None:
+        """Add a header. Repeated headers are joined by commas (RFC 9110 5.3). Trailers are counted and ignored."""
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._limits.settings.header_limit_bytes:
+            return self.refuse_long_header()
+        if self.head is None:
+            name = name.lower()
+            previous = self._headers.get(name)
+            self._headers[name] = value if previous is None else previous + b", " + value
+        return None
+
+    def refuse_long_header(self) -> HttpResponse:
+        return failure(431, f"headers: at most {self._limits.settings.header_limit_bytes} bytes")
+
+    def finish_head(self, method: str, upgrade: bool) -> HttpResponse | None:
+        """Check the request against the limits, now that all its headers have arrived."""
+        path, _, query = self._url.decode("latin-1").partition("?")
+        headers = self._headers
+        self.head = HttpRequest(method, path if path[:1] == "/" else _path_of(self._url), query, headers)
+        length = headers.get(b"content-length", b"0")
+        if upgrade and length != b"0":
+            return failure(400, "Upgrade: not supported for a request with a body")
+        self.refusal = self._limits.admit_request(self.head)
+        if self.refusal is None:
+            self._admitted = True
+        elif (
+            self.expects_continue
+            or not length.isdigit()
+            or len(length) > MAX_LENGTH_DIGITS
+            or int(length) > DISCARD_BYTES
+        ):
+            return self.refusal
+        return None
+
+    @property
+    def expects_continue(self) -> bool:
+        return self._headers.get(b"expect", b"").lower() == b"100-continue"
+
+    def add_body(self, chunk: bytes) -> HttpResponse | None:
+        total = self.body_bytes + len(chunk)
+        if not self._admitted:
+            self.body_bytes = total
+            return self.refusal if total > DISCARD_BYTES else None
+        if refusal := self._limits.reserve_bytes(len(chunk), total):
+            return refusal
+        self.body_bytes = total
+        self._chunks.append(chunk)
+        return None
+
+    def pop_request(self) -> HttpRequest:
+        """Return the complete request. From then on the caller must release its `body_bytes` from the limits."""
+        assert self.head is not None
+        self._admitted = False
+        chunks = self._chunks
+        return self.head._replace(body=chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+    def discard(self) -> None:
+        """Release a request that will never be complete."""
+        if self._admitted:
+            self._admitted = False
+            self._limits.release_request(self.body_bytes)
+
+
+def _path_of(url: bytes) -> str:
+    """Return the path of a URL in absolute form. Any other URL is returned unchanged, and matches no route."""
     try:
         return (httptools.parse_url(url).path or b"/").decode("latin-1")
     except httptools.HttpParserError:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
-from horologe_frontend.auth import Keys
-from horologe_frontend.gateway import ReactorPort
-from horologe_frontend.http.connection import Connection
-from horologe_frontend.http.request_reader import Gate
-from horologe_frontend.http.responses import Date
-from horologe_frontend.oip.handler import Oip
+from horologe_frontend.auth import read_keys
+from horologe_frontend.gateway import ReactorGateway
+from horologe_frontend.http.connection import HttpConnection
+from horologe_frontend.http.http_responses import DateHeader
+from horologe_frontend.http.request_reader import RequestLimits
+from horologe_frontend.oip.handler import OipHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from horologe_common.transport.reactor import Reactor
     from horologe_frontend.core.frontend import Frontend
-    from horologe_frontend.http.request_reader import Handler
+    from horologe_frontend.http.request_reader import HttpHandler
     from horologe_frontend.http.settings import HttpSettings
 
 BACKLOG = 2048
@@ -36,16 +36,16 @@ log = logger("http")
 class HttpServer:
     """Call `start()` on the running loop, then `stop()` once."""
 
-    def __init__(self, settings: HttpSettings, handler: Handler) -> None:
-        self.gate = Gate(settings, handler)
-        self.date = Date()
+    def __init__(self, settings: HttpSettings, handler: HttpHandler) -> None:
+        self.limits = RequestLimits(settings, handler)
+        self.date_header = DateHeader()
         self.closing = False
         self.loop: asyncio.AbstractEventLoop
         self._settings = settings
         self._handler = handler
         self._listener: socket.socket | None = None
         self._port = 0
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[HttpConnection, None] = {}
         self._empty = asyncio.Event()
         self._empty.set()
         self._server: asyncio.Server | None = None
@@ -60,7 +60,7 @@ class HttpServer:
         except OSError as error:
             raise SettingsError(f"settings http.host, http.port: {host}:{port}: {error}") from error
         self._port = self._listener.getsockname()[1]
-        self._server = await self.loop.create_server(lambda: Connection(self), sock=self._listener, backlog=BACKLOG)
+        self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=self._listener, backlog=BACKLOG)
         self._timeouts = self.loop.create_task(self._expire_connections())
 
     @property
@@ -69,13 +69,13 @@ class HttpServer:
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         return f"http://{host}:{self._port}"
 
-    def join(self, connection: Connection) -> bool:
+    def add_connection(self, connection: HttpConnection) -> bool:
         """Register a connection. Return False if there are too many: it is answered 503 and closed."""
         self._connections[connection] = None
         self._empty.clear()
         return len(self._connections) <= self._settings.max_connections
 
-    def part(self, connection: Connection) -> None:
+    def remove_connection(self, connection: HttpConnection) -> None:
         self._connections.pop(connection, None)
         if not self._connections:
             self._empty.set()
@@ -89,7 +89,7 @@ class HttpServer:
             self._server.close()
         for connection in list(self._connections):
             connection.drain()
-        await self.gate.idle(self._settings.drain_ns)
+        await self.limits.wait_until_idle(self._settings.drain_ns)
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._empty.wait()
@@ -121,9 +121,10 @@ def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor],
     """Return a coroutine function for `Service.run`: serve HTTP until cancelled, then drain."""
 
     async def serve(reactor: Reactor) -> None:
-        port = ReactorPort(reactor, core.address.replace("frontend/", "http/"), core)
-        port.open()
-        server = HttpServer(settings, Oip(port, settings, Keys.read(settings.keys_file), version("horologe")))
+        gateway = ReactorGateway(reactor, core.address.replace("frontend/", "http/"), core)
+        gateway.open()
+        handler = OipHandler(gateway, settings, read_keys(settings.keys_file), version("horologe"))
+        server = HttpServer(settings, handler)
         await server.start()
         log.info("http", url=server.url)
         try:

@@ -1,4 +1,7 @@
-"""The binary tensor data extension: a JSON header, then the raw bytes of the tensors that have no `data`."""
+"""Extensions of the Open Inference Protocol beyond JSON: binary tensor data, raw requests, classification.
+
+A binary request or response is a JSON header, followed by the raw bytes of the tensors that have no `data`.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,26 @@ import math
 import struct
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from horologe_common.models import DTYPES
 from horologe_common.status import InvalidInput, TooLarge
+from horologe_common.wire import Tensor
+from horologe_common.wire.frames import decode_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from horologe_common.core.protocol import Buffer
+    from horologe_common.models import ModelSpec, TensorSpec
+
 HEADER_LENGTH = b"inference-header-content-length"
 MAX_STRINGS = 1 << 17
-"""Strings in one BYTES tensor: they are counted one by one on the loop (about 15 ms for so many)."""
+"""Maximum number of strings in a BYTES tensor. They are counted one by one on the loop: about 15 ms for so many."""
 
 
-def split(body: bytes, header_length: bytes) -> tuple[memoryview, memoryview]:
-    """JSON and blob. Raises `InvalidInput` for a length that is no number or longer than the body."""
+def split_body(body: bytes, header_length: bytes) -> tuple[memoryview, memoryview]:
+    """Return the JSON and the binary data. Raise `InvalidInput` unless the length is a number within the body."""
     try:
         length = int(header_length) if header_length.isdigit() else -1
     except ValueError:
@@ -30,31 +40,31 @@ def split(body: bytes, header_length: bytes) -> tuple[memoryview, memoryview]:
     return view[:length], view[length:]
 
 
-class Blob:
-    """The bytes behind the JSON, handed out in the order of the inputs."""
+class BinaryData:
+    """The bytes after the JSON, which are consumed in the order of the inputs."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
-        self._at = 0
+        self._offset = 0
 
-    def take(self, name: str, size: object) -> memoryview:
-        """The next `size` bytes, for input `name`."""
+    def pop_bytes(self, name: str, size: object) -> memoryview:
+        """Return the next `size` bytes for the input `name`. Raise `InvalidInput` if there are fewer."""
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise InvalidInput(f"input {name!r}: binary_data_size: got {size!r}, wanted a number of bytes")
-        left = len(self._view) - self._at
-        if size > left:
-            raise InvalidInput(f"input {name!r}: binary_data_size: got {size}, but only {left} bytes are left")
-        self._at += size
-        return self._view[self._at - size : self._at]
+        remaining = len(self._view) - self._offset
+        if size > remaining:
+            raise InvalidInput(f"input {name!r}: binary_data_size: got {size}, but only {remaining} bytes are left")
+        self._offset += size
+        return self._view[self._offset - size : self._offset]
 
-    def end(self) -> None:
-        """Raises `InvalidInput` unless everything was taken."""
-        if left := len(self._view) - self._at:
-            raise InvalidInput(f"body: got {left} bytes behind the last binary input, wanted none")
+    def check_consumed(self) -> None:
+        """Raise `InvalidInput` unless all bytes were consumed."""
+        if remaining := len(self._view) - self._offset:
+            raise InvalidInput(f"body: got {remaining} bytes after the last binary input, wanted none")
 
 
 def check_bytes(name: str, datatype: str, shape: tuple[int, ...], view: memoryview) -> None:
-    """Raise `InvalidInput` unless these bytes are a tensor of that (known) datatype and shape."""
+    """Raise `InvalidInput` unless the bytes are a tensor of this supported datatype and shape."""
     if datatype == "BYTES":
         _check_strings(name, shape, view)
     elif len(view) != (size := math.prod(shape) * DTYPES[datatype].itemsize):
@@ -67,15 +77,62 @@ def _check_strings(name: str, shape: tuple[int, ...], view: memoryview) -> None:
     wanted = math.prod(shape)
     if wanted > MAX_STRINGS:
         raise TooLarge(f"input {name!r}: shape: got {list(shape)}, at most {MAX_STRINGS} strings")
-    at, size = 0, len(view)
+    offset, size = 0, len(view)
     for index in range(wanted):
-        if at + 4 > size:
+        if offset + 4 > size:
             raise InvalidInput(f"input {name!r}: BYTES: got {index} strings, wanted {wanted} for {list(shape)}")
-        at += 4 + int.from_bytes(view[at : at + 4], "little")
-    if at != size:
-        raise InvalidInput(f"input {name!r}: BYTES: got {size} bytes, wanted {at} for {wanted} strings")
+        offset += 4 + int.from_bytes(view[offset : offset + 4], "little")
+    if offset != size:
+        raise InvalidInput(f"input {name!r}: BYTES: got {size} bytes, wanted {offset} for {wanted} strings")
 
 
 def join_strings(items: Iterable[bytes]) -> bytes:
-    """BYTES: each string behind its length, four bytes little-endian."""
+    """Encode a BYTES tensor: each string after its length in four bytes, little-endian."""
     return b"".join(struct.pack("<I", len(item)) + item for item in items)
+
+
+def raw_input(spec: ModelSpec, view: memoryview) -> tuple[Tensor, memoryview]:
+    """Return the only input of a raw request, whose whole body is that tensor.
+
+    Raise `InvalidInput` if the model has several inputs, or if the size fits no shape.
+    """
+    if len(spec.inputs) != 1:
+        raise InvalidInput(f"body: got a raw request, wanted JSON: model {spec.name} has {len(spec.inputs)} inputs")
+    wanted = spec.inputs[0]
+    if wanted.datatype == "BYTES":
+        view = memoryview(join_strings([bytes(view)]))
+    return Tensor(wanted.name, wanted.datatype, _raw_shape(spec, wanted, len(view)), len(view)), view
+
+
+def _raw_shape(spec: ModelSpec, wanted: TensorSpec, size: int) -> tuple[int, ...]:
+    """Return the shape that the size implies: one variable dimension is computed.
+
+    With a variable batch dimension and one other variable dimension, the batch is 1. Example: 24 bytes for
+    FP32[-1, -1] are of shape [1, 6].
+    """
+    shape = list(wanted.shape)
+    if spec.batched and shape.count(-1) > 1 and shape[0] == -1:
+        shape[0] = 1
+    if shape.count(-1) > 1:
+        raise InvalidInput(f"body: got a raw request, wanted JSON: {wanted.name!r} is of shape {list(wanted.shape)}")
+    itemsize = size if wanted.datatype == "BYTES" else DTYPES[wanted.datatype].itemsize
+    fixed = math.prod(dim for dim in shape if dim != -1) * itemsize
+    if -1 in shape and fixed and size and size % fixed == 0:
+        shape[shape.index(-1)] = size // fixed
+    elif -1 in shape or fixed != size:
+        raise InvalidInput(f"body: got {size} bytes, wanted {fixed} for {wanted.datatype}{list(wanted.shape)}")
+    return tuple(shape)
+
+
+def classify(tensor: Tensor, buffer: Buffer, classes: int) -> tuple[Tensor, Buffer]:
+    """Return the `classes` highest values of each row as BYTES `value:index`, highest first."""
+    if tensor.datatype in ("BYTES", "BOOL") or not tensor.shape:
+        raise InvalidInput(f"output {tensor.name!r}: classification: got {tensor.datatype}, wanted rows of numbers")
+    array = decode_array(tensor, buffer)
+    rows = array.reshape(array.shape[0], -1) if array.ndim > 1 else array.reshape(1, -1)
+    count = min(classes, rows.shape[1])
+    order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
+    texts = [f"{row[index]:f}:{index}".encode() for row, best in zip(rows, order, strict=True) for index in best]
+    payload = join_strings(texts)
+    shape = (rows.shape[0], count) if array.ndim > 1 else (count,)
+    return Tensor(tensor.name, "BYTES", shape, len(payload)), payload

@@ -1,7 +1,7 @@
-"""The Open Inference Protocol v2 over HTTP, independent of the server: a Request in, a Response out.
+"""The Open Inference Protocol v2 over HTTP, independent of the server: an HttpRequest in, an HttpResponse out.
 
-Specification: kserve/open-inference-protocol, inference_rest.md; extensions: Triton's docs/protocol. Everything is
-translated into the native messages of the frontend, so deadlines, refusals and answers are the same for every door.
+Specification: kserve/open-inference-protocol, inference_rest.md. Extensions: Triton's docs/protocol. Requests are
+translated into messages to the frontend core, so deadlines, refusals and answers equal those of the SDK.
 """
 
 from __future__ import annotations
@@ -15,22 +15,27 @@ import msgspec
 from horologe_common.clock import monotonic_ns
 from horologe_common.status import HorologeError, InvalidInput, Status, Unauthenticated, UnknownModel, error_for
 from horologe_common.wire import ModelState
-from horologe_frontend.auth import Keys
-from horologe_frontend.core.stats import stats_json
-from horologe_frontend.http.compression import accepted, deflate, inflate
-from horologe_frontend.http.responses import HttpError, Response, error_response, failure, json_response
-from horologe_frontend.oip.applications_http import ApplicationDoor
+from horologe_frontend.http.compression import choose_encoding, compress_body, decompress_body
+from horologe_frontend.http.http_responses import HttpError, HttpResponse, error_response, failure, json_response
+from horologe_frontend.oip.applications_http import ApplicationsHandler
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.inference import read_request, write_answer
-from horologe_frontend.oip.model_metadata import choose, config, index, metadata
-from horologe_frontend.oip.routes import LIVE, READY, Route, route
+from horologe_frontend.oip.model_metadata import (
+    choose_version,
+    model_config,
+    model_metadata,
+    model_statistics,
+    repository_index,
+)
+from horologe_frontend.oip.routes import LIVE, READY, Route, find_route
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.models import ModelSpec
-    from horologe_frontend.gateway import Port
-    from horologe_frontend.http.request_reader import Request
+    from horologe_frontend.auth import BearerKeys
+    from horologe_frontend.gateway import Gateway
+    from horologe_frontend.http.request_reader import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
 
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")
@@ -38,147 +43,158 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Oip:
-    """A `Handler`: the protocol over a Port."""
+class OipHandler:
+    """An `HttpHandler` that serves the protocol through a `Gateway`. `keys` None: no authentication."""
 
-    def __init__(self, port: Port, settings: HttpSettings, keys: Keys | None = None, version: str = "") -> None:
+    def __init__(
+        self, gateway: Gateway, settings: HttpSettings, keys: BearerKeys | None = None, version: str = ""
+    ) -> None:
         self.draining = False
-        self._port = port
+        self._gateway = gateway
         self._settings = settings
-        self._applications = ApplicationDoor(port, settings)
-        self._keys = keys or Keys()
+        self._applications = ApplicationsHandler(gateway, settings)
+        self._keys = keys
         self._version = version
 
-    def refuse(self, head: Request) -> Response | None:
-        """401 without a valid key, whatever the path; only health is open to everybody."""
-        if self._keys.accept(head.headers.get(b"authorization")) or head.path in (LIVE, READY):
+    def refuse(self, head: HttpRequest) -> HttpResponse | None:
+        """Return a 401 unless the request carries an accepted key. Health checks need no key."""
+        keys = self._keys
+        if keys is None or keys.is_accepted(head.headers.get(b"authorization")) or head.path in (LIVE, READY):
             return None
         return error_response(Unauthenticated())
 
-    async def handle(self, request: Request) -> Response:
-        """The answer. Only the cancellation of the task gets out."""
+    async def handle(self, request: HttpRequest) -> HttpResponse:
+        """Return the response. Raise nothing but `CancelledError`."""
         if refusal := self.refuse(request):
             return refusal
         try:
-            response = await self._answer(request)
+            response = await self._respond(request)
         except (HorologeError, HttpError) as error:
             response = error_response(error)
         except Exception:
-            log.exception("fault while answering %s %s", request.method, request.path)
+            log.exception("internal error while handling %s %s", request.method, request.path)
             response = failure(500, "internal error")
         if b"accept-encoding" in request.headers and len(response.body) >= self._settings.compress_from_bytes:
             return await _compress(request, response)
         return response
 
-    async def _answer(self, request: Request) -> Response:
-        asked = route(request.path, request.method)
-        if asked.name == "infer":
-            return await self._infer(asked, request)
-        if asked.name.startswith("application"):
-            return await self._applications.answer(asked, request, await self._body(request))
-        if asked.name in ("index", "load", "unload"):
-            return await self._repository(asked, await self._body(request))
-        match asked.name:
+    async def _respond(self, request: HttpRequest) -> HttpResponse:
+        route = find_route(request.path, request.method)
+        if route.name == "infer":
+            return await self._infer(route, request)
+        if route.name.startswith("application"):
+            return await self._applications.handle_route(route, request, await self._body(request))
+        match route.name:
+            case "index" | "load" | "unload":
+                return await self._repository(route, await self._body(request))
             case "live":
-                return _health("live", self._port.live())
+                return _health("live", self._gateway.is_live())
             case "ready":
-                return _health("ready", self._port.ready() and not self.draining)
+                return _health("ready", self._is_ready())
             case "server":
                 return json_response({"name": "horologe", "version": self._version, "extensions": EXTENSIONS})
             case "models":
-                return json_response({"models": sorted({state.spec.name for state in self._port.models()})})
+                return json_response({"models": sorted({state.spec.name for state in self._gateway.model_states()})})
             case "all_stats":
-                return self._stats(self._port.models())
+                return self._statistics(self._gateway.model_states())
             case "shared_memory":
                 raise HttpError(501, "shared memory is not supported: send tensors as binary data")
             case "unsupported":
                 raise HttpError(501, "trace and logging settings are not supported over HTTP")
-        return self._model(asked)
+        return self._model(route)
 
-    async def _body(self, request: Request) -> bytes:
+    def _is_ready(self) -> bool:
+        return self._gateway.is_ready() and not self.draining
+
+    async def _body(self, request: HttpRequest) -> bytes:
         encoding = request.headers.get(b"content-encoding")
         if encoding is None:
             return request.body
-        return await inflate(request.body, encoding, self._settings.body_limit_bytes)
+        return await decompress_body(request.body, encoding, self._settings.body_limit_bytes)
 
-    async def _infer(self, asked: Route, request: Request) -> Response:
-        spec = self._spec(asked)
+    async def _infer(self, route: Route, request: HttpRequest) -> HttpResponse:
+        spec = self._find_spec(route)
         body = await self._body(request) if b"content-encoding" in request.headers else request.body
         header_length = request.headers.get(HEADER_LENGTH)
-        inference = read_request(spec, asked.version, body, header_length, self._settings.json_limit_bytes)
-        answer, buffers = await self._port.predict(inference.predict, inference.buffers)
+        inference = read_request(spec, route.version, body, header_length, self._settings.json_limit_bytes)
+        answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
         return write_answer(inference, answer, buffers)
 
-    def _spec(self, asked: Route) -> ModelSpec:
-        """Of the model; where there is none of this name, of the application."""
+    def _find_spec(self, route: Route) -> ModelSpec:
+        """Return the model. If there is none with this name, return the signature of the application."""
         try:
-            return self._port.find(asked.model, asked.version)
+            return self._gateway.find_model(route.model, route.version)
         except UnknownModel as unknown:
-            if asked.version:
+            if route.version:
                 raise
             try:
-                return self._port.application(asked.model)[1]
+                return self._gateway.find_application(route.model)[1]
             except HorologeError:
                 raise unknown from None
 
-    def _model(self, asked: Route) -> Response:
-        """What is known of one model, or application, without running it."""
-        states = self._port.models(asked.model) or [ModelState(self._spec(asked))]
-        state = choose(states, asked.model, asked.version)
-        match asked.name:
+    def _model(self, route: Route) -> HttpResponse:
+        """Describe a model or an application."""
+        states = self._gateway.model_states(route.model) or [ModelState(self._find_spec(route))]
+        state = choose_version(states, route.model, route.version)
+        match route.name:
             case "metadata":
-                return json_response(metadata(state.spec, states))
+                return json_response(model_metadata(state.spec, states))
             case "model_ready":
-                ready = state.state == "READY" and self._port.ready() and not self.draining
-                return json_response({"name": asked.model, "ready": ready}, 200 if ready else 503)
+                ready = state.state == "READY" and self._is_ready()
+                return json_response({"name": route.model, "ready": ready}, 200 if ready else 503)
             case "config":
-                return json_response(config(state.spec))
+                return json_response(model_config(state.spec))
             case _:
-                return self._stats([state] if asked.version else states)
+                return self._statistics([state] if route.version else states)
 
-    def _stats(self, states: Sequence[ModelState]) -> Response:
+    def _statistics(self, states: Sequence[ModelState]) -> HttpResponse:
         offset_ns = time.time_ns() - monotonic_ns()
-        return json_response(
-            {"model_stats": [stats_json(s.spec, self._port.stats(s.spec.key), offset_ns) for s in states]}
-        )
+        specs = [state.spec for state in states]
+        elements = [model_statistics(spec, self._gateway.model_stats(spec.key), offset_ns) for spec in specs]
+        return json_response({"model_stats": elements})
 
-    async def _repository(self, asked: Route, body: bytes) -> Response:
-        if asked.name == "index":
-            return json_response(index(self._port.models(), _optional(body, IndexJson).ready))
-        for name in _optional(body, AdmitJson).parameters or ():
+    async def _repository(self, route: Route, body: bytes) -> HttpResponse:
+        if route.name == "index":
+            ready_only = _decode_optional(body, IndexJson).ready
+            return json_response(repository_index(self._gateway.model_states(), ready_only))
+        for name in _decode_optional(body, LoadJson).parameters or ():
             if name == "config" or name.startswith("file:"):
                 raise HttpError(501, f"parameters.{name}: not supported: models come from the repository on disk")
-        models = await self._port.admit(asked.model, "", asked.name == "load")
+        models = await self._gateway.set_admitted(route.model, "", route.name == "load")
         if models.status != Status.OK:
             raise error_for(models.status, models.reason)
-        return Response(200)
+        return HttpResponse(200)
 
 
 class IndexJson(msgspec.Struct):
+    """Body of a request for the repository index."""
+
     ready: bool = False
 
 
-class AdmitJson(msgspec.Struct):
+class LoadJson(msgspec.Struct):
+    """Body of a request to load or unload a model."""
+
     parameters: dict[str, Any] | None = None
 
 
-async def _compress(request: Request, response: Response) -> Response:
-    encoding = accepted(request.headers[b"accept-encoding"])
+async def _compress(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    encoding = choose_encoding(request.headers[b"accept-encoding"])
     if not encoding:
         return response
-    body = await deflate(response.body, encoding)
+    body = await compress_body(response.body, encoding)
     headers = (*response.headers, (b"content-encoding", encoding), (b"vary", b"Accept-Encoding"))
     return response._replace(body=body, headers=headers)
 
 
-def _optional(body: bytes, kind: type[T]) -> T:
-    """A JSON object that may be left away altogether: tritonclient posts an empty body for the index."""
+def _decode_optional(body: bytes, kind: type[T]) -> T:
+    """Decode a JSON object. The body may be empty: tritonclient requests the index without one."""
     try:
         return msgspec.json.decode(body.strip() or b"{}", type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidInput(f"body: {error}") from error
 
 
-def _health(name: str, good: bool) -> Response:
-    """A body in JSON, because kserve's client reads one; Triton's looks at the status only."""
-    return json_response({name: good}, 200 if good else 503)
+def _health(name: str, healthy: bool) -> HttpResponse:
+    """Return 200 or 503. kserve's client reads the JSON body, Triton's client reads only the status."""
+    return json_response({name: healthy}, 200 if healthy else 503)

@@ -1,4 +1,4 @@
-"""Inference requests and responses as JSON (Open Inference Protocol v2, REST)."""
+"""JSON of inference requests and responses (Open Inference Protocol v2, REST), and tensors as JSON values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Raw
 
-from horologe_common.models import DTYPES
+from horologe_common.models import DTYPES, check_tensor
 from horologe_common.status import InvalidInput, TooLarge
-from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array
 from horologe_frontend.oip.binary_encoding import MAX_STRINGS, join_strings
 
@@ -22,19 +21,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from horologe_common.core.protocol import Buffer
+    from horologe_common.models import ModelSpec
+    from horologe_common.wire import Tensor
 
 FP32_MAX = 3.4028234663852886e38
 DIAGNOSE_BYTES = 64 << 10
-"""A request up to this long that is not JSON is read again by a parser that can name the field (1-2 ms)."""
+"""An invalid request up to this size is parsed again, in 1 to 2 ms, to name the field in the error message."""
 LONG_BYTES = 64 << 10
-"""JSON beyond this is looked at before it is read into numbers, which takes a second for 16 MB."""
+"""Data above this size is checked against the signature before it is parsed into numbers: 16 MB take a second."""
+MAX_RANK = 32
+MAX_ELEMENTS = 1 << 40
+"""Maximum number of elements of a shape, with zeros counted as ones: numpy computes this product in 64 bits, even for
+empty tensors."""
 _BRACKETS = re.compile(rb"(?:\s*\[)*")
 _POSITION = re.compile(r"\(byte (\d+)\)")
 _CONSTANT = re.compile(rb"-?(NaN|Infinity|nan|inf)")
 
 
 class TensorJson(msgspec.Struct):
-    """An input. `data` is left unread until its datatype is known."""
+    """An input. `data` stays undecoded until its datatype is checked."""
 
     name: str
     shape: tuple[int, ...]
@@ -49,14 +54,14 @@ class OutputJson(msgspec.Struct):
 
 
 class InferJson(msgspec.Struct):
-    """The request; of an application too. Unknown fields are ignored: kserve's client, for one, adds `model_name`."""
+    """A request for a model or an application. Unknown fields are ignored: kserve's client adds `model_name`."""
 
     inputs: list[TensorJson]
     id: str | None = None
     parameters: dict[str, Any] | None = None
     outputs: list[OutputJson] | None = None
     context: str | None = None
-    """This and `slo_ms`: the same as the parameters of these names."""
+    """`context` and `slo_ms` equal the parameters of these names."""
     slo_ms: float | None = None
 
 
@@ -80,7 +85,7 @@ _infer = msgspec.json.Decoder(InferJson)
 
 
 def decode_infer(content: bytes | memoryview) -> InferJson:
-    """Raises `InvalidInput` for anything that is not such a request, naming the place."""
+    """Decode a request. Raise `InvalidInput`, naming the place, for anything else."""
     try:
         return _infer.decode(content)
     except msgspec.ValidationError as error:
@@ -90,6 +95,7 @@ def decode_infer(content: bytes | memoryview) -> InferJson:
 
 
 def _not_json(content: bytes, error: str) -> str:
+    """Return the error message. If the cause is a NaN or an Infinity, name the input that holds it."""
     position = _POSITION.search(error)
     constant = _CONSTANT.match(content, int(position[1])) if position else None
     if constant is None and position:
@@ -102,7 +108,7 @@ def _not_json(content: bytes, error: str) -> str:
 
 
 def _input_with_constant(content: bytes) -> str | None:
-    """Name of the input that holds NaN or Infinity, for the message only."""
+    """Return the name of the input that holds NaN or Infinity, for the error message."""
     marker = object()
     try:
         inputs = json.loads(content, parse_constant=lambda _: marker)["inputs"]
@@ -121,10 +127,39 @@ def _leaves(data: Any) -> Iterator[Any]:
         yield data
 
 
-def data_of(tensor: TensorJson) -> Buffer:
-    """The bytes of a tensor whose data came as JSON, nested or flat.
+def check_header(tensor: TensorJson, spec: ModelSpec) -> None:
+    """Raise `InvalidInput` unless datatype and shape are valid. Long data is also checked against the signature."""
+    if tensor.datatype not in DTYPES and tensor.datatype != "BYTES":
+        supported = ", ".join((*DTYPES, "BYTES"))
+        raise InvalidInput(f"input {tensor.name!r}: datatype: got {tensor.datatype!r}, wanted one of {supported}")
+    shape = tensor.shape
+    if len(shape) > MAX_RANK:
+        raise InvalidInput(f"input {tensor.name!r}: shape: got {len(shape)} dimensions, wanted at most {MAX_RANK}")
+    if shape and min(shape) < 0:
+        raise InvalidInput(f"input {tensor.name!r}: shape: got {list(shape)}, wanted no negative dimension")
+    elements = math.prod([dim or 1 for dim in shape]) if 0 in shape else math.prod(shape)
+    if elements > MAX_ELEMENTS:
+        got = f"{list(shape[:4])}..." if len(shape) > 4 else list(shape)
+        raise InvalidInput(f"input {tensor.name!r}: shape: got {got}, wanted at most {MAX_ELEMENTS} elements")
+    if len(memoryview(tensor.data)) > LONG_BYTES:
+        _check_signature(tensor, spec)
 
-    Raises `InvalidInput` naming the input for values of another type or out of range, and for another number of them.
+
+def _check_signature(tensor: TensorJson, spec: ModelSpec) -> None:
+    for wanted in spec.inputs:
+        if wanted.name == tensor.name:
+            check_tensor(wanted, tensor.datatype, tensor.shape)
+            if spec.batched and tensor.shape and tensor.shape[0] > spec.max_batch:
+                raise InvalidInput(f"inputs: got {tensor.shape[0]} rows, wanted 1 to {spec.max_batch}")
+            return
+    raise InvalidInput(f"inputs: got {tensor.name!r}, wanted {[wanted.name for wanted in spec.inputs]}")
+
+
+def decode_tensor(tensor: TensorJson) -> Buffer:
+    """Return the bytes of a tensor whose data is JSON, nested or flat.
+
+    Raise `InvalidInput`, naming the input, if a value has another type or is out of range, or if the number of values
+    does not fit the shape.
     """
     depth, rank = _depth(tensor.data), len(tensor.shape)
     if depth not in (1, rank):
@@ -142,7 +177,7 @@ def data_of(tensor: TensorJson) -> Buffer:
 
 
 def _check_commas(tensor: TensorJson) -> None:
-    """Between numbers there are commas only: more than they need are of more numbers."""
+    """Refuse too many numbers by counting commas, before the numbers are parsed."""
     wanted, got = math.prod(tensor.shape), bytes(tensor.data).count(b",") + 1
     if got > max(1, wanted):
         raise InvalidInput(
@@ -185,7 +220,7 @@ def _depth(data: Raw) -> int:
 
 @lru_cache(maxsize=256)
 def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[list[Any]]:
-    """A decoder of lists nested `depth` deep whose leaves are checked to be in the datatype's range."""
+    """Return a decoder of lists nested `depth` deep, which checks that the values are in the range of the datatype."""
     kind: Any
     if datatype in ("BYTES", "BOOL"):
         kind = str if datatype == "BYTES" else bool
@@ -195,38 +230,24 @@ def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[list[Any]]:
         kind = Annotated[int, Meta(ge=0)]
     else:
         bits = 8 * DTYPES[datatype].itemsize - (datatype[0] == "I")
-        least = -(1 << bits) if datatype[0] == "I" else 0
-        kind = Annotated[int, Meta(ge=least, le=(1 << bits) - 1)]
+        minimum = -(1 << bits) if datatype[0] == "I" else 0
+        kind = Annotated[int, Meta(ge=minimum, le=(1 << bits) - 1)]
     for _ in range(depth):
         kind = list[kind]
     return msgspec.json.Decoder(kind)
 
 
-def values_of(tensor: Tensor, buffer: Buffer) -> list[Any]:
-    """The values, flat and row-major. NaN and infinities become null: JSON has no numbers for them.
+def tensor_values(tensor: Tensor, buffer: Buffer) -> list[Any]:
+    """Return the values of an output, flat and row-major. The encoder turns NaN and infinities into null.
 
-    Raises `InvalidInput` for what has no JSON form.
+    Raise `InvalidInput` for a datatype without a JSON form: FP16, and BYTES that are not UTF-8.
     """
     if tensor.datatype == "FP16":
-        raise InvalidInput(f"output {tensor.name!r}: FP16 has no JSON form: ask for it with binary_data")
+        raise InvalidInput(f"output {tensor.name!r}: FP16 has no JSON form: request it with binary_data")
     values: list[Any] = decode_array(tensor, buffer).reshape(-1).tolist()
     if tensor.datatype != "BYTES":
         return values
     try:
         return [value.decode() for value in values]
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"output {tensor.name!r}: is not UTF-8 text: ask for it with binary_data") from error
-
-
-def classify(tensor: Tensor, buffer: Buffer, classes: int) -> tuple[Tensor, Buffer]:
-    """The classification extension: per row the highest values as BYTES `value:index`, highest first."""
-    if tensor.datatype in ("BYTES", "BOOL") or not tensor.shape:
-        raise InvalidInput(f"output {tensor.name!r}: classification: got {tensor.datatype}, wanted rows of numbers")
-    array = decode_array(tensor, buffer)
-    rows = array.reshape(array.shape[0], -1) if array.ndim > 1 else array.reshape(1, -1)
-    count = min(classes, rows.shape[1])
-    order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
-    texts = [f"{row[index]:f}:{index}".encode() for row, best in zip(rows, order, strict=True) for index in best]
-    payload = join_strings(texts)
-    shape = (rows.shape[0], count) if array.ndim > 1 else (count,)
-    return Tensor(tensor.name, "BYTES", shape, len(payload)), payload
+        raise InvalidInput(f"output {tensor.name!r}: not UTF-8: request it with binary_data") from error

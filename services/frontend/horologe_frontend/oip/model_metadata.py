@@ -1,10 +1,10 @@
-"""Models as the Open Inference Protocol describes them: metadata, configuration, repository index."""
+"""Models in the JSON of the Open Inference Protocol: metadata, configuration, repository index, statistics."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.models import natural_sort_key
 from horologe_common.status import UnknownModel
 
 if TYPE_CHECKING:
@@ -12,32 +12,34 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec, TensorSpec
     from horologe_common.wire import ModelState
+    from horologe_frontend.core.stats import ModelStats
 
 PLATFORMS = {"onnx": "onnxruntime_onnx", "pytorch": "pytorch_libtorch"}
-"""Runtime -> the platform name that Triton's clients know; others keep theirs."""
+"""Platform name of Triton for each runtime. Other runtimes keep their own name."""
 BACKENDS = {"onnx": "onnxruntime"}
 
 
-def version_key(state: ModelState) -> tuple[tuple[int, int, str], ...]:
-    """Natural order: numbers inside a version count as numbers."""
-    parts = re.findall(r"\d+|\D+", state.spec.version)
-    return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts)
+def _version_key(state: ModelState) -> tuple[tuple[int, int, str], ...]:
+    return natural_sort_key(state.spec.version)
 
 
-def choose(states: Sequence[ModelState], model: str, version: str) -> ModelState:
-    """The version asked for; without one the newest that is READY, else the newest. Raises `UnknownModel`."""
-    fitting = sorted((state for state in states if version in ("", state.spec.version)), key=version_key)
-    ready = [state for state in fitting if state.state == "READY"]
-    if not fitting:
+def choose_version(states: Sequence[ModelState], model: str, version: str) -> ModelState:
+    """Return the requested version. Without one, return the newest READY version, or else the newest.
+
+    Raise `UnknownModel` if there is no such version.
+    """
+    candidates = sorted((state for state in states if version in ("", state.spec.version)), key=_version_key)
+    ready = [state for state in candidates if state.state == "READY"]
+    if not candidates:
         raise UnknownModel(f"model {model!r}{f' version {version!r}' if version else ''} is unknown")
-    return (ready or fitting)[-1]
+    return (ready or candidates)[-1]
 
 
-def metadata(spec: ModelSpec, states: Sequence[ModelState]) -> dict[str, Any]:
-    """Answer of `GET /v2/models/{m}`; `states`: all versions of the model."""
+def model_metadata(spec: ModelSpec, states: Sequence[ModelState]) -> dict[str, Any]:
+    """Return the response to `GET /v2/models/{m}`. `states`: all versions of the model."""
     return {
         "name": spec.name,
-        "versions": [state.spec.version for state in sorted(states, key=version_key) if state.spec.version],
+        "versions": [state.spec.version for state in sorted(states, key=_version_key) if state.spec.version],
         "platform": PLATFORMS.get(spec.runtime, spec.runtime),
         "inputs": [_tensor(tensor) for tensor in spec.inputs],
         "outputs": [_tensor(tensor) for tensor in spec.outputs],
@@ -48,8 +50,8 @@ def _tensor(tensor: TensorSpec) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
 
 
-def config(spec: ModelSpec) -> dict[str, Any]:
-    """Answer of `GET /v2/models/{m}/config`: the fields of Triton's ModelConfig that have a meaning here."""
+def model_config(spec: ModelSpec) -> dict[str, Any]:
+    """Return the response to `GET /v2/models/{m}/config`: the fields of Triton's ModelConfig that apply here."""
     content: dict[str, Any] = {
         "name": spec.name,
         "platform": PLATFORMS.get(spec.runtime, ""),
@@ -70,10 +72,44 @@ def _io(tensor: TensorSpec, batched: bool) -> dict[str, Any]:
     return {"name": tensor.name, "data_type": f"TYPE_{kind}", "dims": tensor.shape[1:] if batched else tensor.shape}
 
 
-def index(states: Sequence[ModelState], ready_only: bool) -> list[dict[str, str]]:
-    """Answer of `POST /v2/repository/index`."""
+def repository_index(states: Sequence[ModelState], ready_only: bool) -> list[dict[str, str]]:
+    """Return the response to `POST /v2/repository/index`."""
     return [
         {"name": state.spec.name, "version": state.spec.version, "state": state.state, "reason": state.reason}
-        for state in sorted(states, key=lambda state: (state.spec.name, version_key(state)))
+        for state in sorted(states, key=lambda state: (state.spec.name, _version_key(state)))
         if state.state == "READY" or not ready_only
     ]
+
+
+def model_statistics(spec: ModelSpec, stats: ModelStats, epoch_minus_monotonic_ns: int) -> dict[str, Any]:
+    """Return one element of `model_stats` (Triton's docs/protocol/extension_statistics.md)."""
+    unmeasured = {"count": 0, "ns": 0}
+    last_ns = stats.last_ns and stats.last_ns + epoch_minus_monotonic_ns
+    return {
+        "name": spec.name,
+        "version": spec.version,
+        "last_inference": last_ns // 1_000_000,
+        "inference_count": stats.rows,
+        "execution_count": round(sum(batch.executions for batch in stats.batches.values())),
+        "inference_stats": {
+            "success": stats.success.json(),
+            "fail": stats.fail.json(),
+            "queue": stats.queue.json(),
+            "compute_input": unmeasured,
+            "compute_infer": stats.compute_infer.json(),
+            "compute_output": unmeasured,
+            "cache_hit": stats.cache_hit.json(),
+            "cache_miss": stats.cache_miss.json(),
+        },
+        "response_stats": {},
+        "batch_stats": [
+            {
+                "batch_size": size,
+                "compute_input": unmeasured,
+                "compute_infer": {"count": round(batch.executions), "ns": round(batch.exec_ns)},
+                "compute_output": unmeasured,
+            }
+            for size, batch in sorted(stats.batches.items())
+        ],
+        "memory_usage": [],
+    }

@@ -1,4 +1,4 @@
-"""Paths: of the Open Inference Protocol and its extensions, and of applications."""
+"""Routes of the HTTP API: the Open Inference Protocol with its extensions, and applications."""
 
 from __future__ import annotations
 
@@ -6,41 +6,45 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from horologe_frontend.http.responses import HttpError
+from horologe_frontend.http.http_responses import HttpError
 
-GET, POST, EITHER, STORED = ("GET",), ("POST",), ("GET", "POST"), ("GET", "PUT", "DELETE")
+GET, POST, GET_OR_POST, RESOURCE = ("GET",), ("POST",), ("GET", "POST"), ("GET", "PUT", "DELETE")
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 CACHED_PATH = 256
-"""Longer paths are parsed each time, so that the cache holds at most a few hundred kilobytes."""
+"""Longer paths are parsed each time, so that the cache takes at most a few hundred kilobytes."""
 
 
 class Route(NamedTuple):
-    """What a path asks for, by which verbs, of which model (or application) and version (empty: not named)."""
+    """The operation that a path stands for, its methods, and the model (or application) and version in the path."""
 
     name: str
-    verbs: tuple[str, ...]
+    methods: tuple[str, ...]
     model: str = ""
     version: str = ""
+    """Empty: the path names no version."""
 
 
-def route(path: str, verb: str) -> Route:
-    """Raises `HttpError` 404 for an unknown path and 405 for a verb it does not have. HEAD counts as GET."""
-    found = _cached(path) if len(path) <= CACHED_PATH else _parse(path)
-    if found is None:
+def find_route(path: str, method: str) -> Route:
+    """Return the route of a path. HEAD counts as GET.
+
+    Raise `HttpError` 404 for an unknown path, and 405 for a method that the path does not have.
+    """
+    route = _cached_route(path) if len(path) <= CACHED_PATH else _parse_path(path)
+    if route is None:
         raise HttpError(404, "unknown path")
-    if (verb if verb != "HEAD" else "GET") not in found.verbs:
-        allowed = ", ".join((*found.verbs, "HEAD") if "GET" in found.verbs else found.verbs)
-        raise HttpError(405, f"method: got {verb[:20]}, wanted {allowed}", ((b"allow", allowed.encode()),))
-    return found
+    if (method if method != "HEAD" else "GET") not in route.methods:
+        allowed = ", ".join((*route.methods, "HEAD") if "GET" in route.methods else route.methods)
+        raise HttpError(405, f"method: got {method[:20]}, wanted {allowed}", ((b"allow", allowed.encode()),))
+    return route
 
 
-def _parse(path: str) -> Route | None:
+def _parse_path(path: str) -> Route | None:
     try:
         segments = [unquote(segment, errors="strict") for segment in path.strip("/").split("/")]
-    except UnicodeDecodeError:  # two names that are no text must not become the same
+    except UnicodeDecodeError:  # with a replacement character, two different names would become equal
         return None
     if segments[:2] == ["v1", "applications"] and path.startswith("/"):
-        return _application(segments[2:])
+        return _application_route(segments[2:])
     if segments[0] != "v2" or not path.startswith("/"):
         return None
     match segments[1:]:
@@ -53,21 +57,21 @@ def _parse(path: str) -> Route | None:
         case ["models", "stats"]:
             return Route("all_stats", GET)
         case ["models", model, *rest] if model:
-            return _model(model, rest)
+            return _model_route(model, rest)
         case ["repository", *rest]:
-            return _repository(rest)
+            return _repository_route(rest)
         case ["systemsharedmemory" | "cudasharedmemory", *_]:
-            return Route("shared_memory", EITHER)
+            return Route("shared_memory", GET_OR_POST)
         case ["logging"] | ["trace", "setting"]:
-            return Route("unsupported", EITHER)
+            return Route("unsupported", GET_OR_POST)
         case _:
             return None
 
 
-_cached = lru_cache(maxsize=1024)(_parse)
+_cached_route = lru_cache(maxsize=1024)(_parse_path)
 
 
-def _model(model: str, rest: list[str]) -> Route | None:
+def _model_route(model: str, rest: list[str]) -> Route | None:
     version = ""
     if len(rest) >= 2 and rest[0] == "versions" and rest[1]:
         version, rest = rest[1], rest[2:]
@@ -81,25 +85,25 @@ def _model(model: str, rest: list[str]) -> Route | None:
         case [("config" | "stats") as name]:
             return Route(name, GET, model, version)
         case ["trace", "setting"] if not version:
-            return Route("unsupported", EITHER)
+            return Route("unsupported", GET_OR_POST)
         case _:
             return None
 
 
-def _application(rest: list[str]) -> Route | None:
+def _application_route(rest: list[str]) -> Route | None:
     match rest:
         case []:
             return Route("applications", GET)
         case [name] if name:
-            return Route("application", STORED, name)
-        case [name, ("predict" | "feedback" | "rollback") as verb] if name:
-            return Route(f"application_{verb}", POST, name)
+            return Route("application", RESOURCE, name)
+        case [name, ("predict" | "feedback" | "rollback") as operation] if name:
+            return Route(f"application_{operation}", POST, name)
         case _:
             return None
 
 
-def _repository(rest: list[str]) -> Route | None:
-    """With or without the name of a repository in front; there is only one, so its name does not matter."""
+def _repository_route(rest: list[str]) -> Route | None:
+    """Accept the path with or without the name of a repository, which is ignored because there is only one."""
     match rest:
         case ["index"] | [_, "index"]:
             return Route("index", POST)

@@ -22,7 +22,7 @@ RowInputs = list[tuple[Tensor, "Buffer"]]
 
 
 class InferAction:
-    """One INFER action. `awaited` counts the rows that have neither inputs nor a failure yet."""
+    """An INFER action. `awaited` counts the rows that have neither inputs nor a failure yet."""
 
     __slots__ = (
         "_rows_by_input",

@@ -25,7 +25,7 @@ STATUS_NAMES = {int(status): status.name for status in Status}
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):
-    """One lane's part of an action, sent from the worker core to its lanes. Never leaves the process."""
+    """The part of an action that one lane runs, sent from the worker core to its lanes. Never leaves the process."""
 
     action_id: int
     share: int

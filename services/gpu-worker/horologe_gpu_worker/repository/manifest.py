@@ -1,4 +1,4 @@
-"""What a model's folder says about it: `model.toml`, and the errors that make a model unavailable."""
+"""Manifest of a model: `model.toml` with its checks, and the spec built from it."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
 MANIFEST = "model.toml"
 MODEL_FILES = {"model.onnx": "onnx", "model.pt2": "pytorch", "model.py": "python"}
-"""The file a version folder holds -> the runtime that serves it when `model.toml` does not name one."""
+"""Model file in a version folder -> its runtime, unless `model.toml` names one."""
 BATCH_SIZES = (1, 2, 4, 8, 16)
 PROFILE_LENGTH = 16
 DATATYPES = (*DTYPES, "BYTES")
 
 
 class InvalidModel(HorologeError):
-    """A model in the repository cannot be served; the message names file, field, got and wanted."""
+    """The model cannot be served. The message names file, field, got and wanted."""
 
     status = Status.UNKNOWN_MODEL
 
 
 class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[inputs]]` or `[[outputs]]`; the first dimension of `shape` is -1 where it counts rows."""
+    """An entry of `[[inputs]]` or `[[outputs]]`. The first dimension of `shape` is -1 if it counts rows."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     warmup: bool | int | float | str = 0
-    """Of an input: what every element is when the model is warmed and measured."""
+    """Inputs only: value of every element when the model is warmed up and measured."""
 
 
 class EmulatedTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[emulated]`: the times of a pretend device, in milliseconds; `exec_ms` by batch size, transfers per row."""
+    """`[emulated]`: declared times of an emulated model in milliseconds. `exec_ms` by batch size; transfers per row."""
 
     exec_ms: dict[int, float]
     load_ms: float = 0.0
@@ -53,7 +53,7 @@ class EmulatedTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`model.toml`, every key of it. Durations are text with a unit ("50ms"), as are sizes ("512MiB")."""
+    """Content of `model.toml`. Durations are text with a unit ("50ms"), sizes too ("512MiB")."""
 
     runtime: str = ""
     batch_sizes: tuple[int, ...] = ()
@@ -61,28 +61,28 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: bool = False
     cache_ttl: str = "0"
     padded: bool = False
-    """Inputs of different shapes share a batch, filled up with zeros."""
+    """Inputs of different shapes share a batch, padded with zeros."""
     max_length: int = 0
-    """The most that a variable dimension may have; 0: no limit."""
+    """Maximum size of a variable dimension; 0: no limit."""
     profile_length: int = PROFILE_LENGTH
-    """Of every variable dimension when the model is warmed and measured; at most `max_length`."""
+    """Size of every variable dimension when the model is warmed up and measured. At most `max_length`."""
     threads: int = 1
     timeout: str = "0"
-    """python: a call that takes longer is a hang; 0: derived from the warm-up runs."""
+    """python: a call that takes longer is treated as hung; 0: derived from the warm-up runs."""
     memory_limit: str = "0"
-    """python: data a model's process may hold before allocations fail; 0: no limit of its own."""
+    """python: maximum data segment of the model's process; 0: no limit."""
     inputs: tuple[TensorEntry, ...] = ()
     outputs: tuple[TensorEntry, ...] = ()
     emulated: EmulatedTimes | None = None
 
 
 def manifest_path(folder: Path) -> Path | None:
-    """The `model.toml` that holds for the version `folder`: its own, else the one beside all versions."""
+    """Return the `model.toml` of a version: in its own folder, else in the model's folder; None if there is none."""
     return next((path for path in (folder / MANIFEST, folder.parent / MANIFEST) if path.is_file()), None)
 
 
 def model_files(folder: Path) -> list[Path]:
-    """The files of a version, without its manifest and what is hidden or compiled, in a fixed order."""
+    """Return the files of a version, sorted, without the manifest, hidden files and compiled Python."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -93,7 +93,7 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of `<repository>/<name>/<version>`; all defaults where there is none.
+    """Read the manifest of `<repository>/<name>/<version>`; defaults if there is no file.
 
     Raises `InvalidModel` naming file, field, got and wanted.
     """
@@ -103,7 +103,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         table = tomllib.loads(path.read_text())
         manifest = msgspec.convert(table, Manifest, strict=False)
-    except (OSError, ValueError) as error:  # ValueError: not TOML, not UTF-8, or a field of the wrong kind
+    except (OSError, ValueError) as error:  # ValueError: not TOML, not UTF-8, or a field of the wrong type
         raise InvalidModel(f"{path}: {error}") from error
     _check(path, manifest)
     return manifest
@@ -131,7 +131,7 @@ def _check_tensors(where: str, entries: Iterable[TensorEntry]) -> None:
     seen: set[str] = set()
     for entry in entries:
         if not entry.name or entry.name in seen:
-            raise InvalidModel(f"{where}: name: got {entry.name!r}, wanted a name of its own")
+            raise InvalidModel(f"{where}: name: got {entry.name!r}, wanted a unique name")
         if entry.datatype not in DATATYPES:
             raise InvalidModel(
                 f"{where}: {entry.name}: datatype: got {entry.datatype!r}, wanted one of {', '.join(DATATYPES)}"
@@ -149,22 +149,22 @@ def _quantity(path: Path, key: str, text: str, units: dict[str, int]) -> int:
     except SettingsError as error:
         raise InvalidModel(f"{path}: {key}: got {text!r}, wanted a number with one of {', '.join(units)}") from error
     if amount < 0:
-        raise InvalidModel(f"{path}: {key}: got {text!r}, wanted nothing negative")
+        raise InvalidModel(f"{path}: {key}: got {text!r}, wanted at least 0")
     return amount
 
 
 def duration_ns(text: str) -> int:
-    """A duration of a manifest that `read_manifest` has accepted."""
+    """Return a duration of a checked manifest in ns."""
     return parse_quantity("duration", text, DURATIONS)
 
 
 def size_bytes(text: str) -> int:
-    """A size of a manifest that `read_manifest` has accepted."""
+    """Return a size of a checked manifest in bytes."""
     return parse_quantity("size", text, SIZES)
 
 
 def declared_signature(manifest: Manifest, folder: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Inputs and outputs as written. Raises `InvalidModel` where they are missing."""
+    """Return the declared inputs and outputs. Raises `InvalidModel` if either is missing."""
     for kind in ("inputs", "outputs"):
         if not getattr(manifest, kind):
             where = manifest_path(folder) or folder / MANIFEST
@@ -173,7 +173,7 @@ def declared_signature(manifest: Manifest, folder: Path) -> tuple[tuple[TensorSp
 
 
 def warmup_inputs(spec: ModelSpec, folder: Path, batch_size: int) -> dict[str, NDArray[Any]]:
-    """Inputs that the model is known to take: zeros and empty strings, or what its manifest says."""
+    """Return inputs that the model accepts: zeros and empty strings, or the `warmup` values of its manifest."""
     arrays = zeros(spec, spec.inputs, batch_size)
     for entry in read_manifest(folder).inputs:
         if entry.warmup and entry.name in arrays:
@@ -192,7 +192,9 @@ def build_spec(
     signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]],
     weights_bytes: int,
 ) -> ModelSpec:
-    """The spec of a model whose signature is known. Batched: every tensor begins with a variable dimension."""
+    """Build the spec of a model from its signature. A model is batched if every tensor starts with a variable
+    dimension.
+    """
     batched = all(tensor.shape[:1] == (-1,) for side in signature for tensor in side)
     sizes = manifest.batch_sizes or (BATCH_SIZES if batched else (1,))
     if not batched and sizes != (1,):
@@ -200,9 +202,9 @@ def build_spec(
         raise InvalidModel(
             f"{where}: batch_sizes: got {list(sizes)}, wanted [1]: not every tensor begins with a variable dimension"
         )
-    if manifest.padded and (fault := _unfit_for_padding(signature[1], batched)):
+    if manifest.padded and (fault := _padding_error(signature[1], batched)):
         raise InvalidModel(f"{manifest_path(folder)}: padded: got true, wanted false: {fault}")
-    facts: dict[str, Any] = {
+    options: dict[str, Any] = {
         "slo_ns": duration_ns(manifest.slo),
         "cache": manifest.cache,
         "cache_ttl_ns": duration_ns(manifest.cache_ttl),
@@ -210,7 +212,7 @@ def build_spec(
         "max_length": manifest.max_length,
     }
     spec = ModelSpec(
-        folder.parent.name, folder.name, runtime, *signature, sizes, batched, weights_bytes=weights_bytes, **facts
+        folder.parent.name, folder.name, runtime, *signature, sizes, batched, weights_bytes=weights_bytes, **options
     )
     if not spec.variable_dimensions:
         return spec
@@ -218,8 +220,11 @@ def build_spec(
     return msgspec.structs.replace(spec, profile_length=length)
 
 
-def _unfit_for_padding(outputs: Iterable[TensorSpec], batched: bool) -> str:
-    """Why inputs cannot be padded; empty if they can. What comes out longer for it could not be told from padding."""
+def _padding_error(outputs: Iterable[TensorSpec], batched: bool) -> str:
+    """Return why inputs cannot be padded; empty if they can.
+
+    An output that is longer because of padding could not be separated from the padding.
+    """
     if not batched:
         return "not every tensor begins with a variable dimension, so requests share no batch"
     for tensor in outputs:

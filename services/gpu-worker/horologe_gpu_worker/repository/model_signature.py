@@ -1,4 +1,4 @@
-"""Arrays that fit a model's signature, and outputs that do not."""
+"""Model signatures: arrays that fit one, and checks of a model's outputs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def shape_for(spec: ModelSpec, tensor: TensorSpec, batch_size: int) -> tuple[int, ...]:
-    """The tensor's shape at this batch size; other variable dimensions are taken as the model's `profile_length`."""
+    """Return the tensor's shape at this batch size. Other variable dimensions get the model's `profile_length`."""
     shape = tuple((spec.profile_length or 1) if dim < 0 else dim for dim in tensor.shape)
     return (batch_size, *shape[1:]) if spec.batched else shape
 
 
 def zeros(spec: ModelSpec, tensors: Iterable[TensorSpec], batch_size: int) -> dict[str, NDArray[Any]]:
-    """Arrays of zeros (of empty strings for BYTES) for warming and for pretending, by tensor name."""
+    """Return arrays of zeros (BYTES: of empty strings) by tensor name, for warm-up and emulated outputs."""
     return {tensor.name: _zeros(shape_for(spec, tensor, batch_size), tensor.datatype) for tensor in tensors}
 
 
@@ -35,14 +35,14 @@ def _zeros(shape: tuple[int, ...], datatype: str) -> NDArray[Any]:
 
 
 def datatype_of(array: NDArray[Any]) -> str:
-    """Open Inference Protocol datatype, or numpy's name where there is none."""
+    """Return the array's Open Inference Protocol datatype, or numpy's name if it has none."""
     if array.dtype.kind in "OSU":
         return "BYTES"
     return DATATYPES.get(array.dtype.newbyteorder("<"), str(array.dtype))
 
 
 def check_outputs(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> None:
-    """Raise `ModelFailed` naming field, got and wanted unless `outputs` are what the signature promises."""
+    """Raise `ModelFailed` naming field, got and wanted unless `outputs` fit the signature."""
     wanted = [tensor.name for tensor in spec.outputs]
     if set(outputs) != set(wanted):
         raise ModelFailed(f"model {spec.key}: outputs: got {sorted(outputs)}, wanted {sorted(wanted)}")

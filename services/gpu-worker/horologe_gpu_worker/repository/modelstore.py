@@ -1,6 +1,6 @@
-"""The models on disk: `<repository>/<name>/<version>/` with a model file and a `model.toml`.
+"""Model store: the models in `<repository>/<name>/<version>/`, each a model file and a `model.toml`.
 
-A model that cannot be served is reported with the reason and never stops the others.
+A model that cannot be served is reported with the reason, and does not affect the other models.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.runtime import OpenModel, Runtime
 
 FORBIDDEN = "/#"
-"""In addresses and keys these separate."""
+"""Separators in addresses and model keys, forbidden in names."""
 EXTRAS = {"pytorch": "torch"}
-"""Runtimes whose extra has another name."""
+"""Runtime -> its extra, if the names differ."""
 
 log = logger("modelstore")
 
 
 class ModelStore:
-    """What the repository holds. `scan` first; blocking, as it measures models that are seen for the first time.
+    """The models of a repository. Call `scan` first; it blocks while it measures new models.
 
-    `report`: told, in a line each, about work that takes a while. `place`: where models are opened.
+    `report` receives a line before long work. `device` is where models are opened.
     """
 
     def __init__(
@@ -66,7 +66,10 @@ class ModelStore:
         self._digests: dict[tuple[Path, int, int], bytes] = {}
 
     def scan(self) -> list[ModelReport]:
-        """Every model version, by name and version. Raises `InvalidModel` if the repository itself cannot be read."""
+        """Scan the repository and return a report for every model version, sorted by name and version.
+
+        Raises `InvalidModel` if the repository cannot be read.
+        """
         try:
             names = sorted(entry.name for entry in self._repository.iterdir() if _is_model_folder(entry))
         except OSError as error:
@@ -76,10 +79,10 @@ class ModelStore:
         return reports
 
     def scan_model(self, name: str) -> list[ModelReport]:
-        """Every version of one model, read again; empty if there is no such model."""
-        # A name comes from the network: it must be that of an entry of the repository, not a path.
-        known = name and Path(name).name == name and _is_model_folder(self._repository / name)
-        reports = self._inspect_model(name) if known else []
+        """Scan one model and return a report for each version; empty if there is no such model."""
+        # The name comes from the network. It must name a folder of the repository and not be a path.
+        exists = name and Path(name).name == name and _is_model_folder(self._repository / name)
+        reports = self._inspect_model(name) if exists else []
         others = {key: spec for key, spec in self._specs.items() if spec.name != name}
         self._specs = others | _servable_specs(reports)
         return reports
@@ -93,21 +96,21 @@ class ModelStore:
         return [ModelReport(ModelSpec(name, "", "", (), ()), None, reason)]
 
     def spec(self, key: str) -> ModelSpec:
-        """Raises `UnknownModel` for a key that the last scan did not find fit to serve."""
+        """Return the spec of a servable model. Raises `UnknownModel` if the last scan did not find it."""
         try:
             return self._specs[key]
         except KeyError:
             raise UnknownModel(f"model {key}: not in the repository, or unavailable") from None
 
     def open(self, key: str) -> OpenModel:
-        """Read the model into memory and warm it. Raises `UnknownModel`, `InvalidModel` or `ModelFailed`."""
+        """Open the model and run every batch size once. Raises `UnknownModel`, `InvalidModel` or `ModelFailed`."""
         spec = self.spec(key)
         return self._runtime(spec.runtime).open(spec, self._folder(spec))
 
     def inline_io(self, key: str) -> bool:
-        """Whether INPUT and OUTPUT need no lane of their own: host memory, and no declared transfer times.
+        """Return True if INPUT and OUTPUT are part of EXEC: host memory, and no declared transfer times.
 
-        Answers for a model that has left the repository too, as actions on it may be under way.
+        Also answers for a removed model, because actions on it may be pending.
         """
         return self._inline.get(key, True)
 
@@ -119,7 +122,7 @@ class ModelStore:
         spec, profile, reason = ModelSpec(name, version, "", (), ()), None, ""
         try:
             for text in (name, version):
-                if fault := _name_fault(text):
+                if fault := _name_error(text):
                     raise InvalidModel(fault)
             manifest = read_manifest(folder)
             runtime_name = _runtime_name(folder, manifest)
@@ -133,7 +136,7 @@ class ModelStore:
             reason = error.reason
         except OSError as error:
             reason = f"{error.filename or folder}: {error.strerror or error}"
-        except Exception as error:  # whatever a model's files make a library raise must not stop the other models
+        except Exception as error:  # a library may raise anything on a broken file; the other models are still scanned
             log.exception("model unreadable", model=spec.key)
             reason = f"{folder}: {type(error).__name__}: {error}"
         if profile is None:
@@ -155,7 +158,7 @@ class ModelStore:
         return self._runtimes[name]
 
     def _content_hash(self, folder: Path) -> str:
-        """Over the names and the bytes of the version's files, and of the manifest that holds for it."""
+        """Return a hash of the names and contents of the version's files and its manifest."""
         digest = hashlib.blake2b(digest_size=16)
         manifest = manifest_path(folder)
         for path in [*model_files(folder), *([manifest] if manifest else [])]:
@@ -163,8 +166,8 @@ class ModelStore:
         return digest.hexdigest()
 
     def _digest(self, path: Path) -> bytes:
-        facts = path.stat()
-        key = (path, facts.st_size, facts.st_mtime_ns)
+        status = path.stat()
+        key = (path, status.st_size, status.st_mtime_ns)
         if key not in self._digests:
             with path.open("rb") as file:
                 self._digests[key] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
@@ -172,21 +175,21 @@ class ModelStore:
 
 
 def _is_model_folder(path: Path) -> bool:
-    return os.path.isdir(path) and not path.name.startswith((".", "__"))  # Path.is_dir raises for names too long
+    return os.path.isdir(path) and not path.name.startswith((".", "__"))  # Path.is_dir raises if the name is too long
 
 
 def _servable_specs(reports: list[ModelReport]) -> dict[str, ModelSpec]:
     return {report.spec.key: report.spec for report in reports if report.profile is not None}
 
 
-def _name_fault(name: str) -> str:
+def _name_error(name: str) -> str:
     if not name or any(mark.isspace() or mark in FORBIDDEN for mark in name):
         return f"name: got {name!r}, wanted one without '/', '#' and white space"
     return ""
 
 
 def _runtime_name(folder: Path, manifest: Manifest) -> str:
-    found = [runtime for file, runtime in MODEL_FILES.items() if (folder / file).is_file()]
+    candidates = [runtime for file, runtime in MODEL_FILES.items() if (folder / file).is_file()]
     if manifest.emulated is not None and not manifest.runtime:
         return "emulated"
     if manifest.runtime:
@@ -195,9 +198,9 @@ def _runtime_name(folder: Path, manifest: Manifest) -> str:
                 f"{manifest_path(folder)}: runtime: got {manifest.runtime!r}, wanted one of {', '.join(RUNTIMES)}"
             )
         return manifest.runtime
-    if len(found) != 1:
+    if len(candidates) != 1:
         raise InvalidModel(
-            f"{folder}: got {' and '.join(found) or 'no model file'}, wanted {' or '.join(MODEL_FILES)} "
+            f"{folder}: got {' and '.join(candidates) or 'no model file'}, wanted {' or '.join(MODEL_FILES)} "
             "(or `runtime` in model.toml)"
         )
-    return found[0]
+    return candidates[0]

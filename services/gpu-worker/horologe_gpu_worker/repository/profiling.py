@@ -1,6 +1,6 @@
-"""How long a model takes on this machine: measured briefly when it is first seen, then kept in the cache folder.
+"""Profiles: the execution times of a model on this machine, measured when it is first seen and cached on disk.
 
-The figures are a seed: the controller's estimates follow what the worker measures from then on.
+A profile is only a first estimate. The controller updates it with the times that the worker reports.
 """
 
 from __future__ import annotations
@@ -30,36 +30,39 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.runtime import OpenModel, Runtime
 
 RUNS_MIN, RUNS_MAX, ENOUGH_NS = 5, 30, ms(100)
-"""Per batch size: runs until `ENOUGH_NS` have passed, at least and at most so many."""
+"""Runs per batch size: until `ENOUGH_NS` have passed, within these bounds."""
 SEED_QUANTILE = 0.5
-"""On a machine in use the 0.9 quantile of so few runs was up to five times the median. A seed that is too low costs a
-few late answers before the estimates follow; one that is too high refuses requests, and is corrected by trials only."""
+"""Median. On a busy machine the 0.9 quantile of so few runs was up to five times the median. An estimate that is too
+low causes a few late responses until it is updated. One that is too high refuses requests, and only trial runs
+correct it.
+"""
 DISAGREE, DISAGREE_NS, DISAGREE_QUANTILE = 1.1, s(1), 0.1
-"""Where the median is so much more than the least, others use the machine: runs go on for so long, and most of them are
-too long. With four busy threads on two cores the profile of a model that takes 17 ms was 1.5 times that (2.3 at worst),
-by this 1.05 (1.3)."""
+"""If the median exceeds the minimum by this factor, other processes use the machine and most runs are too long. Then
+runs continue for `DISAGREE_NS`, and the 0.1 quantile is used. With four busy threads on two cores, the median of a
+model that takes 17 ms was 1.5 times that (2.3 at worst); the 0.1 quantile was 1.05 times (1.3 at worst).
+"""
 
 ON_DEVICE = ("onnx", "pytorch")
-"""Runtimes whose models run on the worker's CUDA device, where it has one."""
+"""Runtimes that use the worker's CUDA device, if it has one."""
 
 log = logger("profiling")
 
 
 @runtime_checkable
 class DeclaresProfile(Protocol):
-    """A runtime whose models say themselves how long they take."""
+    """A runtime whose models declare their execution times."""
 
     def profile(self, spec: ModelSpec, folder: Path) -> Profile:
-        """The declared times."""
+        """Return the declared times."""
 
 
 @functools.cache
 def hardware_id(runtime: str = "", cuda: int | None = None) -> str:
-    """CPU model and cores, or the CUDA device, and the version of the runtime's package, as a folder name."""
+    """Return CPU model and cores, or the CUDA device, and the version of the runtime's package, as a folder name."""
     on_device = cuda is not None and runtime in ON_DEVICE
     where = [device_name(load_driver(), cuda or 0)] if on_device else [cpu_model(), f"{os.cpu_count()}-cores"]
-    parts = [*where, _runtime_version(runtime)]
-    return re.sub(r"[^A-Za-z0-9.]+", "-", " ".join(filter(None, parts))).strip("-").lower()
+    words = [*where, _runtime_version(runtime)]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", " ".join(filter(None, words))).strip("-").lower()
 
 
 def cpu_model(cpuinfo: str = "/proc/cpuinfo") -> str:
@@ -86,7 +89,7 @@ def _runtime_version(runtime: str) -> str:
 
 
 class ProfileCache:
-    """Profiles as `<cache>/profiles/<hardware>/<content hash>.json`. What cannot be read is measured again."""
+    """Profiles stored as `<cache>/profiles/<hardware>/<content hash>.json`. An unreadable profile is measured again."""
 
     def __init__(self, cache: Path, cuda: int | None = None) -> None:
         self._cache = cache
@@ -96,7 +99,7 @@ class ProfileCache:
         return self._cache / "profiles" / hardware_id(spec.runtime, self._cuda) / f"{spec.content_hash}.json"
 
     def read_profile(self, spec: ModelSpec) -> Profile | None:
-        """None if there is no profile, or it does not cover every batch size, or is of another length."""
+        """Read the cached profile; None if it is missing, incomplete or of another length."""
         try:
             stored = msgspec.json.decode(self.path(spec).read_bytes(), type=_StoredProfile)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -107,7 +110,7 @@ class ProfileCache:
         return Profile(stored.exec_ns, stored.load_ns)
 
     def write_profile(self, spec: ModelSpec, profile: Profile) -> None:
-        """Keep the profile; where the folder cannot be written, only say so."""
+        """Write the profile. If the folder is not writable, log a warning."""
         path = self.path(spec)
         draft = path.with_suffix(f".{os.getpid()}")
         stored = _StoredProfile(spec.key, profile.exec_ns, profile.load_ns, spec.profile_length)
@@ -116,14 +119,16 @@ class ProfileCache:
             draft.write_bytes(msgspec.json.format(msgspec.json.encode(stored)))
             draft.replace(path)
         except OSError as error:
-            log.warning("profile not kept: it is measured again at the next start", path=str(path), error=str(error))
+            log.warning(
+                "profile not written: it will be measured again at the next start", path=str(path), error=str(error)
+            )
 
     @contextmanager
     def measurement_lock(self) -> Iterator[None]:
-        """One worker of a machine measures at a time: two would time each other. Others then find it done."""
+        """Hold the machine-wide lock: two workers that measure would disturb each other. The second finds a profile."""
         folder = self._cache / "profiles"
         with ExitStack() as stack:
-            with suppress(OSError):  # a folder that cannot be written has nobody to share with
+            with suppress(OSError):  # a folder that is not writable is not shared
                 folder.mkdir(parents=True, exist_ok=True)
                 lock = stack.enter_context(open(folder / ".lock", "w", encoding="utf-8"))
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -131,26 +136,26 @@ class ProfileCache:
 
 
 class _StoredProfile(msgspec.Struct):
-    """The file; `model` is for whoever reads it."""
+    """Content of the file. `model` is informative only."""
 
     model: str
     exec_ns: dict[int, int]
     load_ns: int
     length: int = 0
-    """The `profile_length` that it was measured at."""
+    """`profile_length` at which the times were measured."""
 
 
 def load_or_measure_profile(
     runtime: Runtime, spec: ModelSpec, folder: Path, cache: ProfileCache, report: Callable[[str], None]
 ) -> Profile:
-    """The declared, the cached or a freshly measured profile. Raises what opening and running the model raise."""
+    """Return the declared, cached or newly measured profile. Raises the errors of opening and running the model."""
     if isinstance(runtime, DeclaresProfile):
         return runtime.profile(spec, folder)
-    if (known := cache.read_profile(spec)) is not None:
-        return known
+    if (cached := cache.read_profile(spec)) is not None:
+        return cached
     with cache.measurement_lock():
-        if (known := cache.read_profile(spec)) is not None:
-            return known
+        if (cached := cache.read_profile(spec)) is not None:
+            return cached
         report(f"measuring {spec.key}: batch sizes {list(spec.batch_sizes)}")
         profile = measure_profile(runtime, spec, folder)
         cache.write_profile(spec, profile)
@@ -160,7 +165,7 @@ def load_or_measure_profile(
 def measure_profile(
     runtime: Runtime, spec: ModelSpec, folder: Path, clock: Callable[[], int] = monotonic_ns
 ) -> Profile:
-    """Load the model and run each batch size a few times. `load_ns` includes warming, as every LOAD does."""
+    """Load the model and time each batch size. `load_ns` includes the warm-up, as every LOAD does."""
     begin_ns = clock()
     model = runtime.open(spec, folder)
     load_ns = clock() - begin_ns
@@ -173,7 +178,7 @@ def measure_profile(
 def _exec_ns(model: OpenModel, spec: ModelSpec, folder: Path, batch_size: int, clock: Callable[[], int]) -> int:
     inputs = warmup_inputs(spec, folder, batch_size)
     run: Callable[[], Any] = functools.partial(model.run, batch_size, inputs)
-    if isinstance(model, StagedModel):  # then INPUT and OUTPUT run beside another EXEC, and do not count
+    if isinstance(model, StagedModel):  # INPUT and OUTPUT overlap with another EXEC and are not counted
         slot = model.slot(batch_size)
         model.stage(slot, inputs)
         run = functools.partial(model.execute, batch_size, slot)
@@ -186,7 +191,7 @@ def _exec_ns(model: OpenModel, spec: ModelSpec, folder: Path, batch_size: int, c
 
 
 def _time_runs(run: Callable[[], Any], clock: Callable[[], int], times: list[int], enough_ns: int) -> None:
-    """Add runs."""
+    """Run the model and append the times, at least `RUNS_MIN` and at most `RUNS_MAX` in all."""
     while len(times) < RUNS_MIN or (sum(times) < enough_ns and len(times) < RUNS_MAX):
         begin_ns = clock()
         run()

@@ -1,4 +1,4 @@
-"""A pretend device: waits the profiled times, so that the real worker can be measured without the hardware."""
+"""Emulated runtime: waits for the declared times, so that the real worker can be measured without the hardware."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SPIN_NS = us(200)
-"""A sleep of Linux wakes 60-150 us late on a machine that is in use; the rest is waited for awake."""
+"""Last part of a wait, spent awake: on a busy machine a sleep of Linux ends 60-150 us late."""
 MIB = 1 << 20
 
 
 class Waiter:
-    """Waits until a moment. Clock and sleep (seconds) are passed in, so that tests need not wait."""
+    """Waits until a time. Clock and sleep (seconds) are parameters, so that tests need not wait."""
 
     def __init__(self, clock: Callable[[], int] = monotonic_ns, sleep: Callable[[float], None] = time.sleep) -> None:
         self._clock = clock
@@ -43,43 +43,43 @@ class Waiter:
         if rest_ns > SPIN_NS:
             self._sleep((rest_ns - SPIN_NS) / 1e9)
         while self._clock() < end_ns:
-            self._sleep(0)  # lets go of the interpreter lock, which the loop's thread may want
+            self._sleep(0)  # releases the interpreter lock for the event loop's thread
 
     def now_ns(self) -> int:
         return self._clock()
 
 
 class EmulatedModel:
-    """Answers after the profiled time: zeros, or the input of an output's datatype and shape, unchanged."""
+    """Returns after the declared time: zeros, or the unchanged input with the output's datatype and shape."""
 
     def __init__(self, spec: ModelSpec, times: EmulatedTimes, waiter: Waiter) -> None:
         self._waiter = waiter
         self._exec_ns = {size: ms(value) for size, value in times.exec_ms.items()}
         self._input_ns, self._output_ns = ms(times.input_ms), ms(times.output_ms)
-        self._answers = {size: zeros(spec, spec.outputs, size) for size in spec.batch_sizes}
+        self._outputs = {size: zeros(spec, spec.outputs, size) for size in spec.batch_sizes}
         self._echoes = _echoes(spec)
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """See `OpenModel.run`."""
+        """Wait for the declared time of the batch size; see `OpenModel.run`."""
         begin_ns = self._waiter.now_ns()
-        answer = self._answers[batch_size] | {name: inputs[source] for name, source in self._echoes.items()}
+        outputs = self._outputs[batch_size] | {name: inputs[source] for name, source in self._echoes.items()}
         self._waiter.until(begin_ns, self._exec_ns[batch_size])
-        return answer
+        return outputs
 
     def copy_in(self, rows: int) -> None:
-        """Wait as long as `rows` rows of input take to the pretend device."""
+        """Wait for the declared transfer time of `rows` rows of input."""
         self._waiter.until(self._waiter.now_ns(), rows * self._input_ns)
 
     def copy_out(self, rows: int) -> None:
-        """Wait as long as `rows` rows of output take from the pretend device."""
+        """Wait for the declared transfer time of `rows` rows of output."""
         self._waiter.until(self._waiter.now_ns(), rows * self._output_ns)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the model holds no memory."""
 
 
 class EmulatedRuntime:
-    """Models that are only a signature and a profile."""
+    """Models that consist of a declared signature and declared times."""
 
     inline_io = True
 
@@ -87,7 +87,7 @@ class EmulatedRuntime:
         self._waiter = waiter or Waiter()
 
     def inspect(self, folder: Path) -> ModelSpec:
-        """The signature as written in `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
+        """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
         times = _times(folder)
         if not manifest.batch_sizes:
@@ -103,7 +103,7 @@ class EmulatedRuntime:
         return spec
 
     def open(self, spec: ModelSpec, folder: Path) -> EmulatedModel:
-        """Takes `load_ms`."""
+        """Open the model; takes `load_ms`."""
         begin_ns = self._waiter.now_ns()
         times = _times(folder)
         model = EmulatedModel(spec, times, self._waiter)
@@ -111,19 +111,19 @@ class EmulatedRuntime:
         return model
 
     def profile(self, spec: ModelSpec, folder: Path) -> Profile:
-        """The declared times, which nothing needs to measure."""
+        """Return the declared times; nothing is measured."""
         times = _times(folder)
         return Profile({size: ms(times.exec_ms[size]) for size in spec.batch_sizes}, ms(times.load_ms))
 
 
 def _echoes(spec: ModelSpec) -> dict[str, str]:
-    """Output name -> the first input of the same datatype and shape."""
-    found: dict[str, str] = {}
+    """Return output name -> the first input with the same datatype and shape."""
+    echoes: dict[str, str] = {}
     for output in spec.outputs:
         for source in spec.inputs:
             if (source.datatype, source.shape) == (output.datatype, output.shape):
-                found.setdefault(output.name, source.name)
-    return found
+                echoes.setdefault(output.name, source.name)
+    return echoes
 
 
 def _times(folder: Path) -> EmulatedTimes:
@@ -134,6 +134,6 @@ def _times(folder: Path) -> EmulatedTimes:
     amounts = (*times.exec_ms.values(), times.load_ms, times.input_ms, times.output_ms, times.weights_mb)
     if not times.exec_ms or any(not 0 <= amount < float("inf") for amount in amounts):
         raise InvalidModel(
-            f"{where}: emulated: got {times}, wanted times and sizes from 0, exec_ms for each batch size"
+            f"{where}: emulated: got {times}, wanted times and sizes of at least 0, and exec_ms by batch size"
         )
     return times

@@ -1,7 +1,7 @@
-"""Predicted durations of one model on one share: what was measured lately, else the profile.
+"""Predicted durations of a model on a share: recent measurements, or the profile where there are none.
 
-A prediction that is too long refuses requests, and what is refused is not measured: so where one has refused for a
-while all that have no more time, a request is let through to try it.
+A prediction that is too long refuses requests, and refused requests are not measured. So where a prediction has
+refused all requests of a budget for a while, one request is admitted as a trial (`Estimate.allow_trial`).
 """
 
 from __future__ import annotations
@@ -14,26 +14,36 @@ from horologe_common.clock import s
 from horologe_common.latency import RollingQuantile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from horologe_common.models import Profile
+    from horologe_controller.core.cluster.share import Share
+
+    ProfiledDurations = dict[int, int]
+    """Durations in ns by batch size, LOAD under `LOAD_SIZE`."""
+
+LOAD_SIZE = 0
+"""Key of LOAD among the batch sizes of an estimate."""
 SLOWER, FASTER = 1050, 950
-"""Thousandths of the profile from which on a share, or a model, counts as slower or faster than it: less is noise."""
+"""Thousandths of the profile. A share or model within these bounds is taken to match its profile: the rest is noise."""
 TRIAL_EXECS = 8
-"""A trial against measurements comes so many times as long as a slow EXEC takes after the first refusal, or the last
-trial: slow ones then take a ninth of a share's time at most. Where one EXEC in five takes 17 times as long, 46%, 38%
-and 21% of the model's requests are served at 2, 4 and 8, and 85%, 88% and 92% of a neighbour's."""
+"""Pause between trials against measurements, in durations of a slow EXEC: slow EXECs then take at most a ninth of a
+share's time. Measured with one EXEC in five taking 17 times as long: a pause of 2, 4 and 8 serves 46%, 38% and 21% of
+the model's requests, and 85%, 88% and 92% of those of a model beside it."""
 TRIAL_NS = s(1)
-"""One against a profile: after this long, twice as long with each that fails, at most `TRIAL_DOUBLINGS` times."""
+"""Pause before the second trial against a profile. It doubles with each failed trial, up to `TRIAL_DOUBLINGS` times."""
 TRIAL_DOUBLINGS = 6
 PROFILE_PART = 4
-"""A profile is doubted down to a quarter: on a machine in use, measured ones were up to five times too long."""
+"""A trial may assume a quarter of the profile: profiles measured on a machine in use were up to five times too long."""
 ENOUGH = 3
-"""Measurements from which on their median is what a model mostly takes; of fewer, one may be the slow one."""
+"""Measurements needed to trust their median. With fewer, the only one may be an outlier."""
 
 
-class Doubt(msgspec.Struct):
-    """Since when a prediction refuses, how many trials of it failed in a row (-1: the last one did not), and how much
-    time the last one had."""
+class TrialState(msgspec.Struct):
+    """Trials of one batch size: since when the prediction refuses, failed trials in a row, budget of the last trial.
+
+    `failed` is -1 after a trial that succeeded.
+    """
 
     since_ns: int
     failed: int = 0
@@ -41,92 +51,92 @@ class Doubt(msgspec.Struct):
 
 
 class Estimate:
-    """By batch size: recent measurements over the profile's seed.
+    """Durations of one model on one share, by batch size: recent measurements over the profile's seed.
 
-    Size 0 is LOAD. `pace` is the share's: thousandths of the profile's durations that its actions lately took.
+    Size 0 is LOAD. `pace` belongs to the share: recent durations of its EXECs in thousandths of their profiles.
     """
 
-    __slots__ = ("_current", "_doubts", "_faster", "_measured", "_pace", "seed_ns")
+    __slots__ = ("_current", "_faster", "_measured", "_pace", "_trials", "seed_ns")
 
     def __init__(self, seed_ns: Mapping[int, int], pace: RollingQuantile) -> None:
         self.seed_ns = seed_ns
         self._pace = pace
         self._measured: dict[int, RollingQuantile] = {}
         self._current: dict[int, tuple[int, int, int]] = {}
-        """Size -> (until when this holds, high quantile, median): asked ten times as often as measured."""
+        """Size -> (valid until, high quantile, median). Cached: read ten times as often as measured."""
         self._faster = 0, 0
-        """Until when batches are known to be faster than their profiles, and the slowest, in thousandths of its."""
-        self._doubts: dict[int, Doubt] = {}
+        """(valid until, slowest size in thousandths of its profile) while all sizes are faster than profiled."""
+        self._trials: dict[int, TrialState] = {}
 
     def observe(self, now_ns: int, size: int, took_ns: int, *, steady: bool = True) -> None:
-        """`steady`: a batch of this size always takes about as long, so that it tells how fast the share is."""
+        """Add a measurement. `steady`: the model's durations do not depend on the input, so it counts for the pace."""
         seed_ns = self.seed_ns.get(size)
         if seed_ns is None:
             return
         measured = self._measured.get(size)
         if measured is None:
             measured = self._measured[size] = RollingQuantile()
-        if self._doubts:
-            self._tried(now_ns, size, took_ns)
+        if self._trials:
+            self._finish_trial(now_ns, size, took_ns)
         measured.observe(now_ns, took_ns)
         self._current[size] = measured.summary(now_ns)
         if size and steady:  # LOAD says nothing about EXEC
             permille = 1000 * took_ns // (seed_ns or 1)
             self._pace.observe(now_ns, permille)
             if permille < FASTER or self._faster[1]:
-                self._compare(now_ns)
+                self._compare_with_profile(now_ns)
 
     def predict(self, now_ns: int, size: int) -> int:
-        """Duration of a batch of `size`. Sizes not run lately are the profile, times how far others are off theirs."""
+        """Return a high quantile of a batch's duration. Sizes not run recently follow the profile and the pace."""
         current = self._current.get(size)
         if current is not None and now_ns <= current[0]:
             return current[1]
         return self._summary(now_ns, size)[1]
 
     def typical(self, now_ns: int, size: int) -> int:
-        """What a batch of `size` mostly takes: sums of many are estimated by this, not by the high quantile."""
+        """Return the median duration of a batch. Sums over many batches use this instead of the high quantile."""
         current = self._current.get(size)
         if current is not None and now_ns <= current[0]:
             return current[2]
         return self._summary(now_ns, size)[2]
 
-    def doubted(self, now_ns: int, size: int, within_ns: int) -> bool:
-        """Whether a request that has only `within_ns`, less than predicted, may try: then less is predicted for it.
+    def allow_trial(self, now_ns: int, size: int, within_ns: int) -> bool:
+        """Return whether a request with a budget of `within_ns`, less than predicted, may run as a trial.
 
-        Against measurements that is what most of them took; against a profile, a part of it.
+        If so, `predict` returns less until the trial ends: the median of the measurements, or a part of the profile.
         """
-        doubt = self._doubts.get(size)
-        if doubt is None:
-            doubt = self._doubts[size] = Doubt(now_ns)
-        hope_ns, pause_ns = self._hope(now_ns, size, doubt)
-        if hope_ns > within_ns or now_ns < doubt.since_ns + pause_ns:
+        trial = self._trials.get(size)
+        if trial is None:
+            trial = self._trials[size] = TrialState(now_ns)
+        optimistic_ns, pause_ns = self._trial_terms(now_ns, size, trial)
+        if optimistic_ns > within_ns or now_ns < trial.since_ns + pause_ns:
             return False
-        doubt.since_ns, doubt.within_ns = now_ns, within_ns
-        doubt.failed += doubt.failed < TRIAL_DOUBLINGS  # unless it is heard to have gone well
-        self._current[size] = now_ns + within_ns, hope_ns, hope_ns
+        trial.since_ns, trial.within_ns = now_ns, within_ns
+        trial.failed += trial.failed < TRIAL_DOUBLINGS  # reset when its measurement shows that it succeeded
+        self._current[size] = now_ns + within_ns, optimistic_ns, optimistic_ns
         return True
 
-    def _hope(self, now_ns: int, size: int, doubt: Doubt) -> tuple[int, int]:
-        """(how long it may take at best, the pause before a trial)."""
+    def _trial_terms(self, now_ns: int, size: int, trial: TrialState) -> tuple[int, int]:
+        """Return (duration in the best case, pause before the next trial)."""
         measured, (until_ns, high_ns, median_ns) = self._measured.get(size), self._summary(now_ns, size)
         if measured is None or not until_ns:
-            return median_ns // PROFILE_PART, TRIAL_NS << doubt.failed if doubt.failed >= 0 else 0
+            return median_ns // PROFILE_PART, TRIAL_NS << trial.failed if trial.failed >= 0 else 0
         if measured.count < ENOUGH:
             median_ns = min(median_ns, self._profiled(now_ns, size))
         return median_ns, TRIAL_EXECS * high_ns
 
-    def _tried(self, now_ns: int, size: int, took_ns: int) -> None:
-        """Once one has taken no longer than another had that was refused, slow ones before it say nothing any more."""
-        doubt = self._doubts.get(size)
-        if doubt is not None and took_ns <= doubt.within_ns:
-            doubt.failed = -1
-            self._measured[size].discard_above(doubt.within_ns)
-            doubt.within_ns = 0
-        elif doubt is not None:
-            doubt.since_ns = now_ns
+    def _finish_trial(self, now_ns: int, size: int, took_ns: int) -> None:
+        """Drop older, slower measurements if the batch took no longer than the trial's budget."""
+        trial = self._trials.get(size)
+        if trial is not None and took_ns <= trial.within_ns:
+            trial.failed = -1
+            self._measured[size].discard_above(trial.within_ns)
+            trial.within_ns = 0
+        elif trial is not None:
+            trial.since_ns = now_ns
 
     def _summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
-        """What is left of the measurements, else the profile at the share's pace, or the model's if that is faster."""
+        """Return (valid until, high quantile, median) of the measurements that are left, else of the scaled profile."""
         if (measured := self._measured.get(size)) is not None:
             current = self._current[size] = measured.summary(now_ns)
             if current[0]:
@@ -135,6 +145,7 @@ class Estimate:
         return 0, seed_ns, seed_ns
 
     def _profiled(self, now_ns: int, size: int) -> int:
+        """Return the profile's duration, scaled by the share's pace if it is slow, or the model's if that is faster."""
         seed_ns = profiled_ns(self.seed_ns, size)
         if size and (permille := self._pace.high_quantile(now_ns) or 0) > SLOWER:
             seed_ns = seed_ns * permille // 1000
@@ -142,15 +153,50 @@ class Estimate:
             seed_ns = seed_ns * self._faster[1] // 1000
         return seed_ns
 
-    def _compare(self, now_ns: int) -> None:
-        """Whether all sizes that were run lately are faster than profiled."""
-        current = [(size, held) for size, held in self._current.items() if size and now_ns <= held[0]]
+    def _compare_with_profile(self, now_ns: int) -> None:
+        """Record whether all recently measured sizes are faster than profiled."""
+        current = [(size, summary) for size, summary in self._current.items() if size and now_ns <= summary[0]]
         permille = max(1000 * high_ns // (self.seed_ns[size] or 1) for size, (_, high_ns, _) in current)
         until_ns = max(until_ns for _, (until_ns, _, _) in current)
         self._faster = (until_ns, permille) if permille < FASTER else (0, 0)
 
 
+class ModelProfiles:
+    """Distinct profiles of the shares that can run each model. The last one is kept when no share can."""
+
+    def __init__(self) -> None:
+        self._seeds: dict[str, dict[tuple[tuple[int, int], ...], ProfiledDurations]] = {}
+
+    def __contains__(self, model: str) -> bool:
+        return model in self._seeds
+
+    def add_profile(self, model: str, profile: Profile) -> ProfiledDurations:
+        """Return the profile's durations, as one object for all shares with an equal profile."""
+        seed = {LOAD_SIZE: max(1, profile.load_ns), **profile.exec_ns}
+        return self._seeds.setdefault(model, {}).setdefault(tuple(seed.items()), seed)
+
+    def discard_unused(self, model: str, capable: Iterable[Share]) -> None:
+        """Discard the profiles that none of the capable shares uses, but for the last."""
+        seeds = self._seeds[model]
+        for key, seed in list(seeds.items()):
+            if len(seeds) > 1 and not any(share.estimates[model].seed_ns is seed for share in capable):
+                del seeds[key]
+
+    def discard_model(self, model: str) -> None:
+        del self._seeds[model]
+
+    def shortest_ns(self, model: str, size: int) -> int:
+        """Return the shortest profiled duration of a batch of `size`; 0 if no share could ever run the model."""
+        seeds = self._seeds.get(model)
+        return min([profiled_ns(seed, size) for seed in seeds.values()]) if seeds else 0
+
+
+def missing_batch_sizes(profile: Profile, sizes: tuple[int, ...]) -> list[int]:
+    """Return the batch sizes that the profile has no measurement of."""
+    return [size for size in sizes if size not in profile.exec_ns]
+
+
 def profiled_ns(seed_ns: Mapping[int, int], size: int) -> int:
-    """What a batch of `size` takes by a profile; one of a size that it does not have (any more): its largest."""
-    found_ns = seed_ns.get(size)
-    return seed_ns[max(seed_ns)] if found_ns is None else found_ns
+    """Return the profiled duration of a batch of `size`; that of the largest size if the profile lacks this one."""
+    duration_ns = seed_ns.get(size)
+    return seed_ns[max(seed_ns)] if duration_ns is None else duration_ns

@@ -1,13 +1,13 @@
-"""Lanes as the controller sees them: what was given to each and has not ended, and when it will be free."""
+"""Lanes of a share, as the controller sees them: pending actions, and when each lane will be free."""
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from horologe_common.clock import NEVER_NS
+from horologe_common.core.indexed_heap import IndexedHeap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
 
-Kind = Literal["infer", "load"]
-SWEEP_FROM = 64
+ActionKind = Literal["infer", "load"]
 
 
 class Action(msgspec.Struct):
-    """Something a share was told to do at `sent_ns`. `start_ns`, `end_ns`: predicted, in the controller's clock.
+    """A LOAD or an INFER sent to a share at `sent_ns`.
 
-    `promised_ns` is the `end_ns` of when it was planned.
+    `start_ns` and `end_ns` are predictions in the controller's clock, corrected when earlier actions end.
+    `promised_ns` is the value of `end_ns` when the action was planned.
     """
 
     id: int
-    kind: Kind
+    kind: ActionKind
     share: Share
     model: str
     batch_size: int
@@ -37,78 +37,80 @@ class Action(msgspec.Struct):
     expected_ns: int
     promised_ns: int
     typical_ns: int = 0
-    """What it mostly takes, by the estimates of when it was planned."""
+    """Median duration, by the estimates at planning time."""
 
     def open_requests(self) -> list[Request]:
-        """Those that still wait for this action."""
+        """Return the requests that still wait for this action."""
         return [request for request in self.requests if request.action_id == self.id]
 
 
 class Lane:
-    """Pending actions of one lane, in order, and when it will be free."""
+    """Pending actions of one lane, in the order of execution. `index` orders lanes in heaps."""
 
-    def __init__(self, outstanding: Outstanding | None = None) -> None:
+    def __init__(self, outstanding: OutstandingWork | None = None, index: int = 0) -> None:
+        self.index = index
         self.pending: dict[int, Action] = {}
         self.due_ns = NEVER_NS
-        """When the oldest action should have ended."""
-        self._outstanding = outstanding or Outstanding()
+        """Predicted end of the oldest pending action."""
+        self._outstanding = outstanding or OutstandingWork()
 
-    def add(self, action: Action) -> None:
-        """It goes after all others."""
+    def __lt__(self, other: Lane) -> bool:
+        return self.index < other.index
+
+    def append_action(self, action: Action) -> None:
+        """Add an action behind all others."""
         self.pending[action.id] = action
-        self._changed()
+        self._update()
 
     def clear(self) -> None:
-        """Nothing will be heard of them."""
+        """Drop all pending actions: the worker is lost."""
         self.pending.clear()
-        self._changed()
+        self._update()
 
     def free_at(self, now_ns: int) -> int:
-        """When all that is pending should have ended; the first may already be late."""
+        """Return the predicted end of the last pending action. The first one may be late already."""
         at_ns = 0
         for action in self.pending.values():
             at_ns = at_ns + action.expected_ns if at_ns else max(now_ns, action.start_ns + action.expected_ns)
         return at_ns or now_ns
 
-    def ended(self, action: Action, at_ns: int) -> None:
-        """An action has ended: if it was the one that ran, the next one began then, whatever was predicted."""
-        ran = action is next(iter(self.pending.values()), None)
+    def finish_action(self, action: Action, at_ns: int) -> None:
+        """Remove an action that ended at `at_ns`. If it was the first, the next one is taken to have begun then."""
+        was_first = action is next(iter(self.pending.values()), None)
         self.pending.pop(action.id, None)
-        if ran and (following := next(iter(self.pending.values()), None)):
+        if was_first and (following := next(iter(self.pending.values()), None)):
             following.start_ns = max(following.sent_ns, at_ns)
             following.end_ns = following.start_ns + following.expected_ns
-        self._changed()
+        self._update()
 
-    def overdue(self, now_ns: int, grace_ns: int) -> bool:
-        """Whether the oldest action should have been heard of long ago: the worker hangs."""
+    def is_overdue(self, now_ns: int, grace_ns: int) -> bool:
+        """Return whether the oldest action should have ended more than `grace_ns` ago: the worker hangs."""
         return now_ns > self.due_ns + grace_ns
 
-    def _changed(self) -> None:
+    def _update(self) -> None:
         first = next(iter(self.pending.values()), None)
         self.due_ns = first.end_ns if first else NEVER_NS
-        self._outstanding.changed(self)
+        self._outstanding.update_lane(self)
 
 
-class Outstanding:
-    """What the actions given to lanes mostly still take: admission sums this up, where plans rely on `Lane.free_at`.
+class OutstandingWork:
+    """Sum of the median durations that pending actions still need. Admission uses it; plans use `Lane.free_at`.
 
-    O(actions of a lane) when it changes; all lanes together are kept added up, by the time that only goes on.
+    A lane costs O(its actions) when it changes. The sum over all lanes is kept up to date as time advances, and costs
+    O(log lanes) for each lane that becomes late.
     """
 
     def __init__(self) -> None:
-        self._ends: dict[Lane, tuple[int, int]] = {}
-        """When the last action should have ended; and the least it still takes, were the first to end in 1 ns."""
-        self._ahead: dict[Lane, bool] = {}
-        """Lanes whose first action is not late: what they take still becomes less."""
-        self._ahead_ns = self._late_ns = 0
-        """The ends of these, and the least that the others take, added up."""
-        self._turns: list[tuple[int, int, Lane]] = []
-        """A heap of when lanes will be late: only entries of those in `_ahead` with such an end count."""
-        self._changes = 0
+        self._work: dict[Lane, tuple[int, int]] = {}
+        """Lane -> (end of its last action, remaining work if its first action ended in 1 ns)."""
+        self._on_time: IndexedHeap[Lane, int] = IndexedHeap()
+        """Lanes whose first action is not late, by the time when it will be. Their remaining work still shrinks."""
+        self._on_time_ends_ns = self._late_work_ns = 0
+        """Sum of the ends of the lanes in `_on_time`; sum of the remaining work of the others."""
 
-    def changed(self, lane: Lane) -> None:
-        """Its actions are others."""
-        self._forget(lane)
+    def update_lane(self, lane: Lane) -> None:
+        """Recompute a lane whose pending actions have changed."""
+        self._remove_lane(lane)
         rest_ns = end_ns = 0
         for action in lane.pending.values():
             if end_ns:
@@ -116,44 +118,27 @@ class Outstanding:
             else:
                 end_ns = action.start_ns + action.typical_ns
         if end_ns:
-            self._ends[lane] = end_ns + rest_ns, 1 + rest_ns
-            self._ahead[lane] = True
-            self._ahead_ns += end_ns + rest_ns
-            self._changes += 1
-            heapq.heappush(self._turns, (end_ns - 1, self._changes, lane))
-            if len(self._turns) > 2 * len(self._ahead) + SWEEP_FROM:
-                self._turns = [one for one in self._turns if self._counts(one)]
-                heapq.heapify(self._turns)
+            self._work[lane] = end_ns + rest_ns, 1 + rest_ns
+            self._on_time_ends_ns += end_ns + rest_ns
+            self._on_time.push(lane, end_ns - 1)
 
-    def _counts(self, turn: tuple[int, int, Lane]) -> bool:
-        at_ns, _, lane = turn
-        return lane in self._ahead and self._ends[lane][0] - self._ends[lane][1] == at_ns
-
-    def _forget(self, lane: Lane) -> None:
-        if (found := self._ends.pop(lane, None)) is None:
+    def _remove_lane(self, lane: Lane) -> None:
+        if (work := self._work.pop(lane, None)) is None:
             return
-        if self._ahead.pop(lane, False):
-            self._ahead_ns -= found[0]
+        if lane in self._on_time:
+            self._on_time.remove(lane)
+            self._on_time_ends_ns -= work[0]
         else:
-            self._late_ns -= found[1]
-
-    def _pass(self, now_ns: int) -> None:
-        """Lanes that have become late."""
-        turns = self._turns
-        while turns and turns[0][0] <= now_ns:
-            turn = heapq.heappop(turns)
-            if self._counts(turn):
-                lane = turn[2]
-                end_ns, least_ns = self._ends[lane]
-                del self._ahead[lane]
-                self._ahead_ns -= end_ns
-                self._late_ns += least_ns
+            self._late_work_ns -= work[1]
 
     def total_ns(self, now_ns: int, lanes: Iterable[Lane] | None = None) -> int:
-        """Of these lanes, or of all; never earlier than the last time it was asked for all."""
+        """Return the remaining work of `lanes`, or of all. Calls for all lanes must not go back in time."""
         if lanes is None:
-            self._pass(now_ns)
-            return self._ahead_ns - len(self._ahead) * now_ns + self._late_ns
-        ends = self._ends
-        found = [ends[lane] for lane in lanes if lane in ends]
-        return sum([end_ns - now_ns if end_ns - now_ns > least_ns else least_ns for end_ns, least_ns in found])
+            for lane in self._on_time.pop_up_to(now_ns):
+                end_ns, least_ns = self._work[lane]
+                self._on_time_ends_ns -= end_ns
+                self._late_work_ns += least_ns
+            return self._on_time_ends_ns - len(self._on_time) * now_ns + self._late_work_ns
+        work = self._work
+        remaining = [work[lane] for lane in lanes if lane in work]
+        return sum([end_ns - now_ns if end_ns - now_ns > least_ns else least_ns for end_ns, least_ns in remaining])

@@ -1,6 +1,6 @@
-"""What the controller believes of one share of a device: pages and residency, its lanes, pending actions, durations.
+"""A share of a device, as the controller sees it: pages, resident models, lanes, duration estimates.
 
-Clockwork section 5.3: memory state, action profiles, pending actions; together they predict when an action ends.
+Clockwork section 5.3: memory state, action profiles and pending actions together predict when an action ends.
 """
 
 from __future__ import annotations
@@ -9,68 +9,95 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, s
 from horologe_common.latency import RollingQuantile
+from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import Lane
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.estimates import Estimate
-    from horologe_controller.core.cluster.lane import Outstanding
+    from horologe_controller.core.cluster.lane import OutstandingWork
 
-LOAD_SIZE = 0
-"""Key of LOAD among the batch sizes of an estimate."""
 PACE_ACTIONS = 10
-"""Actions, of whatever model, after which a share that has become slower is taken to be so (half of them)."""
+"""EXECs of any model whose median gives the pace of a share. A slowdown shows after half of them."""
 
 
-class Changes:
-    """What a scheduler has to look at again since it last planned; it clears this."""
+class ClusterChanges:
+    """What has changed in the cluster since `drain` was last called.
+
+    The mirror writes through the `mark_*` methods. `Controller._drain_changes` is the only reader.
+    """
 
     def __init__(self) -> None:
         self.shares: dict[Share, bool] = {}
-        """Shares that have changed; True: in the models they can hold or in being reachable."""
-        self.models: dict[tuple[Share, str], bool] = {}
-        """Models that have come to a share or gone from it."""
-        self.deep = False
+        """Changed shares. True: the share is reachable now, or the set of models that it can hold changed."""
+        self.resident_models: dict[tuple[Share, str], bool] = {}
+        """Models that were placed on a share or removed from it."""
+        self.shares_reconfigured = False
+        """Whether `shares` contains a True."""
+        self.revised_models: dict[str, bool] = {}
+        """Models with a new spec, and models that no share can run any more. Their requests are queued again."""
+        self.unservable: dict[tuple[Share, str], bool] = {}
+        """Models that occupy pages of a share which cannot run them any more. They are unloaded."""
 
-    def share(self, share: Share) -> None:
-        """What it runs or holds is something else."""
+    def mark_share(self, share: Share) -> None:
+        """Record that the actions or the models of the share have changed."""
         self.shares.setdefault(share, False)
 
-    def stir(self, share: Share) -> None:
-        """The models it can hold are others, or it can be reached now."""
-        self.shares[share] = self.deep = True
+    def mark_reconfigured(self, share: Share) -> None:
+        """Record that the share can hold other models than before, or can be reached now."""
+        self.shares[share] = self.shares_reconfigured = True
 
-    def clear(self) -> None:
-        self.shares.clear()
-        self.models.clear()
-        self.deep = False
+    def mark_residency(self, share: Share, model: str) -> None:
+        """Record that the model was placed on the share or removed from it."""
+        self.shares.setdefault(share, False)
+        self.resident_models[share, model] = True
+
+    def mark_revised(self, model: str) -> None:
+        """Record that requests for the model have to be queued again."""
+        self.revised_models[model] = True
+
+    def mark_unservable(self, share: Share, model: str) -> None:
+        """Record that the share holds the model and cannot run it."""
+        self.unservable[share, model] = True
+
+    def drain(self) -> ClusterChanges:
+        """Return all changes, and start an empty record."""
+        drained = ClusterChanges()
+        drained.shares, self.shares = self.shares, drained.shares
+        drained.resident_models, self.resident_models = self.resident_models, drained.resident_models
+        drained.shares_reconfigured, self.shares_reconfigured = self.shares_reconfigured, False
+        drained.revised_models, self.revised_models = self.revised_models, drained.revised_models
+        drained.unservable, self.unservable = self.unservable, drained.unservable
+        return drained
 
 
-class Holders:
-    """Which shares hold each model (resident or being loaded), kept in step by the shares themselves."""
+class ModelResidency:
+    """Shares that hold each model (resident or being loaded). Shares keep it up to date."""
 
-    def __init__(self) -> None:
-        self.of: dict[str, dict[Share, bool]] = {}
+    def __init__(self, changes: ClusterChanges) -> None:
+        self.shares_of: dict[str, dict[Share, bool]] = {}
         """Model key -> share -> whether the model is resident there already."""
-        self.changes = Changes()
+        self._changes = changes
 
-    def enter(self, share: Share, model: str, *, resident: bool) -> None:
-        self.of.setdefault(model, {})[share] = resident
-        self.changes.share(share)
-        self.changes.models[share, model] = True
+    def add_model(self, share: Share, model: str, *, resident: bool) -> None:
+        self.shares_of.setdefault(model, {})[share] = resident
+        self._changes.mark_residency(share, model)
 
-    def leave(self, share: Share, model: str) -> None:
-        holders = self.of[model]
-        del holders[share]
-        if not holders:
-            del self.of[model]
-        self.changes.share(share)
-        self.changes.models[share, model] = True
+    def remove_model(self, share: Share, model: str) -> None:
+        shares = self.shares_of[model]
+        del shares[share]
+        if not shares:
+            del self.shares_of[model]
+        self._changes.mark_residency(share, model)
+
+    def count_resident(self, model: str) -> int:
+        """Return the number of shares where the model is resident."""
+        return sum(self.shares_of.get(model, {}).values())
 
 
 class Share:
-    """One share of a device. Law: free pages plus the pages of resident and loading models are all pages.
+    """One share of a device. Invariant: free pages plus the pages of resident and loading models are all pages.
 
-    `number` is the worker's, `index` the controller's, in the order of registration.
+    `number` is assigned by the worker, `index` by the controller in the order of registration.
     """
 
     def __init__(
@@ -80,8 +107,8 @@ class Share:
         index: int,
         device: str,
         pages_total: int,
-        holders: Holders,
-        outstanding: Outstanding,
+        residency: ModelResidency,
+        outstanding: OutstandingWork,
     ) -> None:
         self.worker = worker
         self.number = number
@@ -89,7 +116,8 @@ class Share:
         self.device = device
         self.pages_total = pages_total
         self.pages_free = pages_total
-        self.exec = Lane(outstanding)
+        self.residency = residency
+        self.exec = Lane(outstanding, index)
         self.load = Lane()
         self.resident: dict[str, int] = {}
         """Model key -> pages, least recently used first."""
@@ -98,107 +126,109 @@ class Share:
         """Resident models that have not run since their LOAD."""
         self.estimates: dict[str, Estimate] = {}
         self.pace = RollingQuantile(window=PACE_ACTIONS, age_ns=s(10), quantile=0.5)
-        """Durations of EXECs in thousandths of their profiles: one share that has become slow shows here."""
-        self.refusals: dict[str, int] = {}
-        """How often it has refused to load a model since it last did, or registered."""
-        self.paused: dict[str, int] = {}
-        """Models that it is not asked to load before then (pauses.py)."""
-        self.gone = False
-        """Its worker is lost."""
-        self._holders = holders
+        """Durations of EXECs in thousandths of their profiles: a share that has become slow shows here."""
+        self.load_refusals: dict[str, int] = {}
+        """Model key -> refused LOADs since the last successful LOAD or registration."""
+        self.load_retry_ns: dict[str, int] = {}
+        """Model key -> when the next LOAD may be sent to this share (`LoadBackoff`)."""
+        self.is_lost = False
+        """Whether its worker has disconnected."""
 
-    def hold(self, model: str, pages: int, *, loading: bool) -> None:
+    def __lt__(self, other: Share) -> bool:
+        """Order shares by registration, so that they can be keys of an `IndexedHeap`."""
+        return self.index < other.index
+
+    def reserve_pages(self, model: str, pages: int, *, loading: bool) -> None:
         self.pages_free -= pages
         (self.loading if loading else self.resident)[model] = pages
-        self._holders.enter(self, model, resident=not loading)
+        self.residency.add_model(self, model, resident=not loading)
 
-    def loaded(self, model: str, *, ok: bool) -> None:
-        """A LOAD has ended."""
+    def finish_load(self, model: str, *, ok: bool) -> None:
+        """Make the model resident, or free its pages if the LOAD did not succeed."""
         pages = self.loading.pop(model, None)
         if pages is None:
             return
         if ok:
-            self.refusals.pop(model, None)
-            self.paused.pop(model, None)
+            self.load_refusals.pop(model, None)
+            self.load_retry_ns.pop(model, None)
             self.resident[model] = pages
             self.unused[model] = True
-            self._holders.enter(self, model, resident=True)
+            self.residency.add_model(self, model, resident=True)
         else:
             self.pages_free += pages
-            self._holders.leave(self, model)
+            self.residency.remove_model(self, model)
 
-    def forgive(self) -> None:
-        """What it has refused says nothing any more."""
-        self.refusals.clear()
-        self.paused.clear()
+    def reset_load_backoff(self) -> None:
+        self.load_refusals.clear()
+        self.load_retry_ns.clear()
 
-    def unload(self, model: str) -> None:
+    def unload_model(self, model: str) -> None:
         self.pages_free += self.resident.pop(model)
         self.unused.pop(model, None)
-        self._holders.leave(self, model)
+        self.residency.remove_model(self, model)
 
-    def touch(self, model: str) -> None:
-        """Most recently used."""
+    def mark_used(self, model: str) -> None:
+        """Make the model the most recently used."""
         self.resident[model] = self.resident.pop(model)
         self.unused.pop(model, None)
 
-    def lost(self) -> None:
-        """Its worker is gone: nothing is pending or resident there any more."""
-        self.gone = True
-        self.forgive()
+    def mark_lost(self, changes: ClusterChanges) -> None:
+        """Drop all actions and models: the worker has disconnected."""
+        self.is_lost = True
+        self.reset_load_backoff()
         self.exec.clear()
         self.load.clear()
         for model in (*self.resident, *self.loading):
-            self._holders.leave(self, model)
+            self.residency.remove_model(self, model)
         self.resident.clear()
         self.loading.clear()
         self.pages_free = self.pages_total
-        self._holders.changes.share(self)
+        changes.mark_share(self)
 
     def predict(self, now_ns: int, model: str, size: int) -> int:
-        """Duration of a batch of `size`, or of LOAD for `LOAD_SIZE`; for ever where it cannot run the model."""
+        """Return the duration of a batch of `size`, or of LOAD for `LOAD_SIZE`; NEVER_NS if the share cannot run it."""
         estimate = self.estimates.get(model)
         return NEVER_NS if estimate is None else estimate.predict(now_ns, size)
 
-    def expected(self, now_ns: int, model: str) -> tuple[dict[int, int], int]:
-        """(what its batches mostly take by size, what its LOAD does); nothing where it cannot run the model."""
+    def typical_durations(self, now_ns: int, model: str) -> tuple[dict[int, int], int]:
+        """Return (median EXEC duration by batch size, median LOAD duration); ({}, 0) if it cannot run the model."""
         if (estimate := self.estimates.get(model)) is None:
             return {}, 0
         exec_ns = {size: estimate.typical(now_ns, size) for size in estimate.seed_ns if size != LOAD_SIZE}
         return exec_ns, estimate.typical(now_ns, LOAD_SIZE)
 
     def hangs(self, now_ns: int, grace_ns: int) -> bool:
-        """Whether an action of it should have been heard of long ago."""
+        """Return whether an action of any lane should have ended more than `grace_ns` ago."""
         late_ns = now_ns - grace_ns
         return late_ns > self.exec.due_ns or late_ns > self.load.due_ns
 
     def slowness(self, now_ns: int) -> float:
-        """How many times as long as profiled its EXECs lately took; 1 if no longer than that."""
+        """Return recent EXEC durations as a multiple of their profiles, at least 1."""
         return max(1000, self.pace.high_quantile(now_ns) or 0) / 1000
 
     def steady_until_ns(self, grace_ns: int) -> int:
-        """Until when `hangs` and `slowness`, as last asked for, hold if nothing happens on the share."""
+        """Return until when the last results of `hangs` and `slowness` hold if nothing happens on the share."""
         return min(self.pace.valid_until_ns, self.exec.due_ns + grace_ns, self.load.due_ns + grace_ns)
 
     @property
-    def lacking(self) -> int:
-        """How many models it could hold and does not."""
+    def missing_models(self) -> int:
+        """Number of models that the share could hold and does not."""
         return len(self.estimates) - len(self.resident) - len(self.loading)
 
-    def lacks(self, model: str) -> bool:
-        """Whether it could load the model now."""
+    def can_load(self, model: str) -> bool:
+        """Return whether the share could hold the model, does not, and is not in backoff for it."""
         return (
             model in self.estimates
             and model not in self.resident
             and model not in self.loading
-            and model not in self.paused
+            and model not in self.load_retry_ns
         )
 
-    def busy_with(self, model: str) -> bool:
+    def is_running(self, model: str) -> bool:
         return any(action.model == model for action in self.exec.pending.values())
 
     def check(self) -> None:
         assert self.pages_free + sum(self.resident.values()) + sum(self.loading.values()) == self.pages_total
         assert self.pages_free >= 0
-        assert all(self._holders.of[model][self] for model in self.resident)
-        assert not any(self._holders.of[model][self] for model in self.loading)
+        assert all(self.residency.shares_of[model][self] for model in self.resident)
+        assert not any(self.residency.shares_of[model][self] for model in self.loading)

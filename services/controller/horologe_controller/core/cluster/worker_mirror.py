@@ -1,4 +1,4 @@
-"""What the controller knows of a worker: its clock, its shares, and the models that it has reported."""
+"""Mirror of a worker: its clock, its shares, and the models that it has reported."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
 
 
-class Worker:
-    """A worker process. `same_host`: its clock is ours."""
+class WorkerMirror:
+    """A connected worker process. `same_host`: it shares the controller's monotonic clock."""
 
     def __init__(self, address: str, same_host: bool) -> None:
         self.address = address
@@ -23,25 +23,25 @@ class Worker:
         self.clock = ClockOffset()
         self.shares: dict[int, Share] = {}
         self.models: dict[str, tuple[ModelSpec, Profile | None, str]] = {}
-        """By key; without a profile, and with the reason, those that it cannot serve."""
+        """Model key -> (spec, profile, reason). Without a profile the worker cannot serve the model, for the reason."""
 
     @property
     def reachable(self) -> bool:
-        """Whether it takes actions, and a window can be told to it: on another host, once its clock is known."""
+        """Whether the worker accepts actions. A worker on another host does once its clock offset is known."""
         return (self.same_host or self.clock.is_measured) and not self.draining
 
     def offset_ns(self) -> int:
-        """Add to our time to get the worker's; hosts with one boot id share a clock."""
+        """Return what to add to the controller's time to get the worker's; 0 on the same host."""
         return 0 if self.same_host else self.clock.offset_ns
 
-    def reported(self, message: Register) -> None:
-        """Its models are these."""
-        most_pages = max((told.pages_total for told in message.shares), default=0)
-        self.models = {one.spec.key: _servable(one, most_pages) for one in message.models}
+    def update_models(self, message: Register) -> None:
+        """Replace the models by those that the worker reports."""
+        most_pages = max((share.pages_total for share in message.shares), default=0)
+        self.models = {report.spec.key: _servable(report, most_pages) for report in message.models}
 
 
 def _servable(report: wire.ModelReport, most_pages: int) -> tuple[ModelSpec, Profile | None, str]:
-    """What a worker says of a model; without a profile, and with the reason, if it fits none of its shares."""
+    """Return (spec, profile, reason); no profile if the model fits none of the worker's shares."""
     pages = report.spec.pages
     if report.profile is None or pages <= most_pages:
         return report.spec, report.profile, report.reason

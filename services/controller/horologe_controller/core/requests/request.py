@@ -1,4 +1,4 @@
-"""A request as the controller holds it, from its Submit to its one end."""
+"""A request as the controller holds it, from its Submit until it is finished."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
 
 UNPLACED, FINISHED = 0, -1
-"""In the place of an action's id: the request is in none yet, or has ended."""
+"""Values of `action_id` for a request that belongs to no action."""
 
 
 class Request(msgspec.Struct, eq=False):
-    """A submit as the controller holds it. `deadline_ns` is when EXEC must have ended.
+    """An open request. Its EXEC must end by `deadline_ns`.
 
-    `cost_ns` is its part of what its queue takes: what is ahead of others, and demand for its model.
+    `cost_ns` is its part of the time that its queue needs: work ahead of other requests, and demand for its model.
     """
 
     id: int
@@ -39,5 +39,3 @@ class Request(msgspec.Struct, eq=False):
     queued: bool = False
     admitted: bool = False
     cost_ns: int = 0
-    look_ns: int = 0
-    """When, if it is still queued, it may have waited too long."""

@@ -1,7 +1,8 @@
-"""Which requests of a queue to run together, where what they take is known as distributions.
+"""Batch choice for a model with known distributions of execution times: the highest expected value per expected time.
 
-A batch is worth the requests in it that can be expected to end in time, each counted the less the longer it could
-still wait, and costs the time that it can be expected to take. The best has the highest worth for its cost.
+The value of a batch is the sum over its requests of P(it ends by its deadline) * urgency of its kind. Its cost is the
+time that it is expected to take. Example: two requests of 2 ms that are certain to be in time are worth more than the
+same two with one of 20 ms, since the long row would make the whole batch take 40 ms more.
 """
 
 from __future__ import annotations
@@ -15,22 +16,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_controller.core.runtime_distributions import ModelDurations
+    from horologe_controller.core.runtime_distributions import RuntimeDistributions
 
     Floats = NDArray[np.float64]
     Places = NDArray[np.intp]
 
 PATIENCE = 2.0
-"""In mean solo times: a kind of request that could wait so much longer than another counts 1/e of it. More than this
-serves rare long requests worse where there is time for all, less serves fewer under overload: see decision 12."""
-SURE = (0.5, 0.95)
-"""Candidates hold requests that are in time if their longest row takes what these quantiles of it say."""
-PROMISE = 0.9
-"""The quantile that is told as the expected duration, as with the estimates of static models."""
+"""Decay of urgency, in mean solo times: a kind with this much more slack than another counts 1/e of it. Chosen by the
+finish rates in docs/experiments/orloj.md: 0.2 loses up to 0.08 and 1 up to 0.02 of the requests, 2 to 5 are best with
+time to spare. Under 1.8 times the load, 2 loses 0.02 to 0.06 against 4."""
+CANDIDATE_QUANTILES = (0.5, 0.95)
+"""A candidate batch holds the requests that are in time if its longest row takes this quantile. Two candidates per kind
+and size: an optimistic and a cautious one. Not tuned."""
+EXPECTED_QUANTILE = 0.9
+"""Quantile of a batch's duration that is sent as expected, as with the estimates of static models."""
 
 
-class Prospect(NamedTuple):
-    """`places` in the queue, ascending, and the `size` they run as; a high and a low quantile of what that takes."""
+class BatchChoice(NamedTuple):
+    """The requests at `places` in the queue, ascending, as a batch of `size`; a high and a low quantile of its time."""
 
     places: tuple[int, ...]
     size: int
@@ -38,93 +41,105 @@ class Prospect(NamedTuple):
     least_ns: int
 
 
-class Outlook(NamedTuple):
-    """Of c candidates: `cdf` (c, GRID) of what their longest row adds, what they take in the mean (c,), their size."""
+class CandidateTimes(NamedTuple):
+    """Times of c candidates: `cdf` (c, GRID) of what the longest row adds; means `mean_ns` (c,); sizes `size` (c,)."""
 
     cdf: Floats
-    takes_ns: Floats
+    mean_ns: Floats
     size: Floats
 
 
-def best(
-    start_ns: int, deadlines_ns: Sequence[int], kinds: Sequence[int], sizes: Sequence[int], known: ModelDurations
-) -> Prospect | None:
-    """The best batch that could start at `start_ns`; None if no request could be expected to end in time.
+def choose_batch(
+    start_ns: int,
+    deadlines_ns: Sequence[int],
+    kinds: Sequence[int],
+    sizes: Sequence[int],
+    distributions: RuntimeDistributions,
+) -> BatchChoice | None:
+    """Return the best batch that could start at `start_ns`; None if no request can be expected to end in time.
 
-    `deadlines_ns` (n,), ascending, and `kinds` (n,) of the waiting requests; `sizes`, ascending, that can be run.
+    `deadlines_ns` (n,), ascending, and `kinds` (n,) describe the queued requests. `sizes`, ascending, can be run.
     """
-    left_ns = np.array(deadlines_ns, np.float64) - (start_ns + known.base_ns)
+    slack_ns = np.array(deadlines_ns, np.float64) - (start_ns + distributions.base_ns)
     kind = np.array(kinds, np.intp)
-    candidates = _candidates(left_ns, kind, sizes, known)
+    candidates = _candidates(slack_ns, kind, sizes, distributions)
     if not candidates:
         return None
     members = np.full((len(candidates), sizes[-1]), -1, np.intp)
     for row, (places, _) in enumerate(candidates):
         members[row, : places.size] = places
-    outlook = _outlook(members, kind, [size for _, size in candidates], known)
-    urgency = _urgency(left_ns, kind, members[members >= 0], known)
-    in_time = _within(left_ns[members] / outlook.size[:, None], outlook.cdf, known.grid_ns)
-    worth = np.where(members >= 0, in_time * urgency[kind[members]], 0.0).sum(axis=1)
-    chosen = int(np.argmax(worth / outlook.takes_ns))
-    if worth[chosen] <= 0.0:
+    times = _candidate_times(members, kind, [size for _, size in candidates], distributions)
+    urgency = _urgency(slack_ns, kind, members[members >= 0], distributions)
+    in_time = _interpolate_cdf(slack_ns[members] / times.size[:, None], times.cdf, distributions.grid_ns)
+    value = np.where(members >= 0, in_time * urgency[kind[members]], 0.0).sum(axis=1)
+    chosen = int(np.argmax(value / times.mean_ns))
+    if value[chosen] <= 0.0:
         return None
     places, size = candidates[chosen]
-    high, low = np.interp((PROMISE, 1 - PROMISE), outlook.cdf[chosen], known.grid_ns)
-    return Prospect(tuple(places.tolist()), size, int(known.base_ns + size * high), int(known.base_ns + size * low))
+    quantiles = (EXPECTED_QUANTILE, 1 - EXPECTED_QUANTILE)
+    high, low = np.interp(quantiles, times.cdf[chosen], distributions.grid_ns)
+    base_ns = distributions.base_ns
+    return BatchChoice(tuple(places.tolist()), size, int(base_ns + size * high), int(base_ns + size * low))
 
 
-def _candidates(left_ns: Floats, kind: Places, sizes: Sequence[int], known: ModelDurations) -> list[tuple[Places, int]]:
-    """For every kind that is there, every size and surety: the most urgent of all requests no longer than the kind.
+def _candidates(
+    slack_ns: Floats, kind: Places, sizes: Sequence[int], distributions: RuntimeDistributions
+) -> list[tuple[Places, int]]:
+    """Return (places, size) of the candidates: by queued kind, size and quantile, the most urgent requests in time.
 
-    `left_ns` (n,): what rows may add. A size is left out where a smaller one would hold them all.
+    A candidate holds only requests no longer than its kind. A size is left out if a smaller one holds them all.
+    `slack_ns` (n,): time that rows may add.
     """
-    found: list[tuple[Places, int]] = []
+    candidates: list[tuple[Places, int]] = []
     for longest in np.unique(kind).tolist():
-        able = np.flatnonzero(kind <= longest)
-        able_left_ns = left_ns[able]
+        eligible = np.flatnonzero(kind <= longest)
+        eligible_slack_ns = slack_ns[eligible]
         for size in sizes:
-            if size > 1 and able.size <= size // 2:
+            if size > 1 and eligible.size <= size // 2:
                 break
-            before = -1
-            for sure in SURE:
-                row_ns = known.quantile_ns(longest, sure ** (1 / size))
-                first = int(np.searchsorted(able_left_ns, size * row_ns))
-                places = able[first : first + size]
-                if first != before and places.size > size // 2:
-                    found.append((places, size))
-                before = first
-    return found
+            previous = -1
+            for quantile in CANDIDATE_QUANTILES:
+                row_ns = distributions.row_quantile_ns(longest, quantile ** (1 / size))
+                first = int(np.searchsorted(eligible_slack_ns, size * row_ns))
+                places = eligible[first : first + size]
+                if first != previous and places.size > size // 2:
+                    candidates.append((places, size))
+                previous = first
+    return candidates
 
 
-def _urgency(left_ns: Floats, kind: Places, candidates: Places, known: ModelDurations) -> Floats:
-    """How much a request counts, by kind: the less the longer the most urgent of its kind could still wait.
+def _urgency(slack_ns: Floats, kind: Places, candidates: Places, distributions: RuntimeDistributions) -> Floats:
+    """Return the weight of each kind: it decays with the slack of the kind's most urgent request.
 
-    `candidates`: places that are in any batch. Within a kind it is enough that batches are made in the order of
-    deadlines; to count those that can wait for less there would only favour batches that may fail.
+    `candidates`: places that are in any candidate. Within a kind all requests weigh the same. Batches take them in the
+    order of deadlines already, and to favour the most urgent ones would favour those that may fail.
     """
-    slack_ns = np.full(len(known), np.inf)
-    np.minimum.at(slack_ns, kind[candidates], np.maximum(0.0, left_ns - known.row_mean_ns[kind])[candidates])
-    slack_ns -= slack_ns.min()  # only differences count, and all might be as good as for ever
-    return np.exp(-slack_ns / (PATIENCE * known.mean_ns))
+    kind_slack_ns = np.full(len(distributions), np.inf)
+    slack_alone_ns = np.maximum(0.0, slack_ns - distributions.row_mean_ns[kind])
+    np.minimum.at(kind_slack_ns, kind[candidates], slack_alone_ns[candidates])
+    kind_slack_ns -= kind_slack_ns.min()  # only differences count, and exp of large slacks would underflow
+    return np.exp(-kind_slack_ns / (PATIENCE * distributions.mean_ns))
 
 
-def _outlook(members: Places, kind: Places, sizes: Sequence[int], known: ModelDurations) -> Outlook:
-    """What candidates take. `members` (c, most rows): places, filled up with -1.
+def _candidate_times(
+    members: Places, kind: Places, sizes: Sequence[int], distributions: RuntimeDistributions
+) -> CandidateTimes:
+    """Return the times of the candidates. `members` (c, most rows): places, filled up with -1.
 
-    The largest of independent rows has the product of their CDFs (ORLOJ section 4.2): a sum of logarithms by kind.
+    The CDF of the largest of independent rows is the product of theirs (ORLOJ section 4.2): a sum of logs by kind.
     """
-    there = members >= 0
-    counts = np.zeros((len(members), len(known)))
+    is_member = members >= 0
+    counts = np.zeros((len(members), len(distributions)))
     row = np.broadcast_to(np.arange(len(members))[:, None], members.shape)
-    np.add.at(counts, (row[there], kind[members[there]]), 1.0)
-    cdf = np.exp(counts @ known.log_cdf)
-    grid, size = known.grid_ns, np.array(sizes, np.float64)
+    np.add.at(counts, (row[is_member], kind[members[is_member]]), 1.0)
+    cdf = np.exp(counts @ distributions.log_cdf)
+    grid, size = distributions.grid_ns, np.array(sizes, np.float64)
     longest_ns = grid[-1] - (cdf[:, 1:] + cdf[:, :-1]) @ np.diff(grid) / 2
-    return Outlook(cdf, known.base_ns + size * longest_ns, size)
+    return CandidateTimes(cdf, distributions.base_ns + size * longest_ns, size)
 
 
-def _within(row_ns: Floats, cdf: Floats, grid: Floats) -> Floats:
-    """How likely the longest row of each candidate adds at most `row_ns` (c, n)."""
+def _interpolate_cdf(row_ns: Floats, cdf: Floats, grid: Floats) -> Floats:
+    """Return the probability that the longest row of each candidate adds at most `row_ns` (c, n)."""
     place = np.clip(np.searchsorted(grid, row_ns), 1, grid.size - 1)
     part = np.clip((row_ns - grid[place - 1]) / (grid[place] - grid[place - 1]), 0.0, 1.0)
     below, above = np.take_along_axis(cdf, place - 1, 1), np.take_along_axis(cdf, place, 1)

@@ -1,184 +1,208 @@
-"""How much work each model has outstanding, which shares can be expected to do it, and who most needs a LOAD.
+"""Demand for models: queued work, its allocation to shares, and which model needs a LOAD most (Clockwork appendix B).
 
-Clockwork appendix B: demand d_m, allocations a_m,g with sum over g = d_m, load l_g = sum over m of a_m,g, and load
-priority p_m = d_m - sum over g of a_m,g * capacity / l_g. As there, a model's allocations and priority are brought up
-to date when something happens to that model, not whenever a load changes.
+Demand d_m of a model, allocations a_m,g to shares with sum over g = d_m, load l_g = sum over m of a_m,g, and load
+priority p_m = d_m - sum over g of a_m,g * capacity / l_g. As in the paper, the allocations and the priority of a model
+are updated when something happens to that model, not whenever a load changes.
 """
 
 from __future__ import annotations
 
-import heapq
+import math
 from typing import TYPE_CHECKING
 
-from horologe_controller.core.cluster.device_slowness import Slowness
+from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_common.core.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_common.models import ModelSpec
-    from horologe_controller.core.cluster.share import Holders, Share
+    from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.requests.request import Request
 
 CAPACITY_PART = 0.75
-"""Work a share as quick as its profiles is taken to do while the demand for a model lasts, as a part of the time that
-its requests are given. With 100 ms they count for 88 at most (until a LOAD comes too late): with all of it, no model
-would come to a second share before the first is far behind. With half of it, LOADs that help nobody crowd out others.
-"""
-SWEEP_FROM = 64
-NOTHING: dict[Share, int] = {}
+"""Capacity of a share that matches its profiles, as a part of its requests' budget. Requests with 100 ms count for 88
+ms at most (until a LOAD comes too late). With all of the budget, no model would get a second share before the first is
+far behind. With half of it, LOADs that help no request crowd out others."""
+NO_DEMAND: dict[Share, int] = {}
+
+
+class DeviceSlowness:
+    """Slowness of each share, cached: demand reads it for all shares of a model at every change.
+
+    A share is recomputed after something happened on it. All shares are recomputed once their values may have
+    expired, and every `grace_ns` at least: within that time no action sent since can become overdue.
+    """
+
+    def __init__(self, grace_ns: int) -> None:
+        self._grace_ns = grace_ns
+        self.factors: dict[Share, float] = {}
+        """Share -> recent durations as a multiple of its profiles, at least 1; infinity where it hangs (grey failure,
+        Clockwork section 7)."""
+        self._changed: dict[Share, bool] = {}
+        self._valid_until_ns = 0
+
+    def mark_share(self, share: Share) -> None:
+        """Recompute the share at the next update."""
+        self._changed[share] = True
+
+    def discard_share(self, share: Share) -> None:
+        self._changed.pop(share, None)
+        self.factors.pop(share, None)
+
+    def update(self, now_ns: int) -> None:
+        """Recompute the shares that need it."""
+        if now_ns > self._valid_until_ns:
+            self._changed |= dict.fromkeys(self.factors, True)
+            self._valid_until_ns = now_ns + self._grace_ns
+        for share in self._changed:
+            if share.hangs(now_ns, self._grace_ns):  # until something happens on it
+                self.factors[share] = math.inf
+            else:
+                self.factors[share] = share.slowness(now_ns)
+                self._valid_until_ns = min(self._valid_until_ns, share.steady_until_ns(self._grace_ns))
+        self._changed.clear()
 
 
 class Demand:
-    """The estimates of appendix B. A request counts while a LOAD that began now would still help it."""
+    """Demand, allocations and load priorities. A request counts while a LOAD that began now would still help it."""
 
     def __init__(self, grace_ns: int) -> None:
-        self._slowness = Slowness(grace_ns)
+        self._slowness = DeviceSlowness(grace_ns)
         self._total: dict[str, int] = {}
         self._budget_ns: dict[str, int] = {}
-        """What the last request of a model was given, best effort aside."""
+        """Model -> budget of its last request; best-effort requests count only if there is no other."""
         self._parts: dict[str, dict[Share, int]] = {}
+        """Model -> share -> a_m,g."""
         self._loads: dict[Share, int] = {}
-        """Of every share that something has ever happened on."""
-        self._gone: list[Share] = []
-        """Whose loads go once the demand for their models has been allocated anew."""
+        """Share -> l_g, for shares that have executed at least one action or held a model."""
+        self._lost: list[Share] = []
+        """Lost shares. Their loads are dropped after the demand for their models was allocated again."""
         self._priority: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []
-        self._helped_until: list[tuple[int, int]] = []
-        """A heap of (when a LOAD has become too late, request id); only those count that are in `_counted` as well."""
-        self._counted: dict[int, tuple[int, str, int]] = {}
+        self._positive: IndexedHeap[str, int] = IndexedHeap()
+        """Models with a positive priority, by its negative: the highest first."""
+        self._helped_until = Timers()
+        """Request id -> when a LOAD becomes too late for it."""
+        self._counted: dict[int, tuple[str, int]] = {}
+        """Request id -> (model, cost)."""
         self._stale: dict[str, bool] = {}
-        self._left: dict[Share, bool] = {}
-        """Shares that hold a model which is not asked for any more, since `take_left`."""
+        """Models to allocate again."""
+        self._relieved: dict[Share, bool] = {}
+        """Shares that hold a model without demand, since `pop_relieved_shares`."""
 
     def __len__(self) -> int:
-        """Requests that count."""
+        """Return the number of requests that count."""
         return len(self._counted)
 
     def __contains__(self, model: str) -> bool:
         return model in self._total
 
-    def add(self, request: Request, until_ns: int) -> None:
-        """A request has come whose model, were it to be loaded, would have to be so from `until_ns` on."""
+    def add_request(self, request: Request, until_ns: int) -> None:
+        """Count a request. A LOAD of its model has to begin by `until_ns` to help it."""
         model = request.model
-        self._counted[request.id] = until_ns, model, request.cost_ns
+        self._counted[request.id] = model, request.cost_ns
         self._total[model] = self._total.get(model, 0) + request.cost_ns
         if not request.best_effort or model not in self._budget_ns:
             self._budget_ns[model] = request.deadline_ns - request.arrival_ns
         self._stale[model] = True
-        heapq.heappush(self._helped_until, (until_ns, request.id))
-        if len(self._helped_until) > 2 * len(self._counted) + SWEEP_FROM:
-            self._helped_until = [(until_ns, number) for number, (until_ns, *_) in self._counted.items()]
-            heapq.heapify(self._helped_until)
+        self._helped_until.arm(request.id, until_ns)
 
-    def remove(self, request_id: int) -> None:
-        """The request is not outstanding any more, or beyond help."""
+    def remove_request(self, request_id: int) -> None:
+        """Stop counting a request that has left its queue, or that no LOAD can help any more."""
         counted = self._counted.pop(request_id, None)
         if counted is None:
             return
-        _, model, cost_ns = counted
-        left_ns = self._total[model] - cost_ns
-        if left_ns > 0:
-            self._total[model] = left_ns
+        self._helped_until.cancel(request_id)
+        model, cost_ns = counted
+        rest_ns = self._total[model] - cost_ns
+        if rest_ns > 0:
+            self._total[model] = rest_ns
         else:
             del self._total[model], self._budget_ns[model]
         self._stale[model] = True
 
-    def changed(self, model: str) -> None:
-        """The model has come to a share, or gone."""
+    def mark_model(self, model: str) -> None:
+        """Allocate the model's demand again: it was placed on a share or removed from it."""
         if model in self._total or model in self._parts:
             self._stale[model] = True
 
-    def touched(self, share: Share) -> None:
-        """Something has happened on it."""
+    def mark_share(self, share: Share) -> None:
+        """Take note that something happened on the share."""
         self._loads.setdefault(share, 0)
-        self._slowness.touched(share)
+        self._slowness.mark_share(share)
 
-    def forget(self, share: Share) -> None:
-        """It is gone, and the models from it."""
-        self._slowness.forget(share)
-        self._gone.append(share)
+    def discard_share(self, share: Share) -> None:
+        self._slowness.discard_share(share)
+        self._lost.append(share)
 
-    def update(self, now_ns: int, holders: Holders) -> None:
-        """Take in what has happened up to now."""
+    def update(self, now_ns: int, residency: ModelResidency) -> None:
+        """Bring allocations and priorities up to date."""
         self._slowness.update(now_ns)
-        helped_until = self._helped_until
-        while helped_until and helped_until[0][0] < now_ns:
-            until_ns, request_id = heapq.heappop(helped_until)
-            if request_id in self._counted and self._counted[request_id][0] == until_ns:
-                self.remove(request_id)
+        for request_id in self._helped_until.pop_expired(now_ns - 1):
+            self.remove_request(request_id)
         if self._stale:
             stale, self._stale = self._stale, {}
             for model in stale:
-                self._allocate(model, holders)
-        while self._gone:
-            self._loads.pop(self._gone.pop(), None)
+                self._allocate(model, residency)
+        while self._lost:
+            self._loads.pop(self._lost.pop(), None)
 
-    def neediest(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
-        """The model with the highest positive priority that is served and that the share lacks."""
-        heap, kept, found = self._heap, [], None
-        while heap:
-            entry = heap[0]
-            if self._priority.get(entry[1]) != -entry[0]:
-                heapq.heappop(heap)
-            elif entry[1] in specs and share.lacks(entry[1]):
-                found = entry[1]
+    def highest_priority(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
+        """Return the served model with the highest positive priority that the share can load."""
+        models, skipped, highest = self._positive, [], None
+        while (entry := models.peek()) is not None:
+            if entry[1] in specs and share.can_load(entry[1]):
+                highest = entry[1]
                 break
-            else:
-                kept.append(heapq.heappop(heap))
-        for entry in kept:
-            heapq.heappush(heap, entry)
-        return found
+            skipped.append(models.pop())
+        for priority, model in skipped:
+            models.push(model, priority)
+        return highest
 
-    def first(self) -> str:
-        """The model with the highest positive priority; "" if there is none."""
-        heap = self._heap
-        while heap and self._priority.get(heap[0][1]) != -heap[0][0]:
-            heapq.heappop(heap)
-        return heap[0][1] if heap else ""
+    def highest_priority_anywhere(self) -> str:
+        """Return the model with the highest positive priority; "" if there is none."""
+        entry = self._positive.peek()
+        return entry[1] if entry else ""
 
-    def take_left(self) -> list[Share]:
-        """Shares that hold a model whose last request has left since the last call."""
-        left, self._left = self._left, {}
-        return list(left)
+    def pop_relieved_shares(self) -> list[Share]:
+        """Return the shares that hold a model whose last request has left since the previous call."""
+        relieved, self._relieved = self._relieved, {}
+        return list(relieved)
 
     def load_ns(self, share: Share) -> int:
-        """l_g: the demand allocated to the share."""
+        """Return l_g: the demand allocated to the share."""
         return self._loads.get(share, 0)
 
-    def _allocate(self, model: str, holders: Holders) -> None:
-        """a_m,g inversely proportional to l_g, then p_m."""
+    def _allocate(self, model: str, residency: ModelResidency) -> None:
+        """Divide a_m,g in inverse proportion to l_g, then compute p_m."""
         loads = self._loads
-        for share, part_ns in self._parts.pop(model, NOTHING).items():
+        for share, part_ns in self._parts.pop(model, NO_DEMAND).items():
             loads[share] -= part_ns
         total_ns = self._total.get(model, 0)
         if not total_ns:
             self._priority.pop(model, None)
-            self._left.update(dict.fromkeys(holders.of.get(model, ()), True))
+            self._positive.remove(model)
+            self._relieved.update(dict.fromkeys(residency.shares_of.get(model, ()), True))
             return
         priority_ns = total_ns
-        if hosts := holders.of.get(model):
-            mostly_ns = round(CAPACITY_PART * self._budget_ns[model])
-            parts = self._parts[model] = _parts(total_ns, hosts, loads)
-            slowness = self._slowness.of
+        if shares := residency.shares_of.get(model):
+            capacity_ns = round(CAPACITY_PART * self._budget_ns[model])
+            parts = self._parts[model] = _divide(total_ns, shares, loads)
+            slowness = self._slowness.factors
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads[share] + part_ns
-                priority_ns -= part_ns * round(mostly_ns / slowness[share]) // (load_ns or 1)
+                priority_ns -= part_ns * round(capacity_ns / slowness[share]) // (load_ns or 1)
         if self._priority.get(model) != priority_ns:
             self._priority[model] = priority_ns
             if priority_ns > 0:
-                heapq.heappush(self._heap, (-priority_ns, model))
-                self._sweep()
-
-    def _sweep(self) -> None:
-        """Drop entries that do not count any more once they are the majority."""
-        if len(self._heap) > 2 * len(self._priority) + SWEEP_FROM:
-            self._heap = [(-priority, model) for model, priority in self._priority.items() if priority > 0]
-            heapq.heapify(self._heap)
+                self._positive.push(model, -priority_ns)
+            else:
+                self._positive.remove(model)
 
     def check(self) -> None:
-        """Allocations add up to the demand and to the loads; nothing is kept of requests that have left."""
-        entries = set(self._helped_until)
-        assert all((until_ns, number) in entries for number, (until_ns, *_) in self._counted.items())
+        """Assert that allocations add up to demands and to loads, and that requests that left are not counted."""
+        self._helped_until.check()
+        assert set(self._helped_until) == set(self._counted)
         by_share: dict[Share, int] = {}
         for model, parts in self._parts.items():
             if model not in self._stale:
@@ -188,16 +212,16 @@ class Demand:
         assert {share: load for share, load in self._loads.items() if load} == {
             share: load for share, load in by_share.items() if load
         }
-        waiting = {model for model, priority in self._priority.items() if priority > 0}
-        assert waiting <= {model for _, model in self._heap}
+        positive = {model: -priority for model, priority in self._priority.items() if priority > 0}
+        assert positive == {model: self._positive.priority(model) for model in self._positive}
 
 
-def _parts(total_ns: int, hosts: Mapping[Share, bool], loads: Mapping[Share, int]) -> dict[Share, int]:
-    """The total in whole ns, shared out inversely to the loads."""
-    if len(hosts) == 1:
-        return dict.fromkeys(hosts, total_ns)
-    weights = [1 / (1 + loads[share]) for share in hosts]
+def _divide(total_ns: int, shares: Mapping[Share, bool], loads: Mapping[Share, int]) -> dict[Share, int]:
+    """Divide the total, in whole ns, in inverse proportion to the loads."""
+    if len(shares) == 1:
+        return dict.fromkeys(shares, total_ns)
+    weights = [1 / (1 + loads[share]) for share in shares]
     scale = total_ns / sum(weights)
     parts = [int(scale * weight) for weight in weights]
     parts[-1] += total_ns - sum(parts)
-    return dict(zip(hosts, parts, strict=True))
+    return dict(zip(shares, parts, strict=True))

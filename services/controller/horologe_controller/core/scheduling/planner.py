@@ -1,8 +1,8 @@
-"""What schedulers that plan a few milliseconds ahead have in common: queues, admission, the look-ahead, placement.
+"""The planner: queues, admission, look-ahead and placement, around a policy that chooses the batches.
 
-A subclass says which batch of a queue is best on a share (`propose`). Nothing here looks at every model or request:
-what has changed is looked at, and what comes first in a heap. Shares are gone through where residency has changed,
-until one is found that lacks a model; those that hold a model, where its queues or the demand for it change.
+Planning never iterates over all models or requests. What has changed is examined, and what comes first in a heap.
+All shares are visited when residency has changed, until one is found that lacks a model. The shares that hold a model
+are visited when its queues or its demand change.
 """
 
 from __future__ import annotations
@@ -10,238 +10,297 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import us
-from horologe_controller.core.cluster.load_backoff import held_up
-from horologe_controller.core.scheduling.admission import Admission
+from horologe_common.clock import s
+from horologe_controller.core.scheduling.admission import Admission, refuse_in_backoff, refuse_too_long
 from horologe_controller.core.scheduling.demand import Demand
 from horologe_controller.core.scheduling.placement import Placement
-from horologe_controller.core.scheduling.queues import Backlog
-from horologe_controller.core.scheduling.rankings import Rankings
-from horologe_controller.core.scheduling.scheduler import Batch, Plan, Refusal, too_long
-from horologe_controller.core.scheduling.strategies import Strategy, oldest
+from horologe_controller.core.scheduling.queues import RequestQueues
+from horologe_controller.core.scheduling.ranking import ShareRankings
+from horologe_controller.core.scheduling.scheduler import Batch, Plan, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
-    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.cluster.share import ClusterChanges, Share
     from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.policy import SchedulingPolicy
     from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.ranking import Strategy
     from horologe_controller.settings import ControllerSettings
 
-LATEST_NS = us(500)
-"""A best-effort batch, or one smaller than it might have been, is given only this long before a share runs dry:
-something better may come until then. Covers the way there and back; at 300 us and 500 us goodput is the same."""
+UNLIMITED_WINDOW_NS = s(3600)
+"""Window of a batch whose policy does not predict deadlines: it may begin whenever its turn comes."""
 
 
-class LookAhead:
-    """A scheduler but for `propose`."""
+class Planner:
+    """A `Scheduler` that plans a few milliseconds ahead and has a policy."""
 
-    keeps_deadlines = True
-    """Refuses what cannot be done in time, and plans nothing that would end too late."""
-    just_in_time = False
-    """Gives no batch sooner than it has to: something better may come until then."""
-
-    def __init__(self, settings: ControllerSettings) -> None:
+    def __init__(self, policy: SchedulingPolicy, settings: ControllerSettings) -> None:
+        self.policy = policy
         self.settings = settings
-        self.backlog = Backlog()
+        self.queues = RequestQueues()
         self.admission = Admission()
         self.demand = Demand(settings.action_grace_ns)
         self.placement = Placement(settings)
-        self.rankings = Rankings(self.propose, self.leftover)
-        self._lacking = False
+        self.rankings = ShareRankings(policy.best_batch, policy.best_effort_batch)
+        self._models_missing = False
         """Whether some share lacks a model that it could hold."""
-        self._hungry: dict[Share, bool] = {}
-        """Shares that had room when last looked at, and nothing they could start."""
-        self._due: list[tuple[int, int, Share]] = []
-        """When shares that were full want more, unless a Result comes first."""
-
-    def propose(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-        """The best batch of the queue that could start at `start_ns` on the share and make every deadline in it.
-
-        While queue and estimates stay as they are, its rank must not fall as `start_ns` grows.
-        """
-        raise NotImplementedError
-
-    def leftover(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-        """`propose` for best effort, which is asked where that finds nothing."""
-        return oldest(now_ns, start_ns, share, queue)
+        self._idle: dict[Share, bool] = {}
+        """Shares that had room for a batch when last examined, and found none."""
+        self._reexamined: dict[Share, bool] = {}
+        """Idle shares to examine again: a queue of a model that they hold has changed."""
+        self._wants_work: list[tuple[int, int, Share]] = []
+        """Heap of (time, share index, share): when a share that has enough work wants more, unless it changes first."""
+        self._dropped: list[Refusal] = []
 
     def __len__(self) -> int:
-        return len(self.backlog)
+        return len(self.queues)
 
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
-        exec_ns = self.least_ns(now_ns, request, cluster)
+        """See `Scheduler.add`."""
+        policy = self.policy
+        policy.on_request_arrived(request, cluster)
+        exec_ns = self._shortest_exec_ns(now_ns, request, cluster)
         if not exec_ns:
             return Refusal(request, "no worker can serve this model")
-        bound = self.keeps_deadlines and not request.best_effort
-        if bound and (refusal := held_up(now_ns, request, exec_ns, cluster)):
-            return refusal
-        if bound and (refusal := self._refusal(now_ns, request, exec_ns, cluster)):
+        if not request.best_effort and (refusal := self._refuse_on_arrival(now_ns, request, exec_ns, cluster)):
             return refusal
         request.admitted = True
-        queue = self.backlog.add(request, exec_ns)
-        self.admission.entered(now_ns, request, queue, cluster)
+        queue = self.queues.enqueue(request, exec_ns)
+        self.admission.count_request(now_ns, request, queue, cluster)
         last_start_ns = request.deadline_ns - exec_ns
-        helped_until_ns = last_start_ns - cluster.load_ns(request.model)
-        self.demand.add(request, helped_until_ns if helped_until_ns > now_ns else last_start_ns)
-        self._queue_changed(queue, cluster)
+        helped_until_ns = last_start_ns - cluster.profiled_load_ns(request.model)
+        self.demand.add_request(request, helped_until_ns if helped_until_ns > now_ns else last_start_ns)
+        self._on_queue_changed(queue)
+        policy.on_request_queued(request)
         return None
 
-    def least_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
-        """The shortest time in which the request could be run on its own; 0 if nobody ever could."""
+    def _refuse_on_arrival(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
+        """Return a refusal if the request cannot be expected to end by its deadline."""
+        rule = self.policy.deadline_rule
+        if rule == "ignore":
+            return None
+        refusal = refuse_in_backoff(now_ns, request, exec_ns, cluster)
+        if refusal is not None or rule == "expire":
+            return refusal
+        if self.settings.admission and self.policy.counts_work_ahead(request, cluster):
+            return self.admission.refuse_crowded_out(now_ns, request, exec_ns, cluster)
+        return refuse_too_long(now_ns, request, exec_ns)
+
+    def _shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+        """Return the shortest time in which the request could run alone; 0 if no share ever could run it."""
+        exec_ns = self.policy.shortest_exec_ns(now_ns, request, cluster)
+        if exec_ns is not None:
+            return exec_ns
         size = request.spec.batch_sizes[0] if request.rows == 1 else request.spec.compiled_batch_size(request.rows)
-        exec_ns, _ = cluster.quick_exec_ns(now_ns, request.model, size)
+        exec_ns, _ = cluster.cached_exec_ns(now_ns, request.model, size)
         if not request.best_effort and (not exec_ns or now_ns + exec_ns > request.deadline_ns):
             within_ns = 0 if request.admitted else request.deadline_ns - now_ns
             exec_ns = cluster.best_exec_ns(now_ns, request.model, size, within_ns)
         return exec_ns
 
-    def _queue_changed(self, queue: ModelQueue, cluster: Cluster) -> None:
-        """Its best strategies may be others; shares that had nothing to start may have now."""
-        self.rankings.queue_changed(queue)
-        holders = self.rankings.holders(queue.model)
-        for share in self._hungry:
-            if share in holders:
-                cluster.changes.share(share)
-
-    def _refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
-        if self.settings.admission:
-            return self.admission.refusal(now_ns, request, exec_ns, cluster)
-        return too_long(now_ns, request, exec_ns)
+    def _on_queue_changed(self, queue: ModelQueue) -> None:
+        """Recompute the queue's strategies, and examine the idle shares that hold its model."""
+        self.rankings.mark_queue(queue)
+        holding = self.rankings.with_model(queue.model)
+        for share in self._idle:
+            if share in holding:
+                self._reexamined[share] = False
 
     def remove(self, now_ns: int, request: Request, cluster: Cluster) -> None:
-        self._dequeued(now_ns, [request], self.backlog.remove(request), cluster)
+        """See `Scheduler.remove`."""
+        self._on_dequeued(now_ns, [request], self.queues.dequeue(request), cluster)
 
-    def _dequeued(self, now_ns: int, requests: list[Request], queue: ModelQueue, cluster: Cluster) -> None:
-        """They have left their queue."""
-        self._queue_changed(queue, cluster)
-        self.admission.left(now_ns, requests, queue, cluster)
+    def _on_dequeued(self, now_ns: int, requests: list[Request], queue: ModelQueue, cluster: Cluster) -> None:
+        """Update what depends on requests that have left their queue."""
+        policy = self.policy
+        if policy.waits is not None:
+            policy.waits.release_requests(requests)
+        policy.on_requests_removed(requests, queue)
+        self._on_queue_changed(queue)
+        self.admission.discount_requests(now_ns, requests, queue, cluster)
         for request in requests:
-            self.demand.remove(request.id)
+            self.demand.remove_request(request.id)
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
-        """The estimates of its model on its share are others."""
-        self.rankings.observed(action.share, self.backlog.of(action.model))
+        """See `Scheduler.observe`."""
+        self.policy.on_result(action, took_ns)
+        self.rankings.mark_estimates(action.share, self.queues.of_model(action.model))
 
-    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
-        plan = Plan([], [], [], [], None)
-        if self.backlog and self.keeps_deadlines:
-            plan.refuse = self._refusals(now_ns, cluster)
-        shares = self._changed(now_ns, cluster)
-        if self.backlog:
-            self._fill_all(now_ns, shares, cluster, plan)
+    def plan(self, now_ns: int, cluster: Cluster, changes: ClusterChanges) -> Plan:
+        """See `Scheduler.plan`."""
+        plan, waits = Plan([], [], [], [], None), self.policy.waits
+        if waits is not None:
+            for queue in waits.pop_expired(now_ns):
+                self._on_queue_changed(queue)
+        checks_deadlines = self.policy.deadline_rule != "ignore"
+        if self.queues and checks_deadlines:
+            plan.refuse = self._refuse_overdue(now_ns, cluster)
+        shares = self._adopt_changes(now_ns, cluster, changes)
+        if self.queues:
+            self._fill_shares(now_ns, shares, cluster, plan)
         else:
-            self._hungry |= shares
-        wakes: list[int | None] = [self._due[0][0] if self._due else None]
-        if self._lacking:
-            self.demand.update(now_ns, cluster.holders)
-            wakes.append(self.placement.plan(now_ns, cluster, self.demand, plan))
-        if self.backlog and self.keeps_deadlines:
-            wakes.append(self.backlog.next_overdue_ns())
+            self._idle |= shares
+        wakes: list[int | None] = [self._wants_work[0][0] if self._wants_work else None]
+        if self._models_missing:
+            self.demand.update(now_ns, cluster.residency)
+            wakes.append(self.placement.plan_loads(now_ns, cluster, self.demand, plan))
+        if self.queues and checks_deadlines:
+            wakes.append(self.queues.next_overdue_ns())
         wake_ns = min([at_ns for at_ns in wakes if at_ns is not None], default=None)
         plan.wake_ns = None if wake_ns is None else max(wake_ns, now_ns + 1)
+        if waits is not None:
+            next_ns = waits.next_ns()
+            if next_ns is not None and (plan.wake_ns is None or next_ns < plan.wake_ns):
+                plan.wake_ns = next_ns
+        if self._dropped:
+            plan.refuse += self._dropped
+            self._dropped = []
         return plan
 
-    def _changed(self, now_ns: int, cluster: Cluster) -> dict[Share, bool]:
-        """Take in what has changed; the shares that may have room and something to start."""
-        changes, shares = cluster.changes, {}
-        for share, model in changes.models:
-            self.demand.changed(model)
-            self.rankings.moved(share, model, self.backlog.of(model))
-        for share, deep in changes.shares.items():
-            if share.gone:
-                self.rankings.forget(share)
-                self._hungry.pop(share, None)
-                self.placement.forget(share)
-                self.demand.forget(share)
+    def _adopt_changes(self, now_ns: int, cluster: Cluster, changes: ClusterChanges) -> dict[Share, bool]:
+        """Update what depends on the cluster. Return the shares that may have room and a batch to start."""
+        shares: dict[Share, bool] = {}
+        for share, model in changes.resident_models:
+            self.demand.mark_model(model)
+            self.rankings.update_residency(share, model, self.queues.of_model(model))
+        examined, self._reexamined = self._reexamined | changes.shares, {}
+        for share, reconfigured in examined.items():
+            if share.is_lost:
+                self._discard_share(share)
                 continue
             shares[share] = True
-            self.placement.touched(share)
-            self.demand.touched(share)
-            if deep:
-                self.placement.changed(share)
-        if changes.models or changes.deep:
-            self._lacking = any(share.lacking for share in cluster.shares())
-        changes.clear()
-        while self._due and self._due[0][0] <= now_ns:
-            share = heapq.heappop(self._due)[2]
-            if not share.gone:
+            self.placement.mark_share(share)
+            self.demand.mark_share(share)
+            if reconfigured:
+                self.placement.mark_preloadable(share)
+        if changes.resident_models or changes.shares_reconfigured:
+            self._models_missing = any(share.missing_models for share in cluster.shares())
+        while self._wants_work and self._wants_work[0][0] <= now_ns:
+            share = heapq.heappop(self._wants_work)[2]
+            if not share.is_lost:
                 shares[share] = True
         return shares
 
-    def _refusals(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
-        """Those that not even a batch of their own, started now, would finish in time."""
-        refused = []
-        for request in self.backlog.overdue(now_ns):
-            exec_ns = self.least_ns(now_ns, request, cluster)
+    def _discard_share(self, share: Share) -> None:
+        self.rankings.discard_share(share)
+        self._idle.pop(share, None)
+        self.placement.discard_share(share)
+        self.demand.discard_share(share)
+        self.policy.on_share_lost(share)
+
+    def _refuse_overdue(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
+        """Refuse queued requests that are too late by the policy's deadline rule."""
+        if self.policy.deadline_rule == "expire":
+            return self._refuse_expired(now_ns, cluster)
+        refusals = []
+        for request in self.queues.pop_overdue(now_ns):
+            exec_ns = self._shortest_exec_ns(now_ns, request, cluster)
             if exec_ns and now_ns + exec_ns <= request.deadline_ns:
-                self.backlog.again(request, request.deadline_ns - exec_ns)
+                self.queues.check_after(request, request.deadline_ns - exec_ns)
                 continue
             self.remove(now_ns, request, cluster)
             if not request.best_effort:
-                self.admission.in_vain(request, exec_ns)
-            refused.append(Refusal(request, "its turn did not come in time", now_ns + exec_ns - request.deadline_ns))
-        return refused
+                self.admission.raise_caution(request, exec_ns)
+            late_ns = now_ns + exec_ns - request.deadline_ns
+            refusals.append(Refusal(request, "its turn did not come in time", late_ns))
+        return refusals
 
-    def _fill_all(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Plan) -> None:
-        """In order. A batch may leave requests behind that a hungry share further on can make a good batch of."""
-        found = {share.index: share for share in shares}
-        order = list(found)
+    def _refuse_expired(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
+        """Refuse queued requests whose deadline has passed."""
+        refusals = []
+        for request in self.queues.pop_overdue(now_ns):
+            if now_ns < request.deadline_ns:
+                self.queues.check_after(request, request.deadline_ns - 1)
+                continue
+            self.remove(now_ns, request, cluster)
+            late_ns = now_ns + self._shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
+            refusals.append(Refusal(request, "its deadline passed in the queue", late_ns))
+        return refusals
+
+    def _fill_shares(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Plan) -> None:
+        """Give batches to shares in the order of their index.
+
+        A batch may leave requests behind that an idle share with a higher index can make a good batch of.
+        """
+        by_index = {share.index: share for share in shares}
+        order = list(by_index)
         heapq.heapify(order)
         while order:
             index = heapq.heappop(order)
-            self._fill(now_ns, found[index], cluster, plan)
-            for share in cluster.changes.shares:
-                if share.index > index and share.index not in found:
-                    found[share.index] = share
+            self._fill_share(now_ns, by_index[index], cluster, plan)
+            for share in self._reexamined:
+                if share.index > index and share.index not in by_index:
+                    by_index[share.index] = share
                     heapq.heappush(order, share.index)
 
-    def _fill(self, now_ns: int, share: Share, cluster: Cluster, plan: Plan) -> None:
-        """Batches for one share until it has work for the look-ahead."""
-        self._hungry.pop(share, None)
-        if not cluster.workers[share.worker].reachable or share.exec.overdue(now_ns, self.settings.action_grace_ns):
+    def _fill_share(self, now_ns: int, share: Share, cluster: Cluster, plan: Plan) -> None:
+        """Give batches to one share until it has work for the look-ahead."""
+        self._idle.pop(share, None)
+        settings, policy = self.settings, self.policy
+        if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns, settings.action_grace_ns):
             return
-        rankings, latest_ns = self.rankings.of.get(share), self._latest_ns(now_ns, cluster)
+        rankings, lead_ns = self.rankings.of_share.get(share), policy.decision_lead_ns(now_ns, cluster)
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
-        while in_flight < self.settings.in_flight and free_ns < now_ns + self.settings.lookahead_ns:
-            if self.just_in_time and free_ns > now_ns + latest_ns:
-                heapq.heappush(self._due, (free_ns - latest_ns, share.index, share))
+        while in_flight < settings.in_flight and free_ns < now_ns + settings.lookahead_ns:
+            early = free_ns > now_ns + lead_ns
+            if early and policy.just_in_time:
+                heapq.heappush(self._wants_work, (free_ns - lead_ns, share.index, share))
                 return
-            strategy = rankings[0].best(now_ns, free_ns, share) if rankings else None
+            strategy = rankings[0].best_strategy(now_ns, free_ns, share) if rankings else None
             if strategy is None and rankings:
-                strategy = rankings[1].best(now_ns, free_ns, share)
-            if strategy is not None and strategy.rank[0] and free_ns > now_ns + latest_ns:
-                heapq.heappush(self._due, (free_ns - latest_ns, share.index, share))
+                strategy = rankings[1].best_strategy(now_ns, free_ns, share)
+            if early and strategy is not None and strategy.rank[0]:
+                heapq.heappush(self._wants_work, (free_ns - lead_ns, share.index, share))
                 strategy = None
             if strategy is None:
-                self._hungry[share] = True
+                self._idle[share] = True
                 return
-            plan.start.append(self._batch(now_ns, free_ns, share, cluster, strategy))
+            plan.start.append(self._pop_batch(now_ns, free_ns, share, cluster, strategy))
             free_ns += strategy.expected_ns
             in_flight += 1
-        if in_flight < self.settings.in_flight:
-            heapq.heappush(self._due, (free_ns - self.settings.lookahead_ns, share.index, share))
+        if in_flight < settings.in_flight:
+            heapq.heappush(self._wants_work, (free_ns - settings.lookahead_ns, share.index, share))
 
-    def _latest_ns(self, now_ns: int, cluster: Cluster) -> int:
-        """How long before a share runs dry it has to be given more."""
-        return LATEST_NS
-
-    def _batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
-        queue, expected_ns = strategy.queue, strategy.expected_ns
-        requests = self.backlog.take(queue, strategy.places)
-        self._dequeued(now_ns, requests, queue, cluster)
+    def _pop_batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
+        """Take the requests of a strategy from their queue."""
+        policy, queue, expected_ns = self.policy, strategy.queue, strategy.expected_ns
+        if policy.on_batch_chosen(free_ns, share, strategy):
+            self.rankings.rerank_deadlines()
+        requests = self.queues.pop_batch(queue, strategy.places)
+        self._on_dequeued(now_ns, requests, queue, cluster)
+        latest_ns = self._latest_start_ns(free_ns, requests[0], strategy)
         if not queue.best_effort:
             alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
-            self.admission.ran(queue.model, len(requests), alone_ns)
-        latest_ns = requests[0].deadline_ns - expected_ns if strategy.latest_ns is None else strategy.latest_ns
-        if self.settings.window_ns:
-            latest_ns = min(latest_ns, free_ns + self.settings.window_ns)
+            self.admission.lower_caution(queue.model, len(requests), alone_ns)
+            if late_heads := policy.count_late_heads(queue, free_ns + expected_ns):
+                self._drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, free_ns, latest_ns, expected_ns)
 
+    def _latest_start_ns(self, free_ns: int, first: Request, strategy: Strategy) -> int:
+        """Return the end of a batch's window."""
+        if self.policy.deadline_rule != "predict":
+            return free_ns + UNLIMITED_WINDOW_NS
+        latest_ns = first.deadline_ns - strategy.expected_ns if strategy.latest_ns is None else strategy.latest_ns
+        return min(latest_ns, free_ns + self.settings.window_ns) if self.settings.window_ns else latest_ns
+
+    def _drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> None:
+        """Refuse the first `count` requests of a queue."""
+        heads = self.queues.pop_batch(queue, range(count))
+        self._on_dequeued(now_ns, heads, queue, cluster)
+        for request in heads:
+            late_ns = now_ns + self._shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
+            self._dropped.append(Refusal(request, "too late for the batch that was formed", late_ns))
+
     def check(self) -> None:
-        self.backlog.check()
-        self.admission.check(self.backlog)
+        """See `Scheduler.check`."""
+        self.queues.check()
+        self.admission.check(self.queues)
         self.demand.check()
         self.rankings.check()
+        self.policy.check(self.queues)
+        if self.policy.waits is not None:
+            self.policy.waits.check()
+        assert not self._dropped

@@ -1,10 +1,11 @@
-"""Requests waiting for execution, by model and deadline; who can still make it, and what is ahead of whom."""
+"""Queued requests: by model and deadline, with the time at which each must be checked for being too late."""
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
+
+from horologe_common.core.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,22 +16,22 @@ if TYPE_CHECKING:
     QueueKey = tuple[int, bool]
     """(`shape_key`, best effort), within a model."""
 
-SWEEP_FROM = 64
-
 
 class ModelQueue:
-    """Waiting requests of one model (and shape) in order of deadline, then arrival."""
+    """Queued requests of one model (and shape) in order of deadline, then arrival."""
 
-    def __init__(self, spec: ModelSpec, shape_key: int = 0, best_effort: bool = False) -> None:
+    def __init__(self, spec: ModelSpec, shape_key: int = 0, best_effort: bool = False, number: int = 0) -> None:
         self.spec = spec
         self.model = spec.key
         self.key = shape_key, best_effort
         self.best_effort = best_effort
+        self.number = number
+        """Order of creation, which breaks ties in heaps."""
         self.rows = 0
         self.most_rows = 0
-        """Most rows there were since the last batch was taken: so large the next could have been."""
+        """Largest value of `rows` since the last batch was popped: the next batch could have been that large."""
         self.work_ns = 0
-        """What its rows were taken to take when last counted (admission.py)."""
+        """Execution time of all its rows, as last counted by `Admission`."""
         self._deadlines: list[int] = []
         self._requests: list[Request] = []
 
@@ -43,7 +44,10 @@ class ModelQueue:
     def __getitem__(self, index: int) -> Request:
         return self._requests[index]
 
-    def add(self, request: Request) -> None:
+    def __lt__(self, other: ModelQueue) -> bool:
+        return self.number < other.number
+
+    def insert(self, request: Request) -> None:
         deadlines, deadline_ns = self._deadlines, request.deadline_ns
         if not deadlines or deadlines[-1] <= deadline_ns:
             deadlines.append(deadline_ns)
@@ -56,68 +60,72 @@ class ModelQueue:
         if self.rows > self.most_rows:
             self.most_rows = self.rows
 
-    def place(self, request: Request) -> int:
-        """Where it is. Raises ValueError if it is not here."""
+    def place_of(self, request: Request) -> int:
+        """Return the index of a request. Raises ValueError if it is not in this queue."""
         return self._requests.index(request, bisect_left(self._deadlines, request.deadline_ns))
 
     def remove(self, request: Request) -> None:
-        at = self.place(request)
+        at = self.place_of(request)
         del self._deadlines[at], self._requests[at]
         self.rows -= request.rows
 
-    def take(self, places: range | tuple[int, ...]) -> list[Request]:
-        """Remove and return the requests at these places, in order."""
+    def pop_batch(self, places: range | tuple[int, ...]) -> list[Request]:
+        """Remove and return the requests at these ascending indexes."""
         if isinstance(places, range):
-            taken = self._requests[places.start : places.stop]
+            batch = self._requests[places.start : places.stop]
             del self._requests[places.start : places.stop], self._deadlines[places.start : places.stop]
         else:
-            taken = [self._requests[place] for place in places]
+            batch = [self._requests[place] for place in places]
             for place in reversed(places):
                 del self._requests[place], self._deadlines[place]
-        self.rows -= sum(request.rows for request in taken)
+        self.rows -= sum(request.rows for request in batch)
         self.most_rows = self.rows
-        return taken
+        return batch
 
-    def sizes(self) -> Iterator[int]:
-        """Batch sizes that the queue could have filled since the last batch was taken, largest first."""
+    def batch_sizes(self) -> Iterator[int]:
+        """Iterate over the batch sizes that the queue could have filled since its last batch, largest first."""
         sizes, rows = self.spec.batch_sizes, self.most_rows
         limit = rows if self.rows == len(self._requests) else self.spec.compiled_batch_size(min(rows, sizes[-1]))
         return (size for size in reversed(sizes) if size <= limit or size == sizes[0])
 
     def newest_budget_ns(self) -> int:
-        """How long the request with the latest deadline was given."""
+        """Return the time between arrival and deadline of the request with the latest deadline."""
         newest = self._requests[-1]
         return newest.deadline_ns - newest.arrival_ns
 
     def newest_arrival_ns(self) -> int:
-        """When the request with the latest deadline came."""
+        """Return the arrival of the request with the latest deadline."""
         return self._requests[-1].arrival_ns
 
-    def surviving(self, end_ns: int, size: int) -> int:
-        """The place of the first request that a batch of `size` holds and whose deadline is `end_ns` or later."""
+    def first_in_time(self, end_ns: int, size: int) -> int:
+        """Return the index of the first request that fits a batch of `size` and has its deadline at `end_ns` or later.
+
+        The result is `len(self)` if there is none.
+        """
         place = bisect_left(self._deadlines, end_ns)
         if self.rows > len(self._requests):
             while place < len(self._requests) and self._requests[place].rows > size:
                 place += 1
         return place
 
-    def filling(self, place: int, size: int) -> int:
-        """How many requests from `place` on make a batch of `size`; 0 where there are too few for that size.
+    def count_filling(self, place: int, size: int) -> int:
+        """Return how many requests from index `place` on make a batch of `size`; 0 if they are too few for that size.
 
-        A size is padded only where no smaller one holds the first request, or where the next one does not fit.
+        A batch is padded only if no smaller size holds its first request, or if the next request does not fit.
+        Example: rows 3, 3, 3 and size 4 give 1, as the second request does not fit; rows 1 and size 4 give 0.
         """
-        if self.rows == len(self._requests):  # single rows, as nearly always
+        if self.rows == len(self._requests):  # all requests have one row, as nearly always
             count = rows = min(size, self.rows - place)
         else:
-            count, rows = self._fit(place, size)
+            count, rows = self._fit_rows(place, size)
         if rows == size or not count:
             return count
         compiled = self.spec.compiled_batch_size
         more = place + count < len(self._requests)
         return count if compiled(rows) == size and (more or compiled(self._requests[place].rows) == size) else 0
 
-    def _fit(self, place: int, size: int) -> tuple[int, int]:
-        """(requests, rows) from `place` on that fit into `size` rows, in order."""
+    def _fit_rows(self, place: int, size: int) -> tuple[int, int]:
+        """Return (requests, rows) from index `place` on that fit into `size` rows, in order."""
         count = rows = 0
         for index in range(place, len(self._requests)):
             more = self._requests[index].rows
@@ -128,15 +136,16 @@ class ModelQueue:
         return count, rows
 
 
-class Backlog:
-    """All queues by model, and a heap of last possible starts."""
+class RequestQueues:
+    """All queues by model, and for each request the time when it must be checked for being too late."""
 
     def __init__(self) -> None:
         self._queues: dict[str, dict[QueueKey, ModelQueue]] = {}
-        """Only those that hold any request."""
+        """Non-empty queues."""
         self._requests: dict[int, Request] = {}
-        self._looks: list[tuple[int, int, Request]] = []
-        """A heap. Only entries of queued requests with the same `look_ns` count."""
+        self._checks = Timers()
+        """Request id -> just after its last possible start."""
+        self._created = 0
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -145,75 +154,66 @@ class Backlog:
         for queues in self._queues.values():
             yield from queues.values()
 
-    def of(self, model: str) -> Iterable[ModelQueue]:
-        """The queues of a model."""
+    def of_model(self, model: str) -> Iterable[ModelQueue]:
+        """Return the non-empty queues of a model."""
         queues = self._queues.get(model)
         return queues.values() if queues else ()
 
-    def add(self, request: Request, exec_ns: int) -> ModelQueue:
-        """Put it into its queue, which is returned; `exec_ns` is the shortest time in which it could be run."""
+    def enqueue(self, request: Request, exec_ns: int) -> ModelQueue:
+        """Insert a request and return its queue. `exec_ns`: its shortest possible execution time."""
         queues = self._queues.get(request.model)
         if queues is None:
             queues = self._queues[request.model] = {}
         key = request.shape_key, request.best_effort
         queue = queues.get(key)
         if queue is None:
-            queue = queues[key] = ModelQueue(request.spec, *key)
-        queue.add(request)
+            self._created += 1
+            queue = queues[key] = ModelQueue(request.spec, *key, self._created)
+        queue.insert(request)
         request.queued = True
         self._requests[request.id] = request
-        self.again(request, request.deadline_ns - exec_ns)
+        self._checks.arm(request.id, request.deadline_ns - exec_ns + 1)
         return queue
 
-    def remove(self, request: Request) -> ModelQueue:
-        """Out of its queue, which is returned."""
+    def dequeue(self, request: Request) -> ModelQueue:
+        """Remove a request and return its queue."""
         queue = self._queues[request.model][request.shape_key, request.best_effort]
         queue.remove(request)
-        self._left(queue, [request])
+        self._discard(queue, [request])
         return queue
 
-    def take(self, queue: ModelQueue, places: range | tuple[int, ...]) -> list[Request]:
-        """Remove and return a batch."""
-        taken = queue.take(places)
-        self._left(queue, taken)
-        return taken
+    def pop_batch(self, queue: ModelQueue, places: range | tuple[int, ...]) -> list[Request]:
+        """Remove and return the requests at these ascending indexes of a queue."""
+        batch = queue.pop_batch(places)
+        self._discard(queue, batch)
+        return batch
 
-    def _left(self, queue: ModelQueue, requests: list[Request]) -> None:
+    def _discard(self, queue: ModelQueue, requests: list[Request]) -> None:
         for request in requests:
             request.queued = False
             del self._requests[request.id]
+            self._checks.cancel(request.id)
         if not queue:
             queues = self._queues[queue.model]
             del queues[queue.key]
             if not queues:
                 del self._queues[queue.model]
 
-    def overdue(self, now_ns: int) -> list[Request]:
-        """The requests whose last possible start (as of `add` or `again`) has passed; each is told of once."""
-        found = []
-        while (at_ns := self.next_overdue_ns()) is not None and at_ns <= now_ns:
-            request = heapq.heappop(self._looks)[2]
-            request.look_ns = 0
-            found.append(request)
-        return found
+    def pop_overdue(self, now_ns: int) -> list[Request]:
+        """Return the requests whose last possible start has passed. Each is returned once per `check_after`."""
+        return [self._requests[request_id] for request_id in self._checks.pop_expired(now_ns)]
 
-    def again(self, request: Request, last_start_ns: int) -> None:
-        """`overdue` is to tell of it once `last_start_ns` has passed."""
-        request.look_ns = last_start_ns + 1
-        heapq.heappush(self._looks, (request.look_ns, request.id, request))
-        if len(self._looks) > 2 * len(self._requests) + SWEEP_FROM:
-            self._looks = [entry for entry in self._looks if entry[2].queued and entry[2].look_ns == entry[0]]
-            heapq.heapify(self._looks)
+    def check_after(self, request: Request, last_start_ns: int) -> None:
+        """Let `pop_overdue` return the request once `last_start_ns` has passed."""
+        self._checks.arm(request.id, last_start_ns + 1)
 
     def next_overdue_ns(self) -> int | None:
-        looks = self._looks
-        while looks and not (looks[0][2].queued and looks[0][2].look_ns == looks[0][0]):
-            heapq.heappop(looks)
-        return looks[0][0] if looks else None
+        """Return when `pop_overdue` has something to return."""
+        return self._checks.next_ns()
 
     def check(self) -> None:
-        looked_at = {request.id for at_ns, _, request in self._looks if at_ns == request.look_ns}
-        assert all(request.id in looked_at for request in self._requests.values() if request.look_ns)
+        self._checks.check()
+        assert set(self._checks) <= set(self._requests)
         assert len(self) == sum(map(len, self))
         for queue in self:
             assert queue.rows == sum(request.rows for request in queue) > 0

@@ -1,4 +1,4 @@
-"""The interface of a scheduler: what to start, load, unload and refuse, given the queue and the cluster."""
+"""Interface between the controller and its scheduler: what to start, load, unload and refuse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
-    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.cluster.share import ClusterChanges, Share
     from horologe_controller.core.requests.request import Request
 
 
@@ -26,14 +26,14 @@ class Batch(msgspec.Struct):
 
 
 class Refusal(msgspec.Struct):
-    """`retry_after_ns`: by how much the earliest possible end misses the deadline."""
+    """A request that is not run. `retry_after_ns`: time by which its earliest possible end misses the deadline."""
 
     request: Request
     reason: str
     retry_after_ns: int = 0
 
-    def told(self) -> str:
-        """The reason as the submitter reads it: with the times, where another deadline would have done."""
+    def describe(self) -> str:
+        """Return the reason for the submitter, with the possible and the wanted time if a longer budget would help."""
         if self.retry_after_ns <= 0:
             return self.reason
         budget_ns = self.request.deadline_ns - self.request.arrival_ns
@@ -41,16 +41,10 @@ class Refusal(msgspec.Struct):
         return f"{self.reason}: possible in {earliest_ms:.1f} ms at the earliest, wanted in {wanted_ms:.1f} ms"
 
 
-def too_long(now_ns: int, request: Request, exec_ns: int) -> Refusal | None:
-    """None if the request could be in time were it started now, on its own."""
-    late_ns = now_ns + exec_ns - request.deadline_ns
-    return Refusal(request, "its execution alone takes longer", late_ns) if late_ns > 0 else None
-
-
 class Plan(msgspec.Struct):
     """Decisions, to be carried out in this order: refuse, unload, load, start.
 
-    At most one LOAD: where there is one, the scheduler is asked again at once, when the mirror knows of it.
+    A plan has at most one LOAD. After it, `Scheduler.plan` is called again at once, with the LOAD in the mirror.
     """
 
     start: list[Batch]
@@ -61,22 +55,25 @@ class Plan(msgspec.Struct):
 
 
 class Scheduler(Protocol):
-    """A policy. Deterministic: no clock, no randomness, no iteration over sets."""
+    """Queues requests and plans actions. Deterministic: no clock, no randomness, no iteration over sets."""
 
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
-        """Queue a request, or refuse it at once."""
+        """Queue a request, or return a refusal at once."""
 
     def remove(self, now_ns: int, request: Request, cluster: Cluster) -> None:
-        """Forget a queued request (cancelled)."""
+        """Remove a queued request (cancelled)."""
 
-    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
-        """Decide. What the plan starts and refuses is not queued any more; the mirror is as `cluster.changes` says."""
+    def plan(self, now_ns: int, cluster: Cluster, changes: ClusterChanges) -> Plan:
+        """Decide. The requests that the plan starts or refuses are not queued any more.
+
+        `changes`: all changes of the cluster since the last call.
+        """
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
-        """An action has ended after `took_ns`: the estimates know of it."""
+        """Take note that an INFER ran for `took_ns`. The estimates have it already."""
 
     def __len__(self) -> int:
-        """Requests queued."""
+        """Return the number of queued requests."""
 
     def check(self) -> None:
-        """Assert the laws of its queues."""
+        """Assert the invariants of its queues."""

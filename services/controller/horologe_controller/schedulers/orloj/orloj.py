@@ -1,8 +1,8 @@
-"""ORLOJ: the requests with the highest score, in the batch size whose turn it is (algorithm 1, section 4).
+"""ORLOJ: the requests with the highest scores, in the batch size whose turn it is (algorithm 1, section 4).
 
-The paper has one model and a device. With several models the batch that must start first goes first, as Clockwork has
-it; on several devices each asks when it needs a batch. LOADs, admission of static models and best effort are the
-house's.
+The paper has one model and one device. With several models, the batch that must start first goes first, as in
+Clockwork. With several devices, each asks when it needs a batch. LOADs, admission of static models and best effort are
+the planner's.
 """
 
 from __future__ import annotations
@@ -11,152 +11,156 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from horologe_controller.core.scheduling.batch_value import PROMISE
-from horologe_controller.core.scheduling.planner import LookAhead
-from horologe_controller.core.scheduling.scheduler import too_long
-from horologe_controller.core.scheduling.strategies import Strategy
-from horologe_controller.schedulers.orloj.score_queue import OrlojQueue
+from horologe_controller.core.scheduling.batch_value import EXPECTED_QUANTILE
+from horologe_controller.core.scheduling.policy import SchedulingPolicy
+from horologe_controller.core.scheduling.ranking import Strategy
+from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
 from horologe_controller.schedulers.orloj.scores import Scores
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.runtime_distributions import ModelDurations
+    from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.scheduler import Refusal
     from horologe_controller.settings import ControllerSettings
 
 
-class Scored(NamedTuple):
-    """The requests of a queue by score, as of what was known of their model then."""
+class ScoredRequests(NamedTuple):
+    """Requests of a queue by score, and the distributions that the scores were computed from."""
 
-    known: ModelDurations
+    distributions: RuntimeDistributions
     scores: Scores
-    pending: OrlojQueue[Request]
+    pending: ScoreQueue[Request]
 
-    def latest_ns(self, requests: Sequence[Request], size: int) -> int:
-        """The last start at which all of them are viable for a batch of `size`."""
-        takes_ns = self.scores.expected_ns[self.scores.sizes.index(size)]
-        kind = self.known.kind
-        return min(int(one.deadline_ns - takes_ns[kind(one.application, one.length)]) for one in requests)
+    def latest_start_ns(self, requests: Sequence[Request], size: int) -> int:
+        """Return the last start at which all of the requests are viable for a batch of `size`."""
+        expected_ns = self.scores.expected_ns[self.scores.sizes.index(size)]
+        kind_of = self.distributions.kind_of
+        return min(
+            int(request.deadline_ns - expected_ns[kind_of(request.application, request.length)]) for request in requests
+        )
 
     def insert(self, request: Request) -> None:
-        kind = self.known.kind(request.application, request.length)
+        kind = self.distributions.kind_of(request.application, request.length)
         self.pending.insert(request, kind, ((request.deadline_ns, 1.0),), request.rows)
 
 
-class Orloj(LookAhead):
-    """Beside each queue of a model whose times are known as distributions it keeps an `OrlojQueue`."""
+class Orloj(SchedulingPolicy):
+    """Keeps a `ScoreQueue` beside each queue of a model whose execution times are known as distributions."""
 
     just_in_time = True
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
         self._earliest = settings.orloj_order == "earliest"
-        self._durations: Mapping[str, ModelDurations] = {}
-        self._scores: dict[str, tuple[ModelDurations, Scores]] = {}
-        self._scored: dict[tuple[str, int], Scored] = {}
+        self._distributions: Mapping[str, RuntimeDistributions] = {}
+        self._scores: dict[str, tuple[RuntimeDistributions, Scores]] = {}
+        self._scored: dict[tuple[str, int], ScoredRequests] = {}
         """By model and `shape_key`."""
 
-    def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
-        self._durations = cluster.durations
-        refusal = super().add(now_ns, request, cluster)
-        if refusal is None and not request.best_effort:
-            scored = self._scored.get((request.model, request.shape_key))
-            if scored is not None:
-                scored.insert(request)
-        return refusal
+    def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+        """Run algorithm 1 from line 10 for a batch that is to start at `start_ns`."""
+        if not queue or (estimate := share.estimates.get(queue.model)) is None:
+            return None
+        distributions = self._distributions.get(queue.model)
+        if distributions is None:
+            return self._static_strategy(now_ns, start_ns, estimate, queue)
+        scored = self._scored_requests(queue, distributions)
+        chosen = scored.pending.choose_batch(start_ns)
+        if chosen is None:
+            return None
+        requests = sorted(chosen[1], key=queue.place_of)
+        size = queue.spec.compiled_batch_size(sum(request.rows for request in requests))
+        latest_ns = max(start_ns, scored.latest_start_ns(requests, chosen[0]))
+        rank = 0, latest_ns, requests[0].id
+        places = tuple(queue.place_of(request) for request in requests)
+        expected_ns = batch_quantile_ns(distributions, requests, size)
+        return Strategy(rank, queue, size, places, expected_ns, latest_ns, rank_only_grows=False)
 
-    def _dequeued(self, now_ns: int, requests: list[Request], queue: ModelQueue, cluster: Cluster) -> None:
+    def _scored_requests(self, queue: ModelQueue, distributions: RuntimeDistributions) -> ScoredRequests:
+        """Return the scores of a queue's requests. They are built at first use and after new distributions."""
+        key = queue.model, queue.key[0]
+        scored = self._scored.get(key)
+        if scored is None or scored.distributions is not distributions:
+            cached = self._scores.get(queue.model)
+            if cached is None or cached[0] is not distributions or cached[1].sizes != queue.spec.batch_sizes:
+                scores = self._create_scores(distributions, queue.spec.batch_sizes)
+                cached = self._scores[queue.model] = distributions, scores
+            scored = ScoredRequests(distributions, cached[1], ScoreQueue(cached[1], earliest=self._earliest))
+            self._scored[key] = scored
+            for request in queue:
+                scored.insert(request)
+        return scored
+
+    def _create_scores(self, distributions: RuntimeDistributions, sizes: Sequence[int]) -> Scores:
+        """Create scores whose groups are the kinds."""
+        solo = [part.solo for part in distributions.parts]
+        any_request = solo[distributions.kind_of("", 0)]
+        return Scores(sizes, solo, any_request, distributions.base_ns, self.settings.orloj_b_per_ms)
+
+    def _static_strategy(self, now_ns: int, start_ns: int, estimate: Estimate, queue: ModelQueue) -> Strategy | None:
+        """Return the batch of a static model. The highest scores are the earliest deadlines.
+
+        All batches of a size take the same l, so the score is e^(-b(D - t - l)) / E[L].
+        """
+        smallest_ns = estimate.predict(now_ns, queue.spec.batch_sizes[0])
+        first = queue.first_in_time(start_ns + smallest_ns, queue.spec.max_batch)
+        for last_place in range(first, len(queue)) if self._earliest else (len(queue),):
+            for size in queue.batch_sizes():
+                expected_ns = estimate.predict(now_ns, size)
+                place = queue.first_in_time(start_ns + expected_ns, size)
+                if place <= last_place and (count := queue.count_filling(place, size)):
+                    rank = 0, queue[place].deadline_ns - expected_ns, queue[place].id
+                    return Strategy(rank, queue, size, range(place, place + count), expected_ns)
+        return None
+
+    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int | None:
+        """Return the mean solo time, if the model is dynamic: a request has timed out when less is left."""
+        distributions = cluster.distributions.get(request.model)
+        if distributions is None:
+            return None
+        kind = distributions.kind_of(request.application, request.length)
+        return int(distributions.base_ns + distributions.row_mean_ns[kind])
+
+    def counts_work_ahead(self, request: Request, cluster: Cluster) -> bool:
+        """Return False for dynamic models: scores decide who waits, not the order of arrival."""
+        return request.model not in cluster.distributions
+
+    def on_request_arrived(self, request: Request, cluster: Cluster) -> None:
+        """Adopt the cluster's distributions."""
+        self._distributions = cluster.distributions
+
+    def on_request_queued(self, request: Request) -> None:
+        """Add the request to the scores of its queue."""
+        if not request.best_effort and (scored := self._scored.get((request.model, request.shape_key))) is not None:
+            scored.insert(request)
+
+    def on_requests_removed(self, requests: list[Request], queue: ModelQueue) -> None:
+        """Remove the requests from the scores of their queue."""
         key = queue.model, queue.key[0]
         if not queue.best_effort and (scored := self._scored.get(key)) is not None:
             for request in requests:
                 scored.pending.remove(request)
             if not scored.pending:
                 del self._scored[key]
-        super()._dequeued(now_ns, requests, queue, cluster)
 
-    def propose(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-        """Algorithm 1, from line 10, for a batch that is to start at `start_ns`."""
-        if not queue or (estimate := share.estimates.get(queue.model)) is None:
-            return None
-        known = self._durations.get(queue.model)
-        if known is None:
-            return self._static(now_ns, start_ns, estimate, queue)
-        scored = self._scored_of(queue, known)
-        found = scored.pending.choose(start_ns)
-        if found is None:
-            return None
-        requests = sorted(found[1], key=queue.place)
-        size = queue.spec.compiled_batch_size(sum(request.rows for request in requests))
-        latest_ns = max(start_ns, scored.latest_ns(requests, found[0]))
-        rank = 0, latest_ns, requests[0].id
-        places = tuple(queue.place(request) for request in requests)
-        return Strategy(rank, queue, size, places, promised_ns(known, requests, size), latest_ns, settled=False)
-
-    def _scored_of(self, queue: ModelQueue, known: ModelDurations) -> Scored:
-        """Built from its requests when first asked for and whenever what is known is something else."""
-        key = queue.model, queue.key[0]
-        scored = self._scored.get(key)
-        if scored is None or scored.known is not known:
-            found = self._scores.get(queue.model)
-            if found is None or found[0] is not known or found[1].sizes != queue.spec.batch_sizes:
-                found = self._scores[queue.model] = known, self._scores_by(known, queue.spec.batch_sizes)
-            scored = Scored(known, found[1], OrlojQueue(found[1], earliest=self._earliest))
-            self._scored[key] = scored
-            for request in queue:
-                scored.insert(request)
-        return scored
-
-    def _scores_by(self, known: ModelDurations, sizes: Sequence[int]) -> Scores:
-        """Groups are the kinds."""
-        solo = [part.solo for part in known.parts]
-        return Scores(sizes, solo, solo[known.kind("", 0)], known.base_ns, self.settings.orloj_b_per_ms)
-
-    def _static(self, now_ns: int, start_ns: int, estimate: Estimate, queue: ModelQueue) -> Strategy | None:
-        """All batches of a size take the same l: the score is e^(-b(D - t - l)) / E[L], highest where D is earliest."""
-        smallest_ns = estimate.predict(now_ns, queue.spec.batch_sizes[0])
-        first = queue.surviving(start_ns + smallest_ns, queue.spec.max_batch)
-        for most in range(first, len(queue)) if self._earliest else (len(queue),):
-            for size in queue.sizes():
-                expected_ns = estimate.predict(now_ns, size)
-                place = queue.surviving(start_ns + expected_ns, size)
-                if place <= most and (count := queue.filling(place, size)):
-                    rank = 0, queue[place].deadline_ns - expected_ns, queue[place].id
-                    return Strategy(rank, queue, size, range(place, place + count), expected_ns)
-        return None
-
-    def _refusal(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
-        """Scores, and not who came first, say who waits: what is ahead of a dynamic model's request is not known."""
-        if request.model in cluster.durations:
-            return too_long(now_ns, request, exec_ns)
-        return super()._refusal(now_ns, request, exec_ns, cluster)
-
-    def least_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
-        """Of a dynamic model what it takes alone on average: it has timed out when that is more than is left."""
-        known = cluster.durations.get(request.model)
-        if known is None:
-            return super().least_ns(now_ns, request, cluster)
-        return int(known.base_ns + known.row_mean_ns[known.kind(request.application, request.length)])
-
-    def check(self) -> None:
-        super().check()
-        for queue in self.backlog:
+    def check(self, queues: Iterable[ModelQueue]) -> None:
+        """Assert that every queue with scores has a score for each of its requests."""
+        for queue in queues:
             if not queue.best_effort and (scored := self._scored.get((queue.model, queue.key[0]))) is not None:
                 scored.pending.check()
                 assert len(scored.pending) == len(queue)
 
 
-def promised_ns(known: ModelDurations, requests: Sequence[Request], size: int) -> int:
-    """How long the device is taken to be busy: the maximum of the batch's own requests, by the product of their CDFs.
+def batch_quantile_ns(distributions: RuntimeDistributions, requests: Sequence[Request], size: int) -> int:
+    """Return a high quantile of the batch's duration: the maximum of its requests, by the product of their CDFs.
 
-    A high quantile, as with the estimates of static models: by the mean, every other batch would be followed by one
-    that was chosen, and sent, while it still ran.
+    With the mean instead, every other batch would be followed by one that was sent while it still ran.
     """
-    kinds = [known.kind(one.application, one.length) for one in requests]
-    below = np.exp(known.log_cdf[kinds].sum(axis=0))
-    return int(known.base_ns + size * np.interp(PROMISE, below, known.grid_ns))
+    kinds = [distributions.kind_of(request.application, request.length) for request in requests]
+    cdf = np.exp(distributions.log_cdf[kinds].sum(axis=0))
+    return int(distributions.base_ns + size * np.interp(EXPECTED_QUANTILE, cdf, distributions.grid_ns))

@@ -1,9 +1,9 @@
-"""The pending requests of one model, and the batch that ORLOJ takes of them next (its algorithm 1).
+"""Pending requests of one model, and the batch that ORLOJ takes of them next (its algorithm 1).
 
-Scores are alpha e^(bt) + beta (section 4.4) in arrays with a place for each request, and all are computed at once when
-a batch is chosen. alpha and beta are found anew only for requests that have passed a milestone: what is left until the
-deadline is in another bin of the histogram. The paper keeps a hull of the points (alpha, beta) instead; what that costs
-is measured beside this in benchmarks/orloj_queue.py.
+Scores are alpha e^(bt) + beta (section 4.4) in arrays with a place for each request. All scores are computed at once
+when a batch is chosen. alpha and beta are recomputed only for requests that have passed a milestone: the time left
+until the deadline is in another bin of the histogram. The paper keeps a hull of the points (alpha, beta) instead.
+benchmarks/orloj_queue.py measures both.
 """
 
 from __future__ import annotations
@@ -22,24 +22,29 @@ if TYPE_CHECKING:
 
     Places = NDArray[np.intp]
     Steps = tuple[tuple[int, float], ...]
-    """(deadline in ns, what missing it costs), both increasing."""
+    """(deadline in ns, cost of missing it), both increasing."""
 
 K = TypeVar("K")
-ROOM = 64
-AHEAD, BEHIND = 100.0, -10.0
-"""The base of times is set anew where bt leaves these bounds: at b = 1e-4 per ms, after 1,000 s (section 4.4)."""
+INITIAL_ROOM = 64
+"""Requests that the arrays of a new queue have places for."""
+MAX_BT, MIN_BT = 100.0, -10.0
+"""Bounds of bt, so that e^(bt) does not overflow. Beyond them the base of times is moved: at b = 1e-4 per ms, after
+1,000 s (section 4.4)."""
 
 
-class OrlojQueue(Generic[K]):
-    """Requests by key. One is viable for a size while it can be expected to be in time in such a batch.
+class ScoreQueue(Generic[K]):
+    """Requests by key. A request is viable for a batch size while it can be expected to be in time in such a batch.
 
-    Its laws: places are dense, the last request moving to where one has left; the numbers known for a score hold from
-    `since` to before `until`.
+    Invariants: places are dense, as the last request moves to the place of a removed one. The stored alpha and beta of
+    a score are valid from `since` to before `until`.
     """
 
     def __init__(self, scores: Scores, *, earliest: bool = True) -> None:
-        """`earliest`: the size with the earliest deadline goes first, as section 3.2 has it; else the one with the
-        latest, as line 16 of algorithm 1 has. Of sizes with the same deadline the largest goes first in both."""
+        """Create an empty queue.
+
+        `earliest`: the size with the earliest deadline goes first (section 3.2); otherwise the size with the latest
+        (line 16 of algorithm 1). Of sizes with the same deadline, the largest goes first in both cases.
+        """
         self.scores = scores
         self.earliest = earliest
         self.rows = 0
@@ -47,34 +52,34 @@ class OrlojQueue(Generic[K]):
         """(key, group, steps, rows) by place."""
         self._places: dict[K, int] = {}
         self._base_ns = 0
-        self._due_ns: Floats = np.zeros((ROOM, 1))
-        """(room, steps): deadlines, counted from the base time."""
-        self._costs: Floats = np.zeros((ROOM, 1))
-        """(room, steps): by how much missing each costs more than missing the one before; 0 where there are fewer."""
-        self._last_ns: Floats = np.zeros(ROOM)
-        """(room,): the last deadline of each: after it nothing can be gained."""
-        self._groups: Places = np.zeros(ROOM, np.intp)
-        self._rows: Places = np.zeros(ROOM, np.intp)
-        self._smallest: Places = np.zeros(ROOM, np.intp)
-        """(room,): the place of the smallest size that holds the rows of each."""
-        self._known: Floats = np.zeros((4, len(scores.sizes), ROOM))
+        self._due_ns: Floats = np.zeros((INITIAL_ROOM, 1))
+        """(room, steps): deadlines, relative to the base time."""
+        self._costs: Floats = np.zeros((INITIAL_ROOM, 1))
+        """(room, steps): cost of missing each deadline, less that of the one before; 0 for unused steps."""
+        self._last_ns: Floats = np.zeros(INITIAL_ROOM)
+        """(room,): last deadline of each request."""
+        self._groups: Places = np.zeros(INITIAL_ROOM, np.intp)
+        self._rows: Places = np.zeros(INITIAL_ROOM, np.intp)
+        self._smallest: Places = np.zeros(INITIAL_ROOM, np.intp)
+        """(room,): index of the smallest size that holds the rows of each request."""
+        self._score_parts: Floats = np.zeros((4, len(scores.sizes), INITIAL_ROOM))
         """(alpha, beta, since, until; sizes; room)."""
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Arrays do not travel; they follow from this."""
+        """Return the state without the arrays, which are derived from it."""
         return {"scores": self.scores, "earliest": self.earliest, "base": self._base_ns, "requests": self._requests}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        OrlojQueue.__init__(self, state["scores"], earliest=state["earliest"])
+        ScoreQueue.__init__(self, state["scores"], earliest=state["earliest"])
         for key, group, steps, rows in state["requests"]:
             self.insert(key, group, steps, rows)
         self._rebase(state["base"])
 
     def insert(self, key: K, group: int, steps: Steps, rows: int = 1) -> None:
-        """`group`: by the scores; `steps` has one for an ordinary SLO."""
+        """Add a request. `group` is an index of the scores' groups; `steps` has one item for an ordinary SLO."""
         place, (room, most) = len(self._requests), self._due_ns.shape
         if place == room or len(steps) > most:
             self._grow(2 * room if place == room else room, max(most, len(steps)))
@@ -85,22 +90,22 @@ class OrlojQueue(Generic[K]):
             before = cost
         self._last_ns[place], self._groups[place], self._rows[place] = steps[-1][0] - self._base_ns, group, rows
         self._smallest[place] = bisect_left(self.scores.sizes, rows)
-        self._known[3, :, place] = -math.inf
+        self._score_parts[3, :, place] = -math.inf
         self._requests.append((key, group, steps, rows))
         self._places[key] = place
         self.rows += rows
 
     def _grow(self, room: int, steps: int) -> None:
-        """`room` for requests, and so many steps for each."""
+        """Enlarge the arrays to `room` requests with `steps` steps each."""
         more, others = room - self._last_ns.size, steps - self._due_ns.shape[1]
         for name in ("_due_ns", "_costs"):
             setattr(self, name, np.pad(getattr(self, name), ((0, more), (0, others))))
         for name in ("_last_ns", "_groups", "_rows", "_smallest"):
             setattr(self, name, np.pad(getattr(self, name), (0, more)))
-        self._known = np.pad(self._known, ((0, 0), (0, 0), (0, more)))
+        self._score_parts = np.pad(self._score_parts, ((0, 0), (0, 0), (0, more)))
 
     def remove(self, key: K) -> None:
-        """Raises KeyError where there is no such request."""
+        """Remove a request. Raises KeyError if it is not in the queue."""
         place, end = self._places.pop(key), len(self._requests) - 1
         self.rows -= self._requests[place][3]
         if place != end:
@@ -108,37 +113,37 @@ class OrlojQueue(Generic[K]):
             self._places[self._requests[end][0]] = place
             for array in (self._due_ns, self._costs, self._last_ns, self._groups, self._rows, self._smallest):
                 array[place] = array[end]
-            self._known[:, :, place] = self._known[:, :, end]
+            self._score_parts[:, :, place] = self._score_parts[:, :, end]
         del self._requests[end]
 
-    def late(self, t_ns: int) -> list[K]:
-        """The keys of those that are viable for no size any more."""
-        late = np.flatnonzero(~self._alone(float(t_ns - self._base_ns)))
-        return [self._requests[place][0] for place in late.tolist()]
+    def timed_out_keys(self, t_ns: int) -> list[K]:
+        """Return the keys of requests that are viable for no size any more."""
+        timed_out = np.flatnonzero(~self._viable_alone(float(t_ns - self._base_ns)))
+        return [self._requests[place][0] for place in timed_out.tolist()]
 
-    def choose(self, t_ns: int) -> tuple[int, list[K]] | None:
-        """(size, keys) of the batch that is to start at `t_ns`, highest score first; nothing is removed by that."""
+    def choose_batch(self, t_ns: int) -> tuple[int, list[K]] | None:
+        """Return (size, keys) of the batch to start at `t_ns`, highest score first. The requests stay in the queue."""
         t = t_ns - self._base_ns
-        if not BEHIND <= self.scores.b_per_ns * t <= AHEAD:
+        if not MIN_BT <= self.scores.b_per_ns * t <= MAX_BT:
             self._rebase(t_ns)
             t = 0
-        found = self._candidate(float(t))
-        if found is None:
+        candidate = self._candidate(float(t))
+        if candidate is None:
             return None
-        size, places = found
+        size, places = candidate
         top = self._top(size, places, float(t))
         return self.scores.sizes[size], [self._requests[place][0] for place in top]
 
     def _rebase(self, base_ns: int) -> None:
-        """Count times from there: the one thing for which all scores are found anew."""
+        """Make `base_ns` the base of times. This invalidates all scores."""
         shift_ns = base_ns - self._base_ns
         self._base_ns = base_ns
         self._due_ns -= shift_ns
         self._last_ns -= shift_ns
-        self._known[3] = -math.inf
+        self._score_parts[3] = -math.inf
 
-    def _alone(self, t: float) -> NDArray[np.bool_]:
-        """(requests,): which can be expected to end in time in the smallest size there is for them."""
+    def _viable_alone(self, t: float) -> NDArray[np.bool_]:
+        """Return (requests,): whether each can be expected to be in time in the smallest size that holds it."""
         count, expected_ns = len(self._requests), self.scores.expected_ns
         if self.rows == count:
             return self._viable(0, t)
@@ -148,7 +153,10 @@ class OrlojQueue(Generic[K]):
         return alone
 
     def _viable(self, size: int, t: float) -> NDArray[np.bool_]:
-        """(requests,): which can be expected to end in time in a batch of this size (by its place) started at `t`."""
+        """Return (requests,): whether each can be expected to be in time in a batch started at `t`.
+
+        `size` is an index of the scores' sizes.
+        """
         count, expected_ns = len(self._requests), self.scores.expected_ns[size]
         takes_ns = expected_ns.take(self._groups[:count]) if expected_ns.size > 1 else expected_ns[0]
         viable: NDArray[np.bool_] = self._last_ns[:count] - takes_ns >= t
@@ -157,15 +165,15 @@ class OrlojQueue(Generic[K]):
         return viable
 
     def _candidate(self, t: float) -> tuple[int, Places] | None:
-        """(place of the size, places of its requests): the first size, in order, for which there are enough.
+        """Return (index of the size, places of its requests) of the first size, in order, with enough viable requests.
 
-        Whoever is viable for a size is so for all smaller ones that hold it, so deadlines grow with the size: the
-        latest is that of the largest, and the earliest is the same for all sizes its request is viable for. Too few
-        are enough where no smaller size holds one of them.
+        A request that is viable for a size is viable for all smaller sizes that hold it. So the latest deadline is that
+        of the largest size, and the earliest deadline is the same for all sizes that its request is viable for. Too few
+        requests are enough if no smaller size holds one of them.
         """
         first = -1
         if self.earliest:
-            alone = np.flatnonzero(self._alone(t))
+            alone = np.flatnonzero(self._viable_alone(t))
             if not alone.size:
                 return None
             first = int(alone[self._last_ns[alone].argmin()])
@@ -185,12 +193,12 @@ class OrlojQueue(Generic[K]):
         return bool(self._rows[places].sum() >= self.scores.sizes[size] or (self._smallest[places] == size).any())
 
     def _top(self, size: int, places: Places, t: float) -> list[int]:
-        """The places with the highest scores that fill a batch, highest first."""
-        alpha, beta, since_ns, until_ns = self._known[:, size]
+        """Return the places with the highest scores that fill a batch, highest first."""
+        alpha, beta, since_ns, until_ns = self._score_parts[:, size]
         if (stale := places[(until_ns[places] <= t) | (since_ns[places] > t)]).size:
             due_ns = self._due_ns[stale]
-            found = self.scores.parts(size, self._groups[stale], due_ns - t, due_ns, self._costs[stale])
-            self._known[:, size, stale] = found
+            parts = self.scores.parts(size, self._groups[stale], due_ns - t, due_ns, self._costs[stale])
+            self._score_parts[:, size, stale] = parts
         score = alpha[places] * math.exp(self.scores.b_per_ns * t) + beta[places]
         rows, single = self.scores.sizes[size], self.rows == len(self._requests)
         if single and places.size > rows:
@@ -199,18 +207,18 @@ class OrlojQueue(Generic[K]):
         ordered: list[int] = places[np.argsort(-score, kind="stable")].tolist()
         if single:
             return ordered
-        return self._fitting(ordered, rows)
+        return self._select_fitting(ordered, rows)
 
-    def _fitting(self, places: list[int], rows: int) -> list[int]:
-        """In order, those that fit into so many rows."""
-        taken = []
+    def _select_fitting(self, places: list[int], rows: int) -> list[int]:
+        """Return the places, in order, whose requests fit into `rows` rows together."""
+        selected = []
         for place, more in zip(places, self._rows[places].tolist(), strict=True):
             if more <= rows:
-                taken.append(place)
+                selected.append(place)
                 rows -= more
             if not rows:
                 break
-        return taken
+        return selected
 
     def check(self) -> None:
         assert [self._places[key] for key, *_ in self._requests] == list(range(len(self._places)))

@@ -1,4 +1,4 @@
-"""ORLOJ's score of a request in a batch (eq. 2), as the two numbers that a queue keeps of it: alpha e^(bt) + beta."""
+"""ORLOJ's score of a request in a batch (eq. 2), as the two numbers alpha and beta of alpha e^(bt) + beta."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     Ints = NDArray[np.intp]
 
 B_PER_MS = 1e-4
-"""Of the anticipated delay, which is exponential (section 4.1); it hardly matters (fig. 13)."""
+"""Rate b of the anticipated delay, which is exponential (section 4.1). It hardly matters (fig. 13)."""
 NODES = 4
-"""At which the integral over a bin is taken: exact up to batches of 7 where all edges are those of the bins."""
+"""Gauss-Legendre nodes per bin: exact up to batches of 7 if all edges are those of the bins."""
 
 
 class Scores:
-    """By batch size and group, the groups being requests with one distribution of the time that they take alone.
+    """Scores by batch size and group. A group is all requests with the same distribution of solo times.
 
-    The latency L of a batch with a request in it is that of this request and size - 1 others, which may be any of the
-    model's: what they will be is not known when the score is (section 4.3). E[L] in eq. 2 is over any of them. All of
-    this is found once for what is known of a model: in 3 ms for 64 groups and five sizes.
+    The latency L of a batch is that of the request and size - 1 others. The others may be any requests of the model,
+    as they are unknown when the score is computed (section 4.3). E[L] in eq. 2 is over any requests. The tables are
+    built once per publication of distributions: 3 ms for 64 groups and five sizes.
     """
 
     def __init__(
@@ -39,7 +39,10 @@ class Scores:
         base_ns: float,
         b_per_ms: float = B_PER_MS,
     ) -> None:
-        """`sizes` ascend; `others`: of any request of the model; `base_ns` is c0 of eq. 3."""
+        """Build the tables.
+
+        `sizes` ascend; `others` is the distribution of any request of the model; `base_ns` is c0 of eq. 3.
+        """
         self.sizes = tuple(sizes)
         self.b_per_ns = b_per_ms / 1e6
         self._args = self.sizes, tuple(groups), others, base_ns, b_per_ms
@@ -54,7 +57,7 @@ class Scores:
             [base_ns + size * (edges[-1] - inside @ (widths * any_inside ** (size - 1))) for size in self.sizes]
         )
         self.expected_ns: Floats = np.maximum.accumulate(mean_ns[:, :-1])
-        """(sizes, groups): what a batch with one of the group takes on average; in a larger one never less."""
+        """(sizes, groups): mean time of a batch that holds a request of the group. It never falls with the size."""
         self._cells = [
             Cells(base_ns + size * edges, below * any_below ** (size - 1), self.b_per_ns, batch_ns)
             for size, batch_ns in zip(self.sizes, mean_ns[:, -1].tolist(), strict=True)
@@ -64,17 +67,17 @@ class Scores:
         return Scores, self._args
 
     def cells(self, place: int) -> Cells:
-        """Of the size at this place."""
+        """Return the cells of the size with this index."""
         return self._cells[place]
 
     def parts(
         self, place: int, groups: Ints, left_ns: Floats, deadline_ns: Floats, costs: Floats
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """(alpha, beta, from, until): the score is alpha e^(bt) + beta from one time to before the other, in ns.
+        """Return (alpha, beta, since, until): the score is alpha e^(bt) + beta from `since` to before `until`, in ns.
 
-        `place` of the size in `sizes`; `groups` (n,); the rest (n, steps): what is left until each deadline, the
-        deadlines counted from the base time of t, and what missing each costs. The score of a cost function with
-        several steps is the sum of those of its steps (appendix B), so alpha and beta are sums, too.
+        `place` is the index of the size; `groups` (n,). The others are (n, steps): time left until each deadline,
+        deadlines relative to the base time of t, and the cost of missing each. The score of a cost function with
+        several steps is the sum of the scores of its steps (appendix B), so alpha and beta are sums as well.
         """
         cells = self._cells[place]
         at = np.searchsorted(cells.end_ns, left_ns)
@@ -86,16 +89,16 @@ class Scores:
 
 
 class Cells:
-    """Where eq. 2 has one form: by what is left, D - t, the stretches between the edges of the histogram of L.
+    """Coefficients of eq. 2 by the time left until the deadline, D - t, between the edges of the histogram of L.
 
-    With G_j the sum of h (e^(b l2) - e^(b l1)) over the bins below edge j, times e^(-b l_j), and K = 1 / (E[L] b):
-    beyond the last edge the score is K G e^(-b(D - t - l)); within bin j it is K (G_j - h_j) e^(-b(D - t - l_j)) +
-    K h_j; before the first it is 0. Exponents are thus differences, and do not overflow. h is a density: eq. 2 is an
-    integral over the bin, though the paper calls h the bin's frequency.
+    G_j is the sum of h (e^(b l2) - e^(b l1)) over the bins below edge j, times e^(-b l_j), and K = 1 / (E[L] b).
+    Beyond the last edge the score is K G e^(-b(D - t - l)). Within bin j it is
+    K (G_j - h_j) e^(-b(D - t - l_j)) + K h_j. Before the first edge it is 0. The exponents are differences, so they do
+    not overflow. h is a density, as eq. 2 integrates over the bin, although the paper calls h the bin's frequency.
     """
 
     def __init__(self, edges_ns: Floats, below: Floats, b_per_ns: float, mean_ns: float) -> None:
-        """`edges_ns` (n + 1,); `below` (groups, n + 1): CDFs of L there; `mean_ns`: E[L]."""
+        """Build from `edges_ns` (n + 1,), the CDFs of L there, `below` (groups, n + 1), and E[L] in `mean_ns`."""
         widths_ns = np.diff(edges_ns)
         heights = np.maximum(0.0, np.diff(below)) / widths_ns
         kept, gained = np.exp(-b_per_ns * widths_ns), -np.expm1(-b_per_ns * widths_ns) * heights
@@ -104,16 +107,16 @@ class Cells:
             sums[:, place + 1] = sums[:, place] * kept[place] + gained[:, place]
         nothing, scale = np.zeros((len(below), 1)), 1 / (mean_ns * b_per_ns)
         self.slope: Floats = np.hstack((nothing, sums[:, :-1] - heights, sums[:, -1:])) * scale
-        """(groups, n + 2): before the first edge, the bins, beyond the last."""
+        """(groups, n + 2): before the first edge, in the bins, beyond the last edge."""
         self.level: Floats = np.hstack((nothing, heights, nothing)) * scale
         self.start_ns: Floats = np.append(-np.inf, edges_ns)
         self.end_ns: Floats = np.append(edges_ns, np.inf)
 
 
 def _edges(rows: Sequence[Distribution], any_row: Distribution) -> Floats:
-    """Of the bins, the same for all groups: those of the mixture, as far as any group goes."""
+    """Return common edges of the bins: those of the mixture, extended to the range of all groups."""
     edges = any_row.coarsen(BINS).edges_ns
     first, last = min(row.edges_ns[0] for row in rows), max(row.edges_ns[-1] for row in rows)
     before, after = [first] if first < edges[0] else [], [last] if last > edges[-1] else []
-    found: Floats = np.concatenate((before, edges, after))
-    return found
+    extended: Floats = np.concatenate((before, edges, after))
+    return extended

@@ -1,4 +1,4 @@
-"""What the worker and a model's process say to one another: msgpack headers and raw tensor bytes over a socket."""
+"""Channel between the worker and a model's process: msgpack headers and raw tensor bytes over a socket."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 HEADER_LIMIT = 1 << 20
 JOIN_BELOW = 64 << 10
-"""Copying this much costs less than a second system call."""
+"""Messages up to this size (bytes) are copied into one send: a copy costs less than a second system call."""
 _SIZE = struct.Struct("<I")
 
 
 class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
-    """First message to the process: load `folder`/model.py after `delay_ns`, run every batch size once."""
+    """First message to the process: load `folder`/model.py after `delay_ns`, and run every batch size once."""
 
     folder: str
     spec: ModelSpec
@@ -37,7 +37,7 @@ class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
-    """Answer to Start. `slowest_ns`: the longest of the warm-up runs."""
+    """Reply to Start. `slowest_ns`: duration of the slowest warm-up run."""
 
     slowest_ns: int
 
@@ -52,7 +52,7 @@ class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
-    """The model raised, or answered what no tensor can hold. `fatal`: the process is not fit to go on."""
+    """The model raised an exception or returned an invalid result. `fatal`: the process cannot continue."""
 
     reason: str
     fatal: bool = False
@@ -65,14 +65,14 @@ _decoder = msgspec.msgpack.Decoder(ChannelMessage)
 
 
 class Channel:
-    """One end of the socket. A message is `[size of header][header][tensor bytes]...`."""
+    """An end of the socket. A message is `[size of header][header][tensor bytes]...`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._reader = cast("io.BufferedReader", sock.makefile("rb", JOIN_BELOW))
 
     def send(self, message: ChannelMessage, buffers: list[Buffer] | None = None) -> None:
-        """Raises `OSError` (`TimeoutError` after the socket's time-out) when the other end does not take it."""
+        """Send a message. Raises `OSError` if the peer is gone, `TimeoutError` after the socket's timeout."""
         header = _encoder.encode(message)
         parts = [_SIZE.pack(len(header)), header, *(buffers or ())]
         if sum(map(len, parts)) <= JOIN_BELOW:
@@ -82,10 +82,10 @@ class Channel:
             self._sock.sendall(part)
 
     def receive(self) -> tuple[ChannelMessage, dict[str, NDArray[Any]]]:
-        """The next message and its tensors, by name.
+        """Receive the next message and its tensors by name.
 
-        Raises `EOFError` when the other end is gone, `TimeoutError` after the socket's time-out and `ModelFailed`
-        for bytes that are no message.
+        Raises `EOFError` if the peer has closed the socket, `TimeoutError` after the socket's timeout, `ModelFailed`
+        for an invalid message.
         """
         (size,) = _SIZE.unpack(self._read(_SIZE.size))
         if size > HEADER_LIMIT:
@@ -114,6 +114,6 @@ class Channel:
 
 
 def pack(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[Tensor, ...], list[Buffer]]:
-    """Headers and bytes of arrays by name. Raises `InvalidInput` for a dtype that the protocol does not have."""
+    """Return headers and bytes of arrays. Raises `InvalidInput` for a dtype that the protocol does not have."""
     packed = [encode_array(name, array) for name, array in arrays.items()]
     return tuple(header for header, _ in packed), [buffer for _, buffer in packed]

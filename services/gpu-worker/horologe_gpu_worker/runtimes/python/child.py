@@ -1,6 +1,6 @@
-"""The process a Python model lives in: `python -m horologe_gpu_worker.runtimes.python.child SOCKET LIFELINE`.
+"""Process of a Python model: `python -m horologe_gpu_worker.runtimes.python.child SOCKET LIFELINE`.
 
-Both arguments are inherited file descriptors. Standard output and error are the worker's log.
+Both arguments are inherited file descriptors. Standard output and error go to the worker's log.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 MODULE = "horologe_model"
 FIRST_VICTIM = "1000"
-"""/proc/self/oom_score_adj: when memory runs out, the kernel takes this process and not the worker."""
+"""/proc/self/oom_score_adj: if memory runs out, the kernel kills this process instead of the worker."""
 
 
 def main(arguments: list[str]) -> int:
     sock, lifeline = int(arguments[0]), int(arguments[1])
-    die_with(lifeline)
+    kill_with_parent(lifeline)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_VICTIM)
     channel = Channel(socket.socket(fileno=sock))
@@ -47,23 +47,23 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def die_with(lifeline: int) -> None:
-    """Have the kernel kill this process (and what it started) when the last writer of the pipe is gone.
+def kill_with_parent(lifeline: int) -> None:
+    """Have the kernel kill this process group when the worker's end of the pipe closes.
 
-    PR_SET_PDEATHSIG follows the thread that started the process, and loading threads come and go. End of file on
-    the socket is noticed only between calls, so a model that hangs would outlive its worker.
+    PR_SET_PDEATHSIG follows the thread that started the process, and loading threads end. The process sees end of file
+    on its socket only between calls, so a hung model would outlive its worker.
     """
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgid(0))
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
     poll.register(lifeline)
-    if poll.poll(0):  # it went before anyone was watching
+    if poll.poll(0):  # the worker ended before the signal was set up
         os._exit(1)
 
 
 def serve(channel: Channel) -> None:
-    """Load the model, say so, and answer until the worker is gone."""
+    """Load the model, send Ready, and run batches until the worker closes the socket."""
     start = channel.receive()[0]
     assert isinstance(start, Start)
     time.sleep(start.delay_ns / 1e9)
@@ -83,9 +83,9 @@ def serve(channel: Channel) -> None:
 
 
 def load_model(folder: Path) -> Any:
-    """An instance of the class `Model` in `folder`/model.py, whose neighbours it may import."""
+    """Return an instance of the class `Model` in `folder`/model.py, which may import modules of its folder."""
     sys.path.insert(0, str(folder))
-    sys.dont_write_bytecode = True  # the folder may be read-only, and its content is what its profile is filed under
+    sys.dont_write_bytecode = True  # the folder may be read-only, and its content hash is the key of its profile
     path = folder / "model.py"
     spec = importlib.util.spec_from_file_location(MODULE, path)
     assert spec is not None
@@ -102,7 +102,7 @@ def load_model(folder: Path) -> Any:
 
 
 def warm_up(model: Any, start: Start) -> int:
-    """Run every batch size; the longest time in ns. Raises what the model raises."""
+    """Run every batch size and return the longest time in ns. Raises the model's errors."""
     slowest_ns = 0
     for batch_size in start.spec.batch_sizes:
         begin_ns = time.monotonic_ns()
@@ -122,7 +122,7 @@ def predict(model: Any, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[An
 def run_batch(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done | Failed, list[Buffer]]:
     try:
         headers, buffers = pack(predict(model, inputs))
-    except MemoryError as error:  # whatever was leaking goes on leaking
+    except MemoryError as error:  # a memory leak would continue
         return _failed(error, fatal=True), []
     except Exception as error:
         return _failed(error, fatal=False), []

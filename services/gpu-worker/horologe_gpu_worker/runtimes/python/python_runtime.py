@@ -1,7 +1,7 @@
-"""Python models: a `predict_batch` class in a process of its own, so that a crash, a hang or a leak is that model's.
+"""Python runtime: a `predict_batch` class in a process of its own, which isolates crashes, hangs and leaks.
 
-A process that died is started again at once, in the background and after a growing delay; calls fail until it is
-ready, since a lane that waited for it would make every other model late.
+A process that died is restarted in the background after a growing delay. Calls fail until it is ready, because a lane
+that waited for it would delay every other model.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ MODEL = "model.py"
 CHILD = "horologe_gpu_worker.runtimes.python.child"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 START_NS = s(120)
-"""Importing a large framework from a cold disk takes a minute."""
+"""Timeout of loading. Importing a large framework from a cold disk takes a minute."""
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
-"""Without `timeout` a call is a hang after 10 times the slowest warm-up run, within these bounds."""
+"""Without `timeout`, a call is hung after 10 times the slowest warm-up run, within these bounds."""
 BACKOFF_NS, BACKOFF_MAX_NS = ms(100), s(10)
 END_S = 0.5
-"""Time a model has to leave by itself (its `atexit`) when it is unloaded."""
+"""Seconds that a model has to exit by itself (its `atexit`) when it is unloaded."""
 
 
 class ModelProcess:
-    """One child process: started, asked, killed. `start` first."""
+    """A child process. Call `start` first."""
 
     def __init__(self, spec: ModelSpec, folder: Path, manifest: Manifest) -> None:
         self._spec = spec
@@ -60,7 +60,7 @@ class ModelProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, delay_ns: int) -> None:
-        """Start the process, which loads the model after `delay_ns`; does not wait for it."""
+        """Start the process, which loads the model after `delay_ns`. Does not wait for it."""
         self._overdue_ns = monotonic_ns() + delay_ns + START_NS
         self._sock, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
@@ -72,22 +72,24 @@ class ModelProcess:
                 env=os.environ | environment,
                 pass_fds=(theirs.fileno(), lifeline),
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # with stderr into the worker's log: a pipe of its own could fill and block the model
-                start_new_session=True,  # a group of its own, so that what it starts ends with it
+                stdout=2,  # stderr, the worker's log: a separate pipe could fill and block the model
+                start_new_session=True,  # a process group, so that its children are killed with it
             )
         except OSError as error:
-            self._why_not = str(error)
+            self._start_error = str(error)
         finally:
             theirs.close()
             os.close(lifeline)
         self._channel = Channel(self._sock)
         memory_limit = size_bytes(self._manifest.memory_limit)
-        with suppress(OSError):  # it has ended already: `ready` tells
+        with suppress(OSError):  # the process has ended already; `is_loaded` raises
             self._channel.send(Start(str(self._folder.resolve()), self._spec, delay_ns, memory_limit))
 
     def is_loaded(self, wait_ns: int) -> bool:
-        """Whether the model is loaded. Raises `ModelFailed` if it could not be, or not in time."""
-        poll = select.poll()  # select() itself ends at descriptor 1,023
+        """Wait up to `wait_ns` and return True if the model is loaded. Raises `ModelFailed` if loading failed or timed
+        out.
+        """
+        poll = select.poll()  # select() is limited to descriptors below 1,024
         poll.register(self._sock, select.POLLIN)
         if not poll.poll(wait_ns / 1e6):
             if monotonic_ns() > self._overdue_ns:
@@ -104,9 +106,9 @@ class ModelProcess:
     def run_batch(
         self, batch_size: int, inputs: Mapping[str, NDArray[Any]]
     ) -> tuple[Done | Failed, dict[str, NDArray[Any]]]:
-        """Run a batch. Raises `ModelFailed` when the process is not fit for another."""
+        """Run a batch. Raises `ModelFailed` if the process cannot run another."""
         headers, buffers = pack(inputs)
-        # A process that died while idle is noticed here; its reason is read from its exit, so the error waits.
+        # A process that died while idle is detected here. `_receive` raises with its exit code.
         with suppress(BrokenPipeError, ConnectionResetError):
             try:
                 self._channel.send(Run(batch_size, headers), buffers)
@@ -123,18 +125,18 @@ class ModelProcess:
         except TimeoutError:
             raise ModelFailed(f"no answer within {self._limit_ns / 1e9:g} s (`timeout` in model.toml)") from None
         except (EOFError, OSError):
-            raise ModelFailed(f"process ended ({self._how_ended()})") from None
+            raise ModelFailed(f"process ended ({self._exit_reason()})") from None
 
-    def _how_ended(self) -> str:
+    def _exit_reason(self) -> str:
         if self._process is None:
-            return f"could not be started: {self._why_not}"
+            return f"could not be started: {self._start_error}"
         with suppress(subprocess.TimeoutExpired):
             code = self._process.wait(END_S)
             return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         return "closed its socket"
 
     def stop(self, grace_s: float) -> None:
-        """End the process: it has `grace_s` to leave by itself."""
+        """Stop the process: kill it if it has not exited after `grace_s` seconds."""
         self._channel.close()
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -146,7 +148,7 @@ class ModelProcess:
 
 
 class PythonModel:
-    """A model and the process it lives in at the moment. `start` first."""
+    """A model and its current process. Call `start` first."""
 
     def __init__(self, spec: ModelSpec, spawn: Callable[[], ModelProcess]) -> None:
         self._spec = spec
@@ -167,9 +169,9 @@ class PythonModel:
             raise ModelFailed(f"model {self._spec.key}: {error.reason}") from error
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """See `OpenModel.run`. Fails at once while the process is being started again."""
+        """Run one batch; see `OpenModel.run`. Raises `ModelFailed` while the process is being restarted."""
         if not self._is_running():
-            raise ModelFailed(f"model {self._spec.key}: is being started again after: {self._last_failure}")
+            raise ModelFailed(f"model {self._spec.key}: is being restarted after: {self._last_failure}")
         try:
             message, outputs = self._process.run_batch(batch_size, inputs)
         except ModelFailed as error:
@@ -209,7 +211,7 @@ class PythonRuntime:
     inline_io = True
 
     def inspect(self, folder: Path) -> ModelSpec:
-        """The signature as written in `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
+        """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
         if not (folder / MODEL).is_file():
             raise InvalidModel(f"{folder / MODEL}: got no such file, wanted a class Model")

@@ -1,6 +1,6 @@
-"""PyTorch on a CUDA device: weights in mapped pages, a graph per batch size, copies beside it on streams of their own.
+"""PyTorch on a CUDA device: weights in mapped pages, a graph per batch size, copies on separate streams.
 
-Imports nothing but PyTorch, so that benchmarks and the tests of tests/gpu can use it alone.
+Imports nothing but PyTorch, so that benchmarks and tests/gpu can use it alone.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ if TYPE_CHECKING:
 
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 COPY_BYTES = 16 << 20
-"""A LOAD copies this much at a time, so that a batch's inputs need not wait for a whole model on the same engine."""
+"""A LOAD copies this many bytes at a time, so that the inputs of a batch do not wait for a whole model on the copy
+engine.
+"""
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every context."""
 
 
 class CudaSlot:
-    """A batch between lanes: a piece of host memory and one of device memory, laid out alike, freed with the slot."""
+    """A batch between lanes: host memory and device memory with the same layout, freed with the slot."""
 
     def __init__(self, gpu: CudaEngine, layout: BatchLayout) -> None:
         begin = gpu.arena.allocate(layout.size)
         if begin is None:
             raise ModelFailed(
-                f"io: got a batch of {layout.size} bytes, wanted one that fits what is free of "
+                f"io: got a batch of {layout.size} bytes, wanted one that fits into the free part of "
                 f"{gpu.arena.size} (worker.io_cache_bytes)"
             )
         weakref.finalize(self, gpu.arena.free, begin)
@@ -55,14 +57,14 @@ class CudaSlot:
 
 
 class CudaModel:
-    """One model's addresses, and a graph over them for every batch size. A `Staging` model."""
+    """A model with its addresses and a graph over them for every batch size. A `StagedModel`."""
 
     def __init__(self, spec: ModelSpec, program: Program, gpu: CudaEngine) -> None:
         self._spec = spec
         self._program = program
         self._gpu = gpu
         self._weights = PagedWeights(program, gpu.pool, gpu.device)
-        self._batch_layout_of = {size: _layouts(spec, size) for size in spec.batch_sizes}
+        self._layouts = {size: _layout_of_batch(spec, size) for size in spec.batch_sizes}
         self._graphs: dict[int, CapturedGraph] = {}
 
     @property
@@ -79,17 +81,17 @@ class CudaModel:
         stream.synchronize()
 
     def warm(self) -> None:
-        """Capture every batch size, the largest first: the others then fit the memory it took."""
+        """Capture every batch size, the largest first: the smaller ones then fit into its memory."""
         for size in reversed(self._spec.batch_sizes):
-            layout = self._batch_layout_of[size]
+            layout = self._layouts[size]
             try:
-                found = self._gpu.capturer.capture(self._program.forward, self._weights.tensors, layout)
+                graph = self._gpu.capturer.capture(self._program.forward, self._weights.tensors, layout)
             except (RuntimeError, ValueError) as error:
                 raise ModelFailed(f"model {self._spec.key}: batch size {size}: {error}") from error
-            self._graphs[size] = found
+            self._graphs[size] = graph
 
     def slot(self, batch_size: int) -> CudaSlot:
-        return CudaSlot(self._gpu, self._batch_layout_of[batch_size])
+        return CudaSlot(self._gpu, self._layouts[batch_size])
 
     def stage(self, slot: CudaSlot, inputs: Mapping[str, NDArray[Any]]) -> None:
         for part in slot.layout.inputs:
@@ -120,7 +122,7 @@ class CudaModel:
         }
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """See `OpenModel.run`: the three lanes' work, one after another."""
+        """Run the work of the three lanes in sequence; see `OpenModel.run`."""
         slot = self.slot(batch_size)
         self.stage(slot, inputs)
         self.execute(batch_size, slot)
@@ -138,7 +140,7 @@ class CudaModel:
 
 
 class CudaEngine:
-    """One CUDA device: pages, streams, the memory that batches pass through. Raises OSError, `OutOfPages`."""
+    """A CUDA device: its pages, its streams and the memory of batches. Raises OSError or `OutOfPages`."""
 
     inline_io = False
 
@@ -148,7 +150,7 @@ class CudaEngine:
         torch.cuda.set_device(device)
         self.pool = PagePool(CudaBacking(load_driver(), device, page_bytes), pages)
         self.pool.fill()
-        # Copies of inputs and outputs are small and somebody waits for them; a LOAD is large and can wait.
+        # A request waits for the small copies of inputs and outputs; the large copy of a LOAD has low priority.
         self.input_stream, self.output_stream, self.exec_stream = (torch.cuda.Stream(device, -1) for _ in range(3))
         self.load_stream = torch.cuda.Stream(device)
         self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -160,14 +162,14 @@ class CudaEngine:
     def load_program(self, path: Path) -> Program:
         program = load_program(path, self.device)
         pin_memory(program.memory)
-        torch.cuda.empty_cache()  # what moving the program took for its weights
+        torch.cuda.empty_cache()  # frees the copies of weights that moving the program made
         return program
 
     def unsupported_reason(self, spec: ModelSpec) -> str:
         for tensor in (*spec.inputs, *spec.outputs):
             if -1 in tensor.shape[1 if spec.batched else 0 :]:
                 return (
-                    f"{tensor.name}: shape: got {list(tensor.shape)}, wanted fixed sizes but for the rows: "
+                    f"{tensor.name}: shape: got {list(tensor.shape)}, wanted fixed sizes except the rows: "
                     "a captured graph has one shape"
                 )
         return ""
@@ -177,32 +179,32 @@ class CudaEngine:
 
 
 def pinned_memory(size: int) -> Any:
-    """Host memory that the device can copy from and to by itself."""
+    """Allocate host memory that the device can read and write directly."""
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 
 def pin_memory(memory: NDArray[np.uint8]) -> None:
-    """Keep host memory where it is, so that the device can copy from it by itself; until the array is gone.
+    """Pin host memory for direct device access until the array is freed.
 
-    Raises OSError where the system does not permit that much.
+    Raises OSError if the system does not permit that many bytes.
     """
     runtime = torch.cuda.cudart()
     address = memory.ctypes.data
     code = int(runtime.cudaHostRegister(address, memory.nbytes, PORTABLE))
     if code:
         raise OSError(code, f"cudaHostRegister: CUDA error {code} for {memory.nbytes} bytes")
-    # numpy tells its weak references before it lets go of the memory.
+    # numpy calls its weak references before it frees the memory.
     weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
 
 
 def _copy(to: Any, source: Any, stream: Any) -> None:
-    """Between host and device, until it is done."""
+    """Copy between host and device, and wait for the end."""
     with torch.cuda.stream(stream):
         to.copy_(source, non_blocking=True)
     stream.synchronize()
 
 
-def _layouts(spec: ModelSpec, batch_size: int) -> BatchLayout:
+def _layout_of_batch(spec: ModelSpec, batch_size: int) -> BatchLayout:
     sides = [
         [
             (tensor.name, DTYPES[tensor.datatype], (batch_size, *tensor.shape[1:]) if spec.batched else tensor.shape)

@@ -1,4 +1,4 @@
-"""A program captured as one CUDA graph per batch size, over weights and buffers whose addresses stay.
+"""CUDA graphs: a program captured run_and_store per batch size, over weights and buffers at fixed addresses.
 
 Imports nothing but PyTorch, so that benchmarks can use it alone.
 """
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 AREA_MIN_BYTES = 16 << 20
 WARM_RUNS = 3
-"""Before a capture: libraries load their kernels, choose algorithms and take their workspaces in the first runs."""
+"""Runs before a capture: in their first runs, libraries load kernels, choose algorithms and allocate workspaces."""
 
 
 def device_at(number: int) -> Any:
-    """The torch.device of a CUDA device."""
+    """Return the torch.device of a CUDA device."""
     return torch.device("cuda", number)
 
 
 class TensorSlice(NamedTuple):
-    """One tensor of a batch: bytes [begin, begin + size) of the batch's buffer."""
+    """A tensor of a batch: bytes [begin, begin + size) of the batch's buffer."""
 
     name: str
     dtype: Any
@@ -35,12 +35,12 @@ class TensorSlice(NamedTuple):
     size: int
 
     def view(self, buffer: Any) -> Any:
-        """The tensor, in a uint8 buffer."""
+        """Return the tensor as a view of a uint8 buffer."""
         return buffer[self.begin : self.begin + self.size].view(self.dtype).view(self.shape)
 
 
 class BatchLayout(NamedTuple):
-    """The inputs of a batch in [0, middle), its outputs in [middle, size)."""
+    """Layout of a batch: its inputs in [0, middle), its outputs in [middle, size)."""
 
     inputs: tuple[TensorSlice, ...]
     outputs: tuple[TensorSlice, ...]
@@ -51,23 +51,23 @@ class BatchLayout(NamedTuple):
 def batch_layout(
     inputs: Sequence[tuple[str, Any, tuple[int, ...]]], outputs: Sequence[tuple[str, Any, tuple[int, ...]]]
 ) -> BatchLayout:
-    """Tensors (name, dtype, shape) one after another, each where `Workspace.take` would put it."""
-    at = 0
+    """Lay out tensors (name, dtype, shape) one after another, at the offsets that `Workspace.allocate` would return."""
+    begin = 0
     sides: list[tuple[TensorSlice, ...]] = []
     ends: list[int] = []
     for side in (inputs, outputs):
-        found = []
+        slices = []
         for name, dtype, shape in side:
             size = torch.Size(shape).numel() * dtype.itemsize
-            found.append(TensorSlice(name, dtype, tuple(shape), at, size))
-            at += aligned_size(size)
-        sides.append(tuple(found))
-        ends.append(at)
+            slices.append(TensorSlice(name, dtype, tuple(shape), begin, size))
+            begin += aligned_size(size)
+        sides.append(tuple(slices))
+        ends.append(begin)
     return BatchLayout(sides[0], sides[1], ends[0], ends[1])
 
 
 class CapturedGraph(NamedTuple):
-    """A graph with its buffers (uint8): `inputs` as it will read them, `outputs` as it will leave them."""
+    """A graph and its uint8 buffers: it reads `inputs` and writes `outputs`."""
 
     graph: Any
     inputs: Any
@@ -75,10 +75,10 @@ class CapturedGraph(NamedTuple):
 
 
 class GraphCapturer:
-    """Captures graphs that never run at the same time: one memory pool and one set of buffers serves all of them.
+    """Captures graphs that never run at the same time, so all of them share one memory pool and one set of buffers.
 
-    That is Clockwork's workspace (section 5.2): intermediate results are only needed while a model runs, and one
-    runs at a time. `turn` is held by whoever runs something in it.
+    This is Clockwork's workspace (section 5.2): intermediate results are needed only while a model runs, and one model
+    runs at a time. Hold `run_lock` while a graph runs.
     """
 
     def __init__(self, device: int) -> None:
@@ -92,9 +92,9 @@ class GraphCapturer:
     def capture(
         self, run: Callable[..., Sequence[Any]], weights: Sequence[Any], layout: BatchLayout, warm_runs: int = WARM_RUNS
     ) -> CapturedGraph:
-        """A graph that reads its inputs from the buffer, runs, and leaves the outputs there.
+        """Capture a graph that reads its inputs from the buffer and writes its outputs to it.
 
-        Raises ValueError for an output of another dtype or shape than `layout` says, and what `run` raises.
+        Raises ValueError if an output's dtype or shape differs from `layout`, and the errors of `run`.
         """
         with self._capturing:
             return self._capture(run, weights, layout, warm_runs)
@@ -106,34 +106,36 @@ class GraphCapturer:
         inputs = [part.view(area) for part in layout.inputs]
         outputs = [part.view(area) for part in layout.outputs]
 
-        def once() -> None:
-            answers = run(*weights, *inputs)
-            for part, place, answer in zip(layout.outputs, outputs, answers, strict=True):
-                if (answer.dtype, tuple(answer.shape)) != (part.dtype, part.shape):
-                    got = f"{answer.dtype} {list(answer.shape)}"
+        def run_and_store() -> None:
+            results = run(*weights, *inputs)
+            for part, target, result in zip(layout.outputs, outputs, results, strict=True):
+                if (result.dtype, tuple(result.shape)) != (part.dtype, part.shape):
+                    got = f"{result.dtype} {list(result.shape)}"
                     raise ValueError(f"output {part.name!r}: got {got}, wanted {part.dtype} {list(part.shape)}")
-                place.copy_(answer)
+                target.copy_(result)
 
         with torch.no_grad():
-            # Warm-up shares the libraries' workspaces with captured graphs: none may run beside it.
+            # Warm-up uses the same library workspaces as captured graphs, so no graph may run at the same time.
             with self.run_lock, torch.cuda.stream(self._stream):
                 area[: layout.middle].zero_()
                 for _ in range(warm_runs):
-                    once()
+                    run_and_store()
                 self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            # Not torch.cuda.graph(), which waits for the whole device first. LOAD and EXEC go on in other threads,
-            # hence thread_local.
+            # torch.cuda.graph() would wait for the whole device. thread_local, because LOAD and EXEC continue in
+            # other threads.
             with torch.cuda.stream(self._stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
-                    once()
+                    run_and_store()
                 finally:
                     graph.capture_end()
         return CapturedGraph(graph, area[: layout.middle], area[layout.middle : layout.size])
 
     def _area(self, size: int) -> Any:
-        """The smallest buffer that holds a batch. Those in use by graphs cannot grow, so a larger one is added."""
+        """Return the smallest buffer that holds a batch. Buffers in use by graphs cannot grow, so a larger one is
+        added.
+        """
         fitting = [area for area in self._areas if len(area) >= size]
         if not fitting:
             wanted = max(AREA_MIN_BYTES, 1 << (size - 1).bit_length())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class HostModel:
-    """One model's addresses, and its program over them."""
+    """A model with its addresses and its program."""
 
     def __init__(self, spec: ModelSpec, program: Program, pool: PagePool, threads: int) -> None:
         self._spec = spec
@@ -40,16 +40,16 @@ class HostModel:
         self._weights.base[: self._weights.size].copy_(self._weights.blob)
 
     def warm(self) -> None:
-        """Running every batch size once is all there is to do, and whoever calls this does it."""
+        """Do nothing: running every batch size once, as the caller does, is enough on the CPU."""
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """See `OpenModel.run`. The batch size is that of the inputs."""
+        """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
         if torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)  # counted per thread that computes, and lanes are threads
-        given = [torch.from_numpy(writable(inputs[tensor.name])) for tensor in self._spec.inputs]
+            torch.set_num_threads(self._threads)  # a setting of the calling thread, and each lane is a thread
+        tensors = [torch.from_numpy(writable(inputs[tensor.name])) for tensor in self._spec.inputs]
         try:
             with torch.inference_mode():
-                outputs = self._program.forward(*self._weights.tensors, *given)
+                outputs = self._program.forward(*self._weights.tensors, *tensors)
         except Exception as error:  # a model may raise anything
             raise ModelFailed(f"model {self._spec.key}: {error}") from error
         names = (tensor.name for tensor in self._spec.outputs)
@@ -65,7 +65,7 @@ class HostModel:
         self._weights.retire()
 
     def _detached_output(self, output: Any) -> NDArray[Any]:
-        """The output as an array; one that is a weight is copied, for its page may go before the answer does."""
+        """Return the output as an array. Copy an output that is a weight, because its page may be unmapped."""
         array: NDArray[Any] = (output.clone() if self._weights.contains_address(output.data_ptr()) else output).numpy()
         return array
 
@@ -89,15 +89,16 @@ class HostEngine:
 
 
 class _WritableArray:
-    """Tells numpy where an array lies, and keeps it."""
+    """Exposes an array's memory as writable through `__array_interface__`, and keeps the array alive."""
 
     def __init__(self, array: NDArray[Any]) -> None:
-        facts = array.__array_interface__
-        self.__array_interface__ = {**facts, "data": (facts["data"][0], False)}
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
         self.array = array
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
-    """The same memory, marked writable: PyTorch has no read-only tensors, and programs that write to their inputs
-    are refused."""
+    """Return the same memory marked writable. PyTorch has no read-only tensors; programs that write to their inputs are
+    refused.
+    """
     return array if array.flags.writeable else np.asarray(_WritableArray(array))

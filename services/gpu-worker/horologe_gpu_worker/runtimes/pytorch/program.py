@@ -1,6 +1,6 @@
-"""A torch.export program from disk: what it takes and gives, its weights, and the function that runs it.
+"""A torch.export program from disk: its inputs and outputs, its weights, and the function that runs it.
 
-Imports nothing but PyTorch and what is needed to say what is wrong, so that benchmarks can use it alone.
+Imports nothing but PyTorch and paged_weights.py, so that benchmarks can use it alone.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ STATE = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION}
 
 
 class UnsupportedProgram(Exception):
-    """A program that cannot be served; the text names what came and what was wanted."""
+    """The program cannot be served. The text names what was found and what is wanted."""
 
 
 class ProgramTensor(NamedTuple):
-    """An input or output: `shape` has -1 where the size is free."""
+    """An input or output. `shape` has -1 for a variable size."""
 
     name: str
     datatype: str
@@ -53,31 +53,34 @@ class ProgramTensor(NamedTuple):
 
 
 class Program(NamedTuple):
-    """`forward(*weights, *inputs)` gives a tuple of outputs. `rows`: least and most batch size it was exported for."""
+    """A loaded program. `forward(*weights, *inputs)` returns a tuple of outputs.
+
+    `rows` is the smallest and largest batch size that the program was exported for.
+    """
 
     inputs: tuple[ProgramTensor, ...]
     outputs: tuple[ProgramTensor, ...]
     rows: tuple[int, int | None]
     forward: Callable[..., Sequence[Any]]
     layout: WeightLayout
-    """Where parameters, buffers and constants lie among the model's pages, in the order of `forward`."""
+    """Layout of parameters, buffers and constants in the model's pages, in the argument order of `forward`."""
     memory: NDArray[np.uint8]
-    """The weights' memory, laid out as in the pages; what may be pinned."""
+    """Memory of the weights, laid out as in the pages. It can be pinned."""
     blob: Any
-    """The same as a tensor."""
+    """`memory` as a tensor."""
 
 
 def load_program(path: Path, cuda: int | None = None) -> Program:
-    """Read `model.pt2`; with `cuda`, its operators run on that device (its weights stay on the host).
+    """Read `model.pt2`. With `cuda`, its operators run on that device; its weights stay on the host.
 
-    The archive is trusted as code is: see docs/models.md. Raises `Unfit`, and whatever PyTorch raises for a file
-    that it cannot read.
+    The archive is trusted as code is: see docs/models.md. Raises `UnsupportedProgram`, and PyTorch's errors for an
+    unreadable file.
     """
     return program_of(torch.export.load(path), cuda)
 
 
 def program_of(exported: Any, cuda: int | None = None) -> Program:
-    """See `load_program`."""
+    """Convert an exported program; see `load_program`."""
     inputs, weights = _inputs(exported)
     outputs = _outputs(exported)
     rows = _rows(exported)
@@ -85,27 +88,27 @@ def program_of(exported: Any, cuda: int | None = None) -> Program:
     if cuda is not None:
         exported = move_to_device_pass(exported, f"cuda:{cuda}")
         exported.graph_module.recompile()
-    # The lifted graph takes weights as arguments, so they may lie anywhere. The call that `module()` offers checks
-    # every guard and packs trees: 139 us a run of a small network instead of 70.
+    # The lifted graph takes weights as arguments, so they may be at any address. The callable of `module()` checks
+    # guards and packs trees: 139 us per run of a small network instead of 70 us.
     memory = copy_weights(layout)
     layout = layout._replace(storages=())
     return Program(inputs, outputs, rows, exported.graph_module.forward, layout, memory, torch.from_numpy(memory))
 
 
 def _inputs(exported: Any) -> tuple[tuple[ProgramTensor, ...], list[Any]]:
-    """User inputs and weights. The order of the graph is weights first, which is how `forward` is called."""
+    """Return user inputs and weights. In the graph, weights come first, which is the argument order of `forward`."""
     values = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
-    ends: list[ProgramTensor] = []
+    inputs: list[ProgramTensor] = []
     weights: list[Any] = []
-    for one in exported.graph_signature.input_specs:
-        if one.kind in WEIGHTS and not ends:
-            known = exported.state_dict if one.target in exported.state_dict else exported.constants
-            weights.append(_weight(one.target, known[one.target]))
-        elif one.kind == InputKind.USER_INPUT and isinstance(one.arg, TensorArgument):
-            ends.append(_program_tensor(f"input {one.arg.name!r}", one.arg.name, values[one.arg.name]))
+    for argument in exported.graph_signature.input_specs:
+        if argument.kind in WEIGHTS and not inputs:
+            tensors = exported.state_dict if argument.target in exported.state_dict else exported.constants
+            weights.append(_weight(argument.target, tensors[argument.target]))
+        elif argument.kind == InputKind.USER_INPUT and isinstance(argument.arg, TensorArgument):
+            inputs.append(_program_tensor(f"input {argument.arg.name!r}", argument.arg.name, values[argument.arg.name]))
         else:
-            raise UnsupportedProgram(f"input {one.arg!r}: got {one.kind.name.lower()}, wanted tensors")
-    return tuple(ends), weights
+            raise UnsupportedProgram(f"input {argument.arg!r}: got {argument.kind.name.lower()}, wanted tensors")
+    return tuple(inputs), weights
 
 
 def _weight(name: str, tensor: Any) -> Any:
@@ -120,23 +123,23 @@ def _weight(name: str, tensor: Any) -> Any:
 
 def _outputs(exported: Any) -> tuple[ProgramTensor, ...]:
     signature = exported.graph_signature
-    if state := [one.target for one in signature.output_specs if one.kind in STATE]:
+    if state := [argument.target for argument in signature.output_specs if argument.kind in STATE]:
+        raise UnsupportedProgram(f"state: got a program that changes {state}, wanted one without state (model.eval())")
+    if any(not isinstance(argument.arg, TensorArgument) for argument in signature.output_specs):
         raise UnsupportedProgram(
-            f"state: got a program that changes {state}, wanted one that keeps nothing (model.eval())"
+            f"outputs: got {[argument.arg for argument in signature.output_specs]}, wanted tensors"
         )
-    if any(not isinstance(one.arg, TensorArgument) for one in signature.output_specs):
-        raise UnsupportedProgram(f"outputs: got {[one.arg for one in signature.output_specs]}, wanted tensors")
     node = next(node for node in exported.graph.nodes if node.op == "output")
-    values = [each.meta["val"] for each in node.args[0]]
+    values = [output.meta["val"] for output in node.args[0]]
     names = _output_names(exported.call_spec.out_spec, len(values))
     return tuple(_program_tensor(f"output {name!r}", name, value) for name, value in zip(names, values, strict=True))
 
 
 def _output_names(tree: Any, count: int) -> list[str]:
-    """The keys, where `forward` returns a dict of tensors; else `output_0`, `output_1`, …"""
-    answer = pytree.tree_unflatten(list(range(count)), tree)
-    if isinstance(answer, dict) and all(isinstance(place, int) for place in answer.values()):
-        return [str(key) for key, _ in sorted(answer.items(), key=lambda item: item[1])]
+    """Return the keys if `forward` returns a dict of tensors; else `output_0`, `output_1`, …"""
+    tree_of_indices = pytree.tree_unflatten(list(range(count)), tree)
+    if isinstance(tree_of_indices, dict) and all(isinstance(index, int) for index in tree_of_indices.values()):
+        return [str(key) for key, _ in sorted(tree_of_indices.items(), key=lambda item: item[1])]
     return [f"output_{number}" for number in range(count)]
 
 
@@ -148,9 +151,11 @@ def _program_tensor(where: str, name: str, value: Any) -> ProgramTensor:
 
 
 def _rows(exported: Any) -> tuple[int, int | None]:
-    """The range of the first dimension, where it is free: (0, None) without bounds."""
+    """Return the bounds of the first dimension; (0, None) without bounds."""
     low, high = 0, None
-    names = {one.arg.name for one in exported.graph_signature.input_specs if one.kind == InputKind.USER_INPUT}
+    names = {
+        argument.arg.name for argument in exported.graph_signature.input_specs if argument.kind == InputKind.USER_INPUT
+    }
     for node in exported.graph.nodes:
         if node.name not in names or not node.meta["val"].dim() or isinstance(node.meta["val"].shape[0], int):
             continue

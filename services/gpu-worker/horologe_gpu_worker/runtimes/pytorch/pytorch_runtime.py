@@ -1,7 +1,7 @@
-"""PyTorch: models as torch.export programs (`model.pt2`), weights in pages, on the CPU or on a CUDA device.
+"""PyTorch runtime: models are torch.export programs (`model.pt2`) with weights in pages, on the CPU or a CUDA device.
 
-What takes long (reading the file, warming, capturing) happens once, when the repository is read. A LOAD maps pages
-into the model's addresses and copies the weights; an UNLOAD takes the pages out again.
+Slow work (reading the file, warm-up, graph capture) happens once, when the repository is scanned. LOAD maps pages into
+the model's addresses and copies the weights; UNLOAD unmaps the pages.
 """
 
 from __future__ import annotations
@@ -33,53 +33,53 @@ MODEL = "model.pt2"
 
 
 class PagedModel(OpenModel, Protocol):
-    """A model whose weights are in pages between `load` and `close`, as often as one likes."""
+    """A model whose weights are in pages between `load` and `close`. Can be loaded any number of times."""
 
     @property
     def loaded(self) -> bool:
-        """Whether they are now."""
+        """True while the weights are in pages."""
 
     def load(self) -> None:
         """Map pages and copy the weights. Raises `OutOfPages`."""
 
     def warm(self) -> None:
-        """After the first `load`: run every batch size, so that nothing is done for the first time later."""
+        """Prepare for `run`, after the first `load`: later runs do no first-time work."""
 
     def weights_changed(self) -> bool:
-        """Whether running it has changed its weights."""
+        """Return True if the weights differ from the file."""
 
     def retire(self) -> None:
-        """Give up the addresses, if loaded then at `close`: the file has changed."""
+        """Release the addresses, at once or, if the model is loaded, at `close`. Call when the file has changed."""
 
 
 class Engine(Protocol):
-    """What the CPU (pytorch_host.py) and CUDA (pytorch_cuda.py) do differently."""
+    """The device-specific part: HostEngine for the CPU, CudaEngine for CUDA."""
 
     inline_io: bool
 
     def load_program(self, path: Path) -> Program:
-        """Read a program whose operators run here."""
+        """Read a program, with its operators on this device."""
 
     def unsupported_reason(self, spec: ModelSpec) -> str:
-        """Why models with this signature cannot run here; empty if they can."""
+        """Return why models with this signature cannot run on this device; empty if they can."""
 
     def create_model(self, spec: ModelSpec, program: Program, threads: int) -> PagedModel:
-        """A model with addresses and no pages yet."""
+        """Create a model with reserved addresses and no pages."""
 
 
 class _CachedProgram(NamedTuple):
-    """A program in host memory and its models: one for each share that had it loaded at the same time."""
+    """A program in host memory and its models: one for each share that loaded it at the same time."""
 
     stamp: tuple[int, ...]
     manifest: Manifest
     program: Program
     models: list[PagedModel]
     lock: Lock
-    """Around `models`: a model may be prepared while another one is loaded."""
+    """Protects `models`: one model may be prepared while another is loaded."""
 
 
 class PytorchRuntime:
-    """Needs the package `torch` (the extra `torch`)."""
+    """Opens torch.export programs. Needs the package `torch` (the extra `torch`)."""
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
         self._engine = _create_engine(device)
@@ -87,12 +87,12 @@ class PytorchRuntime:
         self._programs: dict[Path, _CachedProgram] = {}
 
     def inspect(self, folder: Path) -> ModelSpec:
-        """The signature of the program. Raises `InvalidModel` naming file, field, got and wanted."""
-        known = self._load_program(folder)
-        path, program, manifest = folder / MODEL, known.program, known.manifest
+        """Read the spec from the program and `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
+        cached = self._load_program(folder)
+        path, program, manifest = folder / MODEL, cached.program, cached.manifest
         signature = tuple(
-            _apply_names(path, kind, ends, given)
-            for kind, ends, given in (
+            _apply_names(path, kind, tensors, entries)
+            for kind, tensors, entries in (
                 ("inputs", program.inputs, manifest.inputs),
                 ("outputs", program.outputs, manifest.outputs),
             )
@@ -109,25 +109,25 @@ class PytorchRuntime:
         return spec
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
-        """Load, warm and unload once, if that has not been done."""
-        known = self._load_program(folder)
-        with known.lock:
-            if not known.models:
-                self._create_model(spec, known).close()
+        """Load, warm up and unload the model once, if that has not been done."""
+        cached = self._load_program(folder)
+        with cached.lock:
+            if not cached.models:
+                self._create_model(spec, cached).close()
 
     def open(self, spec: ModelSpec, folder: Path) -> OpenModel:
-        """Weights into pages; warmed if `prepare` has not done it. Raises `InvalidModel` or `ModelFailed`."""
-        known = self._load_program(folder)
-        with known.lock:
-            model = next((one for one in known.models if not one.loaded), None)
+        """Load the weights into pages; warm up if `prepare` has not done it. Raises `InvalidModel` or `ModelFailed`."""
+        cached = self._load_program(folder)
+        with cached.lock:
+            model = next((unloaded for unloaded in cached.models if not unloaded.loaded), None)
             if model is None:
-                return self._create_model(spec, known)
+                return self._create_model(spec, cached)
             _load(spec, model)
             return model
 
-    def _create_model(self, spec: ModelSpec, known: _CachedProgram) -> PagedModel:
-        """Another model of the program, loaded and warm."""
-        model = self._engine.create_model(spec, known.program, known.manifest.threads)
+    def _create_model(self, spec: ModelSpec, cached: _CachedProgram) -> PagedModel:
+        """Create a model of the program, loaded and warmed up."""
+        model = self._engine.create_model(spec, cached.program, cached.manifest.threads)
         try:
             _load(spec, model)
             model.warm()
@@ -135,44 +135,44 @@ class PytorchRuntime:
                 inputs = zeros(spec, spec.inputs, batch_size)
                 check_outputs(spec, batch_size, model.run(batch_size, inputs))
                 if any(array.any() for array in inputs.values()):
-                    raise _stateful(spec, "inputs")
+                    raise _stateful_error(spec, "inputs")
             if model.weights_changed():
-                raise _stateful(spec, "weights")
+                raise _stateful_error(spec, "weights")
         except BaseException:
             model.retire()
             model.close()
             raise
-        known.models.append(model)
+        cached.models.append(model)
         return model
 
     def _load_program(self, folder: Path) -> _CachedProgram:
-        """The program, read again where file or manifest have changed."""
+        """Return the program; read it again if file or manifest have changed."""
         manifest, path = read_manifest(folder), folder / MODEL
         if not path.is_file():
             raise InvalidModel(f"{path}: got no such file, wanted a program saved by torch.export.save")
         files = [path, *filter(None, [manifest_path(folder)])]
         stamp = tuple(number for file in files for number in (file.stat().st_mtime_ns, file.stat().st_size))
-        known = self._programs.get(folder)
-        if known is not None and known.stamp == stamp:
-            return known
+        cached = self._programs.get(folder)
+        if cached is not None and cached.stamp == stamp:
+            return cached
         try:
             program = self._engine.load_program(path)
         except UnsupportedProgram as error:
             raise InvalidModel(f"{path}: {error}") from error
-        except Exception as error:  # whatever a file makes PyTorch raise
+        except Exception as error:  # PyTorch may raise anything on a broken file
             raise InvalidModel(
                 f"{path}: got {type(error).__name__}: {error}, wanted a program saved by torch.export.save"
             ) from error
-        for model in known.models if known else ():
+        for model in cached.models if cached else ():
             model.retire()
         self._programs[folder] = _CachedProgram(stamp, manifest, program, [], Lock())
         return self._programs[folder]
 
 
-def _stateful(spec: ModelSpec, what: str) -> ModelFailed:
+def _stateful_error(spec: ModelSpec, changed: str) -> ModelFailed:
     return ModelFailed(
-        f"model {spec.key}: state: got a program that changes its {what}, wanted one that keeps nothing from call to "
-        "call (model.eval(), no buffers that are written to)"
+        f"model {spec.key}: state: got a program that changes its {changed}, wanted one without state between "
+        "calls (model.eval(), no buffers that are written to)"
     )
 
 
@@ -197,13 +197,13 @@ def _create_engine(device: DeviceConfig) -> Engine:
 
 
 def _apply_names(
-    path: Path, kind: str, ends: tuple[ProgramTensor, ...], given: Iterable[Any]
+    path: Path, kind: str, tensors: tuple[ProgramTensor, ...], entries: Iterable[Any]
 ) -> tuple[TensorSpec, ...]:
-    """The program's ends, with the names that the manifest gives them, if any, in its order."""
-    found = tuple(TensorSpec(end.name, end.datatype, end.shape) for end in ends)
-    entries = tuple(TensorSpec(entry.name, entry.datatype, entry.shape) for entry in given)
-    if not entries:
-        return found
-    if [(one.datatype, one.shape) for one in entries] != [(one.datatype, one.shape) for one in found]:
-        raise InvalidModel(f"{path}: {kind}: got {entries} in model.toml, wanted {found}, as in the program")
-    return entries
+    """Return the program's tensors, renamed as in the manifest if it declares them."""
+    exported = tuple(TensorSpec(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors)
+    declared = tuple(TensorSpec(entry.name, entry.datatype, entry.shape) for entry in entries)
+    if not declared:
+        return exported
+    if [(spec.datatype, spec.shape) for spec in declared] != [(spec.datatype, spec.shape) for spec in exported]:
+        raise InvalidModel(f"{path}: {kind}: got {declared} in model.toml, wanted {exported}, as in the program")
+    return declared

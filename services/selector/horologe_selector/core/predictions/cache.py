@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.recording.snapshot import KEEP_BYTES
+from horologe_common.recording.snapshot import KEPT_BYTES
 from horologe_common.recording.tensor_summary import TensorSummaries, expand_summary, summarize_tensor
 from horologe_selector.core.predictions.tensor_values import extract_values
 
@@ -50,7 +50,7 @@ class CacheEntry(msgspec.Struct, gc=False):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle large tensors, which a snapshot would fill with zeros, as summaries for `__setstate__`."""
         fields = [getattr(self, name) for name in self.__struct_fields__]
-        if all(len(buffer) <= KEEP_BYTES for buffer in self.buffers):
+        if all(len(buffer) <= KEPT_BYTES for buffer in self.buffers):
             return CacheEntry, tuple(fields)
         fields[2] = ()
         return CacheEntry, tuple(fields), TensorSummaries(tuple(map(summarize_tensor, self.outputs, self.buffers)))

@@ -1,4 +1,4 @@
-"""The part of the CUDA driver API that pages need, through ctypes; every return code is checked.
+"""CUDA driver API: the functions that pages need, through ctypes. Every return code is checked.
 
 Signatures and numbers as in cuda.h; CUDA Driver API, "Virtual Memory Management".
 """
@@ -21,7 +21,7 @@ ATTRIBUTE_VIRTUAL_MEMORY = 102
 
 
 class CudaError(OSError):
-    """A call of the driver failed; `code` is its CUresult, the text names call and error."""
+    """A driver call failed. `code` is its CUresult; the text names call and error."""
 
     def __init__(self, call: str, code: int, text: str) -> None:
         super().__init__(code, f"{call}: CUDA error {code}: {text}")
@@ -35,7 +35,7 @@ class Location(ctypes.Structure):
 
 
 class AllocationFlags(ctypes.Structure):
-    """The nameless last member of CUmemAllocationProp."""
+    """The unnamed last member of CUmemAllocationProp."""
 
     _fields_ = [
         ("compressionType", ctypes.c_ubyte),
@@ -84,7 +84,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "cuMemSetAccess": [DEVICE_POINTER, _size, _pointer(Access), _size],
     "cuStreamCreate": [_pointer(ctypes.c_void_p), ctypes.c_uint],
 }
-"""Function -> types of its arguments. All return a CUresult (int)."""
+"""Function -> types of its arguments. All functions return a CUresult (int)."""
 
 
 class Driver:
@@ -105,7 +105,7 @@ class Driver:
 
 
 def load_driver() -> Driver:
-    """The driver of this machine, initialised. Raises OSError where there is none."""
+    """Load and initialise the driver of this machine. Raises OSError if there is none."""
     library = ctypes.CDLL("libcuda.so.1")
     for name, arguments in SIGNATURES.items():
         function = getattr(library, name)
@@ -116,7 +116,7 @@ def load_driver() -> Driver:
 
 
 class Context:
-    """The primary context of a device, which is the one that PyTorch and ONNX Runtime use; `number` is a CUdevice."""
+    """Primary context of a device, which PyTorch and ONNX Runtime use too. `number` is a CUdevice."""
 
     def __init__(self, driver: Driver, device: int) -> None:
         self._driver = driver
@@ -127,7 +127,7 @@ class Context:
         self.number = number.value
 
     def enter(self) -> None:
-        """Have it current on the calling thread: lanes are threads, and each begins without one."""
+        """Make the context current on the calling thread. Each lane is a thread and starts without a context."""
         current = ctypes.c_void_p()
         self._driver("cuCtxGetCurrent", ctypes.byref(current))
         if current.value != self._handle.value:
@@ -135,7 +135,7 @@ class Context:
 
 
 def device_name(driver: Driver, device: int) -> str:
-    """What the maker calls the device: `NVIDIA H200`."""
+    """Return the device's product name, such as `NVIDIA H200`."""
     number, name = ctypes.c_int(), ctypes.create_string_buffer(256)
     driver("cuDeviceGet", ctypes.byref(number), device)
     driver("cuDeviceGetName", name, len(name), number.value)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class CudaBacking:
-    """Pages on device number `device`, in its primary context, which is the one that PyTorch uses.
+    """Source of pages on device number `device`, in its primary context, which PyTorch uses too.
 
-    Raises OSError where the device cannot map memory, or pages of `page_bytes` do not fit its granularity.
+    Raises OSError if the device cannot map memory, or `page_bytes` does not fit its granularity.
     """
 
     def __init__(self, driver: Driver, device: int, page_bytes: int) -> None:
@@ -81,16 +81,16 @@ class CudaBacking:
 
     def map_pages(self, address: int, pages: Sequence[int]) -> None:
         self._context.enter()
-        done = 0
+        mapped = 0
         try:
             for page in pages:
-                self._driver("cuMemMap", address + done * self.page_bytes, self.page_bytes, 0, page, 0)
-                done += 1
-            size = done * self.page_bytes
+                self._driver("cuMemMap", address + mapped * self.page_bytes, self.page_bytes, 0, page, 0)
+                mapped += 1
+            size = mapped * self.page_bytes
             self._driver("cuMemSetAccess", address, size, ctypes.byref(self._access), 1)
         except CudaError:
-            if done:
-                self._driver("cuMemUnmap", address, done * self.page_bytes)
+            if mapped:
+                self._driver("cuMemUnmap", address, mapped * self.page_bytes)
             raise
 
     def unmap_pages(self, address: int, pages: int) -> None:

@@ -1,4 +1,4 @@
-"""Pages of host memory: pieces of one anonymous file (memfd_create), mapped where they are wanted."""
+"""Pages of host memory: parts of one anonymous file (memfd_create), mapped at reserved addresses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _libc() -> ctypes.CDLL:
 
 
 class HostBacking:
-    """Linux. A page has no memory until it is first written; one given back has none either."""
+    """Source of host pages on Linux. A page uses no memory until it is written, and none after it is destroyed."""
 
     def __init__(self, page_bytes: int) -> None:
         self.page_bytes = page_bytes
@@ -63,22 +63,22 @@ class HostBacking:
     def map_pages(self, address: int, pages: Sequence[int]) -> None:
         access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | MAP_FIXED | MAP_POPULATE
         for index, page in enumerate(pages):
-            place, offset = address + index * self.page_bytes, page * self.page_bytes
-            found = self._libc.mmap(place, self.page_bytes, access, flags, self._file, offset)
-            if found == FAILED:
+            target, offset = address + index * self.page_bytes, page * self.page_bytes
+            mapped = self._libc.mmap(target, self.page_bytes, access, flags, self._file, offset)
+            if mapped == FAILED:
                 error = self._error("mmap")
                 self.unmap_pages(address, len(pages))
                 raise error
 
     def unmap_pages(self, address: int, pages: int) -> None:
-        self._map(address, pages * self.page_bytes, MAP_FIXED)  # the addresses stay ours, and reading them is a fault
+        self._map(address, pages * self.page_bytes, MAP_FIXED)  # the addresses stay reserved; reading them faults
 
     def _map(self, address: int | None, size: int, more: int) -> int:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE | more
-        found = self._libc.mmap(address, size, 0, flags, -1, 0)
-        if found == FAILED:
+        mapped = self._libc.mmap(address, size, 0, flags, -1, 0)
+        if mapped == FAILED:
             raise self._error("mmap")
-        return int(found)
+        return int(mapped)
 
     def _error(self, call: str) -> OSError:
         number = ctypes.get_errno()

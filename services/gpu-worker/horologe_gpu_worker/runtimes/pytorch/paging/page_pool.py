@@ -1,9 +1,9 @@
-"""Physical pages of equal size, mapped into a model's address range at LOAD and taken out at UNLOAD.
+"""Page pool: physical pages of equal size, mapped into a model's address range at LOAD and unmapped at UNLOAD.
 
-A range is reserved once per model, so its weights have the same addresses whenever they are resident: what has been
-captured over them (a CUDA graph) stays valid. Pages are interchangeable, since a range makes one contiguous piece of
-whichever it gets: memory cannot fragment, and a tensor may be larger than a page (Clockwork section 5.2 wants free
-pages to be all that the controller has to know).
+A range is reserved once per model, so its weights have the same addresses whenever they are resident, and a CUDA graph
+captured over them stays valid. Pages are interchangeable: any free pages make a contiguous range. So memory cannot
+fragment, a tensor may exceed a page, and the number of free pages is all that the controller must know (Clockwork
+section 5.2).
 """
 
 from __future__ import annotations
@@ -16,48 +16,49 @@ if TYPE_CHECKING:
 
 
 class OutOfPages(Exception):
-    """The device has no memory for another page; the text says what was asked for."""
+    """The device has no memory for another page. The text says what was requested."""
 
 
 class PageBacking(Protocol):
-    """Where pages come from (host.py, cuda.py). Every method raises `OSError` with what the system says."""
+    """Source of pages: host_pages.py or cuda_pages.py. Every method raises `OSError` with the system's error."""
 
     page_bytes: int
 
     def create_page(self) -> int:
-        """A physical page; returns its handle. Raises `OutOfPages`."""
+        """Create a physical page and return its handle. Raises `OutOfPages`."""
 
     def destroy_page(self, page: int) -> None:
-        """Give a page that is mapped nowhere back to the system."""
+        """Destroy a page that is not mapped."""
 
     def reserve_addresses(self, pages: int) -> int:
-        """The address of a fresh range of `pages` pages with nothing in it."""
+        """Reserve an empty range of `pages` pages and return its address."""
 
     def release_addresses(self, address: int, pages: int) -> None:
-        """Forget a range that has nothing in it."""
+        """Release an empty range."""
 
     def map_pages(self, address: int, pages: Sequence[int]) -> None:
-        """Put pages into a range from its beginning, ready to be read and written. All or none."""
+        """Map pages from the start of a range, readable and writable. Maps all of them or none."""
 
     def unmap_pages(self, address: int, pages: int) -> None:
-        """Take all pages out of a range of `pages` pages."""
+        """Unmap all pages of a range of `pages` pages."""
 
 
 class AddressRange:
-    """The addresses of one model's weights: [address, address + pages * page_bytes)."""
+    """Addresses of one model's weights: [address, address + pages * page_bytes)."""
 
     def __init__(self, address: int, pages: int) -> None:
         self.address = address
         self.pages = pages
         self.mapped: tuple[int, ...] = ()
-        """The physical pages in it; none or all of them."""
+        """Physical pages mapped into the range; none or all of them."""
 
 
 class PagePool:
-    """Law: every page made is free or in exactly one range; a range is empty or full; none is free beyond `total`.
+    """Pages of a device.
 
-    How many pages models may have is accounted for elsewhere (`pages.PageCache`). A model that is measured while all
-    pages are taken gets pages beyond `total`, which go back to the system afterwards, so measuring fails no LOAD.
+    Invariants: every page is free or in exactly one range; a range is empty or full; no page beyond `total` is free.
+    `residency.PageCache` accounts for the pages that models may use. A model that is measured while all pages are in
+    use gets pages beyond `total`, which are destroyed afterwards, so measuring fails no LOAD.
     """
 
     def __init__(self, backing: PageBacking, total: int) -> None:
@@ -69,7 +70,7 @@ class PagePool:
         self._lock = Lock()
 
     def fill(self) -> None:
-        """Make all pages now, so that no LOAD has to. Raises `OutOfPages`."""
+        """Create all pages in advance, so that no LOAD has to. Raises `OutOfPages`."""
         with self._lock:
             while self._page_count < self.total:
                 self._free.append(self._create_page())
@@ -77,12 +78,12 @@ class PagePool:
     def reserve_range(self, pages: int) -> AddressRange:
         """Reserve addresses for `pages` pages (at least 1)."""
         with self._lock:
-            found = AddressRange(self.backing.reserve_addresses(max(1, pages)), max(1, pages))
-            self._ranges[found.address] = found
-            return found
+            reserved = AddressRange(self.backing.reserve_addresses(max(1, pages)), max(1, pages))
+            self._ranges[reserved.address] = reserved
+            return reserved
 
     def map_pages(self, where: AddressRange) -> None:
-        """Fill the range with pages. Raises `OutOfPages`, and then nothing has changed."""
+        """Map pages into the range. Raises `OutOfPages`; then nothing has changed."""
         with self._lock:
             assert not where.mapped, "the range is mapped already"
             pages = [self._free.pop() for _ in range(min(where.pages, len(self._free)))]
@@ -97,7 +98,7 @@ class PagePool:
             where.mapped = tuple(pages)
 
     def unmap_pages(self, where: AddressRange) -> None:
-        """Empty the range; its pages are free. Does nothing to an empty one."""
+        """Unmap and free the pages of the range. Does nothing if it is empty."""
         with self._lock:
             if where.mapped:
                 self.backing.unmap_pages(where.address, where.pages)
@@ -106,14 +107,14 @@ class PagePool:
                 self._trim()
 
     def release_range(self, where: AddressRange) -> None:
-        """Give up the addresses for good."""
+        """Unmap the range and release its addresses."""
         self.unmap_pages(where)
         with self._lock:
             if self._ranges.pop(where.address, None):
                 self.backing.release_addresses(where.address, where.pages)
 
     def close(self) -> None:
-        """Give everything back to the system."""
+        """Release all ranges and destroy all pages."""
         for where in list(self._ranges.values()):
             self.release_range(where)
         with self._lock:
@@ -121,7 +122,7 @@ class PagePool:
                 self._destroy_page(self._free.pop())
 
     def check(self) -> None:
-        """Raise AssertionError where the law is broken."""
+        """Raise AssertionError if an invariant is broken."""
         mapped = [page for where in self._ranges.values() for page in where.mapped]
         assert len(self._free) + len(mapped) == self._page_count
         assert len({*self._free, *mapped}) == self._page_count

@@ -1,4 +1,7 @@
-"""Tensors over addresses that nobody but us has allocated, and where a model's weights lie in its range."""
+"""Weights in pages: tensors over a reserved address range, and the layout of a model's weights in it.
+
+Imports nothing but PyTorch and page_pool.py, so that benchmarks can use it alone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.runtimes.pytorch.program import Program
 
 ALIGNMENT = 256
-"""What cudaMalloc aligns to, and so what kernels may expect of a tensor's first byte."""
+"""Bytes: the alignment of cudaMalloc, which kernels may rely on for a tensor's first byte."""
 CPU, CUDA = 1, 2
 """DLDeviceType."""
 UNSIGNED, BITS = 1, 8
@@ -50,15 +53,16 @@ class _DLManagedTensor(ctypes.Structure):
 
 
 _live_capsules: list[Any] = []
-"""A consumer reads `deleter` (null here) when it lets go of its tensor, at the end of the process at the latest:
-these few bytes per range must not be gone by then."""
+"""DLPack capsules that must stay alive. A consumer reads `deleter` (null here) when it frees its tensor, at the latest
+at the end of the process. A capsule takes a few bytes per range.
+"""
 
 
 def tensor_at(address: int, size: int, cuda: int | None) -> Any:
-    """A uint8 tensor [size] over `size` bytes at `address` on the host (None) or a CUDA device.
+    """Return a uint8 tensor [size] over `size` bytes at `address` on the host (`cuda` None) or a CUDA device.
 
-    By DLPack: the other way, `__cuda_array_interface__`, has PyTorch ask the driver which device the pointer belongs
-    to, which fails while nothing is mapped there. Nothing is freed with the tensor.
+    Uses DLPack. With `__cuda_array_interface__` PyTorch would ask the driver for the pointer's device, which fails
+    while nothing is mapped there. Nothing is freed with the tensor.
     """
     shape = (ctypes.c_int64 * 1)(size)
     managed = _DLManagedTensor()
@@ -73,7 +77,7 @@ def tensor_at(address: int, size: int, cuda: int | None) -> Any:
 
 
 class TensorLayout(NamedTuple):
-    """Where one tensor lies: its first element begins at byte `begin`."""
+    """Layout of one tensor: its first element begins at byte `begin`."""
 
     begin: int
     dtype: Any
@@ -82,34 +86,36 @@ class TensorLayout(NamedTuple):
 
 
 class WeightLayout(NamedTuple):
-    """Tensors in a range of `size` bytes. Those that share storage share their bytes."""
+    """Layout of tensors in a range of `size` bytes. Tensors that share storage share their bytes."""
 
     size: int
     tensors: tuple[TensorLayout, ...]
     storages: tuple[tuple[int, Any], ...]
-    """First byte and content of every storage."""
+    """Offset and content of every storage."""
 
 
 def lay_out_weights(tensors: Iterable[Any]) -> WeightLayout:
-    """Storages one after another, each aligned; tied weights once."""
-    at = 0
+    """Lay out storages one after another, each aligned. Tied weights are stored once."""
+    end = 0
     begins: dict[int, int] = {}
-    spots: list[TensorLayout] = []
+    places: list[TensorLayout] = []
     storages: list[tuple[int, Any]] = []
     for tensor in tensors:
         storage = tensor.untyped_storage()
-        key = storage.data_ptr() or -1 - len(spots)  # empty ones have no address
+        key = storage.data_ptr() or -1 - len(places)  # empty storages have no address
         if key not in begins:
-            begins[key] = at
-            storages.append((at, storage))
-            at += -(-storage.nbytes() // ALIGNMENT) * ALIGNMENT
+            begins[key] = end
+            storages.append((end, storage))
+            end += -(-storage.nbytes() // ALIGNMENT) * ALIGNMENT
         begin = begins[key] + tensor.storage_offset() * tensor.element_size()
-        spots.append(TensorLayout(begin, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())))
-    return WeightLayout(at, tuple(spots), tuple(storages))
+        places.append(TensorLayout(begin, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())))
+    return WeightLayout(end, tuple(places), tuple(storages))
 
 
 def tensor_views(base: Any, layout: WeightLayout) -> list[Any]:
-    """The tensors of a layout over `base`: uint8, at least `layout.size`, and itself at the start of its storage."""
+    """Return the tensors of a layout as views of `base`: uint8, at least `layout.size` bytes, at the start of its
+    storage.
+    """
     storage = base.untyped_storage()
     return [
         torch.empty(0, dtype=spot.dtype, device=base.device).set_(
@@ -120,9 +126,9 @@ def tensor_views(base: Any, layout: WeightLayout) -> list[Any]:
 
 
 def copy_weights(layout: WeightLayout) -> NDArray[np.uint8]:
-    """All weights in one piece of host memory, laid out as in the pages, so that a LOAD is one copy.
+    """Copy all weights into one piece of host memory, laid out as in the pages, so that a LOAD is one copy.
 
-    It begins and ends with a page of the system's, so that it can be pinned by itself.
+    The memory is aligned to system pages, so that it can be pinned separately.
     """
     memory = np.frombuffer(mmap.mmap(-1, max(1, layout.size)), np.uint8)
     whole = torch.from_numpy(memory)
@@ -133,7 +139,7 @@ def copy_weights(layout: WeightLayout) -> NDArray[np.uint8]:
 
 
 class PagedWeights:
-    """The weights of one model: views into its addresses, valid whenever `loaded`."""
+    """Weights of one model: views into its addresses, valid while `loaded` is True."""
 
     def __init__(self, program: Program, pool: PagePool, cuda: int | None = None) -> None:
         page_bytes = pool.backing.page_bytes
@@ -147,28 +153,28 @@ class PagedWeights:
         self.tensors: Sequence[Any] = tensor_views(self.base, program.layout)
 
     def map(self) -> None:
-        """Have pages; what is in them is whatever was there before. Raises `OutOfPages`."""
+        """Map pages. Their content is undefined. Raises `OutOfPages`."""
         self._pool.map_pages(self._range)
         self.loaded = True
 
     def unmap(self) -> None:
-        """Give the pages back."""
+        """Unmap the pages, and release the addresses if `retire` was called."""
         self._pool.unmap_pages(self._range)
         self.loaded = False
         if self._retired:
             self._pool.release_range(self._range)
 
     def retire(self) -> None:
-        """Give up the addresses, now or as soon as the pages are given back."""
+        """Release the addresses, at once or when the pages are unmapped."""
         self._retired = True
         if not self.loaded:
             self._pool.release_range(self._range)
 
     def weights_changed(self) -> bool:
-        """Whether they differ from what is on disk."""
+        """Return True if the weights differ from the file."""
         return not torch.equal(self.base[: self.size].cpu(), self.blob)
 
     def contains_address(self, address: int) -> bool:
-        """Whether the address is among the weights'."""
+        """Return True if the address is within the weights."""
         begin = self._range.address
         return begin <= address < begin + self._range.pages * self._pool.backing.page_bytes

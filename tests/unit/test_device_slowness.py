@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
-from horologe_controller.core.cluster.device_slowness import Slowness
-from horologe_controller.core.cluster.lane import Outstanding
-from horologe_controller.core.cluster.share import Holders, Share
+from horologe_controller.core.cluster.lane import OutstandingWork
+from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
+from horologe_controller.core.scheduling.demand import DeviceSlowness
 
 GRACE_NS = ms(250)
 steps = st.lists(
@@ -28,30 +28,30 @@ steps = st.lists(
 @given(steps)
 def test_it_is_what_each_share_says(steps: list[tuple[str, int, int]]) -> None:
     """An INFER is given without anyone being told of it; a LOAD, and that something has ended, are told."""
-    holders, outstanding, slowness = Holders(), Outstanding(), Slowness(GRACE_NS)
+    holders, outstanding, slowness = ModelResidency(ClusterChanges()), OutstandingWork(), DeviceSlowness(GRACE_NS)
     shares = [Share("w", number, number, "d", 10, holders, outstanding) for number in range(3)]
     now_ns = s(100)
     for share in shares:
-        slowness.touched(share)
+        slowness.mark_share(share)
     for number, (verb, place, value) in enumerate(steps):
         share = shares[place]
         if verb == "wait":
             now_ns += value
         elif verb in ("infer", "load"):
             lane = share.exec if verb == "infer" else share.load
-            lane.add(_action(number, lane.free_at(now_ns), value))
+            lane.append_action(_action(number, lane.free_at(now_ns), value))
             if verb == "load":
-                slowness.touched(share)
+                slowness.mark_share(share)
         else:
             for lane in (share.exec, share.load):
                 if lane.pending:
-                    lane.ended(next(iter(lane.pending.values())), now_ns - value)
+                    lane.finish_action(next(iter(lane.pending.values())), now_ns - value)
             share.pace.observe(now_ns, 900 + value // ms(1))
-            slowness.touched(share)
+            slowness.mark_share(share)
         slowness.update(now_ns)
         for one in shares:
             hangs = one.hangs(now_ns, GRACE_NS)
-            assert slowness.of[one] == (math.inf if hangs else one.slowness(now_ns))
+            assert slowness.factors[one] == (math.inf if hangs else one.slowness(now_ns))
 
 
 def _action(number: int, start_ns: int, takes_ns: int) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_port import FLOATS, a_model
+from fake_gateway import FLOATS, a_model
 from horologe_common.applications import Application
 from horologe_common.status import Status, UnknownModel
 from horologe_common.wire import (
@@ -23,10 +23,10 @@ from horologe_common.wire import (
     Predict,
     Tensor,
 )
-from horologe_frontend.core.applications import Declared
-from horologe_frontend.core.catalogue import Catalogue
-from horologe_frontend.core.stats import Statistics
-from horologe_frontend.gateway import ReactorPort
+from horologe_frontend.core.applications import DeclaredApplications
+from horologe_frontend.core.catalogue import ModelCatalogue
+from horologe_frontend.core.stats import StatsByModel
+from horologe_frontend.gateway import ReactorGateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,21 +55,21 @@ class Post:
 class Core:
     def __init__(self) -> None:
         self.address = "frontend/0#1"
-        self.catalogue = Catalogue()
-        self.catalogue.replace((ModelState(ECHO),))
-        self.declared = Declared(self.catalogue)
-        self.declared.replace("selector/0#1", (ApplicationState(Application("many", ("echo",)), 1),))
-        self.statistics = Statistics()
+        self.catalogue = ModelCatalogue()
+        self.catalogue.replace_models((ModelState(ECHO),))
+        self.declared = DeclaredApplications(self.catalogue)
+        self.declared.replace_announcement("selector/0#1", (ApplicationState(Application("many", ("echo",)), 1),))
+        self.stats_by_model = StatsByModel()
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return True
 
 
-def a_port() -> tuple[Post, ReactorPort]:
+def a_gateway() -> tuple[Post, ReactorGateway]:
     post = Post()
-    port = ReactorPort(post, "http/0#1", Core())
-    port.open()
-    return post, port
+    gateway = ReactorGateway(post, "http/0#1", Core())
+    gateway.open()
+    return post, gateway
 
 
 def a_predict() -> Predict:
@@ -78,8 +78,8 @@ def a_predict() -> Predict:
 
 def test_answers_find_their_requests_in_any_order() -> None:
     async def scenario() -> None:
-        post, port = a_port()
-        tasks = [asyncio.create_task(port.predict(a_predict(), [b"x"])) for _ in range(3)]
+        post, gateway = a_gateway()
+        tasks = [asyncio.create_task(gateway.predict(a_predict(), [b"x"])) for _ in range(3)]
         await asyncio.sleep(0)
         assert [m.budget_ns for m in post.sent] == [7, 7, 7]
         assert len({m.id for m in post.sent}) == 3
@@ -88,15 +88,15 @@ def test_answers_find_their_requests_in_any_order() -> None:
             post.deliver(Answer(m.id, Status.OK, reason=str(m.id), version="1", exec_ns=5, batch_size=4), [b"y"])
         answers = [await task for task in tasks]
         assert [answer.reason for answer, _ in answers] == [str(m.id) for m in post.sent]
-        assert len(port) == 0
+        assert len(gateway) == 0
 
     asyncio.run(scenario())
 
 
 def test_cancelling_the_task_sends_cancel_and_a_late_answer_is_dropped() -> None:
     async def scenario() -> None:
-        post, port = a_port()
-        task = asyncio.create_task(port.predict(a_predict(), [b"x"]))
+        post, gateway = a_gateway()
+        task = asyncio.create_task(gateway.predict(a_predict(), [b"x"]))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -105,34 +105,34 @@ def test_cancelling_the_task_sends_cancel_and_a_late_answer_is_dropped() -> None
         assert cancel == Cancel((predict.id,))
         post.deliver(Answer(predict.id, Status.OK), [])
         post.deliver(Answer(99, Status.OK), [])
-        assert len(port) == 0
+        assert len(gateway) == 0
 
     asyncio.run(scenario())
 
 
 def test_admit_and_unknown_models() -> None:
     async def scenario() -> None:
-        post, port = a_port()
-        task = asyncio.create_task(port.admit("echo", "", True))
+        post, gateway = a_gateway()
+        task = asyncio.create_task(gateway.set_admitted("echo", "", True))
         await asyncio.sleep(0)
         assert isinstance(post.sent[0], Admit)
         post.deliver(Models(post.sent[0].id, (), Status.LOST, "gone"), ())
         assert (await task).status == Status.LOST
-        assert port.find("echo").key == "echo/1"
+        assert gateway.find_model("echo").key == "echo/1"
         with pytest.raises(UnknownModel):
-            port.find("nope")
-        assert port.models("nope") == ()
+            gateway.find_model("nope")
+        assert gateway.model_states("nope") == ()
 
     asyncio.run(scenario())
 
 
 def test_applications_and_their_questions() -> None:
     async def scenario() -> None:
-        post, port = a_port()
-        assert port.application("many")[1].inputs == ECHO.inputs
+        post, gateway = a_gateway()
+        assert gateway.find_application("many")[1].inputs == ECHO.inputs
         with pytest.raises(UnknownModel):
-            port.application("nope")
-        task = asyncio.create_task(port.ask(Feedback(0, "many", (Observation((1.0,), b"P"),)), [b"x"]))
+            gateway.find_application("nope")
+        task = asyncio.create_task(gateway.call(Feedback(0, "many", (Observation((1.0,), b"P"),)), [b"x"]))
         await asyncio.sleep(0)
         post.deliver(Acknowledged(post.sent[0].id, (0,)), ())
         assert (await task).statuses == (0,)

@@ -1,4 +1,4 @@
-"""What all schedulers with a look-ahead rely on, and what becomes of devices that hang and of best-effort work."""
+"""Properties that the planner relies on, hung devices, and best-effort work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horologe_common.wire import ModelReport, Register
 from horologe_common.wire import Share as Told
 from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.lane import Action, Lane
-from horologe_controller.core.cluster.worker_mirror import Worker
+from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.schedulers import SCHEDULERS
@@ -35,33 +35,33 @@ def test_a_rank_only_grows_with_the_start(name: str, times: list[int], deadlines
     spec = a_spec(batch_sizes=SIZES)
     profile = Profile({size: ms(time) for size, time in zip(SIZES, sorted(times), strict=True)}, ms(5))
     cluster = Cluster(10)
-    worker = cluster.workers["w"] = Worker("w", True)
-    cluster.register(worker, Register((Told(0, "d", 64, (spec.key,)),), (ModelReport(spec, profile),)))
+    worker = cluster.workers["w"] = WorkerMirror("w", True)
+    cluster.register_worker(worker, Register((Told(0, "d", 64, (spec.key,)),), (ModelReport(spec, profile),)))
     (share,) = cluster.shares()
     queue = ModelQueue(spec)
     for number, deadline in enumerate(deadlines):
         at_ns = NOW + ms(deadline)
-        queue.add(Request(number, "s", number, spec, spec.key, 1, "f", number, NOW, at_ns, False))
-    scheduler: Any = SCHEDULERS[name](ControllerSettings(scheduler=name))
-    found = [scheduler.propose(NOW, NOW + ms(start), share, queue) for start in sorted(starts)]
-    ranks = [strategy.rank for strategy in found if strategy is not None]
+        queue.insert(Request(number, "s", number, spec, spec.key, 1, "f", number, NOW, at_ns, False))
+    policy = SCHEDULERS[name](ControllerSettings(scheduler=name))
+    strategies = [policy.best_batch(NOW, NOW + ms(start), share, queue) for start in sorted(starts)]
+    ranks = [strategy.rank for strategy in strategies if strategy is not None]
     assert ranks == sorted(ranks)
-    if name != "deferred":  # which waits before, too
-        assert None not in found[: len(ranks)]
+    if name != "deferred":  # it waits before the last start
+        assert None not in strategies[: len(ranks)]
 
 
-def test_rows_that_no_size_holds_any_more_do_not_block_those_behind() -> None:
+def test_a_late_head_does_not_block_the_requests_behind_it() -> None:
     desk = Desk("clockwork", [("m",)])
     large = desk.ask(NOW, 3, rows=8)  # takes 5.5 ms
     small = desk.ask(NOW, 20)
     started, _ = desk.plan(NOW)
-    assert [one.id for action in started for one in action.requests] == [small.id]
+    assert [request.id for action in started for request in action.requests] == [small.id]
     assert not large.queued or large.deadline_ns > NOW
 
 
 @pytest.mark.parametrize("name", ["clockwork", "edf", "orloj"])
 def test_best_effort_in_overload_is_still_done(name: str) -> None:
-    """What is too late is refused; the rest runs in windows that are open."""
+    """Late requests are refused; the others run in open windows."""
     desk = Desk(name, [("m",)])
     done, now_ns = 0, NOW
     for _ in range(300):
@@ -77,7 +77,7 @@ def test_best_effort_in_overload_is_still_done(name: str) -> None:
     assert done > 100
 
 
-def test_the_models_of_a_device_that_hangs_are_loaded_elsewhere() -> None:
+def test_the_models_of_a_hung_device_are_loaded_elsewhere() -> None:
     desk = Desk("clockwork", [("m",), ()])
     desk.ask(NOW, 50)
     (stuck,), _ = desk.plan(NOW)
@@ -88,7 +88,7 @@ def test_the_models_of_a_device_that_hangs_are_loaded_elsewhere() -> None:
     assert not started
 
 
-def test_best_effort_work_is_loaded_for_after_the_other() -> None:
+def test_models_are_loaded_for_deadlines_before_best_effort() -> None:
     desk = Desk("clockwork", [()], ("be", "dl"))
     for _ in range(20):
         desk.ask(NOW, 30_000, best_effort=True, model="be")
@@ -105,13 +105,13 @@ def test_a_model_that_is_no_longer_served_does_not_stop_other_loads() -> None:
     assert desk.plan(NOW)[1] == ["here/1"]
 
 
-def test_without_deadlines_nothing_is_due() -> None:
+def test_a_policy_that_ignores_deadlines_needs_no_wake_up_for_them() -> None:
     desk = Desk("fifo", [("m",)])
     for _ in range(60):
         desk.ask(NOW, 5)
     desk.plan(NOW)
     later_ns = NOW + ms(1)
-    plan = desk.scheduler.plan(later_ns, desk.cluster)
+    plan = desk.scheduler.plan(later_ns, desk.cluster, desk.cluster.changes.drain())
     assert plan.wake_ns is None or plan.wake_ns > later_ns + ms(0.1)
 
 
@@ -122,11 +122,11 @@ def test_an_action_that_ends_before_its_turn_changes_nothing_for_the_one_that_ru
         for number, begin in ((1, 0), (2, 100))
     )
     lane.pending = {1: first, 2: second}
-    lane.ended(second, NOW + ms(97))
+    lane.finish_action(second, NOW + ms(97))
     assert lane.free_at(NOW + ms(97)) == NOW + ms(100)
 
 
-def test_a_share_that_hangs_keeps_no_queues_that_have_emptied() -> None:
+def test_a_hung_share_drops_queues_that_have_emptied() -> None:
     desk = Desk("clockwork", [("m",), ("m",)])
     for number in range(50):
         now_ns = NOW + number * ms(300)
@@ -135,12 +135,12 @@ def test_a_share_that_hangs_keeps_no_queues_that_have_emptied() -> None:
             if action.share.worker == "w1":
                 desk.end(action, action.end_ns)
     scheduler: Any = desk.scheduler
-    for rankings in scheduler.rankings.of.values():
-        assert len(rankings[0].changed) + len(rankings[0]._known) <= 2
+    for rankings in scheduler.rankings.of_share.values():
+        assert len(rankings[0].changed) + len(rankings[0]._examined) <= 2
 
 
 def test_a_model_whose_load_takes_longer_than_its_requests_wait_is_loaded_for_the_next() -> None:
-    """Else it would be refused for ever, however wrong its profile."""
+    """Otherwise it would be refused forever, however wrong its profile."""
     desk = Desk("clockwork", [()])
     desk.ask(NOW, 4)  # EXEC 2 ms, LOAD 5 ms
     assert desk.plan(NOW)[1] == ["m/1"]

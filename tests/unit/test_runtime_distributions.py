@@ -11,17 +11,20 @@ from horologe_common.clock import ms
 from horologe_common.distribution import Distribution, maximum_of
 from horologe_common.recording import snapshot
 from horologe_common.wire import Distributions, DurationHistogram
-from horologe_controller.core.runtime_distributions import ModelDurations, Part, learned
+from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution, store_distributions
 
 BASE_NS = ms(7)
 SHORT, LONG = Distribution.from_samples([ms(8), ms(9)]), Distribution.from_samples([ms(20), ms(30)])
 
 
 def test_a_request_is_of_the_most_telling_kind() -> None:
-    known = ModelDurations(BASE_NS, [Part("chat", 16, SHORT), Part("chat", 64, LONG), Part("mail", 0, LONG)])
+    known = RuntimeDistributions(
+        BASE_NS,
+        [SoloDistribution("chat", 16, SHORT), SoloDistribution("chat", 64, LONG), SoloDistribution("mail", 0, LONG)],
+    )
 
     def mean_ms(application: str, length: int) -> float:
-        return known.parts[known.kind(application, length)].solo.mean_ns / 1e6
+        return known.parts[known.kind_of(application, length)].solo.mean_ns / 1e6
 
     assert mean_ms("chat", 10) == mean_ms("chat", 16) == pytest.approx(8.5)
     assert mean_ms("chat", 17) == mean_ms("chat", 1000) == pytest.approx(25)
@@ -32,21 +35,21 @@ def test_a_request_is_of_the_most_telling_kind() -> None:
 
 
 def test_kinds_are_ordered_by_their_mean() -> None:
-    known = ModelDurations(BASE_NS, [Part("b", 0, LONG), Part("a", 0, SHORT)])
+    known = RuntimeDistributions(BASE_NS, [SoloDistribution("b", 0, LONG), SoloDistribution("a", 0, SHORT)])
     assert [part.application for part in known.parts] == ["a", "", "b"]
     assert list(known.row_mean_ns) == sorted(known.row_mean_ns)
 
 
 def test_nothing_known_is_an_error() -> None:
     with pytest.raises(ValueError, match="parts: got none"):
-        ModelDurations(BASE_NS, [])
+        RuntimeDistributions(BASE_NS, [])
 
 
 def test_durations_survive_a_recording() -> None:
-    known = ModelDurations(BASE_NS, [Part("chat", 16, SHORT), Part("mail", 0, LONG)])
+    known = RuntimeDistributions(BASE_NS, [SoloDistribution("chat", 16, SHORT), SoloDistribution("mail", 0, LONG)])
     again = snapshot.restore(snapshot.snapshot(known))  # type: ignore[arg-type]  # a part of a core is as good
     assert [part.solo.mean_ns for part in again.parts] == [part.solo.mean_ns for part in known.parts]
-    assert again.kind("chat", 3) == known.kind("chat", 3)
+    assert again.kind_of("chat", 3) == known.kind_of("chat", 3)
 
 
 def told(*times_ms: float) -> Distributions:
@@ -55,16 +58,16 @@ def told(*times_ms: float) -> Distributions:
 
 
 def test_only_models_that_vary_are_dynamic() -> None:
-    known: dict[str, ModelDurations] = {}
-    learned(known, told(10, 20, 40))
-    assert known["m/1"].kind("chat", 5) == known["m/1"].kind("chat", 0)
-    learned(known, told(10, 10.4))
+    known: dict[str, RuntimeDistributions] = {}
+    store_distributions(known, told(10, 20, 40))
+    assert known["m/1"].kind_of("chat", 5) == known["m/1"].kind_of("chat", 0)
+    store_distributions(known, told(10, 10.4))
     assert known == {}
-    learned(known, told(10, 20))
-    learned(known, Distributions("m/1", BASE_NS))
+    store_distributions(known, told(10, 20))
+    store_distributions(known, Distributions("m/1", BASE_NS))
     assert known == {}
     with pytest.raises(ValueError, match="edges_ns"):
-        learned(known, told(20, 10))
+        store_distributions(known, told(20, 10))
 
 
 SAMPLES = st.lists(st.floats(8, 200), min_size=1, max_size=30)
@@ -73,10 +76,10 @@ SAMPLES = st.lists(st.floats(8, 200), min_size=1, max_size=30)
 @given(SAMPLES, SAMPLES, st.integers(0, 8), st.integers(1, 8))
 def test_the_grid_knows_the_longest_of_a_batch(first: list[float], second: list[float], a: int, b: int) -> None:
     parts = [Distribution.from_samples(np.array(samples) * 1e6) for samples in (first, second)]
-    known = ModelDurations(BASE_NS, [Part("a", 0, parts[0]), Part("b", 0, parts[1])])
+    known = RuntimeDistributions(BASE_NS, [SoloDistribution("a", 0, parts[0]), SoloDistribution("b", 0, parts[1])])
     counts = np.zeros(len(known))
-    counts[known.kind("a", 0)] += a
-    counts[known.kind("b", 0)] += b
+    counts[known.kind_of("a", 0)] += a
+    counts[known.kind_of("b", 0)] += b
     below = np.exp(counts @ known.log_cdf)
     exact = maximum_of([parts[0]] * a + [parts[1]] * b)
     assert np.abs(below - exact.cdf(known.grid_ns + BASE_NS)).max() < 1e-3

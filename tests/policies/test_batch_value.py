@@ -8,24 +8,24 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms
 from horologe_common.distribution import Distribution
-from horologe_controller.core.runtime_distributions import ModelDurations, Part
+from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.core.scheduling import batch_value
 
 BASE_NS, SIZES = ms(7), (1, 2, 4, 8)
 NOW = ms(1000)
 
 
-def fixed(*solo_ms: float) -> ModelDurations:
+def fixed(*solo_ms: float) -> RuntimeDistributions:
     """Applications "0", "1", ... that always take this long."""
-    return ModelDurations(
-        BASE_NS, [Part(str(number), 0, Distribution.point(ms(took))) for number, took in enumerate(solo_ms)]
+    return RuntimeDistributions(
+        BASE_NS, [SoloDistribution(str(number), 0, Distribution.point(ms(took))) for number, took in enumerate(solo_ms)]
     )
 
 
-def best(known: ModelDurations, *waiting: tuple[str, float]) -> batch_value.Prospect | None:
+def best(known: RuntimeDistributions, *waiting: tuple[str, float]) -> batch_value.BatchChoice | None:
     """Of requests (application, ms left), ascending."""
-    return batch_value.best(
-        NOW, [NOW + ms(left) for _, left in waiting], [known.kind(one, 0) for one, _ in waiting], SIZES, known
+    return batch_value.choose_batch(
+        NOW, [NOW + ms(left) for _, left in waiting], [known.kind_of(one, 0) for one, _ in waiting], SIZES, known
     )
 
 
@@ -43,7 +43,7 @@ def test_one_that_can_wait_gives_way() -> None:
 
 
 def test_of_one_kind_the_urgent_are_worth_no_more_than_the_others() -> None:
-    known = ModelDurations(BASE_NS, [Part("0", 0, Distribution.from_samples([ms(10), ms(60)]))])
+    known = RuntimeDistributions(BASE_NS, [SoloDistribution("0", 0, Distribution.from_samples([ms(10), ms(60)]))])
     found = best(known, ("0", 30), ("0", 500))
     assert found is not None
     assert found.places == (1,), "surely in time before perhaps in time"
@@ -63,7 +63,9 @@ def test_what_cannot_be_in_time_is_not_run() -> None:
 
 
 def test_a_gamble_is_taken_where_it_pays() -> None:
-    known = ModelDurations(BASE_NS, [Part("0", 0, Distribution.from_samples([ms(10)] * 3 + [ms(60)]))])
+    known = RuntimeDistributions(
+        BASE_NS, [SoloDistribution("0", 0, Distribution.from_samples([ms(10)] * 3 + [ms(60)]))]
+    )
     alone = best(known, ("0", 30))
     assert alone is not None
     assert alone.size == 1

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 import uvloop
 
-from fake_port import FakePort
+from fake_gateway import FakeGateway
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
-from horologe_frontend.oip.handler import Oip
+from horologe_frontend.oip.handler import OipHandler
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from horologe_frontend.auth import Keys
+    from horologe_frontend.auth import BearerKeys
 
 
-class House:
+class HttpServerThread:
     """`with House(max_requests=2) as house:` serves a FakePort at `house.url` until the end of the block."""
 
-    def __init__(self, keys: Keys | None = None, **settings: Any) -> None:
+    def __init__(self, keys: BearerKeys | None = None, **settings: Any) -> None:
         self.settings = HttpSettings(port=0, **settings)
         self.keys = keys
 
@@ -41,8 +41,8 @@ class House:
         self.loop.close()
 
     async def _start(self) -> None:
-        self.port = FakePort()
-        self.oip = Oip(self.port, self.settings, self.keys)
+        self.port = FakeGateway()
+        self.oip = OipHandler(self.port, self.settings, self.keys)
         self.server = HttpServer(self.settings, self.oip)
         await self.server.start()
         self.stopped = False
@@ -55,8 +55,8 @@ class House:
             self.call(self._check())
 
     async def _check(self) -> None:
-        self.server.gate.check()
-        assert self.server.gate.requests == 0
+        self.server.limits.check()
+        assert self.server.limits.in_flight == 0
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(15)

@@ -137,8 +137,8 @@ def test_a_success_ends_the_growth() -> None:
     (load,) = sent(controller, Load)
     answer(controller, load, ms(71), Status.OK)
     (share,) = controller.cluster.shares()
-    assert not share.refusals
-    assert not share.paused
+    assert not share.load_refusals
+    assert not share.load_retry_ns
 
 
 def test_requests_that_are_looked_at_again_are_not_asked_for_more_often() -> None:
@@ -146,8 +146,8 @@ def test_requests_that_are_looked_at_again_are_not_asked_for_more_often() -> Non
     for number in range(20):
         submit(controller, number, ms(10 * number), 60_000)
     (load,) = sent(controller, Load)
-    rates = controller.scheduler._rates  # type: ignore[attr-defined]
-    before_ns = rates.gap_ns("sum/1")
+    recent_load = controller.scheduler.policy._load  # type: ignore[attr-defined]
+    before_ns = recent_load.inter_arrival_ns("sum/1")
     answer(controller, load, ms(200), Status.REFUSED)
     assert controller.pending() == 20
-    assert rates.gap_ns("sum/1") == before_ns
+    assert recent_load.inter_arrival_ns("sum/1") == before_ns

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_controller.core.cluster.lane import Lane, Outstanding
+from horologe_controller.core.cluster.lane import Lane, OutstandingWork
 
 steps = st.lists(
     st.one_of(
@@ -23,16 +23,16 @@ steps = st.lists(
 
 @given(steps)
 def test_it_is_the_sum_of_what_each_lane_still_takes(steps: list[tuple[str, int, int]]) -> None:
-    outstanding = Outstanding()
-    lanes = [Lane(outstanding) for _ in range(3)]
+    outstanding = OutstandingWork()
+    lanes = [Lane(outstanding, index) for index in range(3)]
     now_ns = 1000
     for number, (verb, place, value) in enumerate(steps):
         lane = lanes[place]
         now_ns += 1
         if verb == "add":
-            lane.add(_action(number, max(now_ns, lane.free_at(now_ns)), value))
+            lane.append_action(_action(number, max(now_ns, lane.free_at(now_ns)), value))
         elif verb == "end" and lane.pending:
-            lane.ended(next(iter(lane.pending.values())), now_ns - value)
+            lane.finish_action(next(iter(lane.pending.values())), now_ns - value)
         elif verb == "clear":
             lane.clear()
         now_ns += value if verb == "ask" else 0

@@ -18,7 +18,6 @@ from horologe_common.wire import (
     Applications,
     ApplicationState,
     Declare,
-    Description,
     Feedback,
     Models,
     ModelState,
@@ -26,7 +25,7 @@ from horologe_common.wire import (
     Tensor,
     Withdraw,
 )
-from horologe_frontend.core.stats import ModelStats, Statistics
+from horologe_frontend.core.stats import ModelStats, StatsByModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,24 +90,24 @@ def an_outcome(
     return answer, payloads
 
 
-class FakePort:
+class FakeGateway:
     """Echoes inputs. `slow` answers when `gate` opens; the other names in ENDS end like that; `broken` raises."""
 
     def __init__(self) -> None:
         self.states = [ModelState(spec) for spec in SPECS]
         self.states.append(ModelState(a_model("gone", FLOATS), "UNAVAILABLE", "unloaded"))
-        self.asked: list[Predict] = []
+        self.predicts: list[Predict] = []
         self.admitted: list[tuple[str, str, bool]] = []
-        self.questions: list[Any] = []
+        self.calls: list[Any] = []
         self.statuses: tuple[int, ...] = (0,)
         """Of feedback."""
         self.cancelled = 0
-        self.is_ready = True
+        self.ready = True
         self.gate = asyncio.Event()
-        self.statistics = Statistics()
+        self.stats_by_model = StatsByModel()
 
     async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
-        self.asked.append(predict)
+        self.predicts.append(predict)
         if not predict.model:
             return an_outcome(APPLICATIONS[predict.application], predict, buffers)
         if predict.model == "broken":
@@ -121,37 +120,37 @@ class FakePort:
             except asyncio.CancelledError:
                 self.cancelled += 1
                 raise
-        spec = self.find(predict.model, predict.version)
+        spec = self.find_model(predict.model, predict.version)
         outputs = tuple(Tensor(t.name.replace("in", "out"), t.datatype, t.shape, t.nbytes) for t in predict.inputs)
         pairs = [(t, b) for t, b in zip(outputs, buffers, strict=True) if t.name in (predict.outputs or (t.name,))]
         answer = Answer(0, Status.OK, tuple(t for t, _ in pairs), "", 0, spec.name, spec.version, 1000, 2000, 2)
-        self.statistics.observe(10, spec, answer, 1, 5000, 5000)
+        self.stats_by_model.observe(10, spec, answer, 1, 5000, 5000)
         return answer, [b for _, b in pairs]
 
-    def find(self, model: str, version: str = "") -> ModelSpec:
-        for state in reversed(self.models(model)):
+    def find_model(self, model: str, version: str = "") -> ModelSpec:
+        for state in reversed(self.model_states(model)):
             if version in ("", state.spec.version):
                 return state.spec
         raise UnknownModel(f"model {model!r} is unknown")
 
-    def models(self, model: str = "") -> Sequence[ModelState]:
+    def model_states(self, model: str = "") -> Sequence[ModelState]:
         return [state for state in self.states if model in ("", state.spec.name)]
 
-    async def admit(self, model: str, version: str, admitted: bool) -> Models:
+    async def set_admitted(self, model: str, version: str, admitted: bool) -> Models:
         self.admitted.append((model, version, admitted))
-        if not self.models(model):
+        if not self.model_states(model):
             return Models(0, (), Status.UNKNOWN_MODEL, f"model {model!r} is not in the repository")
-        return Models(0, tuple(self.models(model)))
+        return Models(0, tuple(self.model_states(model)))
 
-    def application(self, name: str) -> tuple[Application, ModelSpec]:
+    def find_application(self, name: str) -> tuple[Application, ModelSpec]:
         if name not in APPLICATIONS:
             raise undeclared_application(name)
         application = APPLICATIONS[name]
         outputs = FLOATS_OUT if application.task == "any" else output_specs(application)
         return application, ModelSpec(name, "", "application", (FLOATS,), outputs, (1, 2, 4, 8))
 
-    async def ask(self, question: Any, buffers: Sequence[Buffer] = ()) -> Any:
-        self.questions.append(question)
+    async def call(self, question: Any, buffers: Sequence[Buffer] = ()) -> Any:
+        self.calls.append(question)
         match question:
             case Feedback():
                 return Acknowledged(0, self.statuses, "the store is away" if any(self.statuses) else "")
@@ -166,14 +165,11 @@ class FakePort:
         standing = ModelStatistics("echo", 1.0, False, 5, 1, 4, 3, 1.0)
         return Applications(0, (ApplicationState(APPLICATIONS[question.name], 2, (standing,), 3),))
 
-    async def describe(self) -> Description:
-        return Description(0, (), "edf", 0)
+    def is_ready(self) -> bool:
+        return self.ready
 
-    def ready(self) -> bool:
-        return self.is_ready
-
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         return True
 
-    def stats(self, key: str) -> ModelStats:
-        return self.statistics.of(key)
+    def model_stats(self, key: str) -> ModelStats:
+        return self.stats_by_model.find_stats(key)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_port import FakePort
-from horologe_frontend.http.connection import Connection
-from horologe_frontend.http.request_reader import Gate
+from fake_gateway import FakeGateway
+from horologe_frontend.http.connection import HttpConnection
+from horologe_frontend.http.request_reader import RequestLimits
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
-from horologe_frontend.oip.handler import Oip
+from horologe_frontend.oip.handler import OipHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -22,13 +22,13 @@ BODY = b'{"inputs": [{"name": "in", "shape": [1, 4], "datatype": "FP32", "data":
 REQUEST = b"POST /v2/models/%s/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s"
 
 
-def run(scenario: Callable[[Gate, Connection], Coroutine[Any, Any, None]]) -> None:
+def run(scenario: Callable[[RequestLimits, HttpConnection], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         settings = HttpSettings()
-        server = HttpServer(settings, Oip(FakePort(), settings))
-        gate = server.gate
+        server = HttpServer(settings, OipHandler(FakeGateway(), settings))
+        gate = server.limits
         server.loop = asyncio.get_running_loop()
-        connection = Connection(server)
+        connection = HttpConnection(server)
         ways = ("write", "writelines", "close", "abort", "pause_reading", "resume_reading")
         transport: Any = SimpleNamespace(**dict.fromkeys(ways, lambda *_: None))
         connection.connection_made(transport)
@@ -36,7 +36,7 @@ def run(scenario: Callable[[Gate, Connection], Coroutine[Any, Any, None]]) -> No
         for _ in range(5):
             await asyncio.sleep(0)
         gate.check()
-        assert (gate.requests, gate.held_bytes) == (0, 0)
+        assert (gate.in_flight, gate.held_bytes) == (0, 0)
 
     asyncio.run(main())
 
@@ -45,9 +45,9 @@ def run(scenario: Callable[[Gate, Connection], Coroutine[Any, Any, None]]) -> No
 @pytest.mark.parametrize("steps", range(4))
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_a_client_may_go_at_any_step_of_its_requests(model: bytes, steps: int, ahead: int) -> None:
-    async def scenario(gate: Gate, connection: Connection) -> None:
+    async def scenario(gate: RequestLimits, connection: HttpConnection) -> None:
         connection.data_received(REQUEST % (model, len(BODY), BODY) * ahead)
-        assert gate.requests == ahead
+        assert gate.in_flight == ahead
         for _ in range(steps):
             await asyncio.sleep(0)
         connection.connection_lost(None)

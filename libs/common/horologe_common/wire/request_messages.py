@@ -1,0 +1,62 @@
+"""Frontend - selector - controller: requests without their tensors."""
+
+from __future__ import annotations
+
+from horologe_common.wire.message import Message
+
+
+class Query(Message, frozen=True, tag=20):
+    """A validated request, from a frontend to a selector. The frontend holds its inputs under `id`.
+
+    A Query with an empty `model` is for the `application`. It always has an `input_hash`, which feedback refers to;
+    other queries have one only if caching is on.
+
+    Requests of a model with variable dimensions share a batch only if their `shape_key` is equal. It is 0 if the model
+    pads its inputs. `length` is the size of the input in those dimensions, 0 if all are fixed.
+    """
+
+    id: int
+    model: str
+    budget_ns: int
+    rows: int
+    input_hash: bytes = b""
+    best_effort: bool = False
+    shape_key: int = 0
+    length: int = 0
+    application: str = ""
+    context: str = ""
+
+
+class Release(Message, frozen=True, tag=21):
+    """The inputs held under these ids can be freed. From a selector to a frontend."""
+
+    ids: tuple[int, ...]
+
+
+class Submit(Message, frozen=True, tag=30):
+    """A request for one model (a key `name/version`), from a selector or profiler to the controller.
+
+    Its inputs are held at `holder` under `input_id`. With `solo` it never shares a batch, so that its execution time
+    can be measured.
+    """
+
+    id: int
+    model: str
+    budget_ns: int
+    rows: int
+    holder: str
+    input_id: int
+    best_effort: bool = False
+    shape_key: int = 0
+    length: int = 0
+    application: str = ""
+    solo: bool = False
+
+
+class Outcome(Message, frozen=True, tag=31):
+    """The end of a Submit without outputs: refused, late, lost or failed."""
+
+    id: int
+    status: int
+    reason: str = ""
+    retry_after_ns: int = 0

@@ -1,0 +1,101 @@
+"""Interface of a scheduling policy: the part of a scheduler that chooses batches. `Planner` does the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from horologe_common.clock import us
+from horologe_controller.core.scheduling.ranking import oldest_strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.ranking import Strategy
+    from horologe_controller.core.scheduling.waiting import QueueWaits
+    from horologe_controller.settings import ControllerSettings
+
+DECISION_LEAD_NS = us(500)
+"""How long before a share runs dry it is given a best-effort or shrunken batch: a better one may come until then. It
+covers the latency of messages there and back. Goodput was the same with 300 us and with 500 us."""
+
+
+class SchedulingPolicy:
+    """Chooses batches for a `Planner`. A policy derives from this class. Only `best_batch` has no default.
+
+    A policy is deterministic: no clock, no randomness, no iteration over sets. It must not change what it is given.
+    """
+
+    deadline_rule: Literal["predict", "expire", "ignore"] = "predict"
+    """predict: refuse requests that cannot be in time, and plan no batch that would end too late. expire: refuse a
+    request once its deadline has passed. ignore: run every request, however late."""
+    just_in_time: bool = False
+    """Give a share its next batch only `decision_lead_ns` before it runs dry, instead of `lookahead_ns` ahead."""
+    waits: QueueWaits | None = None
+    """Set by policies that let a queue wait for more requests: they call `waits.hold_queue` and return no batch."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self.settings = settings
+
+    def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+        """Return the best batch of the queue that could start at `start_ns` on the share; None for no batch now.
+
+        Called when the queue, its model's residency or its estimates have changed, and when the last rank comes first.
+        Meanwhile the rank must not fall as `start_ns` grows, unless `Strategy.rank_only_grows` is False.
+        """
+        raise NotImplementedError
+
+    def best_effort_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+        """Return the best batch of a queue without deadlines. Called if `best_batch` finds none in the others.
+
+        Default: the oldest requests. While another queue waits, only a batch that ends before that wait does.
+        """
+        wait_ns = None if self.waits is None else self.waits.next_ns()
+        if self.waits is None or wait_ns is None:
+            return oldest_strategy(now_ns, start_ns, share, queue)
+        strategy = oldest_strategy(now_ns, start_ns, share, queue, wait_ns)
+        if strategy is None and queue:
+            self.waits.hold_queue(queue, wait_ns)
+        return strategy
+
+    def decision_lead_ns(self, now_ns: int, cluster: Cluster) -> int:
+        """Return how long before a share runs dry a just-in-time, shrunken or best-effort batch is decided on."""
+        return DECISION_LEAD_NS
+
+    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int | None:
+        """Return the shortest time in which the request could run alone; None: by the planner's estimates."""
+        return None
+
+    def counts_work_ahead(self, request: Request, cluster: Cluster) -> bool:
+        """Return whether admission refuses the request if queued work with earlier deadlines leaves it no time."""
+        return True
+
+    def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:
+        """Return how many requests at the head of a queue to refuse, after a batch of it that ends at `end_ns`."""
+        return 0
+
+    def on_request_arrived(self, request: Request, cluster: Cluster) -> None:
+        """Called before a request is queued or refused."""
+
+    def on_request_queued(self, request: Request) -> None:
+        """Called after a request was queued."""
+
+    def on_requests_removed(self, requests: list[Request], queue: ModelQueue) -> None:
+        """Called after requests have left their queue: started, refused or cancelled."""
+
+    def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
+        """Called before a batch is taken from its queue. Return whether the ranks of all queues have changed."""
+        return False
+
+    def on_result(self, action: Action, took_ns: int) -> None:
+        """Called after an INFER has run for `took_ns`."""
+
+    def on_share_lost(self, share: Share) -> None:
+        """Called after the worker of the share has disconnected."""
+
+    def check(self, queues: Iterable[ModelQueue]) -> None:
+        """Assert the policy's invariants. `queues`: all non-empty queues."""

@@ -1,0 +1,216 @@
+"""Which batch goes next on a share: the best strategy of each queue, in the order of their ranks (Clockwork app. B)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from horologe_common.clock import NEVER_NS, ms
+from horologe_common.core.indexed_heap import IndexedHeap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.scheduling.queues import ModelQueue
+
+    BatchChooser = Callable[[int, int, Share, ModelQueue], "Strategy | None"]
+    """(now_ns, start_ns, share, queue) -> the best batch of the queue that could start at `start_ns` on the share."""
+    Rank = tuple[int, int, int]
+    """(sizes by which the batch is smaller than it might have been, order of the policy in ns, id of the first
+    request). Batches whose first place is not 0 are given to a share only just before it runs dry."""
+    RankingPair = tuple["Ranking", "Ranking"]
+    """Rankings of one share: requests with deadlines, best effort."""
+
+SOLO_WINDOW_NS = ms(100)
+"""Window of a solo request: a share must not wait longer for inputs that a lost or hung profiler does not ship."""
+PAYS = 0.9
+"""A larger batch is better only if, by the profile, a row takes less than this part of its time in a smaller one. Not
+tuned: on a CPU, where larger batches save little, no batch then waits for more requests or counts as shrunken."""
+NO_RANKINGS: dict[Share, RankingPair] = {}
+
+
+class Strategy(NamedTuple):
+    """A batch of `size` from the requests at these `places` of a queue. The lowest `rank` goes first.
+
+    `latest_ns` is the last start that leaves every request a chance; None: `expected_ns` before the first deadline.
+    """
+
+    rank: Rank
+    queue: ModelQueue
+    size: int
+    places: range | tuple[int, ...]
+    expected_ns: int
+    latest_ns: int | None = None
+    rank_only_grows: bool = True
+    """Whether a later start cannot lower the rank while the queue and the estimates stay the same."""
+
+
+class Ranking:
+    """Strategies of one share, lowest rank first. A queue costs O(log queues) when it has changed or comes first.
+
+    While a queue and the estimates stay the same, its rank only grows with the start time. So an old rank is a lower
+    bound, and is recomputed only when it comes first. Queues in `changed` are recomputed at the next call. If a start
+    is earlier than the last one, all queues are.
+    """
+
+    def __init__(self, choose_batch: BatchChooser) -> None:
+        self._choose_batch = choose_batch
+        self._ranks: IndexedHeap[ModelQueue, Rank] = IndexedHeap()
+        self._examined: dict[ModelQueue, bool] = {}
+        """Queues that a strategy was sought in, with or without success."""
+        self.changed: dict[ModelQueue, bool] = {}
+        """Queues to recompute: their requests, their model's residency or its estimates have changed."""
+        self._start_ns = 0
+
+    def discard_queue(self, queue: ModelQueue) -> None:
+        """Drop an empty queue."""
+        self.changed.pop(queue, None)
+        self._ranks.remove(queue)
+        self._examined.pop(queue, None)
+
+    def mark_all_changed(self) -> None:
+        """Recompute all queues at the next call: old ranks are no lower bounds any more."""
+        self.changed |= dict.fromkeys(self._examined, True)
+
+    def best_strategy(self, now_ns: int, start_ns: int, share: Share) -> Strategy | None:
+        """Return the strategy with the lowest rank among those that can start at `start_ns` and make every deadline."""
+        if start_ns < self._start_ns:
+            self.mark_all_changed()
+        self._start_ns = start_ns
+        choose_batch, fresh = self._choose_batch, None
+        if self.changed:
+            unsettled: dict[ModelQueue, bool] = {}
+            for queue in self.changed:
+                fresh = choose_batch(now_ns, start_ns, share, queue) if queue.model in share.resident else None
+                self._store_rank(queue, share, fresh)
+                if fresh is not None and not fresh.rank_only_grows:
+                    unsettled[queue] = True
+            self.changed = unsettled
+        while (lowest := self._ranks.peek()) is not None:
+            rank, queue = lowest
+            if fresh is not None and fresh.rank == rank:
+                return fresh
+            strategy = choose_batch(now_ns, start_ns, share, queue)
+            if strategy is not None and strategy.rank == rank:
+                return strategy
+            self._store_rank(queue, share, strategy)
+        return None
+
+    def _store_rank(self, queue: ModelQueue, share: Share, strategy: Strategy | None) -> None:
+        if not queue or queue.model not in share.resident:
+            self._ranks.remove(queue)
+            self._examined.pop(queue, None)
+        elif strategy is None:
+            self._ranks.remove(queue)
+            self._examined[queue] = True
+        elif self._ranks.priority(queue) != strategy.rank:
+            self._ranks.push(queue, strategy.rank)
+            self._examined[queue] = True
+
+    def check(self) -> None:
+        self._ranks.check()
+        assert set(self._ranks) <= set(self._examined)
+
+
+class ShareRankings:
+    """Rankings of all shares, by share and by resident model."""
+
+    def __init__(self, choose_batch: BatchChooser, choose_best_effort: BatchChooser) -> None:
+        self._choose_batch = choose_batch
+        self._choose_best_effort = choose_best_effort
+        self.of_share: dict[Share, RankingPair] = {}
+        self._of_model: dict[str, dict[Share, RankingPair]] = {}
+        """Rankings of the shares where each model is resident."""
+
+    def with_model(self, model: str) -> dict[Share, RankingPair]:
+        """Return the rankings of the shares where the model is resident."""
+        return self._of_model.get(model, NO_RANKINGS)
+
+    def mark_queue(self, queue: ModelQueue) -> None:
+        """Recompute the strategies of a queue whose requests have changed."""
+        waiting, kind = bool(queue), queue.best_effort
+        for rankings in self.with_model(queue.model).values():
+            if waiting:
+                rankings[kind].changed[queue] = True
+            else:
+                rankings[kind].discard_queue(queue)
+
+    def mark_estimates(self, share: Share, queues: Iterable[ModelQueue]) -> None:
+        """Recompute the strategies of a model's queues on a share whose estimates of it have changed."""
+        rankings = self.of_share[share]
+        for queue in queues:
+            rankings[queue.best_effort].changed[queue] = True
+
+    def update_residency(self, share: Share, model: str, queues: Iterable[ModelQueue]) -> None:
+        """Adopt that the model of these queues was placed on the share or removed from it."""
+        if share not in self.of_share:
+            self.of_share[share] = Ranking(self._choose_batch), Ranking(self._choose_best_effort)
+        self.mark_estimates(share, queues)
+        rankings = self._of_model.setdefault(model, {})
+        if model in share.resident:
+            rankings[share] = self.of_share[share]
+        else:
+            rankings.pop(share, None)
+            if not rankings:
+                del self._of_model[model]
+
+    def discard_share(self, share: Share) -> None:
+        self.of_share.pop(share, None)
+
+    def rerank_deadlines(self) -> None:
+        """Recompute all strategies for requests with deadlines."""
+        for ranking, _ in self.of_share.values():
+            ranking.mark_all_changed()
+
+    def check(self) -> None:
+        for rankings in self.of_share.values():
+            for ranking in rankings:
+                ranking.check()
+
+
+def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+    """Return Clockwork's strategy: the largest batch size that enough requests still make their deadlines in.
+
+    Its rank counts the larger, cheaper sizes that the queue could have filled and is too late for.
+    """
+    if not queue or (estimate := share.estimates.get(queue.model)) is None:
+        return None
+    budget_ns, seed_ns = queue.newest_budget_ns(), estimate.seed_ns
+    missed_row_ns: list[float] = []
+    shrunk = 0
+    for size in queue.batch_sizes():
+        expected_ns = estimate.predict(now_ns, size)
+        row_ns = PAYS * seed_ns[size] / size
+        shrunk = max(shrunk, sum(larger_ns < row_ns for larger_ns in missed_row_ns))
+        place = queue.first_in_time(start_ns + expected_ns, size)
+        if count := queue.count_filling(place, size):
+            first = queue[place]
+            rank = shrunk, first.deadline_ns - expected_ns, first.id
+            return Strategy(rank, queue, size, range(place, place + count), expected_ns)
+        if expected_ns <= budget_ns:
+            missed_row_ns.append(seed_ns[size] / size)
+    return None
+
+
+def larger_size_pays(seed_ns: Mapping[int, int], larger: int, smaller: int) -> bool:
+    """Return whether, by the profile, a row takes at least a tenth less in the larger batch."""
+    return seed_ns[larger] / larger < PAYS * seed_ns[smaller] / smaller
+
+
+def oldest_strategy(
+    now_ns: int, start_ns: int, share: Share, queue: ModelQueue, until_ns: int = NEVER_NS
+) -> Strategy | None:
+    """Return the best-effort strategy: the oldest requests, in the largest batch they fill that ends by `until_ns`."""
+    if not queue:
+        return None
+    for size in queue.batch_sizes():
+        expected_ns = share.predict(now_ns, queue.model, size)
+        if start_ns + expected_ns > until_ns:
+            continue
+        place = queue.first_in_time(start_ns + expected_ns, size)
+        if count := queue.count_filling(place, size):
+            first = queue[place]
+            rank = 1, first.arrival_ns, first.id
+            latest_ns = start_ns + SOLO_WINDOW_NS if first.solo else None
+            return Strategy(rank, queue, size, range(place, place + count), expected_ns, latest_ns)
+    return None
