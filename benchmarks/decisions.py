@@ -25,10 +25,9 @@ from bench import report
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.trace_replay import Scene
-from horologe_experiments.harness.experiment import scene
+from horologe_experiments.harness.experiment import load_scene
 from horologe_experiments.traces.azure_functions import replay
-from horologe_sim.fast.cluster_setting import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
+from horologe_sim.fast.fast_world import FastClusterSettings, FastWorld
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Chunk, Stream, poisson
 
@@ -80,7 +79,7 @@ class CaseRun(NamedTuple):
 
 def run(case: Case, rate: float, seconds: int, seed: int) -> CaseRun:
     """Warm up, then measure without garbage collection. The reactor also switches it off while there is work."""
-    settings = scene("scale", Scene, False, {})
+    settings = load_scene("scale", Scene, False, {})
     mapping = msgspec.structs.replace(settings.mapping, copies=max(1, round(case.models / VARIETIES)))
     trace = replay(mapping, rate, 1)
     total_ns = s(WARMUP_S + seconds)

@@ -95,19 +95,19 @@ def _run(one: Experiment, seed: int, quick: bool, changes: dict[str, Any], quiet
 
 
 def _write(findings: Findings, one: Experiment, out: Path | None, plot: bool, quiet: bool) -> None:
-    from horologe_experiments.harness.findings_files import write
+    from horologe_experiments.harness.findings_files import write_findings
 
     if out is None and not plot:
         return
     try:
-        written = write(findings, one, out or Path.cwd(), plot)
+        paths = write_findings(findings, one, out or Path.cwd(), plot)
     except ImportError:
         fail("--plot: needs matplotlib: pip install matplotlib", ExitCode.USAGE)
     if not quiet:
-        stderr_console().print("\n".join(map(str, written)), markup=False)
+        stderr_console().print("\n".join(map(str, paths)), markup=False)
 
 
 def _print(findings: Findings) -> None:
-    from horologe_experiments.harness.findings_files import text
+    from horologe_experiments.harness.findings_files import findings_text
 
-    console().print(text(findings), markup=False, soft_wrap=True)
+    console().print(findings_text(findings), markup=False, soft_wrap=True)

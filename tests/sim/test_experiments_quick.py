@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from horologe_cli.main import app
 from horologe_experiments.clockwork.fig5 import Scene
-from horologe_experiments.harness.experiment import Bar, scene
+from horologe_experiments.harness.experiment import Bar, load_scene
 from horologe_experiments.registry import EXPERIMENTS
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def test_what_cannot_be_is_a_usage_error_that_names_it(arguments: list[str], tol
 
 
 def test_a_shortened_scene_is_the_full_one_but_for_what_it_shortens() -> None:
-    full, quick = (scene("fig5", Scene, quick, {}) for quick in (False, True))
+    full, quick = (load_scene("fig5", Scene, quick, {}) for quick in (False, True))
     assert quick.duration_ns < full.duration_ns
     assert (quick.cluster, quick.slos_ms, quick.clients) == (full.cluster, full.slos_ms, full.clients)
 

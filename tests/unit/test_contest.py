@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horologe_experiments.orloj.contest import margin, undecided
+from horologe_experiments.orloj.contest import is_undecided, margin
 
 WORSE = -0.01
 NOISE = [0.03, -0.03, 0.02, -0.02, 0.01, -0.01, 0.03, -0.03, 0.02, -0.02]
@@ -20,7 +20,7 @@ def rates(ours: float, noise: list[float]) -> dict[str, list[float]]:
     ids=["noise hides who is better", "better", "worse on the mean", "the same, without noise"],
 )
 def test_more_seeds_are_wanted_only_where_noise_decides(ours: float, noise: list[float], expected: bool) -> None:
-    assert undecided(rates(ours, noise), False, WORSE) is expected
+    assert is_undecided(rates(ours, noise), False, WORSE) is expected
 
 
 def test_more_seeds_of_the_same_noise_narrow_the_limit() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms
 from horologe_experiments.orloj.bounds.hidden import hidden_bound
-from horologe_experiments.orloj.workloads import Workload, padded
+from horologe_experiments.orloj.workloads import Workload, padded_batching
 
 pytestmark = pytest.mark.timeout(180)  # compiling takes 4 s of a core
 SHORT, LONG = (ms(2.2), ms(3)), (ms(3), ms(6))
@@ -22,7 +22,9 @@ SHORT, LONG = (ms(2.2), ms(3)), (ms(3), ms(6))
 def compiled() -> None:
     """Once, before the tests."""
     nothing, solos = np.zeros(1, np.int64), np.array([ms(3)])
-    hidden_bound(Workload("", nothing, solos, nothing, nothing, ms(4), padded(ms(2)), (1.0,), (solos,)), steps=2)
+    hidden_bound(
+        Workload("", nothing, solos, nothing, nothing, ms(4), padded_batching(ms(2)), (1.0,), (solos,)), steps=2
+    )
 
 
 def best_policy(workload: Workload) -> float:
@@ -63,7 +65,7 @@ def test_no_policy_finishes_more(requests: list[tuple[int, int]], slo_ns: int) -
         columns[1].copy(),
         columns[1],
         slo_ns,
-        padded(ms(2)),
+        padded_batching(ms(2)),
         (0.5, 0.5),
         (np.array(SHORT, np.int64), np.array(LONG, np.int64)),
     )
@@ -74,6 +76,8 @@ def test_chances_count() -> None:
     """Alone on the device, a request that is in time once in two draws is worth half."""
     solos = (np.array([ms(3), ms(6)], np.int64),)
     nothing = np.zeros(1, np.int64)
-    workload = Workload("one", nothing, np.array([ms(3)]), nothing, nothing, ms(4), padded(ms(2)), (1.0,), solos)
+    workload = Workload(
+        "one", nothing, np.array([ms(3)]), nothing, nothing, ms(4), padded_batching(ms(2)), (1.0,), solos
+    )
     assert best_policy(workload) == 0.5
     assert hidden_bound(workload, steps=100) == pytest.approx(0.5, abs=0.01)

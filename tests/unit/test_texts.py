@@ -10,7 +10,7 @@ import pytest
 
 from horologe_common.clock import ms, s
 from horologe_common.status import Refused
-from horologe_experiments.live.finish_rates import of_run, settled_s, windows
+from horologe_experiments.live.finish_rates import rates_of_run, settled_s, window_rates
 from horologe_experiments.live.text_traffic import (
     Text,
     TextResult,
@@ -100,11 +100,11 @@ def test_every_text_ends_and_is_counted_from_the_time_it_was_due() -> None:
 def test_rates_are_shares_of_all_of_each_application_and_of_each_window() -> None:
     ends = [Outcome.OK, Outcome.REFUSED, Outcome.LATE, Outcome.OK]
     results = [TextResult(Text(s(at), at % 2, 5), ms(10), status, 2) for at, status in enumerate(ends)]
-    rates = of_run(["chat", "document", "none"], results)
+    rates = rates_of_run(["chat", "document", "none"], results)
     assert [rates[name] for name in ("finished", "chat", "document", "none")] == [0.5, 0.5, 0.5, 0]
     assert [rates[name] for name in ("refused", "late", "p50_ms", "batch")] == [0.25, 0.25, 10, 2]
-    assert windows(4, 2, [results, results[:1]]) == [(0, 0.6667), (2, 0.5)]
-    assert of_run(["chat"], [results[1]])["p99_ms"] == 0
+    assert window_rates(4, 2, [results, results[:1]]) == [(0, 0.6667), (2, 0.5)]
+    assert rates_of_run(["chat"], [results[1]])["p99_ms"] == 0
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,25 @@ import heapq
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.core.hosting import CoreHost, NoTransport, raise_fault
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.controller import Controller
-from horologe_sim.engine.noise import Draws
+from horologe_controller.settings import ControllerSettings
+from horologe_sim.engine.noise import NOISES, Draws, Noise
 from horologe_sim.fast.fast_worker import FastDevice
 from horologe_sim.fast.traffic import STATIC, Chunk, Open
+from horologe_sim.scenario.clockwork_models import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from horologe_common.core.protocol import Buffer, Core, Out
     from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.cluster_setting import FastClusterSettings
     from horologe_sim.fast.fast_worker import Ended
     from horologe_sim.fast.ledger import Ledger
     from horologe_sim.fast.traffic import DynamicRequest, Loop
@@ -38,6 +41,25 @@ START_NS = s(1000)
 BEST_EFFORT_NS = s(30)
 PATIENCE_NS = s(2)
 PROGRESS_NS = s(1)
+
+
+class FastClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The cluster of a lean run."""
+
+    devices: int = 1
+    pages: int = PAGES
+    noise: Noise = NOISES["clockwork"]
+    settle_ns: int = s(3)
+    """Before the load: free pages are filled."""
+    client_ns: int = us(100)
+    """One way between a client and the edge, and from a worker to the client."""
+    worker_ns: int = us(60)
+    """One way between the controller and a worker."""
+    grace_ns: int = 0
+    """Until a client is told, after its SLO, that it has been missed; outputs that come meanwhile are still sent."""
+    turn_ns: int = us(50)
+    """What a turn of the controller takes: what comes meanwhile is handled in the next."""
+    controller: ControllerSettings = ControllerSettings()
 
 
 class TimedCore:
