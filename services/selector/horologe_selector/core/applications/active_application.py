@@ -105,7 +105,7 @@ class ActiveApplication:
         if state is None:
             return ApplicationState(self.application, self.revision)
         weights = self.policy.weights(state)
-        standings = tuple(
+        statistics = tuple(
             ModelStatistics(
                 model,
                 weights.get(model, 0.0),
@@ -118,4 +118,4 @@ class ActiveApplication:
             )
             for model, tally in self.tallies.items()
         )
-        return ApplicationState(self.application, self.revision, standings, contexts)
+        return ApplicationState(self.application, self.revision, statistics, contexts)

@@ -1,6 +1,6 @@
 """A process that observes numbers in order, and prints those whose observation is durable, one per line.
 
-python learner.py SETTINGS ADDRESS FIRST COUNT CONTEXTS        # SETTINGS as JSON
+python contexts_process.py SETTINGS ADDRESS FIRST COUNT CONTEXTS        # SETTINGS as JSON
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from contexts_harness import BOTH, A, make_active_application
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.stores import open_store
 from horologe_selector.stores.store_writer import StoreWriter
-from learning import BOTH, A, a_running
 
 BATCH = 7
 POLL_S = 0.01
 
 
 def main(settings: SelectorSettings, address: str, first: int, count: int, many: int) -> None:
-    store, running = open_store(settings), a_running()
+    store, running = open_store(settings), make_active_application()
     contexts = Contexts(settings, address, store.shared)
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
     keeper = StoreWriter(store, replies.put, settings.store_queue, settings.store_retry_ns)
