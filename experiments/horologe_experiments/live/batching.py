@@ -84,7 +84,7 @@ class Batching:
     """Throughput and latency of batching strategies, and of delayed batches."""
 
     name = "batching"
-    title = "Batch limits found by trying, and delayed batches"
+    title = "Adaptive batch limits, and delayed batches"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Rows differ from run to run, because times are measured."""
