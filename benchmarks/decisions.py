@@ -27,8 +27,7 @@ from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.trace_replay import Scene
 from horologe_experiments.harness.experiment import load_scene
 from horologe_experiments.traces.azure_functions import replay
-from horologe_sim.fast.cluster_setting import Setting
-from horologe_sim.fast.fast_world import Lean
+from horologe_sim.fast.fast_world import FastClusterSettings, FastWorld
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Chunk, Stream, poisson
 
@@ -86,12 +85,12 @@ def run(case: Case, rate: float, seconds: int, seed: int) -> CaseRun:
     total_ns = s(WARMUP_S + seconds)
     ledger = Ledger(["all", "best effort"], len(trace.models), total_ns, s(WARMUP_S))
     stream = Stream(lambda step: trace.rates[step], total_ns, lambda step: ms(100))
-    setting = Setting(
+    setting = FastClusterSettings(
         devices=case.devices,
         controller=ControllerSettings(scheduler=case.scheduler, margin_ns=ms(0.3), max_queued=10**6),
     )
     chunks = _prepend_pending(case.pending, len(trace.models), poisson([stream], total_ns, [seed]))
-    lean = Lean(setting, trace.models, ledger, seed, chunks, clock=time.thread_time_ns)
+    lean = FastWorld(setting, trace.models, ledger, seed, chunks, clock=time.thread_time_ns)
     cpu_ns: list[int] = []
 
     def progress(part: float) -> None:

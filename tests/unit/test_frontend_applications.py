@@ -225,7 +225,9 @@ def test_samples_of_an_application_name_each_of_its_models() -> None:
     assert samples == [("one/1", "digits"), ("two/1", "digits")]
 
 
-STEPS = st.lists(st.sampled_from(["ask", "bare", "answer", "linger", "give", "acknowledge", "release", "gone", "wait"]))
+STEPS = st.lists(
+    st.sampled_from(["predict", "bare", "answer", "retain", "feedback", "acknowledge", "release", "disconnect", "wait"])
+)
 
 
 @given(STEPS)
@@ -233,27 +235,27 @@ def test_every_request_and_feedback_is_answered_once_and_no_input_stays_staged(s
     frontend, now_ns = connected_frontend(), NOW
     queries: list[int] = []
     feedback_ids: list[int] = []
-    asked, given_ = 0, 0
+    predict_count, feedback_count = 0, 0
     for number, step in enumerate([*steps, "wait", "wait"]):
         match step:
-            case "ask" | "bare":
-                name = "digits" if step == "ask" else "bare"
+            case "predict" | "bare":
+                name = "digits" if step == "predict" else "bare"
                 predict = Predict(number, "", "", 0, (a_tensor(),), application=name)
                 frontend.handle(now_ns, CLIENT, predict, [some_bytes()])
-                asked += 1
-            case "give":
+                predict_count += 1
+            case "feedback":
                 observed = Feedback(number, "digits", (an_observation(1, inputs=(a_tensor(),)),))
                 frontend.handle(now_ns, CLIENT, observed, [some_bytes()])
-                given_ += 1
-            case "answer" | "linger":
+                feedback_count += 1
+            case "answer" | "retain":
                 for key in queries[-2:]:
-                    frontend.handle(now_ns, SELECTOR, Answer(key, 0, inputs_retained=step == "linger"), ())
+                    frontend.handle(now_ns, SELECTOR, Answer(key, 0, inputs_retained=step == "retain"), ())
             case "acknowledge":
                 for key in feedback_ids[-2:]:
                     frontend.handle(now_ns, SELECTOR, Acknowledged(key, (0,)), ())
             case "release":
                 frontend.handle(now_ns, SELECTOR, Release(tuple(queries[-2:])), ())
-            case "gone":
+            case "disconnect":
                 frontend.handle(now_ns, SELECTOR, PeerDisconnected(SELECTOR), ())
                 frontend.handle(now_ns, SELECTOR, PeerConnected(SELECTOR), ())
                 announce(frontend, SAFE, BARE)
@@ -263,6 +265,6 @@ def test_every_request_and_feedback_is_answered_once_and_no_input_stays_staged(s
         frontend.check()
         queries += [out.message.id for out in frontend.out if isinstance(out.message, Query)]
         feedback_ids += [out.message.id for out in frontend.out if isinstance(out.message, Feedback)]
-    assert len(sent(frontend, Answer, CLIENT)) == asked
-    assert len(sent(frontend, Acknowledged, CLIENT)) == given_
+    assert len(sent(frontend, Answer, CLIENT)) == predict_count
+    assert len(sent(frontend, Acknowledged, CLIENT)) == feedback_count
     assert len(frontend.staging) == 0

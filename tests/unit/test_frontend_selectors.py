@@ -256,7 +256,7 @@ def test_feedback_is_routed_to_the_predicting_selector_else_by_context() -> None
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["ask", "model", "give", "answer", "acknowledge", "gone", "joined", "wait"]),
+        st.sampled_from(["predict", "model", "feedback", "answer", "acknowledge", "disconnect", "connect", "wait"]),
         st.integers(0, 3),
     )
 )
@@ -266,30 +266,30 @@ STEPS = st.lists(
 def test_every_request_is_answered_once_while_selectors_connect_and_disconnect(steps: list[tuple[str, int]]) -> None:
     frontend, now_ns, incarnations = two_selectors(), NOW, 1
     connected = [SELECTOR, OTHER]
-    asked = given_ = 0
+    predict_count = feedback_count = 0
     open_: list[tuple[str, Any]] = []
     for number, (step, pick) in enumerate([*steps, ("wait", 0), ("wait", 0)]):
         match step:
-            case "ask" | "model":
-                fields: dict[str, Any] = {"application": "bare", "context": str(pick)} if step == "ask" else {}
+            case "predict" | "model":
+                fields: dict[str, Any] = {"application": "bare", "context": str(pick)} if step == "predict" else {}
                 predict = Predict(number, "" if fields else "one", "", 0, (a_tensor(),), **fields)
                 frontend.handle(now_ns, CLIENT, predict, [BYTES])
-                asked += 1
-            case "give":
+                predict_count += 1
+            case "feedback":
                 items = tuple(
                     an_observation(1, context=str(context), inputs=(a_tensor(),)) for context in range(pick + 1)
                 )
                 frontend.handle(now_ns, CLIENT, Feedback(number, "bare", items), [BYTES] * (pick + 1))
-                given_ += 1
+                feedback_count += 1
             case "answer" | "acknowledge":
                 for to, message in open_[-3:]:
                     if to in connected and isinstance(message, Query):
                         frontend.handle(now_ns, to, Answer(message.id, 0, inputs_retained=step == "acknowledge"), ())
                     elif to in connected:
                         frontend.handle(now_ns, to, Acknowledged(message.id, (0,) * len(message.items)), ())
-            case "gone" if connected:
+            case "disconnect" if connected:
                 frontend.handle(now_ns, "", PeerDisconnected(connected.pop(pick % len(connected))), ())
-            case "joined" if len(connected) < 2:
+            case "connect" if len(connected) < 2:
                 incarnations += 1
                 free = "1" if any(instance(address) == "selector/0" for address in connected) else "0"
                 connected.append(f"selector/{free}#{incarnations}")
@@ -302,6 +302,6 @@ def test_every_request_is_answered_once_while_selectors_connect_and_disconnect(s
         assert all(to in connected for to, _ in new)
         open_ += new
         frontend.out = [out for out in frontend.out if not isinstance(out.message, Query | Feedback)]
-    assert len(sent(frontend, Answer, CLIENT)) == asked
-    assert len(sent(frontend, Acknowledged, CLIENT)) == given_
+    assert len(sent(frontend, Answer, CLIENT)) == predict_count
+    assert len(sent(frontend, Acknowledged, CLIENT)) == feedback_count
     assert len(frontend.staging) == 0

@@ -51,7 +51,7 @@ class Ensembles:
     """Errors of single models, of ensembles and of groups of answers."""
 
     name = "ensembles"
-    title = "What an ensemble gains, and what the agreement of its models tells"
+    title = "The error of an ensemble, and of its answers by agreement"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""

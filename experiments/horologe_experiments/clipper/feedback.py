@@ -51,7 +51,7 @@ class Feedback:
     """Observations per second by store, and durability after a kill."""
 
     name = "feedback"
-    title = "How much feedback? The learning half of the selector, alone"
+    title = "Feedback: observations per second of the selector's learning"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Measures by the machine's clock; each row is a process on one core."""

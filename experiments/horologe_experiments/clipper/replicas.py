@@ -9,7 +9,7 @@ import numpy as np
 
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import BatchLog, SimulationRuns
-from horologe_sim.fast.cluster_setting import Setting
+from horologe_sim.fast.fast_world import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 from horologe_sim.scenario.clockwork_models import CatalogueModel, batch_limited_rate
@@ -38,7 +38,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overload: float
     warmup_ns: int
     duration_ns: int
-    cluster: Setting
+    cluster: FastClusterSettings
 
     @property
     def model(self) -> CatalogueModel:

@@ -12,8 +12,8 @@ import numpy as np
 
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
-from horologe_sim.fast.cluster_setting import Setting
-from horologe_sim.fast.ledger import Ledger, Panel
+from horologe_sim.fast.fast_world import FastClusterSettings
+from horologe_sim.fast.ledger import IntervalCounts, Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 from horologe_sim.scenario.clockwork_models import catalogue_models
 
@@ -45,7 +45,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Minutes until all models are active."""
     minute_ns: int
     """Length of a minute of the figure. In a quick run minutes are shorter, so models are activated faster."""
-    cluster: Setting
+    cluster: FastClusterSettings
 
 
 class Fig6:
@@ -109,7 +109,7 @@ class Fig6:
 
 
 def _row(scene: Scene, ledger: Ledger, number: int) -> dict[str, Any]:
-    panel: Panel = ledger.panels[number]
+    panel: IntervalCounts = ledger.panels[number]
     major, minor = panel.lines
     seconds = scene.minute_ns / 1e9
     return {

@@ -10,7 +10,7 @@ import numpy as np
 from horologe_common.clock import ms
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
-from horologe_sim.fast.cluster_setting import Setting
+from horologe_sim.fast.fast_world import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import BEST_EFFORT, Loop, Stream, poisson
 from horologe_sim.scenario.clockwork_models import CatalogueModel, catalogue_models
@@ -61,7 +61,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sensitive_rate: float
     """Rate of each latency-sensitive model in the isolation runs."""
     batch: tuple[BestEffortClients, ...]
-    cluster: Setting
+    cluster: FastClusterSettings
 
     def multiplier(self, step: int) -> float:
         """Return the SLO multiplier of a step."""

@@ -8,8 +8,8 @@ import msgspec
 
 from horologe_experiments.traces.azure_functions import Mapping as Mapping
 from horologe_experiments.traces.azure_functions import Replay, replay
-from horologe_sim.fast.cluster_setting import Setting
-from horologe_sim.fast.ledger import SIGNS, Ledger, Panel
+from horologe_sim.fast.fast_world import FastClusterSettings
+from horologe_sim.fast.ledger import SIGNS, IntervalCounts, Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     duration_ns: int
     """Without the warm-up."""
     mapping: Mapping
-    cluster: Setting
+    cluster: FastClusterSettings
     runs: tuple[Variant, ...]
 
     def replays(self) -> list[TraceRun]:
@@ -78,7 +78,7 @@ class TraceRun(NamedTuple):
     slo_ns: int
     wanted: float
     mapping: Mapping
-    cluster: Setting
+    cluster: FastClusterSettings
     warmup_ns: int
     duration_ns: int
 
@@ -167,7 +167,7 @@ def _busy(ledger: Ledger, run: TraceRun, field: str) -> float:
     return float(sum(getattr(panel, field) for panel in ledger.panels) / total_ns / run.cluster.devices)
 
 
-def _minute_row(minute: int, panel: Panel, seconds: float) -> dict[str, Any]:
+def _minute_row(minute: int, panel: IntervalCounts, seconds: float) -> dict[str, Any]:
     (line,) = panel.lines
     return {
         "minute": minute,

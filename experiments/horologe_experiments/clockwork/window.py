@@ -10,7 +10,7 @@ import numpy as np
 from horologe_common.clock import ms
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
-from horologe_sim.fast.cluster_setting import Setting
+from horologe_sim.fast.fast_world import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 from horologe_sim.scenario.clockwork_models import catalogue_models
@@ -35,7 +35,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Widths of [earliest, latest]; 0 is as wide as deadlines allow."""
     warmup_ns: int
     duration_ns: int
-    cluster: Setting
+    cluster: FastClusterSettings
 
 
 class Window:

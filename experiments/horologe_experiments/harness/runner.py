@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.wire import Infer
-from horologe_sim.fast.fast_world import Lean
+from horologe_sim.fast.fast_world import FastWorld
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Result
     from horologe_experiments.harness.experiment import Cost, Progress
     from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.cluster_setting import Setting
-    from horologe_sim.fast.fast_world import Watch
+    from horologe_sim.fast.fast_world import FastClusterSettings, Watch
     from horologe_sim.fast.ledger import Ledger
     from horologe_sim.fast.traffic import Chunk, Loop
 
@@ -36,7 +35,7 @@ class SimulationRuns:
     def simulate(
         self,
         label: str,
-        setting: Setting,
+        setting: FastClusterSettings,
         models: Sequence[SimModel],
         ledger: Ledger,
         seed: int,
@@ -44,9 +43,9 @@ class SimulationRuns:
         chunks: Iterable[Chunk] = (),
         loops: Sequence[Loop] = (),
         watch: Watch | None = None,
-    ) -> Lean:
+    ) -> FastWorld:
         """Run one simulation to its end and check every invariant. `watch` gets each result of an action."""
-        world = Lean(setting, models, ledger, seed, chunks, loops, clock=time.perf_counter_ns, watch=watch)
+        world = FastWorld(setting, models, ledger, seed, chunks, loops, clock=time.perf_counter_ns, watch=watch)
         begin = time.perf_counter()
         world.run(duration_ns, lambda part: self._progress((self._completed + part) / self._total, label))
         self._cost.wall_s += time.perf_counter() - begin

@@ -19,7 +19,7 @@ from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_sc
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.live.batch_times import BEYOND, BatchTimes, Effort, measure_batches, write_models
 from horologe_experiments.live.batching_runs import BatchingCase, simulate_case
-from horologe_sim.fast.cluster_setting import Setting
+from horologe_sim.fast.fast_world import FastClusterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     duration_ns: int
     effort: Effort
     delayed: DelayedBatches
-    cluster: Setting
+    cluster: FastClusterSettings
 
     @property
     def slo_ms(self) -> float:
@@ -84,7 +84,7 @@ class Batching:
     """Throughput and latency of batching strategies, and of delayed batches."""
 
     name = "batching"
-    title = "Batch limits found by trying, and delayed batches"
+    title = "Adaptive batch limits, and delayed batches"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Rows differ from run to run, because times are measured."""

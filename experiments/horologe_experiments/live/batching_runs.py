@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.runner import SimulationRuns
     from horologe_experiments.live.batch_times import BatchTimes
-    from horologe_sim.fast.cluster_setting import Setting
+    from horologe_sim.fast.fast_world import FastClusterSettings
 
 
 class BatchingCase(NamedTuple):
@@ -47,7 +47,9 @@ class BatchingRun(NamedTuple):
     """Utilisation of the device."""
 
 
-def simulate_case(case: BatchingCase, cluster: Setting, slo_ns: int, seed: int, runs: SimulationRuns) -> BatchingRun:
+def simulate_case(
+    case: BatchingCase, cluster: FastClusterSettings, slo_ns: int, seed: int, runs: SimulationRuns
+) -> BatchingRun:
     """Simulate a case on one device with the measured times."""
     exec_ms = {size: case.model.batch_ms(size * case.unit) for size in range(1, case.largest + 1)}
     (model,) = CatalogueModel(case.model.name, 1.0, 1.0, exec_ms).copies(1)

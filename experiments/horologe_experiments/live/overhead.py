@@ -65,7 +65,7 @@ class Overhead:
     """Latency of ensembles and of single requests by number of models."""
 
     name = "overhead"
-    title = "Clipper Fig. 11: what an ensemble costs"
+    title = "Clipper Fig. 11: the overhead of an ensemble"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Starts the services as processes of this machine."""

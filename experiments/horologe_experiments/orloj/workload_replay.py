@@ -19,10 +19,9 @@ from horologe_controller.core.runtime_distributions import STATIC_SPREAD, Runtim
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.virtual_worker import SimModel
-from horologe_sim.fast.cluster_setting import Setting
-from horologe_sim.fast.fast_world import Lean
+from horologe_sim.fast.fast_world import FastClusterSettings, FastWorld
 from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Chunk, Request
+from horologe_sim.fast.traffic import Chunk, DynamicRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,11 +62,11 @@ def finish_rate(
     controller = msgspec.convert(
         {"scheduler": scheduler, "admission": False, "margin_ns": 0, **overrides}, ControllerSettings
     )
-    setting = Setting(
+    setting = FastClusterSettings(
         noise=NOISES["none"], settle_ns=ms(100), client_ns=0, worker_ns=way_ns, turn_ns=way_ns, controller=controller
     )
     requests = [
-        Request(solo_ns, f"application {application}", length if knowledge.lengths else 0)
+        DynamicRequest(solo_ns, f"application {application}", length if knowledge.lengths else 0)
         for solo_ns, application, length in zip(
             workload.solo_ns.tolist(), workload.application.tolist(), workload.length.tolist(), strict=True
         )
@@ -76,7 +75,7 @@ def finish_rate(
     chunk = Chunk(workload.arrival_ns.tolist(), [0] * count, [workload.slo_ns] * count, [0] * count, requests)
     duration_ns = int(workload.arrival_ns[-1]) + 2 * workload.slo_ns + s(1)
     ledger = Ledger(["all"], 1, duration_ns + s(10))
-    lean = Lean(setting, [_model(workload, knowledge.history)], ledger, 0, [chunk])
+    lean = FastWorld(setting, [_model(workload, knowledge.history)], ledger, 0, [chunk])
     if (distributions := known_distributions(knowledge)) is not None:
         lean.controller.cluster.distributions[KEY] = distributions
     lean.run(duration_ns)
