@@ -229,8 +229,8 @@ Each service reads its settings from three sources. Later sources override earli
 3. `--set section.field=value`.
 
 Durations have a unit ({", ".join(settings.DURATIONS)}), and so have sizes ({", ".join(settings.SIZES)}). On the command
-line and in the environment, the items of a list are separated by commas. An unknown name is an error that lists the known
-names.
+line and in the environment, the items of a list are separated by commas. An unknown name is an error that lists the
+known names.
 
 ```toml
 [frontend]
@@ -245,8 +245,8 @@ horologe up --config horologe.toml --set log.level=debug
 HOROLOGE_CONTROLLER_SCHEDULER=edf horologe-controller
 ```
 
-`horologe up` sets `links.bind`, `links.connect` and `links.advertise` itself. Its first process gets `metrics.bind`, the
-others get other ports.
+`horologe up` sets `links.bind`, `links.connect` and `links.advertise` itself. Its first process gets `metrics.bind`,
+the others get other ports.
 """
 
 METRICS_HEAD = f"""# Metrics
@@ -269,8 +269,8 @@ scrapes. A metric of kind `cumulative` is a counter with Triton's name, which la
 WIRE_HEAD = f"""# Wire format
 
 {NOTICE}
-Sockets carry messages in MessagePack, followed by tensors as raw bytes. [The path of a request](request-path.md) shows them
-in use. Clients need Hello, Welcome, Rejected and the messages between client and frontend.
+Sockets carry messages in MessagePack, followed by tensors as raw bytes. [The path of a request](request-path.md)
+shows them in use. Clients need Hello, Welcome, Rejected and the messages between client and frontend.
 """
 
 PACKETS = """## Packets
@@ -279,12 +279,12 @@ PACKETS = """## Packets
 
 {frames}
 
-- The protocol version is {protocol}. A process that connects sends Hello first, and again after every reconnect. The answer
-  is Welcome, or Rejected with status PROTOCOL if the versions differ. Packets in flight on a broken connection are lost.
-  Both ends treat a new connection as a new peer.
+- The protocol version is {protocol}. A process that connects sends Hello first, and again after every reconnect. The
+  answer is Welcome, or Rejected with status PROTOCOL if the versions differ. Packets in flight on a broken connection
+  are lost. Both ends treat a new connection as a new peer.
 - In envelopes from and to clients, `to` and `sender` are empty.
-- Tensors are little-endian and row-major. In a BYTES tensor, each string follows its length (four bytes, little-endian). Any
-  other tensor has exactly the bytes of its shape. Datatypes: {datatypes}.
+- Tensors are little-endian and row-major. In a BYTES tensor, each string follows its length (four bytes,
+  little-endian). Any other tensor has exactly the bytes of its shape. Datatypes: {datatypes}.
 - The body is one frame if all tensors of the packet together have at most {glue}, else one frame for each tensor.
 - The maximum length of a header is {header_limit} from a client and {peer_limit} between services. Longer headers are
   rejected without decoding.
