@@ -1,5 +1,5 @@
-# Two commands: `make demo` and `make test`. Each makes its own environment in .venv first; nothing is written
-# outside this folder. Needs Python >= 3.11 with venv, and make.
+# Every target first installs what it needs into .venv. Nothing is written outside this folder. Needs Python >= 3.11 with
+# venv, and make.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -17,29 +17,29 @@ DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 .PHONY: help setup demo up test check bench docs clean
 .DEFAULT_GOAL := help
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
-setup: $(STAMPS)/dev ## the environment for everything below
+setup: $(STAMPS)/dev ## install everything for development
 	@echo "ready: $(BIN)/horologe --help"
 
-demo: $(STAMPS)/demo ## serve the models in models/ and show what that means, in about a minute
+demo: $(STAMPS)/demo ## serve the models in models/ and measure them, about a minute
 	@$(BIN)/horologe demo $(ARGS)
 
 up: $(STAMPS)/demo ## serve the models in models/ until ^C
 	@$(BIN)/horologe up --models models $(ARGS)
 
-test: $(STAMPS)/dev ## all tests that need neither a GPU nor root
+test: $(STAMPS)/dev ## run all tests that need neither a GPU nor root
 	@$(BIN)/pytest -q $(ARGS)
 
-check: $(STAMPS)/dev ## lint, types, import contracts, generated pages
+check: $(STAMPS)/dev ## check style, types, import contracts, generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy apps libs services tests experiments
 	$(BIN)/lint-imports --no-cache
 	@if [ -f docs/generate.py ]; then $(BIN)/python docs/generate.py --check; fi
 
-bench: $(STAMPS)/dev ## the benchmarks of benchmarks/README.md, side by side
+bench: $(STAMPS)/dev ## run the benchmarks of benchmarks/README.md
 	@$(BIN)/python benchmarks/spine.py $(ARGS)
 
 docs: $(STAMPS)/dev ## write the generated pages
@@ -54,17 +54,17 @@ $(STAMPS)/venv:
 	  { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) -V 2>&1). Choose one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { v=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
-	    echo "$(PYTHON) cannot make environments. On Debian and Ubuntu: apt install python$$v-venv" >&2; exit 1; }
-	@echo "making $(VENV)"
+	    echo "$(PYTHON) cannot create environments. On Debian and Ubuntu: apt install python$$v-venv" >&2; exit 1; }
+	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/demo: $(STAMPS)/venv $(DISTRIBUTION)
-	@echo "installing what the demo needs (once; a minute or two)"
+	@echo "installing the dependencies of the demo (once; a minute or two)"
 	@$(BIN)/pip install -q -c constraints.txt -e '.[demo]'
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/venv $(DISTRIBUTION)
-	@echo "installing what development needs (once; a few minutes)"
+	@echo "installing the dependencies of development (once; a few minutes)"
 	@$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e ./experiments
 	@touch $@ $(STAMPS)/demo

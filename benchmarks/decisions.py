@@ -25,10 +25,9 @@ from bench import report
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.trace_replay import Scene
-from horologe_experiments.harness.experiment import scene
+from horologe_experiments.harness.experiment import load_scene
 from horologe_experiments.traces.azure_functions import replay
-from horologe_sim.fast.cluster_setting import Setting
-from horologe_sim.fast.fast_world import Lean
+from horologe_sim.fast.fast_world import FastClusterSettings, FastWorld
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Chunk, Stream, poisson
 
@@ -80,18 +79,18 @@ class CaseRun(NamedTuple):
 
 def run(case: Case, rate: float, seconds: int, seed: int) -> CaseRun:
     """Warm up, then measure without garbage collection. The reactor also switches it off while there is work."""
-    settings = scene("scale", Scene, False, {})
+    settings = load_scene("scale", Scene, False, {})
     mapping = msgspec.structs.replace(settings.mapping, copies=max(1, round(case.models / VARIETIES)))
     trace = replay(mapping, rate, 1)
     total_ns = s(WARMUP_S + seconds)
     ledger = Ledger(["all", "best effort"], len(trace.models), total_ns, s(WARMUP_S))
     stream = Stream(lambda step: trace.rates[step], total_ns, lambda step: ms(100))
-    setting = Setting(
+    setting = FastClusterSettings(
         devices=case.devices,
         controller=ControllerSettings(scheduler=case.scheduler, margin_ns=ms(0.3), max_queued=10**6),
     )
     chunks = _prepend_pending(case.pending, len(trace.models), poisson([stream], total_ns, [seed]))
-    lean = Lean(setting, trace.models, ledger, seed, chunks, clock=time.thread_time_ns)
+    lean = FastWorld(setting, trace.models, ledger, seed, chunks, clock=time.thread_time_ns)
     cpu_ns: list[int] = []
 
     def progress(part: float) -> None:

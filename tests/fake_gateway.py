@@ -1,4 +1,4 @@
-"""A frontend for the HTTP gateway's tests: models that answer at once, or as their names say."""
+"""A gateway for tests of HTTP: models echo their inputs, or answer with the status in their name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def a_model(name: str, *tensors: TensorSpec, version: str = "1", batched: bool = True) -> ModelSpec:
-    """A model whose outputs are its inputs under other names: `in...` comes back as `out...`."""
+    """Return a model that echoes its inputs: the input `in...` is returned as the output `out...`."""
     outputs = tuple(TensorSpec(t.name.replace("in", "out"), t.datatype, t.shape) for t in tensors)
     return ModelSpec(name, version, "onnx", tensors, outputs, (1, 2, 4, 8), batched, 50_000_000)
 
@@ -73,15 +73,13 @@ APPLICATIONS = {
 PREDICTION = b"\1" * 40
 
 
-def an_outcome(
-    application: Application, predict: Predict, buffers: Sequence[Buffer]
-) -> tuple[Answer, Sequence[Buffer]]:
-    """3, agreed on by two thirds, in each row; of task `any`, what came in."""
+def an_answer(application: Application, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
+    """Return the prediction 3 with confidence 2/3 for each row. For task `any`, echo the inputs."""
     rows = predict.inputs[0].shape[0]
     outputs: tuple[Tensor, ...]
     payloads: Sequence[Buffer]
     if application.task == "any":
-        outputs, payloads = tuple(msgspec.structs.replace(one, name="out") for one in predict.inputs), buffers
+        outputs, payloads = tuple(msgspec.structs.replace(tensor, name="out") for tensor in predict.inputs), buffers
     else:
         outputs, payloads = answer_tensors(application, [3] * rows, [2 / 3] * rows, [False] * rows)
     answer = Answer(
@@ -91,7 +89,7 @@ def an_outcome(
 
 
 class FakeGateway:
-    """Echoes inputs. `slow` answers when `gate` opens; the other names in ENDS end like that; `broken` raises."""
+    """Echo the inputs. `slow` answers when `slow_answers` is set, models in ENDS with that status, `broken` raises."""
 
     def __init__(self) -> None:
         self.states = [ModelState(spec) for spec in SPECS]
@@ -100,23 +98,23 @@ class FakeGateway:
         self.admitted: list[tuple[str, str, bool]] = []
         self.calls: list[Any] = []
         self.statuses: tuple[int, ...] = (0,)
-        """Of feedback."""
+        """Statuses of the reply to feedback."""
         self.cancelled = 0
         self.ready = True
-        self.gate = asyncio.Event()
+        self.slow_answers = asyncio.Event()
         self.stats_by_model = StatsByModel()
 
     async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
         self.predicts.append(predict)
         if not predict.model:
-            return an_outcome(APPLICATIONS[predict.application], predict, buffers)
+            return an_answer(APPLICATIONS[predict.application], predict, buffers)
         if predict.model == "broken":
             raise RuntimeError("a fault of ours")
         if predict.model in ENDS:
             return ENDS[predict.model], ()
         if predict.model == "slow":
             try:
-                await self.gate.wait()
+                await self.slow_answers.wait()
             except asyncio.CancelledError:
                 self.cancelled += 1
                 raise
@@ -149,21 +147,21 @@ class FakeGateway:
         outputs = FLOATS_OUT if application.task == "any" else output_specs(application)
         return application, ModelSpec(name, "", "application", (FLOATS,), outputs, (1, 2, 4, 8))
 
-    async def call(self, question: Any, buffers: Sequence[Buffer] = ()) -> Any:
-        self.calls.append(question)
-        match question:
+    async def call(self, message: Any, buffers: Sequence[Buffer] = ()) -> Any:
+        self.calls.append(message)
+        match message:
             case Feedback():
                 return Acknowledged(0, self.statuses, "the store is away" if any(self.statuses) else "")
             case Declare():
-                return Applications(0, (ApplicationState(question.application, 1),))
+                return Applications(0, (ApplicationState(message.application, 1),))
             case ApplicationInfo(name=""):
-                return Applications(0, tuple(ApplicationState(one, 1) for one in APPLICATIONS.values()))
-        if question.name not in APPLICATIONS:
-            return Applications(0, (), Status.UNKNOWN_MODEL, f"application: got {question.name!r}")
-        if isinstance(question, Withdraw):
+                return Applications(0, tuple(ApplicationState(application, 1) for application in APPLICATIONS.values()))
+        if message.name not in APPLICATIONS:
+            return Applications(0, (), Status.UNKNOWN_MODEL, f"application: got {message.name!r}")
+        if isinstance(message, Withdraw):
             return Applications(0, ())
         standing = ModelStatistics("echo", 1.0, False, 5, 1, 4, 3, 1.0)
-        return Applications(0, (ApplicationState(APPLICATIONS[question.name], 2, (standing,), 3),))
+        return Applications(0, (ApplicationState(APPLICATIONS[message.name], 2, (standing,), 3),))
 
     def is_ready(self) -> bool:
         return self.ready

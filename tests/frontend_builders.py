@@ -1,4 +1,4 @@
-"""A frontend connected to everything, and what it is told and asked about applications."""
+"""A connected frontend core, and the messages about applications that tests send to it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def digest(header: bytes, buffers: Any) -> bytes:
     return bytes([sum(header) % 256]) + bytes(sum(map(len, buffers)) for _ in range(3))
 
 
-def a_frontend(*applications: Application, specs: Any = SPECS, **settings: Any) -> Frontend:
-    """Connected to everything; two models and these applications known."""
+def connected_frontend(*applications: Application, specs: Any = SPECS, **settings: Any) -> Frontend:
+    """Return a frontend with selector, controller and worker, two models, and these applications."""
     frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
     for address in (SELECTOR, CONTROLLER, WORKER):
         frontend.handle(0, address, PeerConnected(address), ())
@@ -46,14 +46,14 @@ def a_frontend(*applications: Application, specs: Any = SPECS, **settings: Any) 
 
 
 def announce(frontend: Frontend, *applications: Application, selector: str = SELECTOR, revision: int = 1) -> None:
-    states = tuple(ApplicationState(one, revision) for one in applications)
+    states = tuple(ApplicationState(application, revision) for application in applications)
     frontend.handle(0, selector, Applications(0, states), ())
 
 
-def ask(
+def request_application(
     frontend: Frontend, application: str = "digits", rows: int = 1, now_ns: int = NOW, **fields: Any
 ) -> Query | None:
-    """The query that an application's request becomes."""
+    """Send a request for an application. Return the query that the selector gets, or None."""
     predict = Predict(7, "", "", fields.pop("budget_ns", 0), (a_tensor(rows),), application=application, **fields)
     frontend.handle(now_ns, CLIENT, predict, [some_bytes(rows)])
     frontend.tick(now_ns)
@@ -66,7 +66,7 @@ def the_answer(frontend: Frontend) -> Answer:
     return answer
 
 
-def defaulted(frontend: Frontend) -> Any:
+def default_outputs(frontend: Frontend) -> Any:
     (out,) = [out for out in frontend.out if isinstance(out.message, Answer)]
     assert out.message.status == Status.OK
     assert out.message.defaulted
@@ -75,21 +75,23 @@ def defaulted(frontend: Frontend) -> Any:
     return {tensor.name: decode_array(tensor, buffer).tolist() for tensor, buffer in pairs}
 
 
-def item(*truths: float, prediction: bytes | None = None, **fields: Any) -> Observation:
-    """Of a prediction, unless it brings inputs."""
+def an_observation(*truths: float, prediction: bytes | None = None, **fields: Any) -> Observation:
+    """Return an item of feedback, for a prediction unless it has inputs."""
     if prediction is None:
         prediction = b"" if fields.get("inputs") else b"P" * 40
     return Observation(truths or (3.0,), prediction, **fields)
 
 
-def give(frontend: Frontend, *items: Observation, application: str = "digits", buffers: Any = ()) -> Feedback | None:
-    """What the selector gets of it."""
+def send_feedback(
+    frontend: Frontend, *items: Observation, application: str = "digits", buffers: Any = ()
+) -> Feedback | None:
+    """Send feedback. Return the message that the selector gets, or None."""
     frontend.handle(NOW, CLIENT, Feedback(9, application, items), buffers)
     frontend.check()
     return next(iter(sent(frontend, Feedback, SELECTOR)), None)
 
 
-def acknowledged(frontend: Frontend) -> tuple[list[Status], str]:
+def acknowledgement(frontend: Frontend) -> tuple[list[Status], str]:
     (message,) = sent(frontend, Acknowledged, CLIENT)
     assert message.id == 9
     return list(map(Status, message.statuses)), message.reason

@@ -1,4 +1,4 @@
-"""An HTTP server on a thread of its own, for tests with real sockets and blocking clients."""
+"""An HTTP server in a separate thread, for tests with real sockets and blocking clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class HttpServerThread:
-    """`with House(max_requests=2) as house:` serves a FakePort at `house.url` until the end of the block."""
+    """`with HttpServerThread(max_requests=2) as http:` serves a FakeGateway until the end of the block."""
 
     def __init__(self, keys: BearerKeys | None = None, **settings: Any) -> None:
         self.settings = HttpSettings(port=0, **settings)
@@ -41,14 +41,14 @@ class HttpServerThread:
         self.loop.close()
 
     async def _start(self) -> None:
-        self.port = FakeGateway()
-        self.oip = OipHandler(self.port, self.settings, self.keys)
+        self.gateway = FakeGateway()
+        self.oip = OipHandler(self.gateway, self.settings, self.keys)
         self.server = HttpServer(self.settings, self.oip)
         await self.server.start()
         self.stopped = False
 
     def stop(self) -> None:
-        """Drain; then nothing may be left of any request."""
+        """Drain, and check that no request is in flight."""
         if not self.stopped:
             self.stopped = True
             self.call(self.server.stop())
@@ -61,15 +61,15 @@ class HttpServerThread:
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(15)
 
-    def open_gate(self) -> None:
+    def release_slow(self) -> None:
         """Let the model `slow` answer."""
-        self.loop.call_soon_threadsafe(self.port.gate.set)
+        self.loop.call_soon_threadsafe(self.gateway.slow_answers.set)
 
     def wait(self, condition: Any) -> None:
-        """Until `condition()`, looked at on the loop."""
+        """Wait until `condition()` is true, evaluated on the loop."""
 
         async def until() -> None:
-            while not condition():  # noqa: ASYNC110 - a test may look at anything
+            while not condition():  # noqa: ASYNC110 - a test may wait for any state
                 await asyncio.sleep(0.005)
 
         self.call(asyncio.wait_for(until(), 10))
@@ -84,7 +84,7 @@ class HttpServerThread:
 
 
 def read_response(sock: socket.socket, body: bool = True) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of one response; raises ConnectionError when the server closes instead."""
+    """Return status, headers and body of a response. Raise ConnectionError if the server closes the connection."""
     data = b""
     while b"\r\n\r\n" not in data:
         data += _receive(sock)

@@ -70,7 +70,7 @@ class Talk:
         self.session.receive(self.now_ns, pack([Envelope("", "", list(messages))], buffers))
 
     def welcomed(self) -> Talk:
-        self.session.connected(self.now_ns)
+        self.session.on_connected(self.now_ns)
         assert [message for message, _ in self.sent()] == [Hello(PROTOCOL, ())]
         self.get(Welcome(PROTOCOL, ()))
         return self
@@ -94,4 +94,4 @@ class Talk:
     def after(self, elapsed_ns: int) -> None:
         self.now_ns += elapsed_ns
         self.session.expire(self.now_ns)
-        self.session.book.check()
+        self.session.pending.check()

@@ -1,7 +1,8 @@
-"""Print this host's pip configuration as one pip.conf for the build stage.
+"""Print the pip configuration of this host as one pip.conf for the build stage.
 
-Files and environment are merged in pip's order. Paths of this host mean nothing in a container, so certificates become
-the container's bundle, and local folders and client certificates are left out (AIRGAP_WHEELS carries a folder).
+Files and environment variables are merged in the order of pip. Paths of this host do not exist in the container: the
+certificate path becomes the container's bundle, and local folders and client certificates are removed. AIRGAP_WHEELS
+copies a local folder of wheels.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import sys
 from pathlib import Path
 
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-PLACES = ("index-url", "extra-index-url", "find-links")
+URL_KEYS = ("index-url", "extra-index-url", "find-links")
 
 
 def main() -> None:
-    config = merged(os.environ, files(os.environ))
+    config = merge_config(os.environ, config_files(os.environ))
     for section in config.sections():
-        for key in PLACES:
+        for key in URL_KEYS:
             if key in config[section]:
-                keep_remote(config[section], key)
+                remove_local_paths(config[section], key)
         for key in ("client-cert", "cert", "cache-dir", "log", "constraint", "requirement"):
             config[section].pop(key, None)
     config["global"]["cert"] = BUNDLE
@@ -28,8 +29,8 @@ def main() -> None:
     config.write(sys.stdout)
 
 
-def files(env: os._Environ[str]) -> list[Path]:
-    """Where pip looks, weakest first."""
+def config_files(env: os._Environ[str]) -> list[Path]:
+    """Return the configuration files of pip. Later files override earlier ones."""
     home = Path.home()
     config_home = Path(env.get("XDG_CONFIG_HOME", home / ".config"))
     named = [Path(env["PIP_CONFIG_FILE"])] if env.get("PIP_CONFIG_FILE") else []
@@ -42,7 +43,7 @@ def files(env: os._Environ[str]) -> list[Path]:
     ]
 
 
-def merged(env: os._Environ[str], paths: list[Path]) -> configparser.RawConfigParser:
+def merge_config(env: os._Environ[str], paths: list[Path]) -> configparser.RawConfigParser:
     config = configparser.RawConfigParser()
     config.read(paths)
     if not config.has_section("global"):
@@ -53,8 +54,8 @@ def merged(env: os._Environ[str], paths: list[Path]) -> configparser.RawConfigPa
     return config
 
 
-def keep_remote(section: configparser.SectionProxy, key: str) -> None:
-    """Drop the entries of `key` that are paths of this host."""
+def remove_local_paths(section: configparser.SectionProxy, key: str) -> None:
+    """Remove the entries of `key` that are paths of this host."""
     remote = [entry for entry in section[key].split() if "://" in entry and not entry.startswith("file:")]
     if remote:
         section[key] = "\n".join(remote)

@@ -1,4 +1,4 @@
-"""`horologe experiment`: the paper's experiments, each with the bars it must reach."""
+"""`horologe experiment`: the experiments of the papers, each with the bars that it must reach."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(help="Which; none: list them.", metavar="[NAME]")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="A shortened run, under two minutes.")] = False,
-    seed: Annotated[int, typer.Option(help="Of arrivals and noise.")] = 1,
-    plot: Annotated[bool, typer.Option("--plot", help="Draw the figure into --out (needs the extra `plot`).")] = False,
+    name: Annotated[str, typer.Argument(help="Name of the experiment. Without it, list all.", metavar="[NAME]")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Shortened run, under two minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals and noise.")] = 1,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw the figure into --out.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write NAME.json and NAME.md into this folder.")] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change the scene: KEY=VALUE, dotted.", metavar="KEY=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="Change a value of the scene, for example cluster.devices=2.", metavar="KEY=VALUE"),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run an experiment of the paper and compare with its bars. Exit code 0 only if every bar holds.
+    """Run an experiment of a paper and compare its results with the bars. Exit code 0 only if every bar holds.
 
     \b
     Examples:
@@ -33,81 +34,70 @@ def experiment(
       horologe experiment fig8 --plot --out results
       horologe experiment fig6 --json --seed 7
     """
-    known = _known()
+    from horologe_experiments.harness.findings_files import findings_text
+    from horologe_experiments.registry import ALL_EXPERIMENTS
+    from horologe_sim.report.tables import Table
+
     if not name:
-        for one in known.values():
-            console().print(f"{one.name:8} {one.title}", markup=False)
+        table = Table(("", ""), left=2)
+        for entry in ALL_EXPERIMENTS.values():
+            table.add_row(entry.name, entry.title)
+        table.print(console())
         return
-    if name not in known:
-        fail(f"NAME: got {name!r}, wanted one of {', '.join(known)}", ExitCode.USAGE)
+    if name not in ALL_EXPERIMENTS:
+        fail(f"NAME: got {name!r}, wanted one of {', '.join(ALL_EXPERIMENTS)}", ExitCode.USAGE)
     try:
-        findings = _run(known[name], seed, quick, _changes(changes or []), quiet=json)
-        _write(findings, known[name], out, plot, quiet=json)
+        findings = _run(ALL_EXPERIMENTS[name], seed, quick, _parse_changes(changes or []), quiet=json)
+        _write(findings, ALL_EXPERIMENTS[name], out, plot, quiet=json)
     except Exception as error:
         fail_with(error, "")
     if json:
         print_json(findings.as_json())
     else:
-        _print(findings)
+        console().print(findings_text(findings), markup=False, soft_wrap=True)
     if not findings.holds:
         raise SystemExit(int(ExitCode.FAILED))
 
 
-def _known() -> dict[str, Experiment]:
-    from horologe_experiments.live.batching import Batching
-    from horologe_experiments.live.dynamic import Dynamic
-    from horologe_experiments.live.fig9 import Fig9
-    from horologe_experiments.live.live import Live
-    from horologe_experiments.live.overhead import Overhead
-    from horologe_experiments.registry import EXPERIMENTS
-
-    lives = (Fig9(), Live(), Dynamic(), Batching(), Overhead())
-    return {**EXPERIMENTS, **{one.name: one for one in lives}}
-
-
-def _changes(texts: list[str]) -> dict[str, Any]:
-    """`KEY=VALUE`; values are TOML where they can be read as that, else text."""
+def _parse_changes(texts: list[str]) -> dict[str, Any]:
+    """Parse texts `KEY=VALUE`. A value that is no TOML is taken as text."""
     import tomllib
 
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not key:
             fail(f"--set: got {text!r}, wanted KEY=VALUE", ExitCode.USAGE)
         try:
-            found[key] = tomllib.loads(f"value = {value}")["value"]
+            changes[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            found[key] = value
-    return found
+            changes[key] = value
+    return changes
 
 
-def _run(one: Experiment, seed: int, quick: bool, changes: dict[str, Any], quiet: bool) -> Findings:
+def _run(selected: Experiment, seed: int, quick: bool, changes: dict[str, Any], quiet: bool) -> Findings:
     from rich.progress import Progress
 
     with Progress(console=stderr_console(), transient=True, disable=quiet) as progress:
-        task = progress.add_task(one.name, total=1.0)
-        return one.run(
+        task = progress.add_task(selected.name, total=1.0)
+        return selected.run(
             seed,
             quick,
             changes,
-            lambda done, what: progress.update(task, completed=done, description=f"{one.name}: {what}"),
+            lambda completed, label: progress.update(
+                task, completed=completed, description=f"{selected.name}: {label}"
+            ),
         )
 
 
-def _write(findings: Findings, one: Experiment, out: Path | None, plot: bool, quiet: bool) -> None:
-    from horologe_experiments.harness.findings_files import write
+def _write(findings: Findings, selected: Experiment, out: Path | None, plot: bool, quiet: bool) -> None:
+    from horologe_experiments.harness.findings_files import write_findings
 
     if out is None and not plot:
         return
     try:
-        written = write(findings, one, out or Path.cwd(), plot)
+        paths = write_findings(findings, selected, out or Path.cwd(), plot)
     except ImportError:
         fail("--plot: needs matplotlib: pip install matplotlib", ExitCode.USAGE)
     if not quiet:
-        stderr_console().print("\n".join(map(str, written)), markup=False)
-
-
-def _print(findings: Findings) -> None:
-    from horologe_experiments.harness.findings_files import text
-
-    console().print(text(findings), markup=False, soft_wrap=True)
+        stderr_console().print("\n".join(map(str, paths)), markup=False)

@@ -1,4 +1,4 @@
-"""The experiments by name."""
+"""Experiments by name."""
 
 from horologe_experiments.clipper.bandits import Bandits
 from horologe_experiments.clipper.ensembles import Ensembles
@@ -13,12 +13,17 @@ from horologe_experiments.clockwork.fig8 import Fig8
 from horologe_experiments.clockwork.scale import Scale
 from horologe_experiments.clockwork.window import Window
 from horologe_experiments.harness.experiment import Experiment
+from horologe_experiments.live.batching import Batching
+from horologe_experiments.live.dynamic import Dynamic
+from horologe_experiments.live.fig9 import Fig9
+from horologe_experiments.live.live import Live
+from horologe_experiments.live.overhead import Overhead
 from horologe_experiments.orloj.orloj_sensitivity import OrlojSensitivity
 from horologe_experiments.orloj.orloj_tables import OrlojTables
 
 EXPERIMENTS: dict[str, Experiment] = {
-    one.name: one
-    for one in (
+    experiment.name: experiment
+    for experiment in (
         Fig5(),
         Fig6(),
         Fig7(),
@@ -35,3 +40,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         Stragglers(),
     )
 }
+"""Experiments that run in the simulator or in this process."""
+LIVE_EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment for experiment in (Fig9(), Live(), Dynamic(), Batching(), Overhead())
+}
+"""Experiments that start the services or measure models of this machine."""
+ALL_EXPERIMENTS = {**EXPERIMENTS, **LIVE_EXPERIMENTS}

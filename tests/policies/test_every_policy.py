@@ -1,4 +1,4 @@
-"""What every selection policy must hold to."""
+"""Contract of every selection policy."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from horologe_selector.policy import Policy, Selection
 
 POOL = ("cnn", "mlp/2", "forest", "linear/1", "noop", "slow")
-everyone = pytest.mark.parametrize("name", list(POLICIES))
+every_policy = pytest.mark.parametrize("name", list(POLICIES))
 some_models = st.lists(st.sampled_from(POOL), min_size=1, max_size=6, unique=True)
 some_loss = st.sampled_from([0.0, 1.0]) | st.floats(0, 1)
 some_rounds = st.lists(st.dictionaries(st.sampled_from(POOL), some_loss), max_size=30)
 some_class = st.integers(0, 3).map(float)
 some_number = st.floats(-1e9, 1e9)
-briefly = settings(max_examples=40, deadline=None)
+few_examples = settings(max_examples=40, deadline=None)
 
 
-def a_policy(name: str, models: Sequence[str], **chosen: Any) -> Policy:
+def build_policy(name: str, models: Sequence[str], **chosen: Any) -> Policy:
     return make_policy(Application("digits", tuple(models), policy=name, settings=chosen))
 
 
-def after(policy: Policy, rounds: Sequence[Mapping[str, float]], chance: Random, state: Any = None) -> Any:
-    """The state after feedback on the models that were selected, as far as a round has it."""
+def state_after(policy: Policy, rounds: Sequence[Mapping[str, float]], random_source: Random, state: Any = None) -> Any:
+    """Return the state after the rounds. Each round's losses are observed for the selected models."""
     state = policy.init() if state is None else state
     for losses in rounds:
-        selection = policy.select(state, chance)
-        known = {model: loss for model, loss in losses.items() if model in selection.models}
-        state = policy.observe(state, selection, known)
+        selection = policy.select(state, random_source)
+        selected = {model: loss for model, loss in losses.items() if model in selection.models}
+        state = policy.observe(state, selection, selected)
     return state
 
 
@@ -57,113 +57,112 @@ def shares_of(values: Sequence[float]) -> dict[float, float]:
 
 
 @st.composite
-def ballots(draw: st.DrawFn, selection: Selection) -> RowPredictions:
-    """What may have become of a selection: at least one prediction, and averages, if any, of those missing."""
+def row_predictions(draw: st.DrawFn, selection: Selection) -> RowPredictions:
+    """Draw predictions of at least one selected model, and fallbacks of the missing ones."""
     regression = draw(st.booleans())
     value = some_number if regression else some_class
-    there = draw(st.sets(st.sampled_from(selection.models), min_size=1))
-    known = st.lists(value, max_size=1 if regression else 5).map(shares_of)
-    absent = {model: draw(known) for model in selection.models if model not in there}
-    predictions = {model: draw(value) for model in draw(st.permutations(sorted(there)))}
-    return RowPredictions(predictions, absent, regression)
+    present = draw(st.sets(st.sampled_from(selection.models), min_size=1))
+    averages = st.lists(value, max_size=1 if regression else 5).map(shares_of)
+    fallbacks = {model: draw(averages) for model in selection.models if model not in present}
+    predictions = {model: draw(value) for model in draw(st.permutations(sorted(present)))}
+    return RowPredictions(predictions, fallbacks, regression)
 
 
-@everyone
-@briefly
+@every_policy
+@few_examples
 @given(models=some_models, rounds=some_rounds, seed=st.integers(0, 99))
-def test_weights_and_selections_are_of_the_models(
+def test_weights_and_selections_contain_the_models(
     name: str, models: list[str], rounds: list[dict[str, float]], seed: int
 ) -> None:
-    policy, chance = a_policy(name, models), Random(seed)
-    state = after(policy, rounds, chance)
+    policy, random_source = build_policy(name, models), Random(seed)
+    state = state_after(policy, rounds, random_source)
     assert_sound(policy, state, models)
-    selection = policy.select(state, chance)
+    selection = policy.select(state, random_source)
     assert set(selection.models) <= set(models)
     assert len(set(selection.models)) == len(selection.models) >= 1
     assert 0 < selection.probability <= 1
     assert not policy.selects_one or len(selection.models) == 1
 
 
-@everyone
-@briefly
+@every_policy
+@few_examples
 @given(data=st.data(), models=some_models, rounds=some_rounds)
-def test_what_is_combined_lies_among_the_votes_and_its_confidence_is_a_share(
+def test_the_combined_value_is_among_the_votes_and_the_confidence_is_a_share(
     name: str, data: st.DataObject, models: list[str], rounds: list[dict[str, float]]
 ) -> None:
-    policy = a_policy(name, models)
-    state = after(policy, rounds, Random(1))
+    policy = build_policy(name, models)
+    state = state_after(policy, rounds, Random(1))
     selection = policy.select(state, Random(2))
-    ballot = data.draw(ballots(selection))
-    value, confidence = policy.combine(state, ballot)
-    votes = {*ballot.predictions.values(), *(one for shares in ballot.fallbacks.values() for one in shares)}
-    assert min(votes) <= value <= max(votes) if ballot.regression else value in votes
-    assert 0 <= confidence <= len(ballot.predictions) / len(selection.models)
-    back = RowPredictions(dict(reversed(list(ballot.predictions.items()))), ballot.fallbacks, ballot.regression)
-    assert policy.combine(state, back) == (value, confidence)
+    row = data.draw(row_predictions(selection))
+    value, confidence = policy.combine(state, row)
+    votes = {*row.predictions.values(), *(value for shares in row.fallbacks.values() for value in shares)}
+    assert min(votes) <= value <= max(votes) if row.regression else value in votes
+    assert 0 <= confidence <= len(row.predictions) / len(selection.models)
+    reordered = RowPredictions(dict(reversed(list(row.predictions.items()))), row.fallbacks, row.regression)
+    assert policy.combine(state, reordered) == (value, confidence)
 
 
-@everyone
-def test_all_who_agree_are_right_with_confidence_1(name: str) -> None:
-    policy = a_policy(name, POOL)
+@every_policy
+def test_unanimous_predictions_have_confidence_1(name: str) -> None:
+    policy = build_policy(name, POOL)
     state = policy.init()
     models = policy.select(state, Random(1)).models
     for regression in (False, True):
         assert policy.combine(state, RowPredictions(dict.fromkeys(models, 7.0), {}, regression)) == (7.0, 1.0)
 
 
-@everyone
-@briefly
+@every_policy
+@few_examples
 @given(models=some_models, rounds=some_rounds)
-def test_a_state_is_kept_as_message_pack(name: str, models: list[str], rounds: list[dict[str, float]]) -> None:
-    policy = a_policy(name, models)
-    state = after(policy, rounds, Random(1))
+def test_a_state_survives_message_pack(name: str, models: list[str], rounds: list[dict[str, float]]) -> None:
+    policy = build_policy(name, models)
+    state = state_after(policy, rounds, Random(1))
     read = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=policy.state_type)
     assert read == state
-    assert policy.init(read) == state, "a state is carried over whenever it is read"
+    assert policy.init(read) == state, "init(previous) of an unchanged declaration returns an equal state"
     assert policy.select(read, Random(3)) == policy.select(state, Random(3))
 
 
-@everyone
-@briefly
+@every_policy
+@few_examples
 @given(rounds=some_rounds, seed=st.integers(0, 99))
-def test_the_same_chance_gives_the_same_and_states_given_are_not_changed(
+def test_equal_random_numbers_give_equal_states_and_states_are_not_mutated(
     name: str, rounds: list[dict[str, float]], seed: int
 ) -> None:
-    policy = a_policy(name, POOL)
+    policy = build_policy(name, POOL)
     state = policy.init()
     before = msgspec.msgpack.encode(state)
-    assert after(policy, rounds, Random(seed), state) == after(policy, rounds, Random(seed), state)
+    assert state_after(policy, rounds, Random(seed), state) == state_after(policy, rounds, Random(seed), state)
     assert msgspec.msgpack.encode(state) == before
 
 
-@everyone
-@briefly
+@every_policy
+@few_examples
 @given(old=some_models, new=some_models, rounds=some_rounds)
-def test_other_models_of_the_application_carry_on_with_what_is_known(
+def test_a_new_declaration_keeps_what_is_known_about_its_models(
     name: str, old: list[str], new: list[str], rounds: list[dict[str, float]]
 ) -> None:
-    before, policy = a_policy(name, old), a_policy(name, new)
-    known = after(before, rounds, Random(1))
-    state = policy.init(known)
+    before, policy = build_policy(name, old), build_policy(name, new)
+    previous = state_after(before, rounds, Random(1))
+    state = policy.init(previous)
     assert_sound(policy, state, new)
-    assert_sound(policy, after(policy, rounds, Random(2), state), new)
-    again = before.weights(before.init(known))
-    assert again == pytest.approx(dict(before.weights(known)))
+    assert_sound(policy, state_after(policy, rounds, Random(2), state), new)
+    assert before.weights(before.init(previous)) == pytest.approx(dict(before.weights(previous)))
 
 
-@everyone
+@every_policy
 @pytest.mark.parametrize("other", POLICIES)
-def test_what_another_policy_has_learned_is_no_obstacle(name: str, other: str) -> None:
-    before, policy = a_policy(other, POOL), a_policy(name, POOL)
-    known = after(before, [dict.fromkeys(POOL, 1.0)] * 5, Random(1))
-    assert_sound(policy, policy.init(known), POOL)
+def test_a_state_of_another_policy_is_ignored(name: str, other: str) -> None:
+    before, policy = build_policy(other, POOL), build_policy(name, POOL)
+    previous = state_after(before, [dict.fromkeys(POOL, 1.0)] * 5, Random(1))
+    assert_sound(policy, policy.init(previous), POOL)
 
 
-@everyone
-@briefly
+@every_policy
+@few_examples
 @given(rounds=some_rounds)
-def test_feedback_may_be_late_or_of_models_that_are_gone(name: str, rounds: list[dict[str, float]]) -> None:
-    before, policy = a_policy(name, POOL), a_policy(name, POOL[:3])
+def test_feedback_may_be_late_or_about_removed_models(name: str, rounds: list[dict[str, float]]) -> None:
+    before, policy = build_policy(name, POOL), build_policy(name, POOL[:3])
     state = policy.init()
     old = before.init()
     for losses in rounds:
@@ -174,14 +173,14 @@ def test_feedback_may_be_late_or_of_models_that_are_gone(name: str, rounds: list
     assert_sound(policy, state, POOL[:3])
 
 
-@everyone
+@every_policy
 @pytest.mark.parametrize("extreme", ["all wrong", "all right", "one right", "turning", "one absent"])
-def test_a_hundred_thousand_extreme_observations_leave_it_sound(name: str, extreme: str) -> None:
+def test_a_hundred_thousand_extreme_observations_keep_the_policy_sound(name: str, extreme: str) -> None:
     models = POOL[:3]
-    policy, chance = a_policy(name, models), Random(1)
+    policy, random_source = build_policy(name, models), Random(1)
     state = policy.init()
     for at in range(100_000):
-        selection = policy.select(state, chance)
+        selection = policy.select(state, random_source)
         wrong = {
             "all wrong": dict.fromkeys(models, 1.0),
             "all right": dict.fromkeys(models, 0.0),
@@ -191,19 +190,21 @@ def test_a_hundred_thousand_extreme_observations_leave_it_sound(name: str, extre
         }[extreme]
         state = policy.observe(state, selection, {model: wrong[model] for model in selection.models if model in wrong})
     assert_sound(policy, state, models)
-    assert policy.combine(state, RowPredictions(dict.fromkeys(policy.select(state, chance).models, 1.0), {})) == (1, 1)
+    assert policy.combine(
+        state, RowPredictions(dict.fromkeys(policy.select(state, random_source).models, 1.0), {})
+    ) == (1, 1)
 
 
-@everyone
+@every_policy
 def test_an_unknown_setting_is_named(name: str) -> None:
     with pytest.raises(InvalidInput, match="speed"):
-        a_policy(name, POOL, speed=1.0)
+        build_policy(name, POOL, speed=1.0)
 
 
-@everyone
-def test_outputs_are_passed_on_only_by_policies_that_ask_one_model(name: str) -> None:
+@every_policy
+def test_task_any_needs_a_policy_that_selects_one_model(name: str) -> None:
     application = Application("text", POOL, task="any", policy=name)
-    if a_policy(name, POOL).selects_one:
+    if build_policy(name, POOL).selects_one:
         assert make_policy(application).selects_one
     else:
         with pytest.raises(InvalidInput, match="task 'any'"):

@@ -1,8 +1,12 @@
-"""What every scheduler must hold to: asked directly, and through the controller in the world."""
+"""Contract of every scheduler, and of the example in CONTRIBUTING.md: called directly, and in the simulated world."""
 
 from __future__ import annotations
 
+import re
+import textwrap
+import types
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +28,7 @@ from horologe_sim.scenario.workload import LoadPhase as Phase
 from sim_builders import a_scenario, an_entry, assert_at_rest, assert_mirror, played, poisson
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer, Core
     from horologe_controller.core.scheduling.scheduler import Batch, Plan, Refusal, Scheduler
@@ -33,8 +37,25 @@ if TYPE_CHECKING:
 NOW = s(1000)
 EXEC = {size: ms(2 + 0.5 * (size - 1)) for size in (1, 2, 4, 8, 16)}  # a_profile's
 LATE_ON_PURPOSE = ("clipper", "fifo")  # they refuse nothing for what it will take
-everyone = pytest.mark.parametrize("name", list(SCHEDULERS))
-names = pytest.mark.parametrize("name", [name for name in SCHEDULERS if name not in LATE_ON_PURPOSE])
+EXAMPLE = "example"
+NAMES = [*SCHEDULERS, EXAMPLE]
+everyone = pytest.mark.parametrize("name", NAMES)
+names = pytest.mark.parametrize("name", [name for name in NAMES if name not in LATE_ON_PURPOSE])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def contributing_example() -> Iterator[None]:
+    """Register the policy that CONTRIBUTING.md shows."""
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    code = textwrap.dedent(
+        re.findall(r"^ *```python\n(.*?)^ *```", text.split("## Add a scheduler")[1], re.M | re.S)[0]
+    )
+    assert code.count("\n") <= 25
+    module = types.ModuleType("horologe_controller.schedulers.example")
+    exec(compile(code, "CONTRIBUTING.md", "exec"), module.__dict__)
+    SCHEDULERS[EXAMPLE] = module.__dict__["OldestFirst"]
+    yield
+    del SCHEDULERS[EXAMPLE]
 
 
 class Desk:
@@ -85,7 +106,7 @@ class Desk:
         return plan.start
 
 
-@pytest.mark.parametrize("name", [name for name in SCHEDULERS if name not in (*LATE_ON_PURPOSE, "deferred")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*LATE_ON_PURPOSE, "deferred")])
 def test_a_request_that_fits_is_started_at_once(name: str) -> None:
     spec = a_spec()
     desk = Desk(name, [spec], [spec.key])

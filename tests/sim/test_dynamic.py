@@ -15,10 +15,9 @@ from horologe_controller.core.runtime_distributions import RuntimeDistributions,
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.virtual_worker import SimModel
-from horologe_sim.fast.cluster_setting import Setting
-from horologe_sim.fast.fast_world import Lean
+from horologe_sim.fast.fast_world import FastClusterSettings, FastWorld
 from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import STATIC, Chunk, Loop, Request
+from horologe_sim.fast.traffic import STATIC, Chunk, DynamicRequest, Loop
 from horologe_sim.scenario.clockwork_models import catalogue_models
 
 BASE_NS = ms(7)
@@ -43,13 +42,15 @@ def solos(application: str, rng: np.random.Generator, count: int) -> list[int]:
     return [BASE_NS + int(row_ms * 1e6) for row_ms in rows_ms]
 
 
-def played(scheduler: str, rate: float, slo_ms: float, seed: int = 1, static: float = 0.0, seconds: float = 5) -> Lean:
+def played(
+    scheduler: str, rate: float, slo_ms: float, seed: int = 1, static: float = 0.0, seconds: float = 5
+) -> FastWorld:
     """Half the requests are chats, half are mails; `static` more ask for ResNet-50s on the same device."""
     rng = np.random.default_rng(seed)
     count, others = int(rate * seconds), int(static * seconds)
     mails = rng.random(count) < 0.5
     takes = {one: iter(solos(one, rng, count)) for one in ROW_MS}
-    requests = [Request(next(takes[one]), one) for one in np.where(mails, "mail", "chat").tolist()]
+    requests = [DynamicRequest(next(takes[one]), one) for one in np.where(mails, "mail", "chat").tolist()]
     models = [0] * count + rng.integers(1, 4, others).tolist()
     times = rng.integers(0, s(seconds), count + others)
     order = np.argsort(times, kind="stable").tolist()
@@ -61,8 +62,8 @@ def played(scheduler: str, rate: float, slo_ms: float, seed: int = 1, static: fl
         [requests[at] if at < count else STATIC for at in order],
     )
     controller = ControllerSettings(scheduler=scheduler, admission=False, margin_ns=us(100))
-    setting = Setting(noise=NOISES["none"], settle_ns=ms(500), controller=controller)
-    lean = Lean(setting, [TEXT, *RESNET.copies(3)], Ledger(["text", "static"], 4, s(1)), seed, [chunk])
+    setting = FastClusterSettings(noise=NOISES["none"], settle_ns=ms(500), controller=controller)
+    lean = FastWorld(setting, [TEXT, *RESNET.copies(3)], Ledger(["text", "static"], 4, s(1)), seed, [chunk])
     parts = [SoloDistribution(one, 0, Distribution.from_samples(solos(one, rng, 500))) for one in ROW_MS]
     lean.controller.cluster.distributions[SPEC.key] = RuntimeDistributions(BASE_NS, parts)
     lean.run(s(seconds))
@@ -73,7 +74,7 @@ def played(scheduler: str, rate: float, slo_ms: float, seed: int = 1, static: fl
     return lean
 
 
-def in_time(lean: Lean) -> int:
+def in_time(lean: FastWorld) -> int:
     return sum(line.ok for line in lean.ledger.lines)
 
 
@@ -109,8 +110,8 @@ def test_the_same_seed_gives_the_same_answers() -> None:
 
 def test_best_effort_work_keeps_nobody_waiting() -> None:
     """A batch may wait for more requests, not for those that come only when it has been answered."""
-    setting = Setting(settle_ns=ms(500), controller=ControllerSettings(scheduler="horologe"))
+    setting = FastClusterSettings(settle_ns=ms(500), controller=ControllerSettings(scheduler="horologe"))
     loops = [Loop(0, s(5), 0), Loop(0, 0, 1), Loop(0, 0, 1)]
-    lean = Lean(setting, RESNET.copies(1), Ledger(["one by one", "best effort"], 1, s(1)), 1, (), loops)
+    lean = FastWorld(setting, RESNET.copies(1), Ledger(["one by one", "best effort"], 1, s(1)), 1, (), loops)
     lean.run(s(2))
     assert lean.ledger.line("one by one").times.max_ns < ms(30)

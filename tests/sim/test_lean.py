@@ -17,10 +17,9 @@ from horologe_common.wire import Infer, Load, Row
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.engine.noise import NOISES, Draws, measured
-from horologe_sim.fast.cluster_setting import Setting
-from horologe_sim.fast.fast_worker import LeanDevice
-from horologe_sim.fast.fast_world import Lean
-from horologe_sim.fast.ledger import Ledger, Times
+from horologe_sim.fast.fast_worker import FastDevice
+from horologe_sim.fast.fast_world import FastClusterSettings, FastWorld
+from horologe_sim.fast.ledger import DurationCounts, Ledger
 from horologe_sim.fast.traffic import Chunk, Loop, Stream, poisson
 from horologe_sim.scenario import scenario as scenarios
 from horologe_sim.scenario.clockwork_models import batch_limited_rate, catalogue_models
@@ -34,8 +33,10 @@ def a_stream(rate: float, models: int = 1, slo_ms: float = 50) -> Stream:
     return Stream(lambda step: np.full(models, rate / models), s(10), lambda step: ms(slo_ms))
 
 
-def played(setting: Setting, models: int, chunks: Any = (), loops: Any = (), duration_ns: int = s(1)) -> Lean:
-    lean = Lean(setting, RESNET.copies(models), Ledger(["all"], models, s(1)), 1, chunks, loops)
+def played(
+    setting: FastClusterSettings, models: int, chunks: Any = (), loops: Any = (), duration_ns: int = s(1)
+) -> FastWorld:
+    lean = FastWorld(setting, RESNET.copies(models), Ledger(["all"], models, s(1)), 1, chunks, loops)
     lean.run(duration_ns)
     lean.check()
     assert not lean.open
@@ -58,7 +59,7 @@ def test_every_request_has_one_end_and_no_device_is_asked_for_what_it_cannot(
     rate: float, slo_ms: float, models: int, pages: int, devices: int, admission: bool, window_ms: float
 ) -> None:
     controller = ControllerSettings(admission=admission, window_ns=ms(window_ms))
-    setting = Setting(devices=devices, pages=pages, controller=controller, settle_ns=ms(100))
+    setting = FastClusterSettings(devices=devices, pages=pages, controller=controller, settle_ns=ms(100))
     played(setting, models, poisson([a_stream(rate, models, slo_ms)], s(0.3), [1]), duration_ns=s(0.3))
 
 
@@ -68,7 +69,7 @@ def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> Non
     rate, slo_ms, seconds = load * 16 / 0.01567, 100, 2
     chunks = list(poisson([a_stream(rate, 2, slo_ms)], s(seconds), [7]))
     controller = ControllerSettings(admission=False, margin_ns=us(300))
-    lean = played(Setting(noise=NOISES["none"], controller=controller), 2, chunks, duration_ns=s(seconds))
+    lean = played(FastClusterSettings(noise=NOISES["none"], controller=controller), 2, chunks, duration_ns=s(seconds))
     times = [(at + us(100), model) for chunk in chunks for at, model in zip(*chunk[:2], strict=True)]
     entry = ModelEntry(
         "m", RESNET.exec_ms, count=2, load_ms=RESNET.load_ms, weights_mb=RESNET.weights_mb, slo_ns=ms(slo_ms)
@@ -98,7 +99,7 @@ def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> Non
 
 def test_a_closed_loop_of_full_batches_reaches_what_batches_allow() -> None:
     loops = [Loop(model, ms(500), 0, ms(1)) for _ in range(16) for model in range(3)]
-    lean = played(Setting(noise=NOISES["none"]), 3, loops=loops, duration_ns=s(3))
+    lean = played(FastClusterSettings(noise=NOISES["none"]), 3, loops=loops, duration_ns=s(3))
     assert lean.ledger.panels[1].lines[0].ok == pytest.approx(batch_limited_rate(RESNET, 500), rel=0.05)
 
 
@@ -117,7 +118,7 @@ OVERLOADED = {
 def test_in_overload_full_batches_in_time_are_what_counts(scheduler: str) -> None:
     loops = [Loop(model, ms(100), 0, ms(1)) for _ in range(16) for model in range(15)]
     controller = ControllerSettings(scheduler=scheduler, margin_ns=us(100), admission=False)
-    lean = played(Setting(controller=controller), 15, loops=loops, duration_ns=s(3))
+    lean = played(FastClusterSettings(controller=controller), 15, loops=loops, duration_ns=s(3))
     low, high = OVERLOADED[scheduler]
     assert low <= lean.ledger.panels[2].lines[0].ok / batch_limited_rate(RESNET, 100) <= high
 
@@ -126,12 +127,12 @@ def test_in_overload_full_batches_in_time_are_what_counts(scheduler: str) -> Non
 def test_with_time_to_spare_every_scheduler_does(scheduler: str) -> None:
     controller = ControllerSettings(scheduler=scheduler, margin_ns=us(100), admission=False)
     chunks = poisson([a_stream(0.5 * 16 / 0.01567, 2, slo_ms=100)], s(2), [3])
-    (line,) = played(Setting(controller=controller), 2, chunks, duration_ns=s(2)).ledger.lines
+    (line,) = played(FastClusterSettings(controller=controller), 2, chunks, duration_ns=s(2)).ledger.lines
     assert line.ok > 0.99 * line.sent
 
 
 def test_the_same_seed_gives_the_same_ledger() -> None:
-    setting = Setting(controller=ControllerSettings(admission=False))
+    setting = FastClusterSettings(controller=ControllerSettings(admission=False))
     lines = [played(setting, 3, poisson([a_stream(900, 3)], s(1), [4])).ledger.lines[0] for _ in range(2)]
     assert lines[0].times.counts == lines[1].times.counts
 
@@ -147,7 +148,7 @@ class Bench:
         self.made = 0
         self.results: list[tuple[int, int, int, int]] = []
         models = {model.report.spec.key: model for model in RESNET.copies(2)}
-        self.device = LeanDevice("worker/0#1", models, 14, Draws(NOISES["none"], [1]), us(50), self.at, self.ended, {})
+        self.device = FastDevice("worker/0#1", models, 14, Draws(NOISES["none"], [1]), us(50), self.at, self.ended, {})
 
     def at(self, at_ns: int, call: Any, argument: Any) -> None:
         self.made += 1
@@ -239,7 +240,7 @@ def test_noise_has_the_tail_of_the_figure() -> None:
 
 @given(some.lists(some.integers(0, 2 * 10**9), min_size=1, max_size=60), some.sampled_from([0.5, 0.99, 1.0]))
 def test_quantiles_of_a_histogram_are_good_to_a_bucket(values: list[int], q: float) -> None:
-    times = Times()
+    times = DurationCounts()
     for value in values:
         times.add(value)
     exact = float(np.quantile(np.array(values), q, method="inverted_cdf")) / 1e6
@@ -249,4 +250,4 @@ def test_quantiles_of_a_histogram_are_good_to_a_bucket(values: list[int], q: flo
 
 
 def test_a_setting_is_told_by_its_fields() -> None:
-    assert msgspec.structs.asdict(Setting())["pages"] == 1407
+    assert msgspec.structs.asdict(FastClusterSettings())["pages"] == 1407

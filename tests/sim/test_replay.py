@@ -102,5 +102,5 @@ def test_what_is_no_recording_is_said_to_be_none(tmp_path: Path, content: bytes)
 def test_a_recording_cut_short_is_an_error(tmp_path: Path) -> None:
     path = recorded(tmp_path, a_scenario(duration_ns=ms(200)))
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(SettingsError, match="cut short"):
+    with pytest.raises(SettingsError, match="truncated"):
         replay_recording(path)

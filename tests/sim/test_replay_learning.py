@@ -1,4 +1,4 @@
-"""Recordings of selectors with applications: what comes back from the store, and what models predict, decide there."""
+"""Recordings of selectors with applications, whose decisions depend on store records and predictions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LONG = "-of-a-name-so-long-that-what-is-stored-of-it-is-longer-than-any-hash"
 
 
 class Teacher(Client):
-    """A client that tells what was true of every other answer, twice of some."""
+    """Client that gives feedback on every other answer, and twice on some."""
 
     taught: ClassVar[list[int]] = []
 
@@ -97,7 +97,7 @@ def recorded(folder: Path, messages: int, split: bool = False, **selector: Any) 
 
 
 @pytest.mark.parametrize(("messages", "split"), [(100, False), (20_000, False), (20_000, True)])
-def test_what_was_learned_and_read_again_after_a_restart_is_replayed(
+def test_learning_across_a_restart_is_replayed_identically(
     tmp_path: Path, taught: list[int], messages: int, split: bool
 ) -> None:
     path = recorded(tmp_path, messages, split)
@@ -108,10 +108,12 @@ def test_what_was_learned_and_read_again_after_a_restart_is_replayed(
     for core in report.cores.values():
         assert core.handled["Feedback"] > 10
         assert core.handled["RecordsWritten"] > 10
-    assert report.cores["selector/0#00000002"].handled["RecordsRead"] > 10, "the second has read what the first learned"
+    assert report.cores["selector/0#00000002"].handled["RecordsRead"] > 10, (
+        "the second selector has read the first one's records"
+    )
 
 
-def test_records_are_recorded_whole_and_tensors_are_not(tmp_path: Path, taught: list[int]) -> None:
+def test_store_records_are_recorded_whole_and_tensors_are_not(tmp_path: Path, taught: list[int]) -> None:
     segments = [one for one in read_segments(recorded(tmp_path, 20_000)) if one.core.startswith("selector/")]
     handled = [entry for segment in segments for entry in segment.entries if isinstance(entry, Handled)]
     found = [
@@ -124,9 +126,7 @@ def test_records_are_recorded_whole_and_tensors_are_not(tmp_path: Path, taught: 
     assert kept <= {int}
 
 
-def test_a_policy_that_learns_something_else_is_found_out(
-    tmp_path: Path, taught: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replay_detects_a_changed_policy(tmp_path: Path, taught: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     path = recorded(tmp_path, 20_000)
     observe = Exp4.observe
 
@@ -155,7 +155,7 @@ def scores(*rows: Sequence[float], datatype: str = "<f4") -> tuple[Tensor, bytes
         ((Tensor("y", "BYTES", (1,), 7), b"\3\0\0\0abc"), 7),
     ],
 )
-def test_an_outline_is_as_little_as_says_the_same(tensor: tuple[Tensor, bytes], wanted: Any) -> None:
+def test_a_tensor_summary_expands_to_an_equivalent_tensor(tensor: tuple[Tensor, bytes], wanted: Any) -> None:
     header, buffer = tensor
     found = summarize_tensor(header, buffer)
     assert found == wanted
@@ -166,7 +166,7 @@ def test_an_outline_is_as_little_as_says_the_same(tensor: tuple[Tensor, bytes], 
     assert expand_summaries(message, summarize_tensors(message, [buffer])) == [again]
 
 
-def test_a_cache_in_a_snapshot_says_what_it_said() -> None:
+def test_a_cache_restored_from_a_snapshot_has_the_same_predictions() -> None:
     application = Application("digits", ("a",))
     cache = PredictionCache(1 << 20)
     tensor, buffer = scores([0.0] * 150 + [0.5] + [0.1] * 50, [0.0] * 200 + [1e-9])

@@ -97,8 +97,8 @@ def test_input_that_is_pickled_is_not_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--set", "worker.nonsense=1"), ("worker.nonsense", "known are")),
-        (("--set", "nonsense.field=1"), ("nonsense", "known are")),
+        (("--set", "worker.nonsense=1"), ("worker.nonsense", "the settings are")),
+        (("--set", "nonsense.field=1"), ("nonsense", "the settings are")),
         (("--set", "worker"), ("--set worker", "SECTION.FIELD=VALUE")),
         (("--set", "links.bind=tcp://0.0.0.0:1"), ("links.bind",)),
         (("--set", "frontend.grace_ns=5 minutes"), ("frontend.grace_ns", "'5 minutes'")),

@@ -29,19 +29,19 @@ def request(model: str = "echo", body: bytes = GOOD, extra: str = "", version: s
 
 
 @pytest.fixture
-def house() -> Iterator[HttpServerThread]:
-    with HttpServerThread() as house:
-        yield house
+def http() -> Iterator[HttpServerThread]:
+    with HttpServerThread() as http:
+        yield http
 
 
-def good(house: HttpServerThread) -> None:
-    response = httpx.post(f"{house.server.url}/v2/models/echo/infer", content=GOOD)
+def check_infer(http: HttpServerThread) -> None:
+    response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=GOOD)
     assert response.status_code == 200, response.text
     assert response.json()["outputs"][0]["data"] == [1, 2, 3, 4]
 
 
-def closed(sock: socket.socket) -> bool:
-    """Whether the server has closed, after whatever it still had to say."""
+def is_closed(sock: socket.socket) -> bool:
+    """Read to the end. Return True when the server has closed the connection."""
     try:
         while sock.recv(65536):
             pass
@@ -56,8 +56,8 @@ def flood(sock: socket.socket, data: bytes, times: int, pause: float = 0) -> Non
         threading.Event().wait(pause)
 
 
-def test_httpx_client(house: HttpServerThread) -> None:
-    with httpx.Client(base_url=house.server.url) as client:
+def test_httpx_client(http: HttpServerThread) -> None:
+    with httpx.Client(base_url=http.server.url) as client:
         assert client.get("/v2/health/live").json() == {"live": True}
         assert client.get("/v2/health/ready").json() == {"ready": True}
         for _ in range(3):
@@ -70,8 +70,8 @@ def test_httpx_client(house: HttpServerThread) -> None:
         assert response.json()["model_stats"]
 
 
-def test_head_has_no_body(house: HttpServerThread) -> None:
-    with house.connect() as sock:
+def test_head_has_no_body(http: HttpServerThread) -> None:
+    with http.connect() as sock:
         sock.sendall(b"HEAD /v2 HTTP/1.1\r\nHost: x\r\n\r\nGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
         status, headers, _ = read_response_once(sock, body=False)
         assert (status, headers["content-length"]) == (200, headers["content-length"])
@@ -79,7 +79,7 @@ def test_head_has_no_body(house: HttpServerThread) -> None:
 
 
 def read_response_once(sock: socket.socket, body: bool) -> tuple[int, dict[str, str], bytes]:
-    """One response, byte by byte, so that a pipelined one behind it stays unread."""
+    """Read a response byte by byte, so that a pipelined response behind it stays unread."""
     data = b""
     while not data.endswith(b"\r\n\r\n"):
         data += sock.recv(1)
@@ -91,59 +91,59 @@ def read_response_once(sock: socket.socket, body: bool) -> tuple[int, dict[str, 
     return int(lines[0].split()[1]), headers, rest
 
 
-def test_requests_sent_ahead_are_answered_in_order(house: HttpServerThread) -> None:
+def test_pipelined_requests_are_answered_in_order(http: HttpServerThread) -> None:
     bodies = [GOOD.replace(b"[1,2", b"[%d,2" % i) for i in range(20)]
-    with house.connect() as sock:
+    with http.connect() as sock:
         sock.sendall(b"".join(request(body=body) for body in bodies))
         firsts = [json.loads(read_response_once(sock, True)[2])["outputs"][0]["data"][0] for _ in bodies]
     assert firsts == list(range(20))
 
 
-def test_a_request_in_small_pieces(house: HttpServerThread) -> None:
-    with house.connect() as sock:
+def test_request_in_single_bytes(http: HttpServerThread) -> None:
+    with http.connect() as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in request():
             sock.sendall(bytes([byte]))
         assert read_response(sock)[0] == 200
 
 
-def test_chunked_body_with_trailers(house: HttpServerThread) -> None:
+def test_chunked_body_with_trailers(http: HttpServerThread) -> None:
     chunks = b"".join(b"%x;ext=1\r\n%s\r\n" % (len(part), part) for part in (GOOD[:10], GOOD[10:]))
     head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with house.connect() as sock:
+    with http.connect() as sock:
         for _ in range(2):
             sock.sendall(head + chunks + b"0\r\nContent-Encoding: junk\r\n\r\n")
             assert read_response(sock)[0] == 200
 
 
-def test_http_1_0_and_close(house: HttpServerThread) -> None:
+def test_http_1_0_and_close(http: HttpServerThread) -> None:
     for extra, version in (("", "1.0"), ("Connection: close\r\n", "1.1")):
-        with house.connect() as sock:
+        with http.connect() as sock:
             sock.sendall(request(extra=extra, version=version))
             status, headers, _ = read_response(sock)
             assert (status, headers["connection"]) == (200, "close")
-            assert closed(sock)
+            assert is_closed(sock)
 
 
-def test_expect_100_continue(house: HttpServerThread) -> None:
+def test_expect_100_continue(http: HttpServerThread) -> None:
     head, _, body = request(extra="Expect: 100-continue\r\n").partition(b"\r\n\r\n")
-    with house.connect() as sock:
+    with http.connect() as sock:
         sock.sendall(head + b"\r\n\r\n")
         assert read_response(sock)[0] == 100
         sock.sendall(body)
         assert read_response(sock)[0] == 200
 
 
-def test_upgrade_is_ignored(house: HttpServerThread) -> None:
-    with house.connect() as sock:
+def test_upgrade_is_ignored(http: HttpServerThread) -> None:
+    with http.connect() as sock:
         sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
         assert read_response(sock)[0] == 200
-    good(house)
+    check_infer(http)
 
 
 @pytest.mark.parametrize("tensors", [1, 400_000])
-def test_tritonclient(house: HttpServerThread, tensors: int) -> None:
-    """In a process of its own: the client brings gevent along."""
+def test_tritonclient(http: HttpServerThread, tensors: int) -> None:
+    """Run tritonclient in a separate process, because it uses gevent."""
     import subprocess
     import sys
 
@@ -182,50 +182,50 @@ for name, status in (("refused", "503"), ("late", "504"), ("nope", "404"), ("fai
         raise AssertionError(name)
 client.close()
 """
-    done = subprocess.run([sys.executable, "-c", code, house.address, str(tensors)], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, http.address, str(tensors)], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
 
 
 def test_body_over_the_limit_is_refused_unread() -> None:
-    with HttpServerThread(body_limit_bytes=100_000) as house:
-        with house.connect() as sock:
+    with HttpServerThread(body_limit_bytes=100_000) as http:
+        with http.connect() as sock:
             sock.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000000\r\n\r\n")
             status, _, body = read_response(sock)
             assert status == 413
             assert b"at most 100000" in body
-        response = httpx.post(f"{house.server.url}/v2/models/echo/infer", content=bytes(3_000_000))
+        response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=bytes(3_000_000))
         assert response.status_code == 413
-        with house.connect() as sock:
+        with http.connect() as sock:
             sock.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
             sock.sendall(b"%x\r\n%s\r\n" % (150_000, bytes(150_000)))
             assert read_response(sock)[0] == 413
-        good(house)
+        check_infer(http)
 
 
-def test_bodies_held_are_bounded() -> None:
-    with HttpServerThread(held_limit_bytes=1000) as house:
-        assert httpx.post(f"{house.server.url}/v2/models/echo/infer", content=bytes(1001)).status_code == 503
-        good(house)
+def test_bytes_of_all_bodies_are_bounded() -> None:
+    with HttpServerThread(held_limit_bytes=1000) as http:
+        assert httpx.post(f"{http.server.url}/v2/models/echo/infer", content=bytes(1001)).status_code == 503
+        check_infer(http)
 
 
 @pytest.mark.parametrize("filler", [b"x" * 80_000, b"X: " + b"y" * 80_000, b"X: y\r\n" * 15_000])
-def test_headers_over_the_limit(house: HttpServerThread, filler: bytes) -> None:
-    with house.connect() as sock:
+def test_headers_over_the_limit(http: HttpServerThread, filler: bytes) -> None:
+    with http.connect() as sock:
         sock.sendall(b"GET /v2 HTTP/1.1\r\n" + filler)
         assert read_response(sock)[0] in (400, 431)
-        assert closed(sock)
-    with house.connect() as sock:
+        assert is_closed(sock)
+    with http.connect() as sock:
         sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 70_000 + b"\r\n\r\n")
         assert read_response(sock)[0] == 431
-    good(house)
+    check_infer(http)
 
 
-def test_endless_header_is_cut_off(house: HttpServerThread) -> None:
-    with house.connect() as sock:
+def test_endless_header_closes_the_connection(http: HttpServerThread) -> None:
+    with http.connect() as sock:
         sock.sendall(b"GET /v2 HTTP/1.1\r\nX: ")
         with pytest.raises(ConnectionError):
             flood(sock, b"y" * 100_000, times=100, pause=0.05)
-    good(house)
+    check_infer(http)
 
 
 @pytest.mark.parametrize(
@@ -245,124 +245,124 @@ def test_endless_header_is_cut_off(house: HttpServerThread) -> None:
         b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
-def test_what_is_not_http(house: HttpServerThread, junk: bytes) -> None:
-    with house.connect() as sock:
+def test_malformed_http_gets_an_error(http: HttpServerThread, junk: bytes) -> None:
+    with http.connect() as sock:
         sock.sendall(junk)
         try:
             assert 400 <= read_response(sock)[0] < 600
             sock.shutdown(socket.SHUT_WR)
         except ConnectionError:
             pass
-        assert closed(sock)
-    good(house)
+        assert is_closed(sock)
+    check_infer(http)
 
 
-def test_slow_clients_are_given_up() -> None:
-    with HttpServerThread(header_timeout_ns=150 * MS, body_timeout_ns=150 * MS, idle_timeout_ns=1000 * MS) as house:
+def test_slow_clients_time_out() -> None:
+    with HttpServerThread(header_timeout_ns=150 * MS, body_timeout_ns=150 * MS, idle_timeout_ns=1000 * MS) as http:
         for start in (b"GET /v2 HT", request()[:-5], b"POST /v2 HTTP/1.1\r\nHost: x\r\nX: y\r\n"):
-            with house.connect() as sock:
+            with http.connect() as sock:
                 sock.sendall(start)
                 assert read_response(sock)[0] == 408
                 sock.shutdown(socket.SHUT_WR)
-                assert closed(sock)
-        with house.connect() as sock:
-            assert closed(sock)
-        with house.connect() as sock:
+                assert is_closed(sock)
+        with http.connect() as sock:
+            assert is_closed(sock)
+        with http.connect() as sock:
             sock.sendall(request())
             assert read_response(sock)[0] == 200
-            assert closed(sock)
-        good(house)
+            assert is_closed(sock)
+        check_infer(http)
 
 
-def test_client_that_does_not_read_is_dropped() -> None:
+def test_client_that_does_not_read_is_disconnected() -> None:
     body = json.dumps({"inputs": [{"name": "in", "shape": [400_000], "datatype": "UINT8", "data": [7] * 400_000}]})
-    with HttpServerThread(write_timeout_ns=200 * MS) as house, house.connect() as sock:
+    with HttpServerThread(write_timeout_ns=200 * MS) as http, http.connect() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with pytest.raises(ConnectionError):
             flood(sock, request("huge", body.encode()), times=200)
-        assert len(house.port.predicts) < 50
+        assert len(http.gateway.predicts) < 50
 
 
-def test_client_that_leaves_cancels_its_request(house: HttpServerThread) -> None:
-    with house.connect() as sock:
+def test_disconnect_cancels_the_request(http: HttpServerThread) -> None:
+    with http.connect() as sock:
         sock.sendall(request("slow"))
-        house.wait(lambda: len(house.port.predicts) == 1)
-    house.wait(lambda: house.port.cancelled == 1)
-    house.wait(lambda: house.server.limits.in_flight == 0)
-    good(house)
+        http.wait(lambda: len(http.gateway.predicts) == 1)
+    http.wait(lambda: http.gateway.cancelled == 1)
+    http.wait(lambda: http.server.limits.in_flight == 0)
+    check_infer(http)
 
 
 def test_requests_in_flight_are_bounded() -> None:
-    with HttpServerThread(max_requests=2) as house:
-        socks = [house.connect() for _ in range(2)]
+    with HttpServerThread(max_requests=2) as http:
+        socks = [http.connect() for _ in range(2)]
         for sock in socks:
             sock.sendall(request("slow"))
-        house.wait(lambda: len(house.port.predicts) == 2)
-        response = httpx.post(f"{house.server.url}/v2/models/echo/infer", content=GOOD)
+        http.wait(lambda: len(http.gateway.predicts) == 2)
+        response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=GOOD)
         assert response.status_code == 503
         assert response.headers["retry-after"] == "1"
-        house.open_gate()
+        http.release_slow()
         for sock in socks:
             assert read_response(sock)[0] == 200
             sock.close()
-        good(house)
+        check_infer(http)
 
 
 def test_connections_are_bounded() -> None:
-    with HttpServerThread(max_connections=2) as house:
-        socks = [house.connect() for _ in range(2)]
+    with HttpServerThread(max_connections=2) as http:
+        socks = [http.connect() for _ in range(2)]
         for sock in socks:
             sock.sendall(request())
             assert read_response(sock)[0] == 200
-        with house.connect() as third:
+        with http.connect() as third:
             third.sendall(request())
             assert read_response(third)[0] == 503
             third.shutdown(socket.SHUT_WR)
-            assert closed(third)
+            assert is_closed(third)
         for sock in socks:
             sock.close()
-        house.wait(lambda: True)
-        good_after(house)
+        http.wait(lambda: True)
+        wait_for_infer(http)
 
 
-def good_after(house: HttpServerThread) -> None:
-    """Closed connections are noticed within moments."""
+def wait_for_infer(http: HttpServerThread) -> None:
+    """Retry until the server has noticed the closed connections."""
     for _ in range(100):
-        response = httpx.post(f"{house.server.url}/v2/models/echo/infer", content=GOOD)
+        response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=GOOD)
         if response.status_code == 200:
             return
     raise AssertionError(response.text)
 
 
-def test_stop_finishes_what_is_in_flight(house: HttpServerThread) -> None:
-    with house.connect() as idle, house.connect() as sock:
+def test_stop_finishes_requests_in_flight(http: HttpServerThread) -> None:
+    with http.connect() as idle, http.connect() as sock:
         sock.sendall(request("slow"))
-        house.wait(lambda: len(house.port.predicts) == 1)
-        stopping = threading.Thread(target=house.stop)
+        http.wait(lambda: len(http.gateway.predicts) == 1)
+        stopping = threading.Thread(target=http.stop)
         stopping.start()
-        assert closed(idle)
+        assert is_closed(idle)
         with pytest.raises(ConnectionRefusedError):
-            house.connect()
-        house.open_gate()
+            http.connect()
+        http.release_slow()
         status, headers, _ = read_response(sock)
         assert (status, headers["connection"]) == (200, "close")
-        assert closed(sock)
+        assert is_closed(sock)
         stopping.join()
 
 
-def test_stop_cancels_what_takes_too_long() -> None:
-    with HttpServerThread(drain_ns=300 * MS) as house, house.connect() as sock:
+def test_stop_cancels_requests_after_the_drain_timeout() -> None:
+    with HttpServerThread(drain_ns=300 * MS) as http, http.connect() as sock:
         sock.sendall(request("slow"))
-        house.wait(lambda: len(house.port.predicts) == 1)
-        house.stop()
-        assert house.port.cancelled == 1
-        assert closed(sock)
+        http.wait(lambda: len(http.gateway.predicts) == 1)
+        http.stop()
+        assert http.gateway.cancelled == 1
+        assert is_closed(sock)
 
 
 def test_keys(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("secret\n")
-    with HttpServerThread(read_keys(str(tmp_path / "keys"))) as house:
-        url = house.server.url
+    with HttpServerThread(read_keys(str(tmp_path / "keys"))) as http:
+        url = http.server.url
         assert httpx.get(f"{url}/v2/health/ready").status_code == 200
         for method, path in (("GET", "/v2"), ("POST", "/v2/models/echo/infer"), ("GET", "/nope")):
             response = httpx.request(method, url + path)
@@ -370,7 +370,7 @@ def test_keys(tmp_path: Path) -> None:
             assert response.headers["www-authenticate"] == "Bearer"
         headers = {"Authorization": "Bearer secret"}
         assert httpx.post(f"{url}/v2/models/echo/infer", content=GOOD, headers=headers).status_code == 200
-        with house.connect() as sock:
+        with http.connect() as sock:
             sock.sendall(b"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n")
             assert read_response(sock)[0] == 401
         assert httpx.post(f"{url}/v2", content=bytes(1_000_000)).status_code == 401
@@ -406,25 +406,25 @@ fragments = st.sampled_from(
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[HttpServerThread]:
-    with HttpServerThread(header_timeout_ns=50 * MS, body_timeout_ns=50 * MS) as house:
-        yield house
+    with HttpServerThread(header_timeout_ns=50 * MS, body_timeout_ns=50 * MS) as http:
+        yield http
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(parts=st.lists(st.one_of(fragments, st.binary(max_size=20)), max_size=12))
-def test_any_bytes_get_an_answer_or_a_close(shared: HttpServerThread, parts: list[bytes]) -> None:
+def test_any_bytes_get_a_response_or_a_close(shared: HttpServerThread, parts: list[bytes]) -> None:
     with shared.connect() as sock:
         sock.sendall(b"".join(parts))
         sock.shutdown(socket.SHUT_WR)
-        assert closed(sock)
+        assert is_closed(sock)
     with shared.connect() as sock:
         sock.sendall(request())
         assert read_response(sock)[0] == 200
 
 
-def test_many_clients_get_their_own_answers(house: HttpServerThread) -> None:
+def test_many_clients_get_their_own_answers(http: HttpServerThread) -> None:
     def client(number: int, results: list[Any]) -> None:
-        with httpx.Client(base_url=house.server.url) as client:
+        with httpx.Client(base_url=http.server.url) as client:
             for i in range(30):
                 body = GOOD.replace(b"[1,2", b"[%d,%d" % (number, i))
                 data = client.post("/v2/models/echo/infer", content=body).json()["outputs"][0]["data"]

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from contexts_harness import stored_losses
 from horologe_common.clock import ms
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.stores import open_store
-from learning import kept
 from redis_server import RedisServer, a_redis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LEARNER = Path(__file__).parents[1] / "learner.py"
+LEARNER = Path(__file__).parents[1] / "contexts_process.py"
 CONTEXTS = 5
 
 server = pytest.fixture(name="server")(a_redis)
@@ -43,7 +43,7 @@ def numbers(process: subprocess.Popen[bytes], count: int = 1 << 60) -> list[int]
 def in_store(settings: SelectorSettings) -> list[int]:
     """Return the stored observations of all contexts."""
     store = open_store(settings)
-    found = [int(loss) for context in range(CONTEXTS) for loss in kept(store, f"contexts/digits\n{context}")]
+    found = [int(loss) for context in range(CONTEXTS) for loss in stored_losses(store, f"contexts/digits\n{context}")]
     store.close()
     return found
 

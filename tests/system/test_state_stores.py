@@ -1,4 +1,4 @@
-"""What every state store must do, on each of them; Redis is a real server. And what only SQLite's file can suffer."""
+"""Contract of every state store, with a real Redis server, and failures of SQLite's file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from contexts_harness import ContextsHarness, observation_name_of, stored_losses
 from horologe_common.service.settings import SettingsError
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import Record, RecordChange, StoreUnavailable
 from horologe_selector.stores import STORES, open_store
-from learning import Shelf, kept, named
 from redis_server import RedisServer, a_redis
 
 if TYPE_CHECKING:
@@ -43,43 +43,43 @@ def store(settings: SelectorSettings) -> Iterator[StateStore]:
     opened.close()
 
 
-def put(store: StateStore, key: str, version: int, data: bytes | None) -> int | Record:
+def change_record(store: StateStore, key: str, version: int, data: bytes | None) -> int | Record:
     (result,) = store.write_changes([RecordChange(key, version, data)])
     return result
 
 
-def new(store: StateStore, key: str, data: bytes = b"1") -> int:
-    version = put(store, key, 0, data)
+def create_record(store: StateStore, key: str, data: bytes = b"1") -> int:
+    version = change_record(store, key, 0, data)
     assert isinstance(version, int)
     return version
 
 
-def test_what_was_written_is_read_in_the_order_asked_and_what_is_not_there_is_none(store: StateStore) -> None:
-    one, two = new(store, "f\none", b"1"), new(store, "f\ntwo \u2665", bytes(range(256)))
-    assert 0 < one < two
+def test_records_are_read_in_the_order_of_the_keys_and_missing_ones_are_none(store: StateStore) -> None:
+    first, second = create_record(store, "f\none", b"1"), create_record(store, "f\ntwo \u2665", bytes(range(256)))
+    assert 0 < first < second
     assert store.read_records(["f\ntwo \u2665", "f\nthree", "f\none", "g\none"]) == [
-        Record("f\ntwo \u2665", two, bytes(range(256))),
+        Record("f\ntwo \u2665", second, bytes(range(256))),
         None,
-        Record("f\none", one, b"1"),
+        Record("f\none", first, b"1"),
         None,
     ]
     assert store.read_records([]) == []
     assert store.write_changes([]) == []
 
 
-def test_only_who_has_read_the_last_version_may_replace_it(store: StateStore) -> None:
-    first = new(store, "f\nk", b"1")
-    assert put(store, "f\nk", 0, b"x") == Record("f\nk", first, b"1")
-    assert put(store, "f\nk", first + 1, b"x") == Record("f\nk", first, b"1")
-    second = put(store, "f\nk", first, b"2")
+def test_only_the_last_version_can_be_replaced(store: StateStore) -> None:
+    first = create_record(store, "f\nk", b"1")
+    assert change_record(store, "f\nk", 0, b"x") == Record("f\nk", first, b"1")
+    assert change_record(store, "f\nk", first + 1, b"x") == Record("f\nk", first, b"1")
+    second = change_record(store, "f\nk", first, b"2")
     assert isinstance(second, int)
     assert second > first
-    assert put(store, "f\nk", first, b"x") == Record("f\nk", second, b"2")
+    assert change_record(store, "f\nk", first, b"x") == Record("f\nk", second, b"2")
     assert store.read_records(["f\nk"]) == [Record("f\nk", second, b"2")]
 
 
-def test_each_change_of_a_group_stands_or_falls_on_its_own(store: StateStore) -> None:
-    there = new(store, "f\nthere", b"old")
+def test_each_change_of_a_group_succeeds_or_fails_on_its_own(store: StateStore) -> None:
+    there = create_record(store, "f\nthere", b"old")
     results = store.write_changes(
         [
             RecordChange("f\nnew", 0, b"1"),
@@ -95,46 +95,46 @@ def test_each_change_of_a_group_stands_or_falls_on_its_own(store: StateStore) ->
     assert [record and record.data for record in read] == [b"1", b"yes", None, b""]
 
 
-def test_one_key_twice_in_a_group_is_two_changes_one_after_the_other(store: StateStore) -> None:
+def test_two_changes_of_one_key_in_a_group_are_applied_in_order(store: StateStore) -> None:
     first, second = store.write_changes([RecordChange("f\nk", 0, b"1"), RecordChange("f\nk", 0, b"2")])
     assert isinstance(first, int)
     assert isinstance(second, Record)
     assert second.version == first
 
 
-def test_what_was_observed_before_a_restart_and_comes_again_counts_once(store: StateStore) -> None:
-    for born in range(3):
-        shelf = Shelf(store, f"selector/0#{born}")
-        for number in range(born + 1):
-            shelf.observe(number, name=named(number))
-        shelf.settle()
-        assert sorted(shelf.saved) == [*range(born + 1)]
-    assert kept(store, "contexts/digits\n") == [0, 1, 2]
+def test_an_observation_sent_again_after_a_restart_counts_once(store: StateStore) -> None:
+    for incarnation in range(3):
+        harness = ContextsHarness(store, f"selector/0#{incarnation}")
+        for number in range(incarnation + 1):
+            harness.observe(number, name=observation_name_of(number))
+        harness.run_until_idle()
+        assert sorted(harness.saved) == [*range(incarnation + 1)]
+    assert stored_losses(store, "contexts/digits\n") == [0, 1, 2]
 
 
-def test_deleted_is_not_there_and_a_version_never_comes_back(store: StateStore) -> None:
-    first = new(store, "f\nk")
-    assert put(store, "f\nk", first + 1, None) == Record("f\nk", first, b"1")
-    assert put(store, "f\nk", first, None) == 0
+def test_a_deleted_key_never_gets_an_old_version_again(store: StateStore) -> None:
+    first = create_record(store, "f\nk")
+    assert change_record(store, "f\nk", first + 1, None) == Record("f\nk", first, b"1")
+    assert change_record(store, "f\nk", first, None) == 0
     assert store.read_records(["f\nk"]) == [None]
-    again = new(store, "f\nk")
+    again = create_record(store, "f\nk")
     assert again > first
-    assert isinstance(put(store, "f\nk", first, b"stale"), Record)
+    assert isinstance(change_record(store, "f\nk", first, b"stale"), Record)
 
 
-def test_a_family_is_what_shares_the_part_in_front_of_the_newline(store: StateStore) -> None:
+def test_a_family_contains_the_keys_with_its_name_before_the_newline(store: StateStore) -> None:
     for key in ("f\na", "f\n", "f\nb\nc", "fa\na", "f/\na", "e\nf"):
-        new(store, key)
+        create_record(store, key)
     assert sorted(record.key for record in store.list_family("f")) == ["f\n", "f\na", "f\nb\nc"]
     assert store.list_family("none") == []
     for family in ("fa", "f/", "e"):
         assert store.trim_family(family, 0) == 1
 
 
-def test_trimming_leaves_what_was_written_last(store: StateStore) -> None:
-    versions = {f"f\n{number}": new(store, f"f\n{number}") for number in range(20)}
-    new(store, "g\nother")
-    assert isinstance(put(store, "f\n3", versions["f\n3"], b"again"), int)
+def test_trimming_keeps_the_records_written_last(store: StateStore) -> None:
+    versions = {f"f\n{number}": create_record(store, f"f\n{number}") for number in range(20)}
+    create_record(store, "g\nother")
+    assert isinstance(change_record(store, "f\n3", versions["f\n3"], b"again"), int)
     assert store.trim_family("f", 5) == 15
     assert sorted(record.key for record in store.list_family("f")) == ["f\n16", "f\n17", "f\n18", "f\n19", "f\n3"]
     assert store.trim_family("f", 5) == 0
@@ -144,7 +144,7 @@ def test_trimming_leaves_what_was_written_last(store: StateStore) -> None:
     assert store.read_records(["f\n3"]) == [None]
 
 
-def test_a_large_group_is_done_as_a_whole(store: StateStore) -> None:
+def test_a_large_group_is_written_and_read(store: StateStore) -> None:
     changes = [RecordChange(f"all\n{number}", 0, b"%d" % number) for number in range(2500)]
     versions = store.write_changes(changes)
     assert all(isinstance(version, int) for version in versions)
@@ -155,13 +155,13 @@ def test_a_large_group_is_done_as_a_whole(store: StateStore) -> None:
 
 
 @pytest.mark.parametrize("settings", ["sqlite", "redis"], indirect=True)
-def test_it_is_all_there_after_closing_and_later_versions_are_greater(settings: SelectorSettings) -> None:
+def test_records_survive_closing_and_later_versions_are_greater(settings: SelectorSettings) -> None:
     store = open_store(settings)
-    first = new(store, "f\nkept", b"1")
+    first = create_record(store, "f\nkept", b"1")
     store.close()
     store = open_store(settings)
     assert store.read_records(["f\nkept"]) == [Record("f\nkept", first, b"1")]
-    assert new(store, "f\nnext") > first
+    assert create_record(store, "f\nnext") > first
     store.trim_family("f", 0)
     store.close()
 
@@ -170,7 +170,9 @@ def sqlite_settings(folder: Path) -> SelectorSettings:
     return SelectorSettings(store="sqlite", state=str(folder), store_timeout_ns=0)
 
 
-def test_a_file_that_is_no_database_is_an_error_that_names_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_error_for_a_file_that_is_no_database_names_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "selector-0.sqlite"
     path.write_bytes(b"nothing that SQLite would know " * 100)
     with pytest.raises(
@@ -209,31 +211,31 @@ def test_a_file_that_another_selector_has_open_is_an_error(tmp_path: Path) -> No
     open_store(sqlite_settings(tmp_path)).close()
 
 
-def test_what_sqlite_cannot_do_is_said_and_undone(tmp_path: Path) -> None:
+def test_a_failed_transaction_is_reported_and_rolled_back(tmp_path: Path) -> None:
     store = open_store(sqlite_settings(tmp_path))
     store._db.execute("PRAGMA max_page_count=10")  # type: ignore[attr-defined]
     with pytest.raises(StoreUnavailable, match="full"):
         store.write_changes([RecordChange(f"f\n{number}", 0, bytes(4000)) for number in range(100)])
     assert store.list_family("f") == []
-    new(store, "f\nsmall")
+    create_record(store, "f\nsmall")
     store.close()
 
 
 @pytest.mark.parametrize("other", [False, True])
-def test_a_file_deleted_under_sqlite_is_away_rather_than_written_for_nobody(tmp_path: Path, other: bool) -> None:
+def test_a_deleted_or_replaced_sqlite_file_makes_the_store_unavailable(tmp_path: Path, other: bool) -> None:
     settings = sqlite_settings(tmp_path)
     store = open_store(settings)
-    new(store, "contexts/a\nann")
+    create_record(store, "contexts/a\nann")
     (path,) = tmp_path.rglob("*.sqlite")
     path.unlink()
     if other:
         path.write_bytes(b"")
     with pytest.raises(StoreUnavailable, match=r"selector-0\.sqlite"):
-        new(store, "contexts/a\nbob")
+        create_record(store, "contexts/a\nbob")
     store.close()
 
 
-def test_unknown_stores_and_urls_are_named() -> None:
+def test_errors_name_unknown_stores_and_invalid_urls() -> None:
     with pytest.raises(SettingsError, match=r"selector\.store: got 'tape', wanted one of memory, sqlite, redis"):
         open_store(SelectorSettings(store="tape"))
     pytest.importorskip("redis")
@@ -241,26 +243,32 @@ def test_unknown_stores_and_urls_are_named() -> None:
         open_store(SelectorSettings(store="redis", redis="http://x"))
 
 
-def test_a_redis_that_does_not_answer_is_away(tmp_path: Path) -> None:
+def test_an_unreachable_redis_makes_the_store_unavailable(tmp_path: Path) -> None:
     pytest.importorskip("redis")
     store = open_store(SelectorSettings(store="redis", redis=f"unix://{tmp_path / 'none.sock'}"))
-    for ask in (lambda: store.read_records(["f\nk"]), lambda: new(store, "f\nk"), lambda: store.list_family("f")):
+    for request in (
+        lambda: store.read_records(["f\nk"]),
+        lambda: create_record(store, "f\nk"),
+        lambda: store.list_family("f"),
+    ):
         with pytest.raises(StoreUnavailable, match=r"none\.sock"):
-            ask()
+            request()
     with pytest.raises(StoreUnavailable):
         store.trim_family("f", 1)
     store.close()
 
 
-def test_a_redis_that_keeps_nothing_is_told_of(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_is_logged_once_if_redis_is_not_durable(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
     import redis
 
     with redis.Redis.from_url(server.url) as client:
         client.config_set("appendfsync", "everysec")
         for _ in range(2):
             store = open_store(SelectorSettings(store="redis", redis=server.url))
-            put(store, "f\nk", 1, b"")
-            put(store, "f\nk", 1, b"")
+            change_record(store, "f\nk", 1, b"")
+            change_record(store, "f\nk", 1, b"")
             store.close()
             assert caplog.text.count("before it is durable") == 1
             client.config_set("appendfsync", "always")

@@ -1,4 +1,4 @@
-"""Two selectors on one Redis behind one frontend, as processes: each has its contexts, and one may be killed."""
+"""Two selector processes on one Redis behind one frontend: each serves its contexts, and one may be killed."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ APPLICATION = "digits"
 server = pytest.fixture(name="server")(a_redis)
 
 
-class House:
-    """A process for each; who is killed stays dead."""
+class SelectorProcesses:
+    """One process for each service. A killed process is not restarted."""
 
     def __init__(self, redis: RedisServer) -> None:
         folder = redis.folder
@@ -84,24 +84,24 @@ class House:
 
 
 @pytest.fixture
-def house(server: RedisServer) -> Iterator[House]:
-    house = House(server)
+def processes(server: RedisServer) -> Iterator[SelectorProcesses]:
+    processes = SelectorProcesses(server)
     try:
-        yield house
+        yield processes
     finally:
-        house.stop()
+        processes.stop()
 
 
 def rows(number: int) -> Any:
-    """Classified as `number % 4`."""
-    found = np.full((1, 4), number, np.float32)
-    found[0, number % 4] += 1
-    return found
+    """Return inputs of class `number % 4`."""
+    inputs = np.full((1, 4), number, np.float32)
+    inputs[0, number % 4] += 1
+    return inputs
 
 
 async def until_both_serve(client: AsyncClient) -> dict[str, Reply]:
-    """An answer for each context, when contexts are with both selectors and have not moved since the last time."""
-    end, said, before = time.monotonic() + SETTLE_S, "", dict[str, bytes]()
+    """Wait until both selectors serve contexts and no context has moved. Return an answer for each context."""
+    end, reason, before = time.monotonic() + SETTLE_S, "", dict[str, bytes]()
     declared = False
     while True:
         try:
@@ -109,26 +109,26 @@ async def until_both_serve(client: AsyncClient) -> dict[str, Reply]:
                 await client.declare(Application(APPLICATION, ("pretend",), policy="static", slo_ms=SLO_MS))
                 declared = True
             replies = {context: await client.ask(APPLICATION, rows(1), context=context) for context in CONTEXTS}
-            marks = {context: whose(reply) for context, reply in replies.items()}
+            marks = {context: selector_mark_of(reply) for context, reply in replies.items()}
             if len(set(marks.values())) == 2 and marks == before:
                 return replies
-            said, before = "all go to one", marks
+            reason, before = "one selector serves all contexts", marks
         except HorologeError as error:
-            said = error.reason
-        assert time.monotonic() < end, f"the two selectors do not serve: {said}"
+            reason = error.reason
+        assert time.monotonic() < end, f"the two selectors do not serve: {reason}"
         await asyncio.sleep(0.1)
 
 
-def whose(reply: Reply) -> bytes:
-    """Tells selectors apart."""
+def selector_mark_of(reply: Reply) -> bytes:
+    """Return the mark of the selector that made the prediction."""
     assert reply.prediction_id is not None
     return reply.prediction_id[:MARK_BYTES]
 
 
 async def load(client: AsyncClient, ends: Counter[int], stop: asyncio.Event) -> None:
-    """Requests of the application and of its model, one after the other on each of several ways, until told to stop."""
+    """Send requests to the application and its model in ten sequences until `stop` is set."""
 
-    async def way(first: int) -> None:
+    async def sequence(first: int) -> None:
         number = first
         while not stop.is_set():
             number += 10
@@ -143,11 +143,11 @@ async def load(client: AsyncClient, ends: Counter[int], stop: asyncio.Event) -> 
                 pass
             ends[number] += 1
 
-    await asyncio.gather(*[way(first) for first in range(10)])
+    await asyncio.gather(*[sequence(first) for first in range(10)])
 
 
-async def more(ends: Counter[int], count: int) -> None:
-    """Wait until so many more have ended."""
+async def wait_for_requests(ends: Counter[int], count: int) -> None:
+    """Wait until `count` more requests have ended."""
     wanted = len(ends) + count
     while len(ends) < wanted:  # noqa: ASYNC110 -- bounded by the scenario
         await asyncio.sleep(0.01)
@@ -161,32 +161,32 @@ async def observed(client: AsyncClient, reply: Reply, inputs: Any = None) -> Sta
     return Status.OK
 
 
-def test_one_of_two_selectors_may_be_killed_and_the_other_serves_all(house: House) -> None:
+def test_one_of_two_selectors_may_be_killed_and_the_other_serves_all_requests(processes: SelectorProcesses) -> None:
     async def scenario() -> None:
-        async with AsyncClient(house.endpoint) as client:
+        async with AsyncClient(processes.endpoint) as client:
             before = await until_both_serve(client)
-            again = {context: await client.ask(APPLICATION, rows(2), context=context) for context in CONTEXTS}
-            assert {context: whose(reply) for context, reply in again.items()} == {
-                context: whose(reply) for context, reply in before.items()
-            }, "a context stays where it is"
-            assert [await observed(client, reply) for reply in again.values()] == [Status.OK] * len(CONTEXTS)
+            second = {context: await client.ask(APPLICATION, rows(2), context=context) for context in CONTEXTS}
+            assert {context: selector_mark_of(reply) for context, reply in second.items()} == {
+                context: selector_mark_of(reply) for context, reply in before.items()
+            }, "a context keeps its selector"
+            assert [await observed(client, reply) for reply in second.values()] == [Status.OK] * len(CONTEXTS)
 
             ends, stop = Counter[int](), asyncio.Event()
             task = asyncio.ensure_future(load(client, ends, stop))
-            await more(ends, 100)
-            house.kill("selector-0")
-            await more(ends, 200)
+            await wait_for_requests(ends, 100)
+            processes.kill("selector-0")
+            await wait_for_requests(ends, 200)
             stop.set()
             await asyncio.wait_for(task, SETTLE_S)
             assert set(ends.values()) == {1}
 
             after = {context: await client.ask(APPLICATION, rows(3), context=context) for context in CONTEXTS}
-            (left,) = {whose(reply) for reply in after.values()}
+            (left,) = {selector_mark_of(reply) for reply in after.values()}
             for context, reply in before.items():
-                assert whose(after[context]) in (left, whose(reply))
-                forgotten = whose(reply) != left
+                assert selector_mark_of(after[context]) in (left, selector_mark_of(reply))
+                forgotten = selector_mark_of(reply) != left
                 assert await observed(client, reply) == (Status.MISSING_INPUT if forgotten else Status.OK)
-                assert await observed(client, reply, rows(1)) == Status.OK, "predicted again where nobody remembers it"
+                assert await observed(client, reply, rows(1)) == Status.OK, "predicted again if its selector is lost"
             assert await observed(client, before["user-0"], rows(2)) == Status.INVALID_INPUT
 
     asyncio.run(asyncio.wait_for(scenario(), 4 * SETTLE_S))

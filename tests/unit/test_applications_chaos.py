@@ -1,4 +1,4 @@
-"""A frontend and a selector with applications in virtual time, while links, selector and models fail."""
+"""A frontend and a selector with applications in virtual time, while connections and services fail."""
 
 from __future__ import annotations
 
@@ -36,58 +36,60 @@ from horologe_frontend.digest import digest
 from horologe_frontend.settings import FrontendSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
-from selector_desk import CONTROLLER, FRONTEND, WORKER, Unplugged, replies_of
+from selector_harness import CONTROLLER, FRONTEND, WORKER, UnavailableStore, store_replies
 
 CLIENT = "client/aa"
 MODELS = ("a", "b", "c")
 OK = int(Status.OK)
 
 
-class Town:
-    """Frontend and selector with a link latency of `way_ns`. The test plays the controller and its workers."""
+class FrontendAndSelector:
+    """A frontend and a selector whose messages take `way_ns`. The test plays the controller and its workers."""
 
     def __init__(self) -> None:
         self.now_ns = s(100)
         self.way_ns = ms(1)
         self.frontend = Frontend(FRONTEND, FrontendSettings(), digest)
-        self.store = Unplugged()
-        self.born = 0
-        self.selector = self.a_selector()
-        self.post: deque[tuple[int, str, str, Any, Any]] = deque()
+        self.store = UnavailableStore()
+        self.incarnation = 0
+        self.selector = self.make_selector()
+        self.messages: deque[tuple[int, str, str, Any, Any]] = deque()
         self.submits: list[Submit] = []
         self.answers: dict[int, list[tuple[int, Answer]]] = {}
         self.acknowledged: dict[int, list[Acknowledged]] = {}
         self.deadlines: dict[int, int] = {}
-        """Return the deadlines of open requests."""
-        self.given: list[int] = []
-        self.names: list[bytes] = []
+        """The deadlines of requests."""
+        self.feedback_ids: list[int] = []
+        self.prediction_ids: list[bytes] = []
         self.number = 0
-        self.catalogue = Models(0, tuple(a_state(a_spec(name)) for name in MODELS))
+        self.models = Models(0, tuple(a_state(a_spec(name)) for name in MODELS))
         for address in (CONTROLLER, WORKER):
             self.frontend.handle(self.now_ns, address, PeerConnected(address), ())
-        self.frontend.handle(self.now_ns, CONTROLLER, self.catalogue, ())
-        self.link()
+        self.frontend.handle(self.now_ns, CONTROLLER, self.models, ())
+        self.connect_selector()
         self.declare("exp4")
         self.run(ms(50))
 
-    def a_selector(self) -> Selector:
-        self.born += 1
-        return Selector(f"selector/0#{self.born}", SelectorSettings(store="memory"), random.Random(self.born))
+    def make_selector(self) -> Selector:
+        self.incarnation += 1
+        return Selector(
+            f"selector/0#{self.incarnation}", SelectorSettings(store="memory"), random.Random(self.incarnation)
+        )
 
-    def link(self) -> None:
+    def connect_selector(self) -> None:
         for address in (FRONTEND, CONTROLLER):
             self.selector.handle(self.now_ns, address, PeerConnected(address), ())
-        self.selector.handle(self.now_ns, CONTROLLER, self.catalogue, ())
+        self.selector.handle(self.now_ns, CONTROLLER, self.models, ())
         self.frontend.handle(self.now_ns, self.selector.address, PeerConnected(self.selector.address), ())
 
-    def die(self) -> None:
-        """Kill the selector, and start a new one at once."""
+    def kill_selector(self) -> None:
+        """Kill the selector and start its successor at once."""
         old = self.selector.address
-        self.post = deque(one for one in self.post if old not in one[1:3])
+        self.messages = deque(message for message in self.messages if old not in message[1:3])
         self.submits.clear()
         self.frontend.handle(self.now_ns, old, PeerDisconnected(old), ())
-        self.selector = self.a_selector()
-        self.link()
+        self.selector = self.make_selector()
+        self.connect_selector()
 
     def declare(self, policy: str, *models: str) -> None:
         self.number += 1
@@ -95,13 +97,13 @@ class Town:
             application = Application(name, models or MODELS[:2], 40, policy=policy, default=default, shadows=())
             self.frontend.handle(self.now_ns, CLIENT, Declare(self.number, application), ())
 
-    def ask(self, name: str, content: int, budget_ns: int = 0) -> None:
+    def query_application(self, name: str, content: int, budget_ns: int = 0) -> None:
         self.number += 1
         self.deadlines[self.number] = self.now_ns + (budget_ns or ms(40))
         predict = Predict(self.number, "", "", budget_ns, (a_tensor(),), application=name, context=f"u{content}")
         self.frontend.handle(self.now_ns, CLIENT, predict, [self.content(content)])
 
-    def plain(self, content: int) -> None:
+    def query_model(self, content: int) -> None:
         self.number += 1
         self.deadlines[self.number] = self.now_ns + ms(30)
         predict = Predict(self.number, "a", "", ms(30), (a_tensor(),))
@@ -110,80 +112,84 @@ class Town:
     def content(self, number: int) -> bytes:
         return bytes([number]) + bytes(some_bytes())[1:]
 
-    def give(self, inputs: bool, prediction: bool) -> None:
+    def send_feedback(self, inputs: bool, prediction: bool) -> None:
         self.number += 1
-        name = self.names[-1] if self.names and prediction else b""
-        one = Observation((1.0,), name, "u1", (a_tensor(),) if inputs else ())
-        self.given.append(self.number)
+        name = self.prediction_ids[-1] if self.prediction_ids and prediction else b""
+        observation = Observation((1.0,), name, "u1", (a_tensor(),) if inputs else ())
+        self.feedback_ids.append(self.number)
         self.frontend.handle(
-            self.now_ns, CLIENT, Feedback(self.number, "safe", (one,)), [self.content(1)] if inputs else []
+            self.now_ns, CLIENT, Feedback(self.number, "safe", (observation,)), [self.content(1)] if inputs else []
         )
 
-    def lands(self, label: int) -> None:
+    def predict(self, label: int) -> None:
         if self.submits:
             submit = self.submits.pop(0)
             tensor = Tensor("y", "INT64", (1,), 8)
             outputs = Outputs(1, (RowStatus(submit.id, 1),), (tensor,))
             self.selector.handle(self.now_ns, WORKER, outputs, [struct.pack("<q", label)])
 
-    def fails(self) -> None:
+    def refuse_submit(self) -> None:
         if self.submits:
             submit = self.submits.pop(0)
             self.selector.handle(self.now_ns, CONTROLLER, Outcome(submit.id, int(Status.REFUSED), "no room"), ())
 
-    def turn(self) -> None:
-        """Process all events that are due."""
+    def run_turns(self) -> None:
+        """Run both cores until neither has anything left to do now."""
         for _ in range(50):
             moved = False
             for core in (self.selector, self.frontend):
                 core.tick(self.now_ns)
                 outs, core.out = core.out, []
                 for out in outs:
-                    self.carry(core.address, out)
+                    self.route(core.address, out)
                 moved |= bool(outs)
-            while self.post and self.post[0][0] <= self.now_ns:
+            while self.messages and self.messages[0][0] <= self.now_ns:
                 moved = True
-                _, to, sender, message, buffers = self.post.popleft()
+                _, to, sender, message, buffers = self.messages.popleft()
                 core = self.frontend if to == FRONTEND else self.selector
                 core.handle(self.now_ns, sender, message, buffers)
-            if not moved and not self.due(self.now_ns):
+            if not moved and not self.has_work(self.now_ns):
                 break
         else:
-            raise AssertionError("it never comes to rest")
+            raise AssertionError("the cores are still busy after 50 turns")
         self.frontend.check()
         self.selector.check()
 
-    def carry(self, sender: str, out: Any) -> None:
+    def route(self, sender: str, out: Any) -> None:
         to, message = out.to, out.message
         if to == CLIENT and isinstance(message, Answer):
             self.answers.setdefault(message.id, []).append((self.now_ns, message))
-            self.names += [message.prediction] if message.prediction else []
+            self.prediction_ids += [message.prediction] if message.prediction else []
         elif to == CLIENT and isinstance(message, Acknowledged):
             self.acknowledged.setdefault(message.id, []).append(message)
         elif to == self.selector.store:
-            self.keep(message)
+            self.execute_in_store(message)
         elif to in (FRONTEND, self.selector.address):
-            self.post.append((self.now_ns + self.way_ns, to, sender, message, out.buffers))
+            self.messages.append((self.now_ns + self.way_ns, to, sender, message, out.buffers))
         elif isinstance(message, Submit):
             self.submits.append(message)
         elif isinstance(message, Cancel) and to == CONTROLLER:
-            self.submits = [one for one in self.submits if one.id not in message.ids]
+            self.submits = [submit for submit in self.submits if submit.id not in message.ids]
 
-    def keep(self, message: Any) -> None:
-        for reply in replies_of(self.store, message):
+    def execute_in_store(self, message: Any) -> None:
+        for reply in store_replies(self.store, message):
             self.selector.handle(self.now_ns, self.selector.store, reply, ())
 
-    def due(self, at_ns: int) -> bool:
+    def has_work(self, at_ns: int) -> bool:
         times = [core.wakeup_ns() for core in (self.frontend, self.selector)]
-        times += [self.post[0][0]] if self.post else []
-        return any(one is not None and one <= at_ns for one in times)
+        times += [self.messages[0][0]] if self.messages else []
+        return any(time_ns is not None and time_ns <= at_ns for time_ns in times)
 
     def run(self, for_ns: int) -> None:
         until_ns = self.now_ns + for_ns
         while True:
-            self.turn()
-            times = [self.frontend.wakeup_ns(), self.selector.wakeup_ns(), self.post[0][0] if self.post else None]
-            next_ns = min(one for one in [*times, until_ns] if one is not None)
+            self.run_turns()
+            times = [
+                self.frontend.wakeup_ns(),
+                self.selector.wakeup_ns(),
+                self.messages[0][0] if self.messages else None,
+            ]
+            next_ns = min(time_ns for time_ns in [*times, until_ns] if time_ns is not None)
             if next_ns >= until_ns:
                 self.now_ns = until_ns
                 return
@@ -194,7 +200,7 @@ class Town:
         if self.number not in self.answers:
             self.deadlines.pop(self.number, None)
 
-    def controller_restarts(self) -> None:
+    def restart_controller(self) -> None:
         self.selector.handle(self.now_ns, CONTROLLER, PeerDisconnected(CONTROLLER), ())
         self.submits.clear()
         self.selector.handle(self.now_ns, CONTROLLER, PeerConnected(CONTROLLER), ())
@@ -204,29 +210,29 @@ class Town:
         self.frontend.handle(self.now_ns, CLIENT, Withdraw(self.number, "safe"), ())
 
     def step(self, name: str, value: Any) -> None:
-        """Apply one event, and process its immediate consequences."""
-        deeds: dict[str, Any] = {
-            "ask": lambda: self.ask("safe", value),
-            "brief": lambda: self.ask("safe", 1, value),
-            "bare": lambda: self.ask("bare", value),
-            "plain": lambda: self.plain(value),
-            "lands": lambda: self.lands(value),
+        """Apply one event, and run what follows at once."""
+        events: dict[str, Any] = {
+            "ask": lambda: self.query_application("safe", value),
+            "brief": lambda: self.query_application("safe", 1, value),
+            "bare": lambda: self.query_application("bare", value),
+            "plain": lambda: self.query_model(value),
+            "lands": lambda: self.predict(value),
             "wait": lambda: self.run(ms(value)),
-            "fails": self.fails,
-            "die": self.die,
+            "fails": self.refuse_submit,
+            "die": self.kill_selector,
             "cancel": self.cancel,
             "withdraw": self.withdraw,
-            "controller": self.controller_restarts,
+            "controller": self.restart_controller,
             "declare": lambda: self.declare(value, *MODELS[: 1 + len(value) % 3]),
-            "away": lambda: setattr(self.store, "away", True),
-            "back": lambda: setattr(self.store, "away", False),
+            "away": lambda: setattr(self.store, "unavailable", True),
+            "back": lambda: setattr(self.store, "unavailable", False),
             "way": lambda: setattr(self, "way_ns", ms(value)),
-            "inputs": lambda: self.give(True, False),
-            "name": lambda: self.give(False, True),
-            "both": lambda: self.give(True, True),
+            "inputs": lambda: self.send_feedback(True, False),
+            "name": lambda: self.send_feedback(False, True),
+            "both": lambda: self.send_feedback(True, True),
         }
-        deeds[name]()
-        self.turn()
+        events[name]()
+        self.run_turns()
 
 
 def steps_of(names: str, values: Any) -> Any:
@@ -248,26 +254,26 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @given(STEPS)
-def test_every_request_ends_once_in_time_and_leaves_no_state(steps: list[tuple[str, Any]]) -> None:
-    town = Town()
+def test_every_request_gets_one_timely_answer_whatever_fails_and_no_state_leaks(steps: list[tuple[str, Any]]) -> None:
+    system = FrontendAndSelector()
     for name, value in steps:
-        town.step(name, value)
-    town.store.away = False
-    town.run(s(15))
-    town.declare("exp4")
-    town.run(s(1))
-    for number, deadline_ns in town.deadlines.items():
-        ((at_ns, answer),) = town.answers[number]
+        system.step(name, value)
+    system.store.unavailable = False
+    system.run(s(15))
+    system.declare("exp4")
+    system.run(s(1))
+    for number, deadline_ns in system.deadlines.items():
+        ((at_ns, answer),) = system.answers[number]
         assert at_ns <= deadline_ns or answer.status != OK
-    assert all(len(town.acknowledged[number]) == 1 for number in town.given)
-    assert len(town.frontend.staging) == 0
-    assert not len(town.selector.application_queries)
-    assert not list(town.selector.inflight.waiters())
-    assert town.selector.drained()
-    town.ask("safe", 9)
-    town.run(ms(5))
+    assert all(len(system.acknowledged[number]) == 1 for number in system.feedback_ids)
+    assert len(system.frontend.staging) == 0
+    assert not len(system.selector.application_queries)
+    assert not list(system.selector.inflight.waiters())
+    assert system.selector.drained()
+    system.query_application("safe", 9)
+    system.run(ms(5))
     for _ in range(2):
-        town.lands(3)
-    town.run(ms(50))
-    ((_, last),) = town.answers[town.number]
+        system.predict(3)
+    system.run(ms(50))
+    ((_, last),) = system.answers[system.number]
     assert (last.status, last.missing) == (OK, ())

@@ -1,4 +1,4 @@
-"""Schedules, the optimum of small cases, and the bound: optimum <= bound, schedule <= optimum."""
+"""Schedules and bounds against the optimum of small cases: schedule <= optimum <= bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horologe_experiments.orloj import cases, critical, llm
 from horologe_experiments.orloj.bounds import lagrangian
 from horologe_experiments.orloj.bounds.clairvoyant import check, solve
 from horologe_experiments.orloj.bounds.problem import problem_of
-from horologe_experiments.orloj.workloads import Batching, Workload, build, build_case, padded
+from horologe_experiments.orloj.workloads import Batching, Workload, build_case, build_row, padded_batching
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,12 +25,12 @@ STATIC = Batching((ms(3), ms(4), ms(6), ms(9), ms(16)), (0,) * 5)
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """Once, before the tests."""
+    """Compile the searches before the tests, whose time limits are short."""
     solve(small([0, 1, 2], [ms(3)] * 3, ms(7), STATIC))
 
 
 def optimum(workload: Workload) -> int:
-    """The most that can finish in time: the earliest end of every set of requests, over all last batches of it."""
+    """Return the largest number that can finish, from the earliest end of every set over all its last batches."""
     arrival, solo = workload.arrival_ns.tolist(), workload.solo_ns.tolist()
     deadline = [one + workload.slo_ns for one in arrival]
     everyone = range(1 << workload.requests)
@@ -80,7 +80,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     if draw(st.booleans()):
         return small(arrivals, [ms(3)] * requests, slo_ns, STATIC)
     solos = draw(st.lists(st.integers(ms(2.1), ms(5)), min_size=requests, max_size=requests))
-    return small(arrivals, solos, slo_ns, padded(ms(2)))
+    return small(arrivals, solos, slo_ns, padded_batching(ms(2)))
 
 
 @settings(max_examples=120, deadline=None)
@@ -94,57 +94,57 @@ def test_the_optimum_is_between_the_schedule_and_the_bound(workload: Workload) -
 
 @settings(max_examples=60, deadline=None)
 @given(workloads(), st.data())
-def test_any_prices_prove_a_bound(workload: Workload, data: st.DataObject) -> None:
+def test_any_prices_give_a_bound(workload: Workload, data: st.DataObject) -> None:
     prices = np.array(data.draw(st.lists(st.floats(0, 1), min_size=workload.requests, max_size=workload.requests)))
     problem = problem_of(workload)
     bucket_ns = data.draw(st.integers(ms(0.1), ms(2)))
-    assert optimum(workload) <= lagrangian.evaluate(problem, prices, bucket_ns) + 1e-6
+    assert optimum(workload) <= lagrangian.evaluate_prices(problem, prices, bucket_ns) + 1e-6
 
 
-def test_prices_that_prove_nothing_are_refused() -> None:
+def test_invalid_prices_are_rejected() -> None:
     problem = problem_of(small([0, 1], [ms(3)] * 2, ms(9), STATIC))
     with pytest.raises(ValueError, match="bucket_ns"):
-        lagrangian.evaluate(problem, np.ones(2), ms(4))
+        lagrangian.evaluate_prices(problem, np.ones(2), ms(4))
     with pytest.raises(ValueError, match="prices"):
-        lagrangian.evaluate(problem, np.array([1.0, -0.5]), ms(1))
+        lagrangian.evaluate_prices(problem, np.array([1.0, -0.5]), ms(1))
 
 
-def test_a_larger_batch_that_takes_less_is_refused() -> None:
+def test_a_larger_batch_that_takes_less_time_is_rejected() -> None:
     odd = Batching((ms(3), ms(4), ms(6), ms(9), ms(8)), (0,) * 5)
     with pytest.raises(ValueError, match="batching"):
         problem_of(small([0, 1], [ms(3)] * 2, ms(9), odd))
 
 
-def test_it_waits_for_a_request_that_is_yet_to_come() -> None:
-    """Begun at once, the first would keep the device until the second is too late; two together are in time."""
+def test_the_schedule_waits_for_a_future_request() -> None:
+    """If the first request started at once, the second would be late. Both in one batch are in time."""
     workload = small([0, ms(0.5)], [ms(3), ms(3)], ms(5), STATIC)
     found = solve(workload)
     assert (found.finished, found.bound) == (2, 2)
     assert found.start_ns.tolist() == [ms(0.5), ms(0.5)]
 
 
-@pytest.mark.parametrize("row", cases.rows()[::17], ids=lambda row: row.name)
-def test_the_gap_is_small_on_rows_of_every_table(row: cases.Row) -> None:
-    workload = build(row, 1.1 / (row.case.mean_ms / 1e3), 200, 3)
+@pytest.mark.parametrize("row", cases.table_rows()[::17], ids=lambda row: row.name)
+def test_the_gap_is_small_on_rows_of_every_table(row: cases.TableRow) -> None:
+    workload = build_row(row, 1.1 / (row.case.mean_ms / 1e3), 200, 3)
     found = solve(workload, steps=60, width=20)
     check(workload, found)
     assert found.bound_rate - found.rate <= 0.05
 
 
 def test_the_same_workload_has_the_same_schedule() -> None:
-    workload = llm.build(2.0, 1.1, 200, 0)
+    workload = llm.build_llm(2.0, 1.1, 200, 0)
     one, other = solve(workload, 30, 10), solve(workload, 30, 10)
     assert (one.end_ns == other.end_ns).all()
     assert one.bound == other.bound
 
 
 def test_a_committed_critical_rate_is_critical() -> None:
-    """For the case that is quickest to try: `python -m horologe_experiments.orloj.critical` tries all."""
-    (case,) = [one for one in cases.cases() if one.name == "resnet-imagenet"]
+    """Check the fastest case. `python -m horologe_experiments.orloj.critical` computes all cases."""
+    (case,) = [one for one in cases.all_cases() if one.name == "resnet-imagenet"]
 
     def build_it(rate: float, seed: int) -> Workload:
         return build_case(case, critical.SLO_X_P99, rate, critical.REQUESTS, seed)
 
-    rate = critical.rates()[case.name]
-    assert critical.finish_rate(build_it, 0.999 * rate) >= critical.TARGET - 0.002
-    assert critical.finish_rate(build_it, 1.05 * rate) < critical.TARGET
+    rate = critical.critical_rates()[case.name]
+    assert critical.mean_finish_rate(build_it, 0.999 * rate) >= critical.TARGET - 0.002
+    assert critical.mean_finish_rate(build_it, 1.05 * rate) < critical.TARGET

@@ -35,9 +35,11 @@ def test_functions_in_tables_are_defined_in_the_linked_file(page: str) -> None:
 
 
 def _definitions(module: Path) -> set[str]:
-    """Return the names of a module's classes and functions, and `Class.method` for methods."""
+    """Return the names of a module's classes, functions and variables, and `Class.method` for methods."""
     names = set()
     for node in ast.parse(module.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):

@@ -1,4 +1,4 @@
-"""Applications at the frontend: what is asked of the selector, and what becomes of its answers."""
+"""Requests for applications: the query to the selector, the answer to the client, staged inputs and metrics."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from frontend_builders import (
     SELECTOR,
     SPECS,
     WORKER,
-    a_frontend,
+    an_observation,
     announce,
-    ask,
+    connected_frontend,
     digest,
-    item,
+    request_application,
     the_answer,
 )
 from horologe_common.applications import Application
@@ -53,7 +53,7 @@ from horologe_frontend.settings import FrontendSettings
 
 
 def test_a_request_of_an_application_is_a_query_without_a_model() -> None:
-    query = ask(a_frontend(), rows=2, context="user-1")
+    query = request_application(connected_frontend(), rows=2, context="user-1")
     assert query is not None
     assert (query.model, query.application, query.context, query.rows) == ("", "digits", "user-1", 2)
     assert query.input_hash
@@ -61,14 +61,14 @@ def test_a_request_of_an_application_is_a_query_without_a_model() -> None:
 
 
 @pytest.mark.parametrize(("budget_ms", "wanted_ms"), [(0, 40), (9, 9)])
-def test_the_clients_deadline_goes_before_the_applications(budget_ms: int, wanted_ms: int) -> None:
-    query = ask(a_frontend(), "bare", budget_ns=ms(budget_ms))
+def test_deadline_of_the_client_replaces_that_of_the_application(budget_ms: int, wanted_ms: int) -> None:
+    query = request_application(connected_frontend(), "bare", budget_ns=ms(budget_ms))
     assert query is not None
     assert query.budget_ns == ms(wanted_ms)
 
 
-def test_a_model_asked_on_behalf_of_an_application_is_that_model() -> None:
-    frontend = a_frontend()
+def test_request_for_a_model_with_an_application_name_goes_to_the_model() -> None:
+    frontend = connected_frontend()
     frontend.handle(NOW, CLIENT, Predict(7, "one", "", 0, (a_tensor(),), application="digits"), [some_bytes()])
     (query,) = sent(frontend, Query)
     assert (query.model, query.application, query.input_hash) == ("one/1", "digits", b"")
@@ -83,26 +83,26 @@ def test_a_model_asked_on_behalf_of_an_application_is_that_model() -> None:
         ({"outputs": ("y",)}, Status.INVALID_INPUT, ("'y'", "prediction", "confidence", "defaulted")),
     ],
 )
-def test_what_is_wrong_is_said_at_once(fields: Any, status: Status, words: tuple[str, ...]) -> None:
-    frontend = a_frontend()
-    assert ask(frontend, **fields) is None
+def test_invalid_request_is_answered_at_once(fields: Any, status: Status, words: tuple[str, ...]) -> None:
+    frontend = connected_frontend()
+    assert request_application(frontend, **fields) is None
     answer = the_answer(frontend)
     assert answer.status == status
     assert all(word in answer.reason for word in words), answer.reason
 
 
-def test_before_the_selector_has_announced_itself_nothing_is_unknown() -> None:
+def test_requests_are_refused_until_the_selector_announces_its_applications() -> None:
     frontend = Frontend("frontend/0#1", FrontendSettings(), digest)
     frontend.handle(0, CONTROLLER, Models(0, tuple(map(a_state, SPECS))), ())
-    ask(frontend)
+    request_application(frontend)
     answer = the_answer(frontend)
     assert (answer.status, answer.retry_after_ns > 0) == (Status.REFUSED, True)
 
 
-def test_models_that_take_different_inputs_cannot_be_one_application() -> None:
+def test_models_with_different_inputs_cannot_form_an_application() -> None:
     odd = a_spec("odd")
     odd = type(odd)("odd", "1", "emulated", (TensorSpec("x", "FP32", (-1, 5)),), odd.outputs)
-    frontend = a_frontend(specs=(*SPECS, odd))
+    frontend = connected_frontend(specs=(*SPECS, odd))
     frontend.handle(NOW, CLIENT, Declare(3, Application("mixed", ("one", "odd"))), ())
     (answer,) = sent(frontend, Applications, CLIENT)
     assert (answer.id, answer.status) == (3, Status.INVALID_INPUT)
@@ -111,34 +111,31 @@ def test_models_that_take_different_inputs_cannot_be_one_application() -> None:
     assert "[-1, 4]" in answer.reason
 
 
-def test_the_signature_is_told_as_that_of_a_model() -> None:
-    frontend = a_frontend()
+def test_model_info_of_an_application_is_its_signature() -> None:
+    frontend = connected_frontend()
     frontend.handle(NOW, CLIENT, ModelInfo(4, "", "digits"), ())
     frontend.handle(NOW, CLIENT, ModelInfo(5, "", "nope"), ())
-    told, unknown = sent(frontend, Models, CLIENT)
-    (state,) = told.models
+    known_reply, unknown_reply = sent(frontend, Models, CLIENT)
+    (state,) = known_reply.models
     assert (state.spec.name, state.spec.inputs, state.spec.max_batch) == ("digits", SPECS[0].inputs, 2)
-    assert [(one.name, one.datatype) for one in state.spec.outputs] == [
+    assert [(tensor.name, tensor.datatype) for tensor in state.spec.outputs] == [
         ("prediction", "INT64"),
         ("confidence", "FP32"),
         ("defaulted", "BOOL"),
     ]
     assert state.spec.slo_ns == ms(40)
-    assert unknown.status == Status.UNKNOWN_MODEL
+    assert unknown_reply.status == Status.UNKNOWN_MODEL
 
 
-def test_outputs_of_any_kind_are_those_of_the_model() -> None:
-    frontend = a_frontend(Application("texts", ("one",), task="any", policy="static"))
+def test_task_any_has_the_outputs_of_the_model() -> None:
+    frontend = connected_frontend(Application("texts", ("one",), task="any", policy="static"))
     frontend.handle(NOW, CLIENT, ModelInfo(4, "", "texts"), ())
     assert sent(frontend, Models)[0].models[0].spec.outputs == SPECS[0].outputs
 
 
-# the answer
-
-
-def test_all_that_an_application_says_reaches_the_client() -> None:
-    frontend = a_frontend()
-    query = ask(frontend)
+def test_all_fields_of_the_answer_reach_the_client() -> None:
+    frontend = connected_frontend()
+    query = request_application(frontend)
     assert query is not None
     outputs = (Tensor("prediction", "INT64", (1,), 8), Tensor("confidence", "FP32", (1,), 4))
     frontend.handle(
@@ -154,9 +151,9 @@ def test_all_that_an_application_says_reaches_the_client() -> None:
     frontend.check()
 
 
-def test_some_outputs_can_be_asked_for() -> None:
-    frontend = a_frontend()
-    query = ask(frontend, outputs=("confidence",))
+def test_a_subset_of_outputs_can_be_requested() -> None:
+    frontend = connected_frontend()
+    query = request_application(frontend, outputs=("confidence",))
     assert query is not None
     outputs = (Tensor("prediction", "INT64", (1,), 8), Tensor("confidence", "FP32", (1,), 4))
     frontend.handle(NOW, SELECTOR, Answer(query.id, 0, outputs), [bytes(8), b"1234"])
@@ -164,12 +161,9 @@ def test_some_outputs_can_be_asked_for() -> None:
     assert (out.message.outputs, list(out.buffers)) == (outputs[1:], [b"1234"])
 
 
-# inputs that are needed longer
-
-
-def test_inputs_linger_until_the_selector_releases_them() -> None:
-    frontend = a_frontend()
-    query = ask(frontend)
+def test_inputs_are_retained_until_the_selector_releases_them() -> None:
+    frontend = connected_frontend()
+    query = request_application(frontend)
     assert query is not None
     frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, inputs_retained=True), ())
     frontend.check()
@@ -183,9 +177,9 @@ def test_inputs_linger_until_the_selector_releases_them() -> None:
 
 
 @pytest.mark.parametrize("end", ["time", "selector"])
-def test_nothing_lingers_for_ever(end: str) -> None:
-    frontend = a_frontend()
-    query = ask(frontend)
+def test_retained_inputs_are_always_freed(end: str) -> None:
+    frontend = connected_frontend()
+    query = request_application(frontend)
     assert query is not None
     frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, inputs_retained=True), ())
     if end == "time":
@@ -199,19 +193,16 @@ def test_nothing_lingers_for_ever(end: str) -> None:
     frontend.check()
 
 
-# what is measured
-
-
-def test_pings_come_back() -> None:
-    frontend = a_frontend()
+def test_ping_is_answered_with_pong() -> None:
+    frontend = connected_frontend()
     frontend.handle(NOW, SELECTOR, Ping(5), ())
     assert sent(frontend, Pong, SELECTOR) == [Pong(5, NOW)]
 
 
-def test_metrics_are_of_declared_applications_only() -> None:
-    frontend = a_frontend()
-    ask(frontend, "nope")
-    query = ask(frontend)
+def test_metrics_only_name_declared_applications() -> None:
+    frontend = connected_frontend()
+    request_application(frontend, "nope")
+    query = request_application(frontend)
     assert query is not None
     frontend.handle(NOW, SELECTOR, Answer(query.id, 0, defaulted=True), ())
     values = frontend.stats.values
@@ -223,49 +214,48 @@ def test_metrics_are_of_declared_applications_only() -> None:
     assert not any("digits" in key for key in (*values, *frontend.stats.histograms))
 
 
-def test_a_profiler_sees_the_models_that_were_asked() -> None:
-    frontend = a_frontend(sample_burst=1)
+def test_samples_of_an_application_name_each_of_its_models() -> None:
+    frontend = connected_frontend(sample_burst=1)
     frontend.handle(NOW, "profiler/0#1", PeerConnected("profiler/0#1"), ())
     for at_ns in (NOW, NOW + ms(1)):
-        query = ask(frontend, now_ns=at_ns)
+        query = request_application(frontend, now_ns=at_ns)
         assert query is not None
         frontend.handle(at_ns, SELECTOR, Answer(query.id, 0, models=("one",), missing=("two/1",)), ())
-    samples = [(one.model, one.application) for one in sent(frontend, Sample)]
+    samples = [(sample.model, sample.application) for sample in sent(frontend, Sample)]
     assert samples == [("one/1", "digits"), ("two/1", "digits")]
 
 
-# all of it
-
-
-STEPS = st.lists(st.sampled_from(["ask", "bare", "answer", "linger", "give", "acknowledge", "release", "gone", "wait"]))
+STEPS = st.lists(
+    st.sampled_from(["predict", "bare", "answer", "retain", "feedback", "acknowledge", "release", "disconnect", "wait"])
+)
 
 
 @given(STEPS)
-def test_every_request_and_every_feedback_has_one_end_and_nothing_is_left(steps: list[str]) -> None:
-    frontend, now_ns = a_frontend(), NOW
+def test_every_request_and_feedback_is_answered_once_and_no_input_stays_staged(steps: list[str]) -> None:
+    frontend, now_ns = connected_frontend(), NOW
     queries: list[int] = []
-    told: list[int] = []
-    asked, given_ = 0, 0
+    feedback_ids: list[int] = []
+    predict_count, feedback_count = 0, 0
     for number, step in enumerate([*steps, "wait", "wait"]):
         match step:
-            case "ask" | "bare":
-                name = "digits" if step == "ask" else "bare"
+            case "predict" | "bare":
+                name = "digits" if step == "predict" else "bare"
                 predict = Predict(number, "", "", 0, (a_tensor(),), application=name)
                 frontend.handle(now_ns, CLIENT, predict, [some_bytes()])
-                asked += 1
-            case "give":
-                observed = Feedback(number, "digits", (item(1, inputs=(a_tensor(),)),))
+                predict_count += 1
+            case "feedback":
+                observed = Feedback(number, "digits", (an_observation(1, inputs=(a_tensor(),)),))
                 frontend.handle(now_ns, CLIENT, observed, [some_bytes()])
-                given_ += 1
-            case "answer" | "linger":
+                feedback_count += 1
+            case "answer" | "retain":
                 for key in queries[-2:]:
-                    frontend.handle(now_ns, SELECTOR, Answer(key, 0, inputs_retained=step == "linger"), ())
+                    frontend.handle(now_ns, SELECTOR, Answer(key, 0, inputs_retained=step == "retain"), ())
             case "acknowledge":
-                for key in told[-2:]:
+                for key in feedback_ids[-2:]:
                     frontend.handle(now_ns, SELECTOR, Acknowledged(key, (0,)), ())
             case "release":
                 frontend.handle(now_ns, SELECTOR, Release(tuple(queries[-2:])), ())
-            case "gone":
+            case "disconnect":
                 frontend.handle(now_ns, SELECTOR, PeerDisconnected(SELECTOR), ())
                 frontend.handle(now_ns, SELECTOR, PeerConnected(SELECTOR), ())
                 announce(frontend, SAFE, BARE)
@@ -274,7 +264,7 @@ def test_every_request_and_every_feedback_has_one_end_and_nothing_is_left(steps:
         frontend.tick(now_ns)
         frontend.check()
         queries += [out.message.id for out in frontend.out if isinstance(out.message, Query)]
-        told += [out.message.id for out in frontend.out if isinstance(out.message, Feedback)]
-    assert len(sent(frontend, Answer, CLIENT)) == asked
-    assert len(sent(frontend, Acknowledged, CLIENT)) == given_
+        feedback_ids += [out.message.id for out in frontend.out if isinstance(out.message, Feedback)]
+    assert len(sent(frontend, Answer, CLIENT)) == predict_count
+    assert len(sent(frontend, Acknowledged, CLIENT)) == feedback_count
     assert len(frontend.staging) == 0

@@ -1,4 +1,4 @@
-"""The frontend's promises: validation before anything else, and exactly one answer."""
+"""The frontend validates each request first, and gives it exactly one answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def digest(header: bytes, buffers: Any) -> bytes:
 
 
 def a_frontend(spec: Any = None, **settings: Any) -> Frontend:
-    """Connected to everything, one model known."""
+    """Return a frontend with selector, controller and worker, and one model."""
     frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
     for address in (SELECTOR, CONTROLLER, WORKER):
         frontend.handle(0, address, PeerConnected(address), ())
@@ -47,15 +47,15 @@ def a_frontend(spec: Any = None, **settings: Any) -> Frontend:
     return frontend
 
 
-def ask(frontend: Frontend, predict: Predict, now_ns: int = 0, buffers: Any = None) -> None:
+def send_predict(frontend: Frontend, predict: Predict, now_ns: int = 0, buffers: Any = None) -> None:
     rows = predict.inputs[0].shape[0] if predict.inputs else 0
     frontend.handle(now_ns, CLIENT, predict, [some_bytes(rows)] if buffers is None else buffers)
     frontend.tick(now_ns)
 
 
-def test_a_valid_request_is_staged_and_asked_of_the_selector() -> None:
+def test_valid_request_is_staged_and_sent_to_the_selector() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(7, rows=3))
+    send_predict(frontend, a_predict(7, rows=3))
     (query,) = sent(frontend, Query, SELECTOR)
     assert (query.model, query.rows, query.budget_ns, query.best_effort) == ("sum/1", 3, ms(100), False)
     assert query.id in frontend.staging
@@ -64,7 +64,7 @@ def test_a_valid_request_is_staged_and_asked_of_the_selector() -> None:
 
 def test_ok_answer_goes_to_the_client_under_its_own_id() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(7))
+    send_predict(frontend, a_predict(7))
     (query,) = sent(frontend, Query)
     frontend.handle(ms(10), SELECTOR, Answer(query.id, 0, (a_tensor(width=1, name="y"),)), [b"1234"])
     (answer,) = sent(frontend, Answer, CLIENT)
@@ -86,9 +86,11 @@ def test_ok_answer_goes_to_the_client_under_its_own_id() -> None:
         (a_predict(outputs=("nope",)), Status.INVALID_INPUT, ["nope", "y"]),
     ],
 )
-def test_bad_requests_name_what_came_and_what_was_wanted(predict: Predict, status: Status, words: list[str]) -> None:
+def test_invalid_request_is_answered_with_the_value_received_and_wanted(
+    predict: Predict, status: Status, words: list[str]
+) -> None:
     frontend = a_frontend()
-    ask(frontend, predict)
+    send_predict(frontend, predict)
     (answer,) = sent(frontend, Answer, CLIENT)
     assert answer.status == status
     assert all(word in answer.reason for word in words), answer.reason
@@ -96,40 +98,40 @@ def test_bad_requests_name_what_came_and_what_was_wanted(predict: Predict, statu
     frontend.check()
 
 
-def test_the_query_says_length_and_application() -> None:
+def test_query_has_length_and_application() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(application="chat"))
+    send_predict(frontend, a_predict(application="chat"))
     (query,) = sent(frontend, Query)
     assert (query.length, query.application) == (0, "chat")
 
 
 def test_the_name_of_an_application_is_bounded() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(application="a" * (NAME_LIMIT + 1)))
+    send_predict(frontend, a_predict(application="a" * (NAME_LIMIT + 1)))
     (answer,) = sent(frontend, Answer)
     assert answer.status == Status.INVALID_INPUT
     assert answer.reason == "application: got 129 characters, at most 128"
 
 
-def test_too_many_bytes_are_too_large() -> None:
+def test_request_over_the_size_limit_is_too_large() -> None:
     frontend = a_frontend(max_request_bytes=15)
-    ask(frontend, a_predict())
+    send_predict(frontend, a_predict())
     assert sent(frontend, Answer)[0].status == Status.TOO_LARGE
 
 
 @pytest.mark.parametrize("settings", [{"max_pending": 1}, {"staging_bytes": 20}])
-def test_memory_is_bounded_by_refusing(settings: Any) -> None:
+def test_requests_over_the_memory_limits_are_refused(settings: Any) -> None:
     frontend = a_frontend(**settings)
-    ask(frontend, a_predict(1))
-    ask(frontend, a_predict(2))
+    send_predict(frontend, a_predict(1))
+    send_predict(frontend, a_predict(2))
     (answer,) = sent(frontend, Answer)
     assert (answer.id, answer.status) == (2, Status.REFUSED)
     assert answer.retry_after_ns > 0
 
 
-def test_silence_becomes_lost_after_deadline_and_grace() -> None:
+def test_request_without_an_answer_is_lost_after_deadline_and_grace() -> None:
     frontend = a_frontend(grace_ns=ms(20))
-    ask(frontend, a_predict(7, budget_ms=50))
+    send_predict(frontend, a_predict(7, budget_ms=50))
     assert frontend.wakeup_ns() == ms(70)
     frontend.tick(ms(70))
     assert sent(frontend, Answer)[0].status == Status.LOST
@@ -137,9 +139,9 @@ def test_silence_becomes_lost_after_deadline_and_grace() -> None:
     frontend.check()
 
 
-def test_a_request_at_a_living_worker_is_late_not_lost() -> None:
+def test_request_at_a_connected_worker_is_late_not_lost() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(7, budget_ms=50))
+    send_predict(frontend, a_predict(7, budget_ms=50))
     (query,) = sent(frontend, Query)
     frontend.handle(1, CONTROLLER, Dispatch(5, WORKER, (query.id,)), ())
     assert sent(frontend, Ship, WORKER)[0].items[0].input_id == query.id
@@ -147,9 +149,9 @@ def test_a_request_at_a_living_worker_is_late_not_lost() -> None:
     assert sent(frontend, Answer)[0].status == Status.LATE
 
 
-def test_late_output_inside_the_grace_comes_with_its_data() -> None:
+def test_late_answer_within_the_grace_has_its_outputs() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(7, budget_ms=50))
+    send_predict(frontend, a_predict(7, budget_ms=50))
     (query,) = sent(frontend, Query)
     frontend.handle(ms(60), SELECTOR, Answer(query.id, 0, (a_tensor(width=1),)), [b"1234"])
     (answer,) = sent(frontend, Answer)
@@ -157,23 +159,23 @@ def test_late_output_inside_the_grace_comes_with_its_data() -> None:
     assert answer.outputs
 
 
-def test_the_models_slo_is_the_deadline_of_those_who_name_none() -> None:
+def test_slo_of_the_model_is_the_default_deadline() -> None:
     frontend = a_frontend(a_spec(slo_ns=ms(30)))
-    ask(frontend, a_predict(budget_ms=0))
+    send_predict(frontend, a_predict(budget_ms=0))
     (query,) = sent(frontend, Query)
     assert (query.budget_ns, query.best_effort) == (ms(30), False)
 
 
 def test_without_any_deadline_a_request_is_best_effort() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(budget_ms=0))
+    send_predict(frontend, a_predict(budget_ms=0))
     assert sent(frontend, Query)[0].best_effort
 
 
-def test_cancel_and_disconnect_end_a_request_without_an_answer() -> None:
+def test_cancel_and_disconnect_finish_a_request_without_an_answer() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(1))
-    ask(frontend, a_predict(2))
+    send_predict(frontend, a_predict(1))
+    send_predict(frontend, a_predict(2))
     queries = sent(frontend, Query)
     frontend.handle(1, CLIENT, Cancel((1,)), ())
     frontend.handle(1, CLIENT, PeerDisconnected(CLIENT), ())
@@ -185,22 +187,22 @@ def test_cancel_and_disconnect_end_a_request_without_an_answer() -> None:
     assert len(frontend.staging) == 0
 
 
-def test_a_new_selector_is_asked_again_with_what_is_left() -> None:
+def test_new_selector_gets_the_query_with_the_remaining_budget() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(7))
+    send_predict(frontend, a_predict(7))
     (first,) = sent(frontend, Query)
     frontend.handle(ms(10), SELECTOR, PeerDisconnected(SELECTOR), ())
     frontend.handle(ms(30), "selector/0#2", PeerConnected("selector/0#2"), ())
-    (again,) = sent(frontend, Query, "selector/0#2")
-    assert again.id == first.id
-    assert again.budget_ns == ms(70)
+    (second_query,) = sent(frontend, Query, "selector/0#2")
+    assert second_query.id == first.id
+    assert second_query.budget_ns == ms(70)
     frontend.handle(ms(40), SELECTOR, Answer(first.id, 0), ())
     assert not sent(frontend, Answer)
 
 
-def test_only_the_outputs_asked_for_come_back() -> None:
+def test_only_requested_outputs_are_returned() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(7, outputs=("y",)))
+    send_predict(frontend, a_predict(7, outputs=("y",)))
     (query,) = sent(frontend, Query)
     outputs = (a_tensor(width=1, name="extra"), a_tensor(width=1, name="y"))
     frontend.handle(1, SELECTOR, Answer(query.id, 0, outputs), [b"aaaa", b"bbbb"])
@@ -209,7 +211,7 @@ def test_only_the_outputs_asked_for_come_back() -> None:
     assert out.buffers == [b"bbbb"]
 
 
-def test_questions_about_models_and_cluster() -> None:
+def test_model_info_and_describe() -> None:
     frontend = a_frontend()
     frontend.handle(0, CLIENT, ModelInfo(3), ())
     assert sent(frontend, Models, CLIENT)[0].models == (a_state(),)
@@ -219,7 +221,7 @@ def test_questions_about_models_and_cluster() -> None:
     assert sent(frontend, Description, CLIENT)[0].id == 4
 
 
-def test_a_question_without_a_controller_is_answered() -> None:
+def test_call_without_a_controller_is_lost() -> None:
     frontend = a_frontend()
     frontend.handle(0, CONTROLLER, PeerDisconnected(CONTROLLER), ())
     assert not frontend.is_ready()
@@ -227,9 +229,9 @@ def test_a_question_without_a_controller_is_answered() -> None:
     assert sent(frontend, Models, CLIENT)[0].status == Status.LOST
 
 
-def test_clients_cannot_speak_as_services() -> None:
+def test_messages_of_services_are_ignored_from_clients() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(7))
+    send_predict(frontend, a_predict(7))
     (query,) = sent(frontend, Query)
     for message in (Answer(query.id, 0), Release((query.id,)), Models(0, ()), Dispatch(1, WORKER, (query.id,))):
         frontend.handle(1, CLIENT, message, ())
@@ -239,12 +241,12 @@ def test_clients_cannot_speak_as_services() -> None:
 
 def test_draining_refuses_and_finishes() -> None:
     frontend = a_frontend()
-    ask(frontend, a_predict(1))
+    send_predict(frontend, a_predict(1))
     (query,) = sent(frontend, Query)
     frontend.drain()
     assert not frontend.is_ready()
     assert not frontend.drained()
-    ask(frontend, a_predict(2))
+    send_predict(frontend, a_predict(2))
     assert sent(frontend, Answer)[0].status == Status.REFUSED
     frontend.handle(1, SELECTOR, Answer(query.id, 0), ())
     assert frontend.drained()
@@ -261,7 +263,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_every_request_has_exactly_one_answer_whatever_happens(events: list[tuple[str, int, int]]) -> None:
+def test_every_request_gets_exactly_one_answer(events: list[tuple[str, int, int]]) -> None:
     frontend, now_ns, asked, selectors = a_frontend(max_pending=4), 0, 0, 1
     cancelled = set()
     answers: list[int] = []
@@ -270,7 +272,7 @@ def test_every_request_has_exactly_one_answer_whatever_happens(events: list[tupl
         selector = f"selector/0#{selectors}"
         if kind == "predict":
             asked += 1
-            ask(frontend, a_predict(asked), now_ns)
+            send_predict(frontend, a_predict(asked), now_ns)
         elif kind == "answer":
             frontend.handle(now_ns, selector, Answer(pick + 1, 0), ())
         elif kind == "cancel" and any(request.client_id == pick for request in frontend._requests):

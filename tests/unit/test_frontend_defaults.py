@@ -1,4 +1,4 @@
-"""Defaults of applications: answered before the deadline, whatever there is behind the frontend."""
+"""Default answers of applications: sent before the deadline, whatever the selector does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from builders import a_tensor, sent, some_bytes
-from frontend_builders import CLIENT, NOW, SELECTOR, a_frontend, ask, defaulted, the_answer
+from frontend_builders import (
+    CLIENT,
+    NOW,
+    SELECTOR,
+    connected_frontend,
+    default_outputs,
+    request_application,
+    the_answer,
+)
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
@@ -17,17 +25,17 @@ from horologe_frontend.core.frontend import Frontend
 
 
 @pytest.mark.parametrize("selector", ["hung", "gone", "never there"])
-def test_a_selector_that_does_not_answer_means_the_default_in_time(selector: str) -> None:
-    frontend = a_frontend()
+def test_default_is_sent_in_time_without_an_answer_of_the_selector(selector: str) -> None:
+    frontend = connected_frontend()
     if selector == "never there":
         frontend.handle(NOW, SELECTOR, PeerDisconnected(SELECTOR), ())
-    query = ask(frontend, rows=2)
+    query = request_application(frontend, rows=2)
     if selector == "gone":
         frontend.handle(NOW + ms(1), SELECTOR, PeerDisconnected(SELECTOR), ())
     wakeup_ns = frontend.wakeup_ns()
     assert wakeup_ns == NOW + ms(38)
     frontend.tick(wakeup_ns)
-    assert defaulted(frontend) == {"prediction": [7, 7], "confidence": [0.0, 0.0], "defaulted": [True, True]}
+    assert default_outputs(frontend) == {"prediction": [7, 7], "confidence": [0.0, 0.0], "defaulted": [True, True]}
     assert bool(sent(frontend, Cancel, SELECTOR)) == (selector == "hung")
     assert (query is None) == (selector == "never there")
     frontend.tick(NOW + s(10))
@@ -36,25 +44,25 @@ def test_a_selector_that_does_not_answer_means_the_default_in_time(selector: str
 
 
 @pytest.mark.parametrize("status", [Status.REFUSED, Status.LOST, Status.FAILED])
-def test_the_default_is_better_than_a_refusal(status: Status) -> None:
-    frontend = a_frontend()
-    query = ask(frontend)
+def test_default_replaces_a_failed_answer(status: Status) -> None:
+    frontend = connected_frontend()
+    query = request_application(frontend)
     assert query is not None
     frontend.handle(NOW + ms(1), SELECTOR, Answer(query.id, int(status), reason="no worker", inputs_retained=True), ())
-    assert defaulted(frontend)["prediction"] == [7]
+    assert default_outputs(frontend)["prediction"] == [7]
     assert query.id in frontend.staging
     frontend.check()
 
 
-def test_a_brief_deadline_leaves_the_selector_most_of_it() -> None:
-    frontend = a_frontend()
-    ask(frontend, budget_ns=ms(4))
+def test_short_deadline_leaves_three_quarters_to_the_selector() -> None:
+    frontend = connected_frontend()
+    request_application(frontend, budget_ns=ms(4))
     assert frontend.wakeup_ns() == NOW + ms(3)
 
 
-def test_an_answer_after_the_default_is_dropped() -> None:
-    frontend = a_frontend()
-    query = ask(frontend)
+def test_answer_after_the_default_is_dropped() -> None:
+    frontend = connected_frontend()
+    query = request_application(frontend)
     assert query is not None
     frontend.tick(NOW + ms(39))
     assert the_answer(frontend).defaulted
@@ -66,34 +74,31 @@ def test_an_answer_after_the_default_is_dropped() -> None:
     frontend.check()
 
 
-def test_a_regression_defaults_to_a_number() -> None:
-    frontend = a_frontend(Application("digits", ("one",), task="regression", default=0.5))
-    ask(frontend)
+def test_default_of_a_regression() -> None:
+    frontend = connected_frontend(Application("digits", ("one",), task="regression", default=0.5))
+    request_application(frontend)
     frontend.tick(NOW + ms(100))
-    assert defaulted(frontend)["prediction"] == [0.5]
+    assert default_outputs(frontend)["prediction"] == [0.5]
 
 
-def test_without_a_default_silence_is_lost_as_for_models() -> None:
-    frontend = a_frontend()
-    ask(frontend, "bare")
+def test_request_without_a_default_is_lost() -> None:
+    frontend = connected_frontend()
+    request_application(frontend, "bare")
     assert frontend.wakeup_ns() == NOW + ms(90)
     frontend.tick(NOW + ms(90))
     assert the_answer(frontend).status == Status.LOST
 
 
-def test_the_default_is_of_as_many_rows_as_were_asked_for() -> None:
-    frontend = a_frontend()
-    ask(frontend, rows=2)
+def test_default_has_as_many_rows_as_the_request() -> None:
+    frontend = connected_frontend()
+    request_application(frontend, rows=2)
     frontend.tick(NOW + ms(100))
     (out,) = [out for out in frontend.out if isinstance(out.message, Answer)]
     assert np.frombuffer(out.buffers[0], np.int64).tolist() == [7, 7]
 
 
-# how early
-
-
-def stalls(frontend: Frontend, late_ns: int, count: int = 30) -> int:
-    """A loop that comes so late to its timers, again and again, while an application is asked; the time then."""
+def stall_loop(frontend: Frontend, late_ns: int, count: int = 30) -> int:
+    """Tick the frontend `late_ns` after each of `count` timers, with requests in between. Return the time."""
     now_ns = NOW
     for number in range(count):
         frontend.handle(now_ns, CLIENT, Predict(number, "", "", 0, (a_tensor(),), application="digits"), [some_bytes()])
@@ -111,11 +116,11 @@ def stalls(frontend: Frontend, late_ns: int, count: int = 30) -> int:
 @pytest.mark.parametrize(
     ("late_ms", "lead_ms"), [(0, 2), (1, 2), (7, 7), (400, 10)], ids=["never", "a little", "often", "far too long"]
 )
-def test_a_default_is_due_as_early_as_the_loop_is_late(late_ms: int, lead_ms: int) -> None:
-    """Where it is later than a quarter of the time there is, the selector still has the rest."""
-    frontend = a_frontend()
-    now_ns = stalls(frontend, ms(late_ms))
-    query = ask(frontend, now_ns=now_ns)
+def test_lead_equals_the_delay_of_the_loop(late_ms: int, lead_ms: int) -> None:
+    """Check that the lead is at most a quarter of the budget."""
+    frontend = connected_frontend()
+    now_ns = stall_loop(frontend, ms(late_ms))
+    query = request_application(frontend, now_ns=now_ns)
     assert query is not None
     assert query.budget_ns == ms(40 - lead_ms)
     frontend.tick(now_ns + ms(40 - lead_ms + min(late_ms, lead_ms)))
@@ -124,15 +129,15 @@ def test_a_default_is_due_as_early_as_the_loop_is_late(late_ms: int, lead_ms: in
 
 
 @pytest.mark.parametrize(("at_ns", "status"), [(0, Status.OK), (1, Status.LATE)])
-def test_a_default_is_late_only_after_the_deadline(at_ns: int, status: Status) -> None:
-    frontend = a_frontend()
-    ask(frontend)
+def test_default_is_late_only_after_the_deadline(at_ns: int, status: Status) -> None:
+    frontend = connected_frontend()
+    request_application(frontend)
     frontend.tick(NOW + ms(40) + at_ns)
     answer = the_answer(frontend)
     assert (answer.status, answer.defaulted) == (status, True)
 
 
-def test_requests_that_are_due_at_once_do_not_hide_a_stall() -> None:
+def test_many_short_requests_do_not_hide_a_stall() -> None:
     lead = DefaultLead(ms(2))
     lead.lead_ns(0)
     lead.measure_delay(ms(50) + ms(9))
@@ -142,7 +147,7 @@ def test_requests_that_are_due_at_once_do_not_hide_a_stall() -> None:
     assert lead.lead_ns(ms(61)) == ms(9)
 
 
-def test_a_stall_of_long_ago_is_forgotten_and_nothing_wakes_a_frontend_that_is_not_asked() -> None:
+def test_old_stall_expires_and_the_timer_stops_without_requests() -> None:
     lead = DefaultLead(ms(2))
     lead.lead_ns(0)
     lead.measure_delay(ms(90))

@@ -1,4 +1,4 @@
-"""The bound for hidden execution times against the best policy of small cases, found by trying every decision."""
+"""The bound for hidden execution times against the best policy of small cases, by exhaustive search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms
 from horologe_experiments.orloj.bounds.hidden import hidden_bound
-from horologe_experiments.orloj.workloads import Workload, padded
+from horologe_experiments.orloj.workloads import Workload, padded_batching
 
 pytestmark = pytest.mark.timeout(180)  # compiling takes 4 s of a core
 SHORT, LONG = (ms(2.2), ms(3)), (ms(3), ms(6))
@@ -20,13 +20,15 @@ SHORT, LONG = (ms(2.2), ms(3)), (ms(3), ms(6))
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """Once, before the tests."""
+    """Compile the searches before the tests, whose time limits are short."""
     nothing, solos = np.zeros(1, np.int64), np.array([ms(3)])
-    hidden_bound(Workload("", nothing, solos, nothing, nothing, ms(4), padded(ms(2)), (1.0,), (solos,)), steps=2)
+    hidden_bound(
+        Workload("", nothing, solos, nothing, nothing, ms(4), padded_batching(ms(2)), (1.0,), (solos,)), steps=2
+    )
 
 
 def best_policy(workload: Workload) -> float:
-    """The expected number finished by the best scheduler that does not know execution times."""
+    """Return the expected number of requests that the best scheduler without knowledge of execution times finishes."""
     arrival, slo_ns = workload.arrival_ns.tolist(), workload.slo_ns
 
     @functools.cache
@@ -63,17 +65,19 @@ def test_no_policy_finishes_more(requests: list[tuple[int, int]], slo_ns: int) -
         columns[1].copy(),
         columns[1],
         slo_ns,
-        padded(ms(2)),
+        padded_batching(ms(2)),
         (0.5, 0.5),
         (np.array(SHORT, np.int64), np.array(LONG, np.int64)),
     )
     assert best_policy(workload) <= hidden_bound(workload, steps=20) + 1e-6
 
 
-def test_chances_count() -> None:
-    """Alone on the device, a request that is in time once in two draws is worth half."""
+def test_probabilities_count() -> None:
+    """Check that a lone request with a probability of one half to finish in time counts as half."""
     solos = (np.array([ms(3), ms(6)], np.int64),)
     nothing = np.zeros(1, np.int64)
-    workload = Workload("one", nothing, np.array([ms(3)]), nothing, nothing, ms(4), padded(ms(2)), (1.0,), solos)
+    workload = Workload(
+        "one", nothing, np.array([ms(3)]), nothing, nothing, ms(4), padded_batching(ms(2)), (1.0,), solos
+    )
     assert best_policy(workload) == 0.5
     assert hidden_bound(workload, steps=100) == pytest.approx(0.5, abs=0.01)

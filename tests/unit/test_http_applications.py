@@ -1,4 +1,4 @@
-"""Applications over HTTP: declared, asked, told the truth; and asked as if they were models."""
+"""Applications over HTTP: declarations, predictions, feedback, and applications as models."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ INPUT = {"name": "in", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]
 DIGITS = "/v1/applications/digits"
 
 
-def ask(
-    method: str, path: str, body: Any = b"", port: FakeGateway | None = None, headers: dict[bytes, bytes] | None = None
+def send(
+    method: str,
+    path: str,
+    body: Any = b"",
+    gateway: FakeGateway | None = None,
+    headers: dict[bytes, bytes] | None = None,
 ) -> HttpResponse:
-    oip = OipHandler(port or FakeGateway(), HttpSettings())
+    oip = OipHandler(gateway or FakeGateway(), HttpSettings())
     path, _, query = path.partition("?")
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return asyncio.run(oip.handle(HttpRequest(method, path, query, headers or {}, raw)))
@@ -44,40 +48,37 @@ def failure(response: HttpResponse, status: int) -> str:
     return str(json.loads(response.body)["error"])
 
 
-# declarations
-
-
-def test_put_declares_what_get_shows() -> None:
-    port = FakeGateway()
+def test_put_and_get() -> None:
+    gateway = FakeGateway()
     body = {"models": ["echo", "half/2"], "slo_ms": 20, "policy": "static", "settings": {"weights": {"echo": 1}}}
-    shown = content(ask("PUT", "/v1/applications/new", body, port))
+    shown = content(send("PUT", "/v1/applications/new", body, gateway))
     wanted = Application("new", ("echo", "half/2"), 20, policy="static", settings={"weights": {"echo": 1.0}})
-    assert port.calls == [Declare(0, wanted)]
+    assert gateway.calls == [Declare(0, wanted)]
     assert shown["application"]["models"] == ["echo", "half/2"]
     assert shown["application"]["contexts"] == 10_000
     assert shown["revision"] == 1
 
 
-def test_a_declaration_is_not_read_beyond_what_one_can_have() -> None:
-    said = failure(ask("PUT", DIGITS, b'{"models": ["a"' + b', "a"' * 100_000 + b"]}"), 413)
+def test_declaration_over_the_size_limit() -> None:
+    said = failure(send("PUT", DIGITS, b'{"models": ["a"' + b', "a"' * 100_000 + b"]}"), 413)
     assert said == "application: got 500017 bytes of JSON, at most 65536"
 
 
 @pytest.mark.parametrize("name", ["%FF", "a%ED%A0%80"])
-def test_a_name_that_is_no_text_is_unknown(name: str) -> None:
-    failure(ask("GET", f"/v1/applications/{name}"), 404)
+def test_name_that_is_not_utf8_is_unknown(name: str) -> None:
+    failure(send("GET", f"/v1/applications/{name}"), 404)
 
 
 def test_all_applications_are_listed() -> None:
-    listed = content(ask("GET", "/v1/applications"))["applications"]
-    assert [one["application"]["name"] for one in listed] == ["digits", "texts", "echo"]
+    listed = content(send("GET", "/v1/applications"))["applications"]
+    assert [entry["application"]["name"] for entry in listed] == ["digits", "texts", "echo"]
     assert "statistics" not in listed[0]
 
 
-def test_one_application_has_standings_in_a_context() -> None:
-    port = FakeGateway()
-    shown = content(ask("GET", f"{DIGITS}?context=user%201", port=port))
-    assert port.calls == [ApplicationInfo(0, "digits", "user 1")]
+def test_application_has_statistics_for_a_context() -> None:
+    gateway = FakeGateway()
+    shown = content(send("GET", f"{DIGITS}?context=user%201", gateway=gateway))
+    assert gateway.calls == [ApplicationInfo(0, "digits", "user 1")]
     assert (shown["revision"], shown["contexts"]) == (2, 3)
     assert shown["statistics"] == [
         {
@@ -94,10 +95,10 @@ def test_one_application_has_standings_in_a_context() -> None:
 
 
 def test_delete_and_rollback() -> None:
-    port = FakeGateway()
-    assert content(ask("DELETE", DIGITS, port=port)) == {}
-    assert content(ask("POST", f"{DIGITS}/rollback", port=port))["revision"] == 2
-    assert port.calls == [Withdraw(0, "digits"), Rollback(0, "digits")]
+    gateway = FakeGateway()
+    assert content(send("DELETE", DIGITS, gateway=gateway)) == {}
+    assert content(send("POST", f"{DIGITS}/rollback", gateway=gateway))["revision"] == 2
+    assert gateway.calls == [Withdraw(0, "digits"), Rollback(0, "digits")]
 
 
 @pytest.mark.parametrize(
@@ -111,41 +112,38 @@ def test_delete_and_rollback() -> None:
         (b"{", ("application",)),
     ],
 )
-def test_a_declaration_that_is_wrong_says_where(body: Any, words: tuple[str, ...]) -> None:
-    port = FakeGateway()
-    said = failure(ask("PUT", DIGITS, body, port), 400)
+def test_invalid_declaration_names_the_field(body: Any, words: tuple[str, ...]) -> None:
+    gateway = FakeGateway()
+    said = failure(send("PUT", DIGITS, body, gateway), 400)
     assert all(word in said for word in words), said
-    assert not port.calls
+    assert not gateway.calls
 
 
 @pytest.mark.parametrize(
     ("method", "path"),
     [("GET", ""), ("DELETE", ""), ("POST", "/rollback"), ("POST", "/predict")],
 )
-def test_an_application_that_is_not_declared(method: str, path: str) -> None:
-    assert "nope" in failure(ask(method, f"/v1/applications/nope{path}", {"inputs": [INPUT]}), 404)
+def test_undeclared_application(method: str, path: str) -> None:
+    assert "nope" in failure(send(method, f"/v1/applications/nope{path}", {"inputs": [INPUT]}), 404)
 
 
-def test_paths_and_verbs() -> None:
-    assert ask("GET", "/v1/applications/digits/nonsense").status == 404
-    assert ask("GET", "/v1/models").status == 404
-    refused = ask("POST", DIGITS)
+def test_paths_and_methods() -> None:
+    assert send("GET", "/v1/applications/digits/nonsense").status == 404
+    assert send("GET", "/v1/models").status == 404
+    refused = send("POST", DIGITS)
     assert (refused.status, dict(refused.headers)[b"allow"]) == (405, b"GET, PUT, DELETE, HEAD")
-    assert ask("PUT", "/v1/applications").status == 405
-    assert ask("GET", f"{DIGITS}/predict").status == 405
+    assert send("PUT", "/v1/applications").status == 405
+    assert send("GET", f"{DIGITS}/predict").status == 405
 
 
-def test_keys_are_asked_for_here_too() -> None:
+def test_keys_are_required() -> None:
     oip = OipHandler(FakeGateway(), HttpSettings(), BearerKeys([bytes(32)]))
     assert asyncio.run(oip.handle(HttpRequest("GET", "/v1/applications", "", {}))).status == 401
 
 
-# predictions
-
-
-def test_a_prediction_says_what_and_how_sure_and_by_whom() -> None:
-    port = FakeGateway()
-    answer = content(ask("POST", f"{DIGITS}/predict", {"inputs": [INPUT], "context": "u1", "slo_ms": 20}, port))
+def test_prediction_has_value_confidence_and_models() -> None:
+    gateway = FakeGateway()
+    answer = content(send("POST", f"{DIGITS}/predict", {"inputs": [INPUT], "context": "u1", "slo_ms": 20}, gateway))
     assert answer == {
         "application": "digits",
         "prediction": [3],
@@ -156,18 +154,18 @@ def test_a_prediction_says_what_and_how_sure_and_by_whom() -> None:
         "cached": True,
         "prediction_id": PREDICTION.hex(),
     }
-    (predict,) = port.predicts
+    (predict,) = gateway.predicts
     assert (predict.model, predict.application, predict.context, predict.budget_ns) == ("", "digits", "u1", ms(20))
 
 
 def test_inputs_may_be_binary() -> None:
     body = np.zeros(4, np.float32).tobytes()
-    raw = ask("POST", f"{DIGITS}/predict", body, headers={HEADER_LENGTH: b"0"})
+    raw = send("POST", f"{DIGITS}/predict", body, headers={HEADER_LENGTH: b"0"})
     assert content(raw)["prediction"] == [3]
 
 
-def test_outputs_of_any_kind_come_as_they_are() -> None:
-    answer = content(ask("POST", "/v1/applications/texts/predict", {"inputs": [INPUT]}))
+def test_task_any_returns_the_outputs_of_the_model() -> None:
+    answer = content(send("POST", "/v1/applications/texts/predict", {"inputs": [INPUT]}))
     assert answer["outputs"] == [{"name": "out", "datatype": "FP32", "shape": [1, 4], "data": [1.0, 2.0, 3.0, 4.0]}]
     assert answer["prediction_id"] == PREDICTION.hex()
 
@@ -181,40 +179,39 @@ def test_outputs_of_any_kind_come_as_they_are() -> None:
         (b"", "JSON"),
     ],
 )
-def test_a_request_that_is_wrong_says_where(body: Any, word: str) -> None:
-    assert word in failure(ask("POST", f"{DIGITS}/predict", body), 400)
+def test_invalid_request_names_the_field(body: Any, word: str) -> None:
+    assert word in failure(send("POST", f"{DIGITS}/predict", body), 400)
 
 
-# feedback
-
-
-def test_feedback_names_predictions() -> None:
-    port = FakeGateway()
-    port.statuses = (0, int(Status.REFUSED))
+def test_feedback_by_prediction_id() -> None:
+    gateway = FakeGateway()
+    gateway.statuses = (0, int(Status.REFUSED))
     items = [
         {"prediction_id": PREDICTION.hex(), "truths": [3], "context": "u1"},
         {"prediction_id": "00", "truths": [4]},
     ]
-    answer = content(ask("POST", f"{DIGITS}/feedback", {"items": items}, port))
+    answer = content(send("POST", f"{DIGITS}/feedback", {"items": items}, gateway))
     assert answer == {"statuses": ["OK", "REFUSED"], "reason": "the store is away"}
-    assert port.calls == [Feedback(0, "digits", (Observation((3.0,), PREDICTION, "u1"), Observation((4.0,), b"\0")))]
+    assert gateway.calls == [Feedback(0, "digits", (Observation((3.0,), PREDICTION, "u1"), Observation((4.0,), b"\0")))]
 
 
-def test_a_single_item_may_bring_its_inputs() -> None:
-    port = FakeGateway()
-    assert content(ask("POST", f"{DIGITS}/feedback", {"truths": [3], "inputs": [INPUT]}, port))["statuses"] == ["OK"]
-    ((item,),) = [question.items for question in port.calls]
+def test_single_item_with_inputs() -> None:
+    gateway = FakeGateway()
+    assert content(send("POST", f"{DIGITS}/feedback", {"truths": [3], "inputs": [INPUT]}, gateway))["statuses"] == [
+        "OK"
+    ]
+    ((item,),) = [question.items for question in gateway.calls]
     assert item == Observation((3.0,), b"", "", (Tensor("in", "FP32", (1, 4), 16),))
 
 
-def test_feedback_of_which_nothing_was_learned_is_an_error() -> None:
-    port = FakeGateway()
-    port.statuses = (int(Status.REFUSED),)
-    response = ask("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, port)
+def test_feedback_without_an_ok_item_is_an_error() -> None:
+    gateway = FakeGateway()
+    gateway.statuses = (int(Status.REFUSED),)
+    response = send("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, gateway)
     assert failure(response, 503) == "the store is away"
     assert dict(response.headers)[b"retry-after"]
-    port.statuses = (int(Status.MISSING_INPUT),)
-    failure(ask("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, port), 410)
+    gateway.statuses = (int(Status.MISSING_INPUT),)
+    failure(send("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, gateway), 410)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +225,8 @@ def test_feedback_of_which_nothing_was_learned_is_an_error() -> None:
         (b"", ("body",)),
     ],
 )
-def test_feedback_that_is_wrong_says_where(body: Any, words: tuple[str, ...]) -> None:
-    said = failure(ask("POST", f"{DIGITS}/feedback", body), 400)
+def test_invalid_feedback_names_the_field(body: Any, words: tuple[str, ...]) -> None:
+    said = failure(send("POST", f"{DIGITS}/feedback", body), 400)
     assert all(word in said for word in words), said
 
 
@@ -246,38 +243,35 @@ LONG_INPUT = {"name": "in", "shape": [1, 40_000], "datatype": "FP32", "data": [0
         ({"truths": [1], "inputs": [LONG_INPUT | {"name": "odd"}]}, 400, ("'odd'", "'in'")),
     ],
 )
-def test_feedback_is_not_read_beyond_what_it_can_have(body: Any, status: int, words: tuple[str, ...]) -> None:
-    port = FakeGateway()
-    said = failure(ask("POST", f"{DIGITS}/feedback", body, port), status)
+def test_feedback_over_the_limits_is_not_decoded(body: Any, status: int, words: tuple[str, ...]) -> None:
+    gateway = FakeGateway()
+    said = failure(send("POST", f"{DIGITS}/feedback", body, gateway), status)
     assert all(word in said for word in words), said
-    assert not port.calls
+    assert not gateway.calls
 
 
-# as a model of the Open Inference Protocol
-
-
-def test_an_application_can_be_asked_as_a_model() -> None:
-    port = FakeGateway()
+def test_inference_of_an_application_as_a_model() -> None:
+    gateway = FakeGateway()
     body = {"id": "7", "inputs": [INPUT], "parameters": {"context": "u1"}}
-    answer = content(ask("POST", "/v2/models/digits/infer", body, port))
+    answer = content(send("POST", "/v2/models/digits/infer", body, gateway))
     assert (answer["model_name"], answer["id"]) == ("digits", "7")
-    assert [(one["name"], one["data"][0]) for one in answer["outputs"]][::2] == [
+    assert [(output["name"], output["data"][0]) for output in answer["outputs"]][::2] == [
         ("prediction", 3),
         ("defaulted", False),
     ]
     assert answer["parameters"]["prediction_id"] == PREDICTION.hex()
-    assert (port.predicts[0].application, port.predicts[0].context) == ("digits", "u1")
+    assert (gateway.predicts[0].application, gateway.predicts[0].context) == ("digits", "u1")
 
 
-def test_an_application_has_metadata_as_a_model() -> None:
-    described = content(ask("GET", "/v2/models/digits"))
+def test_metadata_of_an_application_as_a_model() -> None:
+    described = content(send("GET", "/v2/models/digits"))
     assert (described["name"], described["versions"], described["platform"]) == ("digits", [], "application")
-    assert [one["name"] for one in described["outputs"]] == ["prediction", "confidence", "defaulted"]
-    assert content(ask("GET", "/v2/models/digits/ready"))["ready"]
-    assert ask("GET", "/v2/models/digits/versions/1").status == 404
+    assert [output["name"] for output in described["outputs"]] == ["prediction", "confidence", "defaulted"]
+    assert content(send("GET", "/v2/models/digits/ready"))["ready"]
+    assert send("GET", "/v2/models/digits/versions/1").status == 404
 
 
-def test_a_model_of_the_same_name_goes_first() -> None:
-    port = FakeGateway()
-    content(ask("POST", "/v2/models/echo/infer", {"inputs": [INPUT]}, port))
-    assert (port.predicts[0].model, port.predicts[0].application) == ("echo", "")
+def test_model_takes_precedence_over_an_application_of_the_same_name() -> None:
+    gateway = FakeGateway()
+    content(send("POST", "/v2/models/echo/infer", {"inputs": [INPUT]}, gateway))
+    assert (gateway.predicts[0].model, gateway.predicts[0].application) == ("echo", "")

@@ -1,4 +1,4 @@
-"""Connections that go at awkward moments, without sockets: nothing of their requests stays in the books."""
+"""Connections that are lost at any step of a request, without sockets: the limits release every request."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def run(scenario: Callable[[RequestLimits, HttpConnection], Coroutine[Any, Any, 
     async def main() -> None:
         settings = HttpSettings()
         server = HttpServer(settings, OipHandler(FakeGateway(), settings))
-        gate = server.limits
+        limits = server.limits
         server.loop = asyncio.get_running_loop()
         connection = HttpConnection(server)
-        ways = ("write", "writelines", "close", "abort", "pause_reading", "resume_reading")
-        transport: Any = SimpleNamespace(**dict.fromkeys(ways, lambda *_: None))
+        methods = ("write", "writelines", "close", "abort", "pause_reading", "resume_reading")
+        transport: Any = SimpleNamespace(**dict.fromkeys(methods, lambda *_: None))
         connection.connection_made(transport)
-        await scenario(gate, connection)
+        await scenario(limits, connection)
         for _ in range(5):
             await asyncio.sleep(0)
-        gate.check()
-        assert (gate.in_flight, gate.held_bytes) == (0, 0)
+        limits.check()
+        assert (limits.in_flight, limits.held_bytes) == (0, 0)
 
     asyncio.run(main())
 
@@ -44,10 +44,10 @@ def run(scenario: Callable[[RequestLimits, HttpConnection], Coroutine[Any, Any, 
 @pytest.mark.parametrize("model", [b"echo", b"slow"])
 @pytest.mark.parametrize("steps", range(4))
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_a_client_may_go_at_any_step_of_its_requests(model: bytes, steps: int, ahead: int) -> None:
-    async def scenario(gate: RequestLimits, connection: HttpConnection) -> None:
+def test_disconnect_at_any_step_releases_the_requests(model: bytes, steps: int, ahead: int) -> None:
+    async def scenario(limits: RequestLimits, connection: HttpConnection) -> None:
         connection.data_received(REQUEST % (model, len(BODY), BODY) * ahead)
-        assert gate.in_flight == ahead
+        assert limits.in_flight == ahead
         for _ in range(steps):
             await asyncio.sleep(0)
         connection.connection_lost(None)

@@ -61,7 +61,7 @@ def refuse_until(controller: Controller, end_ns: int, status: Status = Status.RE
 
 def test_the_pauses_grow_up_to_a_limit() -> None:
     for status in (Status.REFUSED, Status.TOO_LATE):
-        controller = a_controller(load_pause_ns=ms(10), load_pause_most_ns=ms(50))
+        controller = a_controller(load_backoff_ns=ms(10), load_backoff_max_ns=ms(50))
         submit(controller, 1, 0, 60_000)
         asked_ns = refuse_until(controller, ms(300), status)
         assert asked_ns == [ms(at) for at in (0, 10, 30, 70, 120, 170, 220, 270)]
@@ -90,7 +90,7 @@ def test_a_request_that_can_wait_for_the_next_try_does() -> None:
 
 def test_who_cannot_wait_is_refused_with_the_reason() -> None:
     """Those that wait already, when the pause begins, and those that come during it."""
-    controller = a_controller(load_pause_ns=s(1))
+    controller = a_controller(load_backoff_ns=s(1))
     submit(controller, 1, 0, 500)
     submit(controller, 2, 0, 5_000)
     (load,) = sent(controller, Load)
@@ -105,7 +105,7 @@ def test_who_cannot_wait_is_refused_with_the_reason() -> None:
 
 
 def test_a_share_that_does_not_refuse_is_asked() -> None:
-    controller = a_controller(workers=2, load_pause_ns=s(1))
+    controller = a_controller(workers=2, load_backoff_ns=s(1))
     submit(controller, 1, 0, 500)
     (load,) = sent(controller, Load, WORKERS[0])
     answer(controller, load, ms(1), Status.REFUSED)
@@ -114,7 +114,7 @@ def test_a_share_that_does_not_refuse_is_asked() -> None:
 
 
 def test_a_register_ends_the_pause() -> None:
-    controller = a_controller(load_pause_ns=s(1))
+    controller = a_controller(load_backoff_ns=s(1))
     submit(controller, 1, 0, 60_000)
     (load,) = sent(controller, Load)
     answer(controller, load, 0, Status.REFUSED)

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from horologe_common.status import Refused
-from horologe_load.arrivals import bursts, poisson, popularity
+from horologe_load.arrivals import bursts, poisson, popularity, read_arrivals
 from horologe_load.capacity_search import MAX_TRIALS, PRECISION, CapacitySearch, Confirmation
 from horologe_load.closed_loop import closed_loop, one_by_one
 from horologe_load.open_loop import open_loop
 from horologe_load.samples import Outcome, Samples, error_text, quantile, summarize
 from horologe_load.targets import distinct_rows
-from horologe_load.trace_files import read_arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Callable

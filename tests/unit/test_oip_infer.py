@@ -1,4 +1,4 @@
-"""Inference over the Open Inference Protocol, without a socket: what is accepted, what is refused, in which words."""
+"""Inference over the Open Inference Protocol, without a socket: formats, limits and error messages."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def post(
     body: Any,
     headers: dict[str, str] | None = None,
     model: str = "echo",
-    port: FakeGateway | None = None,
+    gateway: FakeGateway | None = None,
     **limits: Any,
 ) -> HttpResponse:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     raw = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}
     request = HttpRequest("POST", f"/v2/models/{model}/infer", "", raw, content)
-    return asyncio.run(OipHandler(port or FakeGateway(), HttpSettings(**limits)).handle(request))
+    return asyncio.run(OipHandler(gateway or FakeGateway(), HttpSettings(**limits)).handle(request))
 
 
 def binary(header: Any, *blobs: bytes, model: str = "echo", length: int | None = None) -> HttpResponse:
@@ -70,7 +70,7 @@ def test_json_in_json_out(data: Any) -> None:
     }
 
 
-def test_every_datatype_with_a_json_form_survives() -> None:
+def test_json_round_trip_of_every_datatype() -> None:
     data: dict[str, list[Any]] = {
         "BOOL": [True, False],
         "INT8": [-128, 127],
@@ -96,7 +96,7 @@ def test_binary_in_binary_out() -> None:
     assert blob == FOUR
 
 
-def test_mixed_inputs_and_a_mode_per_output() -> None:
+def test_mixed_inputs_and_a_format_per_output() -> None:
     header = {
         "inputs": [
             {"name": "inINT8", "shape": [2], "datatype": "INT8", "parameters": {"binary_data_size": 2}},
@@ -113,7 +113,7 @@ def test_mixed_inputs_and_a_mode_per_output() -> None:
     assert set(by_name) == {"outBOOL", "outINT8"}
 
 
-def test_half_floats_travel_as_binary_only() -> None:
+def test_fp16_is_binary_only() -> None:
     tensor = {"name": "in", "shape": [1, 2], "datatype": "FP16"}
     header = {"inputs": [{**tensor, "parameters": {"binary_data_size": 4}}], "parameters": {"binary_data_output": True}}
     assert split(binary(header, b"\x00\x3c\x00\x40", model="half"))[1] == b"\x00\x3c\x00\x40"
@@ -163,15 +163,15 @@ def test_classification() -> None:
     ],
 )
 def test_deadline_is_the_smaller_of_timeout_and_slo_ms(parameters: dict[str, Any], budget_ns: int) -> None:
-    port = FakeGateway()
-    assert post({**GOOD, "parameters": parameters}, port=port).status == 200
-    assert port.predicts[0].budget_ns == budget_ns
+    gateway = FakeGateway()
+    assert post({**GOOD, "parameters": parameters}, gateway=gateway).status == 200
+    assert gateway.predicts[0].budget_ns == budget_ns
 
 
-def test_the_application_goes_along() -> None:
-    port = FakeGateway()
-    assert post({**GOOD, "parameters": {"application": "chat"}}, port=port).status == 200
-    assert port.predicts[0].application == "chat"
+def test_application_parameter_is_forwarded() -> None:
+    gateway = FakeGateway()
+    assert post({**GOOD, "parameters": {"application": "chat"}}, gateway=gateway).status == 200
+    assert gateway.predicts[0].application == "chat"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_bad_parameter_is_named(parameters: dict[str, Any]) -> None:
         ({"parameters": {"shared_memory_region": "r"}}, ("in", "shared_memory_region")),
     ],
 )
-def test_bad_tensor_is_named_with_what_came_and_what_was_wanted(tensor: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_error_for_a_tensor_names_input_received_and_wanted(tensor: dict[str, Any], words: tuple[str, ...]) -> None:
     response = post({"inputs": [{**ROW, **tensor}]})
     message = error(response, 501 if "shared_memory_region" in words else 400)
     assert all(word in message for word in words), message
@@ -230,7 +230,7 @@ def test_bad_tensor_is_named_with_what_came_and_what_was_wanted(tensor: dict[str
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
 @pytest.mark.parametrize("order", ["name first", "name last"])
-def test_text_that_is_no_json_number_is_refused_by_field(text: str, order: str) -> None:
+def test_error_for_nan_and_infinity_names_the_input(text: str, order: str) -> None:
     data, name = f'"data": [1, 2, {text}, 4]', '"name": "in", "shape": [1, 4], "datatype": "FP32"'
     fields = f"{name}, {data}" if order == "name first" else f"{data}, {name}"
     other = '{"name": "o", "shape": [1], "datatype": "FP32", "data": [1]}'
@@ -259,7 +259,7 @@ def test_text_that_is_no_json_number_is_refused_by_field(text: str, order: str) 
         b'{"inputs": [], "outputs": [{"nam": 1}]}',
     ],
 )
-def test_body_that_is_no_request(body: bytes) -> None:
+def test_invalid_body(body: bytes) -> None:
     assert "body: " in error(post(body))
 
 
@@ -270,18 +270,18 @@ def test_duplicates_and_unknown_outputs() -> None:
 
 
 @pytest.mark.parametrize("length", ["-1", "9999", "1e3", "", "²", "0x10", " 1"])
-def test_header_length_that_lies(length: str) -> None:
+def test_wrong_header_length(length: str) -> None:
     response = post(b"{}", {"Inference-Header-Content-Length": length})
     assert "Inference-Header-Content-Length" in error(response)
 
 
 @pytest.mark.parametrize("size", [15, 17, 0, -1, 2**70, "16", None, True, 1.5])
-def test_binary_size_that_lies(size: Any) -> None:
+def test_wrong_binary_data_size(size: Any) -> None:
     message = error(binary({"inputs": [{**ROW, "parameters": {"binary_data_size": size}}]}, FOUR))
     assert "input 'in': binary_data_size" in message
 
 
-def test_binary_body_cut_off_or_too_long() -> None:
+def test_binary_body_of_wrong_length() -> None:
     header = {"inputs": [{**ROW, "parameters": {"binary_data_size": 16}}]}
     assert "only 15 bytes are left" in error(binary(header, FOUR[:-1]))
     assert "1 bytes after the last binary input" in error(binary(header, FOUR + b"!"))
@@ -290,7 +290,7 @@ def test_binary_body_cut_off_or_too_long() -> None:
 @pytest.mark.parametrize(
     "payload", [b"\x01\x00\x00\x00", b"\x01\x00\x00\x00aa", b"\x00\x00", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00" * 2]
 )
-def test_binary_strings_that_lie(payload: bytes) -> None:
+def test_wrong_binary_strings(payload: bytes) -> None:
     tensor = {"name": "in", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": len(payload)}}
     assert "input 'in': BYTES" in error(binary({"inputs": [tensor]}, payload, model="text"))
 
@@ -314,7 +314,7 @@ def test_compressed_request(encoding: str, body: bytes) -> None:
     assert post(body, {"Content-Encoding": encoding}).status == 200
 
 
-def test_compressed_request_that_is_damaged() -> None:
+def test_damaged_compressed_request() -> None:
     body = gzip.compress(json.dumps(GOOD).encode())
     for bad in (body[:-9], body[:12], b"junk", b"", body + b"junk"):
         assert "body" in error(post(bad, {"Content-Encoding": "gzip"}))
@@ -327,7 +327,7 @@ def test_decompression_is_bounded() -> None:
     assert "more than 1000 bytes" in error(post(bomb, {"Content-Encoding": "gzip"}, body_limit_bytes=1000), 413)
 
 
-def test_large_compressed_body_arrives_whole() -> None:
+def test_large_compressed_body() -> None:
     array = np.arange(400_000, dtype=np.uint8)
     tensor = {"name": "in", "shape": [400_000], "datatype": "UINT8", "parameters": {"binary_data_size": 400_000}}
     header = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
@@ -347,7 +347,7 @@ def test_json_part_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("model", "status"), [("refused", 503), ("lost", 503), ("late", 504), ("failed", 500), ("too-large", 413)]
 )
-def test_ends_of_a_request(model: str, status: int) -> None:
+def test_http_status_of_each_answer(model: str, status: int) -> None:
     response = post(GOOD, model=model)
     assert error(response, status)
     assert (b"retry-after" in dict(response.headers)) == (status == 503)
@@ -366,7 +366,7 @@ def test_unknown_model_and_version() -> None:
     assert json.loads(post(GOOD, model="odd%2Fn%C3%A4me").body)["model_name"] == "odd/näme"
 
 
-def test_fault_of_ours_says_nothing_about_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_internal_error_hides_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     assert error(post(GOOD, model="broken"), 500) == "internal error"
     assert "a fault of ours" in caplog.text
 
@@ -380,8 +380,8 @@ json_values = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(tensor=json_values, extra=json_values, model=st.sampled_from(["echo", "all", "text", "wide", "huge"]))
-def test_any_json_gets_a_clean_answer(tensor: Any, extra: Any, model: str) -> None:
-    port = FakeGateway()
+def test_any_json_gets_a_valid_status(tensor: Any, extra: Any, model: str) -> None:
+    gateway = FakeGateway()
     for body in (
         tensor,
         {"inputs": tensor},
@@ -392,13 +392,13 @@ def test_any_json_gets_a_clean_answer(tensor: Any, extra: Any, model: str) -> No
         {**GOOD, "outputs": extra},
         {"inputs": [{**ROW, "parameters": extra}]},
     ):
-        assert post(body, model=model, port=port).status in (200, 400, 404, 413, 501)
-    assert post(GOOD, port=port).status == 200
+        assert post(body, model=model, gateway=gateway).status in (200, 400, 404, 413, 501)
+    assert post(GOOD, gateway=gateway).status == 200
 
 
 @settings(max_examples=200, deadline=None)
 @given(body=st.binary(max_size=300), length=st.integers(-2, 320), encoding=st.sampled_from(["", "gzip", "deflate"]))
-def test_any_bytes_get_a_clean_answer(body: bytes, length: int, encoding: str) -> None:
+def test_any_bytes_get_a_valid_status(body: bytes, length: int, encoding: str) -> None:
     headers = {"Inference-Header-Content-Length": str(length), "Content-Encoding": encoding}
     assert post(body, headers, "text").status in (200, 400, 413)
     assert post(body).status in (200, 400)
@@ -414,7 +414,7 @@ def test_any_bytes_get_a_clean_answer(body: bytes, length: int, encoding: str) -
         ({**ROW, "shape": [0] * 40_000, "datatype": "FP32"}, "echo", ("40000 dimensions", "32")),
     ],
 )
-def test_what_is_long_is_held_against_the_signature_before_it_is_read(
+def test_long_data_is_checked_against_the_signature_before_it_is_parsed(
     tensor: Any, model: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_encoding, "_decoder", None)
@@ -422,11 +422,11 @@ def test_what_is_long_is_held_against_the_signature_before_it_is_read(
     assert all(word in said for word in words), said
 
 
-def test_what_is_long_and_right_is_read() -> None:
+def test_valid_long_data_is_parsed() -> None:
     response = post({"inputs": [{**ROW, "shape": [1, 40_000], "data": [[0.5] * 40_000]}]}, model="wide")
     assert response.status == 200
 
 
-def test_more_outputs_than_there_can_be_are_counted_only() -> None:
+def test_too_many_outputs_are_refused_by_their_number() -> None:
     said = error(post({**GOOD, "outputs": [{"name": "out"}] * 1000}))
     assert said == "outputs: got 1000, wanted at most 1"

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 GOOD = b'{"inputs":[{"name":"in","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
 
 
-def ask(
-    method: str, path: str, body: bytes = b"", port: FakeGateway | None = None, oip: OipHandler | None = None
+def send(
+    method: str, path: str, body: bytes = b"", gateway: FakeGateway | None = None, oip: OipHandler | None = None
 ) -> HttpResponse:
-    oip = oip or OipHandler(port or FakeGateway(), HttpSettings(), version="1.2.3")
+    oip = oip or OipHandler(gateway or FakeGateway(), HttpSettings(), version="1.2.3")
     return asyncio.run(oip.handle(HttpRequest(method, path, "", {}, body)))
 
 
@@ -36,28 +36,28 @@ def content(response: HttpResponse) -> Any:
 
 
 def test_server_metadata() -> None:
-    server = content(ask("GET", "/v2"))
+    server = content(send("GET", "/v2"))
     assert server["name"] == "horologe"
     assert server["version"] == "1.2.3"
     assert {"binary_tensor_data", "statistics", "model_repository"} <= set(server["extensions"])
-    assert content(ask("GET", "/v2/")) == server
+    assert content(send("GET", "/v2/")) == server
 
 
 def test_health_has_json_bodies() -> None:
-    port = FakeGateway()
-    oip = OipHandler(port, HttpSettings())
-    assert content(ask("GET", "/v2/health/live", oip=oip)) == {"live": True}
-    assert content(ask("GET", "/v2/health/ready", oip=oip)) == {"ready": True}
-    port.ready = False
-    assert ask("GET", "/v2/health/ready", oip=oip)[:2] == (503, b'{"ready":false}')
-    port.ready, oip.draining = True, True
-    assert ask("GET", "/v2/health/ready", oip=oip).status == 503
-    assert ask("GET", "/v2/models/echo/ready", oip=oip).status == 503
-    assert ask("POST", "/v2/models/echo/infer", GOOD, oip=oip).status == 200
+    gateway = FakeGateway()
+    oip = OipHandler(gateway, HttpSettings())
+    assert content(send("GET", "/v2/health/live", oip=oip)) == {"live": True}
+    assert content(send("GET", "/v2/health/ready", oip=oip)) == {"ready": True}
+    gateway.ready = False
+    assert send("GET", "/v2/health/ready", oip=oip)[:2] == (503, b'{"ready":false}')
+    gateway.ready, oip.draining = True, True
+    assert send("GET", "/v2/health/ready", oip=oip).status == 503
+    assert send("GET", "/v2/models/echo/ready", oip=oip).status == 503
+    assert send("POST", "/v2/models/echo/infer", GOOD, oip=oip).status == 200
 
 
-def test_model_metadata_is_of_the_newest_version_by_number() -> None:
-    model = content(ask("GET", "/v2/models/echo"))
+def test_model_metadata_of_the_newest_version() -> None:
+    model = content(send("GET", "/v2/models/echo"))
     assert model == {
         "name": "echo",
         "versions": ["1", "9", "10"],
@@ -65,31 +65,31 @@ def test_model_metadata_is_of_the_newest_version_by_number() -> None:
         "inputs": [{"name": "in", "datatype": "FP32", "shape": [-1, 4]}],
         "outputs": [{"name": "out", "datatype": "FP32", "shape": [-1, 4]}],
     }
-    assert content(ask("GET", "/v2/models/echo/versions/9"))["name"] == "echo"
-    assert ask("GET", "/v2/models/echo/versions/8").status == 404
-    assert "echo" in content(ask("GET", "/v2/models"))["models"]
+    assert content(send("GET", "/v2/models/echo/versions/9"))["name"] == "echo"
+    assert send("GET", "/v2/models/echo/versions/8").status == 404
+    assert "echo" in content(send("GET", "/v2/models"))["models"]
 
 
 def test_model_ready() -> None:
-    assert content(ask("GET", "/v2/models/echo/versions/1/ready")) == {"name": "echo", "ready": True}
-    assert ask("GET", "/v2/models/gone/ready").status == 503
-    assert ask("GET", "/v2/models/nope/ready").status == 404
+    assert content(send("GET", "/v2/models/echo/versions/1/ready")) == {"name": "echo", "ready": True}
+    assert send("GET", "/v2/models/gone/ready").status == 503
+    assert send("GET", "/v2/models/nope/ready").status == 404
 
 
-def test_config_speaks_triton() -> None:
-    config = content(ask("GET", "/v2/models/echo/config"))
+def test_config_has_the_fields_of_triton() -> None:
+    config = content(send("GET", "/v2/models/echo/config"))
     assert config["max_batch_size"] == 8
     assert config["input"] == [{"name": "in", "data_type": "TYPE_FP32", "dims": [4]}]
-    config = content(ask("GET", "/v2/models/huge/config"))
+    config = content(send("GET", "/v2/models/huge/config"))
     assert config["max_batch_size"] == 0
     assert config["input"][0]["dims"] == [-1]
 
 
 def test_statistics() -> None:
-    port = FakeGateway()
+    gateway = FakeGateway()
     for _ in range(4):
-        assert ask("POST", "/v2/models/echo/versions/10/infer", GOOD, port).status == 200
-    stats = content(ask("GET", "/v2/models/echo/versions/10/stats", port=port))["model_stats"]
+        assert send("POST", "/v2/models/echo/versions/10/infer", GOOD, gateway).status == 200
+    stats = content(send("GET", "/v2/models/echo/versions/10/stats", gateway=gateway))["model_stats"]
     assert len(stats) == 1
     assert stats[0]["inference_count"] == 4
     assert stats[0]["execution_count"] == 2
@@ -97,22 +97,25 @@ def test_statistics() -> None:
     assert stats[0]["inference_stats"]["queue"] == {"count": 4, "ns": 4_000}
     assert stats[0]["batch_stats"][0]["batch_size"] == 2
     assert stats[0]["last_inference"] > 0
-    assert len(content(ask("GET", "/v2/models/echo/stats", port=port))["model_stats"]) == 3
-    assert len(content(ask("GET", "/v2/models/stats", port=port))["model_stats"]) == len(port.states)
+    assert len(content(send("GET", "/v2/models/echo/stats", gateway=gateway))["model_stats"]) == 3
+    assert len(content(send("GET", "/v2/models/stats", gateway=gateway))["model_stats"]) == len(gateway.states)
 
 
 @pytest.mark.parametrize("prefix", ["/v2/repository", "/v2/repository/main"])
 def test_repository(prefix: str) -> None:
-    port = FakeGateway()
-    index = content(ask("POST", f"{prefix}/index", port=port))
+    gateway = FakeGateway()
+    index = content(send("POST", f"{prefix}/index", gateway=gateway))
     assert {"name": "gone", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"} in index
-    assert all(m["state"] == "READY" for m in content(ask("POST", f"{prefix}/index", b'{"ready":true}', port)))
-    assert ask("POST", f"{prefix}/models/gone/load", b"{}", port)[:2] == (200, b"")
-    assert ask("POST", f"{prefix}/models/gone/unload", b'{"parameters":{"unload_dependents":true}}', port).status == 200
-    assert port.admitted == [("gone", "", True), ("gone", "", False)]
-    assert ask("POST", f"{prefix}/models/nope/load", b"", port).status == 404
-    assert ask("POST", f"{prefix}/models/gone/load", b"{", port).status == 400
-    assert ask("POST", f"{prefix}/models/gone/load", b'{"parameters":{"config":"{}"}}', port).status == 501
+    assert all(m["state"] == "READY" for m in content(send("POST", f"{prefix}/index", b'{"ready":true}', gateway)))
+    assert send("POST", f"{prefix}/models/gone/load", b"{}", gateway)[:2] == (200, b"")
+    assert (
+        send("POST", f"{prefix}/models/gone/unload", b'{"parameters":{"unload_dependents":true}}', gateway).status
+        == 200
+    )
+    assert gateway.admitted == [("gone", "", True), ("gone", "", False)]
+    assert send("POST", f"{prefix}/models/nope/load", b"", gateway).status == 404
+    assert send("POST", f"{prefix}/models/gone/load", b"{", gateway).status == 400
+    assert send("POST", f"{prefix}/models/gone/load", b'{"parameters":{"config":"{}"}}', gateway).status == 501
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ def test_repository(prefix: str) -> None:
     ],
 )
 def test_unknown_paths(path: str) -> None:
-    response = ask("GET", path)
+    response = send("GET", path)
     if path == "/v2/models/":
         assert response.status == 200
     else:
@@ -150,8 +153,8 @@ def test_unknown_paths(path: str) -> None:
         ("GET", "/v2/repository/index", b"POST"),
     ],
 )
-def test_wrong_verb(method: str, path: str, allow: bytes) -> None:
-    response = ask(method, path)
+def test_wrong_method(method: str, path: str, allow: bytes) -> None:
+    response = send(method, path)
     assert response.status == 405
     assert (b"allow", allow) in response.headers
 
@@ -159,8 +162,8 @@ def test_wrong_verb(method: str, path: str, allow: bytes) -> None:
 @pytest.mark.parametrize(
     "path", ["/v2/systemsharedmemory/status", "/v2/cudasharedmemory/region/r/register", "/v2/logging"]
 )
-def test_extensions_that_are_not_offered_say_so(path: str) -> None:
-    assert ask("POST", path).status == 501
+def test_unsupported_extensions(path: str) -> None:
+    assert send("POST", path).status == 501
 
 
 def write_and_read_keys(path: Path, text: str) -> BearerKeys:
@@ -191,7 +194,7 @@ def test_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "sha256:zz", "sha256:00"])
-def test_key_file_that_would_leave_the_door_open(tmp_path: Path, text: str) -> None:
+def test_key_file_without_a_valid_key(tmp_path: Path, text: str) -> None:
     with pytest.raises(SettingsError, match=r"http\.keys_file"):
         write_and_read_keys(tmp_path / "keys", text)
 
@@ -201,10 +204,10 @@ def test_missing_key_file(tmp_path: Path) -> None:
         read_keys(str(tmp_path / "nope"))
 
 
-def test_without_a_key_nothing_is_revealed() -> None:
+def test_responses_without_a_key_are_equal() -> None:
     oip = OipHandler(FakeGateway(), HttpSettings(), BearerKeys([hashlib.sha256(b"k").digest()]))
     answers = {
-        ask(method, path, oip=oip)
+        send(method, path, oip=oip)
         for method, path in (
             ("GET", "/v2"),
             ("GET", "/v2/models/echo"),
@@ -214,7 +217,7 @@ def test_without_a_key_nothing_is_revealed() -> None:
     }
     expected = HttpResponse(401, b'{"error":"unauthenticated"}', headers=((b"www-authenticate", b"Bearer"),))
     assert answers == {expected}
-    assert ask("GET", "/v2/health/live", oip=oip).status == 200
-    assert ask("GET", "/v2/health/live/../../models", oip=oip).status == 401
+    assert send("GET", "/v2/health/live", oip=oip).status == 200
+    assert send("GET", "/v2/health/live/../../models", oip=oip).status == 401
     with_key = HttpRequest("GET", "/v2", "", {b"authorization": b"Bearer k"})
     assert asyncio.run(oip.handle(with_key)).status == 200

@@ -1,4 +1,4 @@
-"""The door from HTTP to the frontend core: ids, answers to whom they belong, cancellation, counts."""
+"""The gateway to the frontend core: ids, replies, cancellation."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 ECHO = a_model("echo", FLOATS)
 
 
-class Post:
-    """A reactor that keeps what is posted."""
+class FakeRouter:
+    """A router that records the posted messages."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
@@ -52,7 +52,7 @@ class Post:
         self.sent.append(message)
 
 
-class Core:
+class FakeCore:
     def __init__(self) -> None:
         self.address = "frontend/0#1"
         self.catalogue = ModelCatalogue()
@@ -65,29 +65,29 @@ class Core:
         return True
 
 
-def a_gateway() -> tuple[Post, ReactorGateway]:
-    post = Post()
-    gateway = ReactorGateway(post, "http/0#1", Core())
+def a_gateway() -> tuple[FakeRouter, ReactorGateway]:
+    router = FakeRouter()
+    gateway = ReactorGateway(router, "http/0#1", FakeCore())
     gateway.open()
-    return post, gateway
+    return router, gateway
 
 
 def a_predict() -> Predict:
     return Predict(0, "echo", "", 7, (Tensor("in", "FP32", (3, 4), 48),), ("out",), "chat")
 
 
-def test_answers_find_their_requests_in_any_order() -> None:
+def test_answers_in_any_order_complete_their_calls() -> None:
     async def scenario() -> None:
-        post, gateway = a_gateway()
+        router, gateway = a_gateway()
         tasks = [asyncio.create_task(gateway.predict(a_predict(), [b"x"])) for _ in range(3)]
         await asyncio.sleep(0)
-        assert [m.budget_ns for m in post.sent] == [7, 7, 7]
-        assert len({m.id for m in post.sent}) == 3
-        assert all(m.id > 0 for m in post.sent)
-        for m in reversed(post.sent):
-            post.deliver(Answer(m.id, Status.OK, reason=str(m.id), version="1", exec_ns=5, batch_size=4), [b"y"])
+        assert [m.budget_ns for m in router.sent] == [7, 7, 7]
+        assert len({m.id for m in router.sent}) == 3
+        assert all(m.id > 0 for m in router.sent)
+        for m in reversed(router.sent):
+            router.deliver(Answer(m.id, Status.OK, reason=str(m.id), version="1", exec_ns=5, batch_size=4), [b"y"])
         answers = [await task for task in tasks]
-        assert [answer.reason for answer, _ in answers] == [str(m.id) for m in post.sent]
+        assert [answer.reason for answer, _ in answers] == [str(m.id) for m in router.sent]
         assert len(gateway) == 0
 
     asyncio.run(scenario())
@@ -95,28 +95,28 @@ def test_answers_find_their_requests_in_any_order() -> None:
 
 def test_cancelling_the_task_sends_cancel_and_a_late_answer_is_dropped() -> None:
     async def scenario() -> None:
-        post, gateway = a_gateway()
+        router, gateway = a_gateway()
         task = asyncio.create_task(gateway.predict(a_predict(), [b"x"]))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        predict, cancel = post.sent
+        predict, cancel = router.sent
         assert cancel == Cancel((predict.id,))
-        post.deliver(Answer(predict.id, Status.OK), [])
-        post.deliver(Answer(99, Status.OK), [])
+        router.deliver(Answer(predict.id, Status.OK), [])
+        router.deliver(Answer(99, Status.OK), [])
         assert len(gateway) == 0
 
     asyncio.run(scenario())
 
 
-def test_admit_and_unknown_models() -> None:
+def test_admission_and_unknown_models() -> None:
     async def scenario() -> None:
-        post, gateway = a_gateway()
+        router, gateway = a_gateway()
         task = asyncio.create_task(gateway.set_admitted("echo", "", True))
         await asyncio.sleep(0)
-        assert isinstance(post.sent[0], Admit)
-        post.deliver(Models(post.sent[0].id, (), Status.LOST, "gone"), ())
+        assert isinstance(router.sent[0], Admit)
+        router.deliver(Models(router.sent[0].id, (), Status.LOST, "gone"), ())
         assert (await task).status == Status.LOST
         assert gateway.find_model("echo").key == "echo/1"
         with pytest.raises(UnknownModel):
@@ -126,15 +126,15 @@ def test_admit_and_unknown_models() -> None:
     asyncio.run(scenario())
 
 
-def test_applications_and_their_questions() -> None:
+def test_applications_and_feedback() -> None:
     async def scenario() -> None:
-        post, gateway = a_gateway()
+        router, gateway = a_gateway()
         assert gateway.find_application("many")[1].inputs == ECHO.inputs
         with pytest.raises(UnknownModel):
             gateway.find_application("nope")
         task = asyncio.create_task(gateway.call(Feedback(0, "many", (Observation((1.0,), b"P"),)), [b"x"]))
         await asyncio.sleep(0)
-        post.deliver(Acknowledged(post.sent[0].id, (0,)), ())
+        router.deliver(Acknowledged(router.sent[0].id, (0,)), ())
         assert (await task).statuses == (0,)
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""Which finished requests a frontend shows the profiler: few, whole, and none that anything would wait for."""
+"""Samples of finished requests that the frontend sends to the profiler: rates, sizes and statuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def a_frontend(**settings: Any) -> Frontend:
 
 
 def serve(frontend: Frontend, now_ns: int = 0, status: int = Status.OK, cached: bool = False, **fields: Any) -> None:
-    """One request, from its Predict to its answer."""
+    """Send a request and its answer."""
     rows = fields.get("rows", 1)
     frontend.handle(now_ns, CLIENT, a_predict(1, **fields), [some_bytes(rows)])
     (query,) = sent(frontend, Query)
@@ -40,7 +40,7 @@ def samples(frontend: Frontend) -> list[Sample]:
     return sent(frontend, Sample, PROFILER)
 
 
-def test_a_finished_request_is_shown_with_its_inputs() -> None:
+def test_finished_request_is_sampled_with_its_inputs() -> None:
     frontend = a_frontend()
     frontend.handle(0, CLIENT, a_predict(1, rows=2, application="chat"), [b"x" * 32])
     (query,) = sent(frontend, Query)
@@ -50,7 +50,7 @@ def test_a_finished_request_is_shown_with_its_inputs() -> None:
     assert [bytes(buffer) for buffer in out.buffers] == [b"x" * 32]
 
 
-def test_a_few_at_once_and_then_one_a_second_of_each_model_and_application() -> None:
+def test_burst_then_one_sample_per_second_for_each_model_and_application() -> None:
     frontend = a_frontend(sample_burst=3, sample_ns=s(1))
     for number in range(10):
         serve(frontend, ms(number))
@@ -67,14 +67,14 @@ def test_a_few_at_once_and_then_one_a_second_of_each_model_and_application() -> 
     ("status", "shown"),
     [(Status.OK, 1), (Status.LATE, 1), (Status.REFUSED, 1), (Status.FAILED, 0), (Status.LOST, 0)],
 )
-def test_refused_and_late_requests_count_and_failed_ones_do_not(status: Status, shown: int) -> None:
+def test_refused_and_late_requests_are_sampled_and_failed_ones_are_not(status: Status, shown: int) -> None:
     frontend = a_frontend()
     serve(frontend, status=status)
     assert len(samples(frontend)) == shown
 
 
-def test_a_request_that_runs_past_its_deadline_is_shown_too() -> None:
-    """Else the longest would be missing in what is learned."""
+def test_request_past_its_deadline_is_sampled() -> None:
+    """Check a long request: without it, the profiler would underestimate the lengths."""
     frontend = a_frontend(grace_ns=0)
     frontend.handle(0, CLIENT, a_predict(1, budget_ms=10), [some_bytes()])
     (query,) = sent(frontend, Query)
@@ -83,7 +83,7 @@ def test_a_request_that_runs_past_its_deadline_is_shown_too() -> None:
     assert len(samples(frontend)) == 1
 
 
-def test_cached_answers_and_cancelled_requests_are_not_shown() -> None:
+def test_cached_and_cancelled_requests_are_not_sampled() -> None:
     frontend = a_frontend()
     serve(frontend, cached=True)
     frontend.handle(0, CLIENT, a_predict(5), [some_bytes()])
@@ -91,7 +91,7 @@ def test_cached_answers_and_cancelled_requests_are_not_shown() -> None:
     assert samples(frontend) == []
 
 
-def test_inputs_too_large_for_a_sample_are_not_shown() -> None:
+def test_large_inputs_are_not_sampled() -> None:
     frontend = a_frontend(sample_bytes=40)
     serve(frontend, rows=4)
     assert samples(frontend) == []
@@ -99,7 +99,7 @@ def test_inputs_too_large_for_a_sample_are_not_shown() -> None:
     assert len(samples(frontend)) == 1
 
 
-def test_all_samples_together_have_a_rate_of_bytes() -> None:
+def test_all_samples_share_a_rate_in_bytes() -> None:
     frontend = a_frontend(sample_rate_bytes=160)
     serve(frontend)
     serve(frontend, ms(99), model="other")
@@ -108,7 +108,7 @@ def test_all_samples_together_have_a_rate_of_bytes() -> None:
     assert len(samples(frontend)) == 1
 
 
-def test_without_a_profiler_or_where_it_is_switched_off_nothing_is_shown() -> None:
+def test_no_samples_without_a_profiler_or_with_interval_0() -> None:
     frontend = a_frontend()
     frontend.handle(0, PROFILER, PeerDisconnected(PROFILER), ())
     serve(frontend)
@@ -118,7 +118,7 @@ def test_without_a_profiler_or_where_it_is_switched_off_nothing_is_shown() -> No
     assert sent(frontend, Sample) == []
 
 
-def test_applications_without_end_take_bounded_room() -> None:
+def test_number_of_rate_limits_is_bounded() -> None:
     frontend = a_frontend(sample_rate_bytes=1 << 40)
     for number in range(1100):
         serve(frontend, number, application=f"application-{number}")

@@ -163,7 +163,7 @@ def test_cancelling_tells_the_server_only_if_it_knows() -> None:
     assert [message for message, _ in talk.sent()] == [Cancel((request.id,))]
     talk.get(echo(request, buffers)[0], buffers=buffers)
     assert not sent.done(), "the sink is its canceller's"
-    assert len(talk.session.book) == 0
+    assert len(talk.session.pending) == 0
 
 
 def test_a_full_client_refuses_and_takes_again_when_there_is_room() -> None:
@@ -176,7 +176,7 @@ def test_a_full_client_refuses_and_takes_again_when_there_is_room() -> None:
     assert second.done()
     assert "bytes are open" in talk.predict(inputs=np.ones((3, 4), np.float32)).end.reason
     assert not talk.predict().done()
-    talk.session.book.check()
+    talk.session.pending.check()
 
 
 def test_what_no_frontend_takes_is_too_large_and_does_not_take_others_along() -> None:
@@ -200,9 +200,9 @@ def test_names_that_are_no_text_do_not_take_others_along() -> None:
 def test_questions_are_answered_by_their_own_kind_only() -> None:
     talk = Talk().welcomed()
     models, cluster, admitted = Sink(), Sink(), Sink()
-    first = talk.session.ask(talk.now_ns, models, lambda number: ModelInfo(number), 1.0)
-    second = talk.session.ask(talk.now_ns, cluster, Describe, 1.0)
-    third = talk.session.ask(talk.now_ns, admitted, lambda number: Admit(number, "m", "", True), 1.0)
+    first = talk.session.query(talk.now_ns, models, lambda number: ModelInfo(number), 1.0)
+    second = talk.session.query(talk.now_ns, cluster, Describe, 1.0)
+    third = talk.session.query(talk.now_ns, admitted, lambda number: Admit(number, "m", "", True), 1.0)
     talk.sent()
     talk.get(Description(first, (), "edf", 0), Models(second, ()), Answer(first, 0), Answer(second, 0))
     assert not any(sink.done() for sink in (models, cluster))

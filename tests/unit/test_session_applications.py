@@ -9,8 +9,8 @@ import pytest
 
 from fake_frontend import ECHO
 from horologe import Application, HorologeError, InvalidInput, MissingInput, Refused, UnknownModel
-from horologe.core.feedback import check, one_of, parcels
-from horologe.core.reply import reply_of
+from horologe.core.feedback import feedback_messages, find_application, raise_first_error
+from horologe.core.reply import decode_answer
 from horologe.core.session import Session
 from horologe.core.signature import Signature
 from horologe_common.application_outputs import answer_tensors, output_specs
@@ -56,7 +56,7 @@ class Sink:
 
 def a_session() -> Session:
     session = Session({})
-    session.connected(s(1))
+    session.on_connected(s(1))
     session.packets(s(1))
     get(session, Welcome(PROTOCOL, ()))
     return session
@@ -119,7 +119,7 @@ def test_an_application_that_is_not_declared() -> None:
 
 def test_outputs_of_any_kind_are_the_prediction() -> None:
     outputs, buffers = answer_tensors(DIGITS, [3.0], [1.0], [False])
-    reply = reply_of(Answer(1, 0, outputs[1:2]), buffers[1:2], True)
+    reply = decode_answer(Answer(1, 0, outputs[1:2]), buffers[1:2], True)
     assert not isinstance(reply, HorologeError)
     assert reply.prediction.tolist() == [1.0]
 
@@ -134,7 +134,7 @@ def test_outputs_of_any_kind_are_the_prediction() -> None:
 )
 def test_questions_end_with_their_answers_and_no_others(question: Any, answer: Any, end: Any) -> None:
     session, sink = a_session(), Sink()
-    session.ask(s(1), sink, lambda number: question, 5)
+    session.query(s(1), sink, lambda number: question, 5)
     sent(session)
     get(session, Models(1, ()))
     assert not sink.done()
@@ -144,7 +144,7 @@ def test_questions_end_with_their_answers_and_no_others(question: Any, answer: A
 
 def test_a_declaration_that_is_refused_is_raised() -> None:
     session, sink = a_session(), Sink()
-    session.ask(s(1), sink, lambda number: Declare(number, DIGITS), 5)
+    session.query(s(1), sink, lambda number: Declare(number, DIGITS), 5)
     question, _ = sent(session)
     get(session, Applications(question.id, (), int(Status.INVALID_INPUT), "policy: got 'x'"))
     assert isinstance(sink.end, InvalidInput)
@@ -152,13 +152,13 @@ def test_a_declaration_that_is_refused_is_raised() -> None:
 
 def told(predictions: Any, truths: Any, context: str = "", inputs: Any = None) -> Any:
     """Items and buffers of the messages that this feedback makes."""
-    made = list(parcels("digits", predictions, truths, context, inputs, Signature(SPEC)))
+    made = list(feedback_messages("digits", predictions, truths, context, inputs, Signature(SPEC)))
     return [(question(5).items, list(buffers)) for question, buffers in made]
 
 
 def test_feedback_names_a_reply_or_its_id() -> None:
     answer, buffers = an_answer(1)
-    reply = reply_of(answer, buffers, True)
+    reply = decode_answer(answer, buffers, True)
     for prediction in (reply, b"P" * 40):
         (((item,), tensors),) = told(prediction, 3, context="u")
         assert (item.truths, item.prediction, item.context, item.inputs, tensors) == ((3.0,), b"P" * 40, "u", (), [])
@@ -184,11 +184,11 @@ def test_feedback_that_makes_no_sense(wrong: Any) -> None:
 
 
 def test_what_was_not_learned_from_is_raised() -> None:
-    check(Acknowledged(1, (0, 0)))
+    raise_first_error(Acknowledged(1, (0, 0)))
     with pytest.raises(Refused, match="item 1: the store is away") as caught:
-        check(Acknowledged(1, (0, int(Status.REFUSED)), "the store is away", 7))
+        raise_first_error(Acknowledged(1, (0, int(Status.REFUSED)), "the store is away", 7))
     assert caught.value.retry_after_ns == 7
     with pytest.raises(MissingInput, match="send the inputs"):
-        check(Acknowledged(1, (int(Status.MISSING_INPUT),), "prediction: not known: send the inputs"))
+        raise_first_error(Acknowledged(1, (int(Status.MISSING_INPUT),), "prediction: not known: send the inputs"))
     with pytest.raises(UnknownModel):
-        one_of((), "digits")
+        find_application((), "digits")

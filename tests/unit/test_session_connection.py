@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fake_frontend import ECHO, WORDS, echo
-from horologe.core.encoding import ASK_NS
+from horologe.core.encoding import SIGNATURE_TIMEOUT_NS
 from horologe_common.clock import ms
 from horologe_common.status import (
     Cancelled,
@@ -43,7 +43,7 @@ def test_when_the_frontend_goes_what_was_sent_is_lost_and_what_was_not_waits() -
     sent = talk.predict(timeout=5)
     talk.sent()
     waiting = talk.predict(timeout=5)
-    talk.session.disconnected(talk.now_ns)
+    talk.session.on_disconnected(talk.now_ns)
     assert isinstance(sent.end, Lost)
     assert talk.sent() == []
     talk.welcomed()
@@ -53,10 +53,10 @@ def test_when_the_frontend_goes_what_was_sent_is_lost_and_what_was_not_waits() -
 
 def test_hello_is_said_again_until_there_is_a_welcome() -> None:
     talk = Talk()
-    talk.session.connected(talk.now_ns)
+    talk.session.on_connected(talk.now_ns)
     assert len(talk.sent()) == 1
     assert talk.sent() == []
-    talk.after(ASK_NS)
+    talk.after(SIGNATURE_TIMEOUT_NS)
     assert [type(message) for message, _ in talk.sent()] == [Hello]
 
 
@@ -71,7 +71,7 @@ def test_hello_is_said_again_until_there_is_a_welcome() -> None:
 def test_without_a_welcome_everything_fails_until_the_next_connection(message: Any, kind: type[HorologeError]) -> None:
     talk = Talk()
     waiting = talk.predict()
-    talk.session.connected(talk.now_ns)
+    talk.session.on_connected(talk.now_ns)
     talk.sent()
     talk.get(message)
     assert type(waiting.end) is kind
@@ -99,7 +99,7 @@ def test_garbage_is_ignored(frames: list[bytes]) -> None:
     talk.sent()
     talk.session.receive(talk.now_ns, frames)
     assert not sink.done()
-    assert talk.session.handshake.ready
+    assert talk.session.handshake.is_ready
 
 
 def test_an_answer_that_cannot_be_read_fails_its_own_request_only() -> None:
@@ -166,11 +166,11 @@ class AnyWeather(RuleBasedStateMachine):
 
     @rule()
     def connect(self) -> None:
-        self.talk.session.connected(self.talk.now_ns)
+        self.talk.session.on_connected(self.talk.now_ns)
 
     @rule()
     def disconnect(self) -> None:
-        self.talk.session.disconnected(self.talk.now_ns)
+        self.talk.session.on_disconnected(self.talk.now_ns)
 
     @rule()
     def refuse(self) -> None:
@@ -186,7 +186,7 @@ class AnyWeather(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_ever(self) -> None:
-        self.talk.session.book.check()
+        self.talk.session.pending.check()
         self.talk.session.expire(self.talk.now_ns)
         for sink, until_ns in self.sinks:
             assert sink.done() or self.talk.now_ns < until_ns
@@ -194,8 +194,8 @@ class AnyWeather(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.talk.session.close()
         assert all(sink.done() for sink, _ in self.sinks)
-        assert len(self.talk.session.book) == 0
-        assert self.talk.session.book.held_bytes == 0
+        assert len(self.talk.session.pending) == 0
+        assert self.talk.session.pending.held_bytes == 0
 
 
 TestAnyWeather = AnyWeather.TestCase

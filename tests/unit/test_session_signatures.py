@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fake_frontend import ECHO, PAIR, WORDS, echo
-from horologe.core.encoding import ASK_NS
+from horologe.core.encoding import SIGNATURE_TIMEOUT_NS
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import (
@@ -142,7 +142,7 @@ def test_a_question_for_a_signature_that_is_lost_is_asked_again() -> None:
     talk = Talk().welcomed()
     sink = talk.predict(timeout=10)
     ((first, _),) = talk.sent()
-    talk.after(ASK_NS + ms(50))
+    talk.after(SIGNATURE_TIMEOUT_NS + ms(50))
     ((second, _),) = talk.sent()
     assert second.id != first.id
     talk.get(Models(second.id, (ModelState(ECHO),)))

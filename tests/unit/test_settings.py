@@ -50,7 +50,7 @@ def test_text_is_converted_to_the_type_of_the_field() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[s]\nschedular = 'edf'", r"setting s\.schedular: unknown; known are scheduler, grace_ns"),
+        ("[s]\nschedular = 'edf'", r"setting s\.schedular: unknown; the settings are scheduler, grace_ns"),
         ("[s]\ngrace_ns = 'soon'", r"setting s\.grace_ns: got 'soon', wanted a number with one of ns, us, ms, s, min"),
         ("[s]\ngrace_ns = 'infs'", r"setting s\.grace_ns: got 'infs'"),
         ("[s]\ngrace_ns = 'nanms'", r"setting s\.grace_ns: got 'nanms'"),

@@ -1,4 +1,4 @@
-"""Clipper's Fig. 8 (section 5.2): policies against single models, the best of which fails for a while."""
+"""Clipper's Fig. 8 (section 5.2): selection policies against single models, the best of which fails for a while."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_experiments.clipper.classifiers import CLASSES, LEARNERS, load, part
-from horologe_experiments.clipper.online import Requests, serve
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.clipper.classifiers import CLASSES, LEARNERS, crop_rows, load_digits
+from horologe_experiments.clipper.online import Requests, serve_online
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,22 +20,26 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
     Errors = dict[str, NDArray[np.float64]]
-    """By model or policy: [seeds, requests], 1 where it was wrong."""
+    """Model or policy -> [seeds, requests], 1 for a wrong answer."""
 
 POINTS = 100
-"""Of a curve."""
+"""Points of a curve."""
 PAPERS = ("exp3", "exp4")
 """The policies of the paper's figure."""
 
 
-class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model: its learner and the part of the image that it sees."""
+
     name: str
     learner: str
     rows: tuple[int, int]
-    """Of the image's pixels: from, to."""
+    """Rows of pixels: from, to (exclusive)."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of bandits."""
+
     description: str
     seeds: int
     requests: int
@@ -44,47 +48,52 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     training: int
     policies: tuple[str, ...]
     settings: dict[str, dict[str, float]]
-    """By policy, where they are not the defaults."""
-    models: tuple[Model, ...]
+    """Settings by policy; the others have their defaults."""
+    models: tuple[ModelChoice, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Return the names of the models."""
         return tuple(model.name for model in self.models)
 
 
 class Bandits:
+    """Errors of policies and of single models."""
+
     name = "bandits"
     title = "Policies that learn from feedback, while the best model fails"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
-        whole = place.seeds * len(place.policies)
+        scene = load_scene(self.name, Scene, quick, changes)
+        steps = scene.seeds * len(scene.policies)
         solo: list[NDArray[np.float64]] = []
-        errors: dict[str, list[NDArray[np.float64]]] = {name: [] for name in (*place.names, *place.policies)}
-        for number in range(place.seeds):
-            requests, alone = _requests(place, [seed, number])
+        errors: dict[str, list[NDArray[np.float64]]] = {name: [] for name in (*scene.names, *scene.policies)}
+        for number in range(scene.seeds):
+            requests, alone = _requests(scene, [seed, number])
             solo.append(alone)
-            for model, wrong in zip(place.names, requests.wrong.T, strict=True):
+            for model, wrong in zip(scene.names, requests.wrong.T, strict=True):
                 errors[model].append(wrong.astype(float))
-            for at, policy in enumerate(place.policies):
-                progress((number * len(place.policies) + at) / whole, f"seed {number + 1}, {policy}")
-                answers = serve(requests, policy, seed * place.seeds + number, settings=place.settings.get(policy))
+            for at, policy in enumerate(scene.policies):
+                progress((number * len(scene.policies) + at) / steps, f"seed {number + 1}, {policy}")
+                answers = serve_online(
+                    requests, policy, seed * scene.seeds + number, settings=scene.settings.get(policy)
+                )
                 errors[policy].append(answers.wrong.astype(float))
-        found = {name: np.stack(runs) for name, runs in errors.items()}
-        rows = _rows(place, found, np.mean(solo, axis=0))
+        stacked = {name: np.stack(runs) for name, runs in errors.items()}
+        rows = _rows(scene, stacked, np.mean(solo, axis=0))
         facts = {
-            "models": "learned anew for each seed; requests are images that were held out, drawn with replacement",
-            "failure": f"the best model answers at random from request {place.fails_at:,} to {place.recovers_at:,}",
-            "seeds_below": "seeds in which the policy has erred less often, in the end, than every single model",
+            "models": "trained for each seed; requests are held-out images, drawn with replacement",
+            "failure": f"the best model answers at random from request {scene.fails_at:,} to {scene.recovers_at:,}",
+            "seeds_below": "seeds in which the policy makes fewer errors than every single model",
         }
-        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(place, found), _series(found))
+        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, stacked), _series(stacked))
 
     def draw(self, findings: Findings) -> Figure:
-        """Cumulative error against requests, mean of the seeds."""
-        from horologe_experiments.harness.figures import figure
+        """Draw the cumulative error against requests, averaged over the seeds."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (left, right) = figure(1, 2)
+        figure, (left, right) = make_figure(1, 2)
         curves = findings.series["cumulative error"]
         thousands = [request / 1000 for request in curves["request"]]
         for row in findings.rows:
@@ -96,60 +105,60 @@ class Bandits:
         for axes in (left, right):
             axes.set(xlabel="requests (thousands)", ylabel="cumulative error", ylim=(0, 0.45))
             axes.legend(fontsize=7, loc="upper right", ncols=2)
-        return drawn
+        return figure
 
 
-def _requests(place: Scene, seed: list[int]) -> tuple[Requests, NDArray[np.float64]]:
-    """Predictions for each request, and the error of each model while none fails."""
-    chance = np.random.default_rng(seed)
-    images, labels = load()
-    order = chance.permutation(len(images))
-    training, held_out = order[: place.training], order[place.training :]
-    known = []
-    for model in place.models:
-        seen = part(images, *model.rows)
-        known.append(LEARNERS[model.learner](seen[training], labels[training])(seen[held_out]))
-    drawn = chance.integers(0, len(held_out), place.requests)
-    requests = Requests(place.names, np.stack(known, axis=1)[drawn], labels[held_out][drawn])
+def _requests(scene: Scene, seed: list[int]) -> tuple[Requests, NDArray[np.float64]]:
+    """Return the predictions for each request, and the error of each model without a failure."""
+    rng = np.random.default_rng(seed)
+    images, labels = load_digits()
+    order = rng.permutation(len(images))
+    training, held_out = order[: scene.training], order[scene.training :]
+    predictions = []
+    for model in scene.models:
+        cropped = crop_rows(images, *model.rows)
+        predictions.append(LEARNERS[model.learner](cropped[training], labels[training])(cropped[held_out]))
+    drawn = rng.integers(0, len(held_out), scene.requests)
+    requests = Requests(scene.names, np.stack(predictions, axis=1)[drawn], labels[held_out][drawn])
     alone = requests.wrong.mean(axis=0)
-    failing = slice(place.fails_at, place.recovers_at)
-    at_random = chance.integers(0, CLASSES, place.requests)
+    failing = slice(scene.fails_at, scene.recovers_at)
+    at_random = rng.integers(0, CLASSES, scene.requests)
     requests.predictions[failing, alone.argmin()] = at_random[failing]
     return requests, alone
 
 
-def _rows(place: Scene, errors: Errors, solo: NDArray[np.float64]) -> list[dict[str, Any]]:
-    best = _best_single(place, errors)
+def _rows(scene: Scene, errors: Errors, solo: NDArray[np.float64]) -> list[dict[str, Any]]:
+    best = _best_single(scene, errors)
     phases = {
-        "before": slice(0, place.fails_at),
-        "failing": slice(place.fails_at, place.recovers_at),
-        "after": slice(place.recovers_at, None),
+        "before": slice(0, scene.fails_at),
+        "failing": slice(scene.fails_at, scene.recovers_at),
+        "after": slice(scene.recovers_at, None),
     }
     rows = []
     for name, wrong in errors.items():
         ends = wrong.mean(axis=1)
-        single = name in place.names
+        single = name in scene.names
         row: dict[str, Any] = {"name": name, "kind": "model" if single else "policy"}
-        row |= {"solo": round(float(solo[place.names.index(name)]), 4) if single else None}
+        row |= {"solo": round(float(solo[scene.names.index(name)]), 4) if single else None}
         row |= {"error": round(float(ends.mean()), 4), "worst_seed": round(float(ends.max()), 4)}
-        row |= {phase: round(float(wrong[:, one].mean()), 4) for phase, one in phases.items()}
+        row |= {phase: round(float(wrong[:, part].mean()), 4) for phase, part in phases.items()}
         row |= {"seeds_below": None if single else int((ends < best).sum())}
         rows.append(row)
     return rows
 
 
-def _best_single(place: Scene, errors: Errors) -> NDArray[np.float64]:
-    """By seed, the least of the single models' errors in the end."""
-    ends = np.stack([errors[name].mean(axis=1) for name in place.names])
+def _best_single(scene: Scene, errors: Errors) -> NDArray[np.float64]:
+    """Return the smallest error of a single model, by seed."""
+    ends = np.stack([errors[name].mean(axis=1) for name in scene.names])
     return np.asarray(ends.min(axis=0))
 
 
-def _bars(place: Scene, errors: Errors) -> list[Bar]:
-    best = _best_single(place, errors)
+def _bars(scene: Scene, errors: Errors) -> list[Bar]:
+    best = _best_single(scene, errors)
     bars = []
     if "exp4" in errors:
         below = int((errors["exp4"].mean(axis=1) < best).sum())
-        bars.append(Bar("exp4: seeds in which it ends below every single model", below, place.seeds))
+        bars.append(Bar("exp4: seeds in which it ends below every single model", below, scene.seeds))
     if "exp3" in errors:
         ratio = float(errors["exp3"].mean() / best.mean())
         bars.append(Bar("exp3: error over that of each seed's best single model, mean", round(ratio, 4), 1, "at most"))

@@ -1,4 +1,4 @@
-"""Clipper section 4.2: how much feedback the selector can learn from, with and without the prediction cache."""
+"""Clipper section 4.2: observations per second that the selector can process, with and without the prediction cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from horologe_experiments.clipper.feedback_process.__main__ import Measurement, 
 from horologe_experiments.clipper.feedback_process.durability import Durability, compare_with_store
 from horologe_experiments.clipper.feedback_process.feedback_load import FeedbackLoad, LoadSettings
 from horologe_experiments.clipper.feedback_process.redis_server import RedisServer
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_selector.settings import SelectorSettings
 
 if TYPE_CHECKING:
@@ -26,14 +26,19 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
 WANTED_RATE = 20_000
+"""Observations per second."""
 WANTED_P99_MS = 20.0
+"""99th percentile of the time to the acknowledgement."""
 PAPER_ROWS = [
     {"store": "paper: Clipper", "cache": cache, "rate": rate} for cache, rate in (("yes", 11_000), ("no", 6_000))
 ]
-LIMIT_S = 600.0
+TIMEOUT_S = 600.0
+"""Timeout of one measurement."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of feedback."""
+
     description: str
     stores: tuple[str, ...]
     outstanding: int
@@ -43,17 +48,19 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Feedback:
+    """Observations per second by store, and durability after a kill."""
+
     name = "feedback"
-    title = "How much feedback? The learning half of the selector, alone"
+    title = "Feedback: observations per second of the selector's learning"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
-        """See `Experiment`. By the machine's clock: each row is a process of its own, on one core."""
-        place = scene(self.name, Scene, quick, changes)
+        """See `Experiment`. Measures by the machine's clock; each row is a process on one core."""
+        scene = load_scene(self.name, Scene, quick, changes)
         idle = os.getloadavg()[0]
         rows: list[dict[str, Any]] = []
         skipped: list[str] = []
-        steps = 2 * len(place.stores) + 1
-        for store in place.stores:
+        steps = 2 * len(scene.stores) + 1
+        for store in scene.stores:
             for cached in (True, False):
                 progress(
                     (len(rows) + 2 * len(skipped)) / steps, f"{store}, {'cached' if cached else 'predicted again'}"
@@ -65,47 +72,49 @@ class Feedback:
                     if server.missing:
                         skipped.append(store)
                         break
-                    found = _measured(_order(place, store, folder, server.url, seed, cached))
-                    rows.append(_row(store, cached, found))
+                    measurement = _measure(_order(scene, store, folder, server.url, seed, cached))
+                    rows.append(_row(store, cached, measurement))
         progress((steps - 1) / steps, "kill -9")
-        kept = _killed(place, seed)
-        facts = _facts(place, rows, kept, skipped)
+        durability = _measure_durability(scene, seed)
+        facts = _facts(scene, rows, durability, skipped)
         facts["load average"] = f"{idle:.1f} before, {os.getloadavg()[0]:.1f} at the end; the run itself makes it 1"
-        return Findings(self.name, self.title, seed, quick, facts, [*rows, *PAPER_ROWS], _bars(rows, kept))
+        return Findings(self.name, self.title, seed, quick, facts, [*rows, *PAPER_ROWS], _bars(rows, durability))
 
     def draw(self, findings: Findings) -> Figure:
-        """Observations a second by store, and how long acknowledgements take."""
-        from horologe_experiments.harness.figures import figure
+        """Draw observations per second and the time to the acknowledgement, by store."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (left, right) = figure(1, 2)
+        figure, (left, right) = make_figure(1, 2)
         stores = list(dict.fromkeys(row["store"] for row in findings.rows))
-        for at, cache in enumerate(("yes", "no")):
+        for number, cache in enumerate(("yes", "no")):
             rows = {row["store"]: row for row in findings.rows if row["cache"] == cache}
-            places = [place + 0.4 * at for place in range(len(stores))]
+            positions = [position + 0.4 * number for position in range(len(stores))]
             label = "predictions cached" if cache == "yes" else "predicted again"
-            left.bar(places, [rows[store]["rate"] for store in stores], 0.4, label=label)
-            right.bar(places, [rows[store].get("p99_ms", 0) for store in stores], 0.4, label=label)
-        for one, bar, label in (
+            left.bar(positions, [rows[store]["rate"] for store in stores], 0.4, label=label)
+            right.bar(positions, [rows[store].get("p99_ms", 0) for store in stores], 0.4, label=label)
+        for axes, bar, label in (
             (left, WANTED_RATE, "observations/s"),
             (right, WANTED_P99_MS, "acknowledged, p99 (ms)"),
         ):
-            one.axhline(bar, color="k", ls="--", lw=0.8, label="wanted, sqlite")
-            one.set(ylabel=label, ylim=(0, None))
-            one.set_xticks([place + 0.2 for place in range(len(stores))], [store.partition(":")[0] for store in stores])
-            one.legend(fontsize=7)
-        return drawn
+            axes.axhline(bar, color="k", ls="--", lw=0.8, label="wanted, sqlite")
+            axes.set(ylabel=label, ylim=(0, None))
+            axes.set_xticks(
+                [position + 0.2 for position in range(len(stores))], [store.partition(":")[0] for store in stores]
+            )
+            axes.legend(fontsize=7)
+        return figure
 
 
 def _order(
-    place: Scene, store: str, folder: str, url: str, seed: int, cached: bool, print_acknowledged: bool = False
+    scene: Scene, store: str, folder: str, url: str, seed: int, cached: bool, print_acknowledged: bool = False
 ) -> Order:
-    settings = SelectorSettings(store=store, state=folder, redis=url, predictions=place.load.observations)
+    settings = SelectorSettings(store=store, state=folder, redis=url, predictions=scene.load.observations)
     core = max(os.sched_getaffinity(0))
-    return Order(place.load, settings, seed, cached, place.outstanding, core, place.alone, print_acknowledged)
+    return Order(scene.load, settings, seed, cached, scene.outstanding, core, scene.alone, print_acknowledged)
 
 
-def _child(order: Order) -> subprocess.Popen[bytes]:
-    # More threads than cores to run on would wait for one another, turning.
+def _start_process(order: Order) -> subprocess.Popen[bytes]:
+    # All threads share one core, and more BLAS threads would only spin while they wait for each other.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     child = subprocess.Popen(
         [sys.executable, "-m", "horologe_experiments.clipper.feedback_process"],
@@ -120,43 +129,43 @@ def _child(order: Order) -> subprocess.Popen[bytes]:
     return child
 
 
-def _measured(order: Order) -> Measurement:
-    with _child(order) as child:
-        text, _ = child.communicate(timeout=LIMIT_S)
+def _measure(order: Order) -> Measurement:
+    with _start_process(order) as child:
+        text, _ = child.communicate(timeout=TIMEOUT_S)
         if child.returncode:
             raise RuntimeError(f"{order.settings.store}: the process ended with {child.returncode}")
     return msgspec.json.decode(text, type=Measurement)
 
 
-def _killed(place: Scene, seed: int) -> Durability:
-    """kill -9 after so many acknowledgements; what it has acknowledged, against what is in its file."""
+def _measure_durability(scene: Scene, seed: int) -> Durability:
+    """Kill the process after `kill_after` acknowledgements and compare them with the observations in its file."""
     with tempfile.TemporaryDirectory(prefix="feedback-") as folder:
-        order = _order(place, "sqlite", folder, "", seed, cached=True, print_acknowledged=True)
+        order = _order(scene, "sqlite", folder, "", seed, cached=True, print_acknowledged=True)
         acknowledged: list[int] = []
-        with _child(order) as child:
+        with _start_process(order) as child:
             assert child.stdout
             for line in child.stdout:
                 acknowledged.append(int(line))
-                if len(acknowledged) == place.kill_after:
+                if len(acknowledged) == scene.kill_after:
                     child.kill()
-        return compare_with_store(FeedbackLoad(place.load, seed), order.settings, acknowledged)
+        return compare_with_store(FeedbackLoad(scene.load, seed), order.settings, acknowledged)
 
 
-def _row(store: str, cached: bool, found: Measurement) -> dict[str, Any]:
+def _row(store: str, cached: bool, measurement: Measurement) -> dict[str, Any]:
     return {
         "store": store,
         "cache": "yes" if cached else "no",
-        "rate": round(found.observations / found.seconds),
-        "p50_ms": _quantile_ms(found.took_ns, 0.5),
-        "p99_ms": _quantile_ms(found.took_ns, 0.99),
-        "max_ms": _quantile_ms(found.took_ns, 1.0),
-        "cpu_us": round(found.cpu_s / found.observations * 1e6, 1),
-        "not_ok": found.not_ok,
-        "a_group": round(found.changes / max(1, found.groups), 1),
-        "write_p50_ms": _quantile_ms(found.write_ns, 0.5),
-        "write_p99_ms": _quantile_ms(found.write_ns, 0.99),
-        "predict_us": round(found.predict_ns / 1e3, 1),
-        "resident_mb": found.bytes_resident >> 20,
+        "rate": round(measurement.observations / measurement.seconds),
+        "p50_ms": _quantile_ms(measurement.took_ns, 0.5),
+        "p99_ms": _quantile_ms(measurement.took_ns, 0.99),
+        "max_ms": _quantile_ms(measurement.took_ns, 1.0),
+        "cpu_us": round(measurement.cpu_s / measurement.observations * 1e6, 1),
+        "not_ok": measurement.not_ok,
+        "a_group": round(measurement.changes / max(1, measurement.groups), 1),
+        "write_p50_ms": _quantile_ms(measurement.write_ns, 0.5),
+        "write_p99_ms": _quantile_ms(measurement.write_ns, 0.99),
+        "predict_us": round(measurement.predict_ns / 1e3, 1),
+        "resident_mb": measurement.bytes_resident >> 20,
     }
 
 
@@ -164,27 +173,28 @@ def _quantile_ms(values_ns: list[int], q: float) -> float:
     return round(values_ns[min(len(values_ns) - 1, int(q * len(values_ns)))] / 1e6, 2) if values_ns else 0.0
 
 
-def _bars(rows: list[dict[str, Any]], kept: Durability) -> list[Bar]:
+def _bars(rows: list[dict[str, Any]], durability: Durability) -> list[Bar]:
     bars = []
     for row in rows:
         if (row["store"], row["cache"]) == ("sqlite", "yes"):
             bars.append(Bar("observations a second, SQLite", row["rate"], WANTED_RATE))
             bars.append(Bar("p99 of the acknowledgement in ms, SQLite", row["p99_ms"], WANTED_P99_MS, "at most"))
     bars.append(Bar("observations not acknowledged OK", sum(row["not_ok"] for row in rows), 0, "at most"))
-    return [*bars, Bar("kill -9: acknowledged and lost", kept.lost, 0, "at most")]
+    return [*bars, Bar("kill -9: acknowledged and lost", durability.lost, 0, "at most")]
 
 
-def _facts(place: Scene, rows: list[dict[str, Any]], kept: Durability, skipped: list[str]) -> dict[str, str]:
-    load = place.load
-    again = sorted(row["predict_us"] for row in rows)
+def _facts(scene: Scene, rows: list[dict[str, Any]], durability: Durability, skipped: list[str]) -> dict[str, str]:
+    load = scene.load
+    predict_us = sorted(row["predict_us"] for row in rows)
     facts = {
-        "load": f"{place.outstanding} lists of {load.list} outstanding, {len(load.accuracies)} models, Exp4, "
-        f"{load.contexts:,} contexts, drawn evenly; from the bytes of a Feedback to those of its Acknowledged",
-        "core": "loop and keeper share one core" + (", at real-time priority where permitted" if place.alone else ""),
-        "cache": "no: each prediction is made again in the same thread, by the list, by a perceptron of "
-        f"{load.width}-{load.hidden}-10 in numpy: {again[len(again) // 2]} us each",
-        "a_group": "contexts written, and synced, together",
-        "kill -9": f"{kept.acknowledged:,} observations had been acknowledged, {kept.stored:,} were in the file",
+        "load": f"{scene.outstanding} lists of {load.list} outstanding, {len(load.accuracies)} models, Exp4, "
+        f"{load.contexts:,} contexts, drawn uniformly; times from the bytes of a Feedback to those of its Acknowledged",
+        "core": "event loop and store writer share one core"
+        + (", at real-time priority where permitted" if scene.alone else ""),
+        "cache": "no: a perceptron in the same thread repeats the predictions of each list, "
+        f"{load.width}-{load.hidden}-10 units in numpy: {predict_us[len(predict_us) // 2]} us each",
+        "a_group": "contexts that are written and synced together",
+        "kill -9": f"{durability.acknowledged:,} observations had been acknowledged, {durability.stored:,} were stored",
     }
     if skipped:
         facts["not measured"] = f"{', '.join(skipped)}: no redis-server, or no package redis"

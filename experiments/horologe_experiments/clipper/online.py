@@ -1,4 +1,4 @@
-"""Online learning: requests one after another to a policy as the selector has it, each with feedback before the next.
+"""Online learning: a policy of the selector answers requests in turn, with feedback before the next request.
 
 The predictions of the models are given.
 """
@@ -22,49 +22,49 @@ if TYPE_CHECKING:
 
 
 class Requests(NamedTuple):
-    """What each model, in the order of `models`, predicts for each request, and what is right."""
+    """Predictions of all models for all requests, and the right answers."""
 
     models: tuple[str, ...]
     predictions: NDArray[np.int64]
-    """[requests, models]."""
+    """[requests, models]; columns in the order of `models`."""
     truth: NDArray[np.int64]
     """[requests]."""
 
     @property
     def wrong(self) -> NDArray[np.bool_]:
-        """[requests, models]."""
+        """Return True for each wrong prediction: [requests, models]."""
         return np.not_equal(self.predictions, self.truth[:, None])
 
 
 class Answers(NamedTuple):
-    """[requests] each."""
+    """Wrong answers and confidences: [requests] each."""
 
     wrong: NDArray[np.bool_]
     confidence: NDArray[np.float64]
 
 
-def serve(
+def serve_online(
     requests: Requests,
     policy: str,
     seed: int,
     contexts: Sequence[int] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Answers:
-    """Answer them in turn, with feedback on each before the next; a state for each context, if there are any."""
+    """Answer all requests in turn. With `contexts`, every context has its own state."""
     application = Application("online", requests.models, policy=policy, settings=dict(settings or {}))
-    one, loss, chance = make_policy(application), find_loss(application, {}), Random(seed)
+    selector, loss, rng = make_policy(application), find_loss(application, {}), Random(seed)
     states: dict[int, Any] = {}
     wrong, confidences = [], []
     for values, truth, context in zip(
         requests.predictions.tolist(), requests.truth.tolist(), contexts or [0] * len(requests.truth), strict=True
     ):
-        state = states[context] if context in states else one.init()
-        selection = one.select(state, chance)
+        state = states[context] if context in states else selector.init()
+        selection = selector.select(state, rng)
         predicted = dict(zip(requests.models, values, strict=True))
         ballot = RowPredictions({model: predicted[model] for model in selection.models}, {})
-        value, confidence = one.combine(state, ballot)
+        value, confidence = selector.combine(state, ballot)
         losses = {model: loss(truth, prediction) for model, prediction in ballot.predictions.items()}
-        states[context] = one.observe(state, selection, losses)
+        states[context] = selector.observe(state, selection, losses)
         wrong.append(value != truth)
         confidences.append(confidence)
     return Answers(np.array(wrong), np.array(confidences))

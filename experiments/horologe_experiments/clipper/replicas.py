@@ -1,4 +1,4 @@
-"""Clipper's Fig. 6 (section 4.4.1): one model on one to four devices, each with a batch limit of its own."""
+"""Clipper's Fig. 6 (section 4.4.1): one model on one to four devices, each with its own batch limit."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_experiments.harness.batch_log import Batches
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
-from horologe_experiments.harness.runs import Runs
-from horologe_sim.fast.cluster_setting import Setting
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.runner import BatchLog, SimulationRuns
+from horologe_sim.fast.fast_world import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 from horologe_sim.scenario.clockwork_models import CatalogueModel, batch_limited_rate
@@ -24,10 +23,12 @@ if TYPE_CHECKING:
 
 PAPER_QPS = {1: 19_500, 4: 77_000}
 PAPER_SPEEDUP = {1: 1.0, 4: 3.95}
-"""Over 10 Gbit/s; over 1 Gbit/s the second remote replica saturates the network."""
+"""Speedup over a network of 10 Gbit/s. With 1 Gbit/s the second remote replica saturates the network."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of replicas."""
+
     description: str
     replicas: tuple[int, ...]
     slo_ns: int
@@ -37,64 +38,69 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overload: float
     warmup_ns: int
     duration_ns: int
-    cluster: Setting
+    cluster: FastClusterSettings
 
     @property
     def model(self) -> CatalogueModel:
+        """Return the model whose batches take `base_ms` plus `row_ms` per row."""
         exec_ms = {size: self.base_ms + size * self.row_ms for size in range(1, self.largest + 1)}
         return CatalogueModel("gpu", 16.0, 5.0, exec_ms)
 
 
 class Replicas:
+    """Throughput by number of devices."""
+
     name = "replicas"
     title = "Throughput against the number of replicas"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         cost = Cost()
-        runs = Runs(len(place.replicas), cost, progress)
+        runs = SimulationRuns(len(scene.replicas), cost, progress)
         rows: list[dict[str, Any]] = []
-        for replicas in place.replicas:
-            rows.append(_row(place, replicas, rows[0]["throughput"] if rows else 0.0, seed, runs))
+        for replicas in scene.replicas:
+            rows.append(_row(scene, replicas, rows[0]["throughput"] if rows else 0.0, seed, runs))
         facts = {
-            "device": f"a batch takes {place.base_ms:g} ms and {place.row_ms:g} ms a row, SLO "
-            f"{place.slo_ns / 1e6:g} ms; offered are {place.overload:g} times what batches within it serve",
-            "network": "messages take their time, tensors none: the paper's run over 10 Gbit/s, not that over 1 Gbit/s",
+            "device": f"a batch takes {scene.base_ms:g} ms plus {scene.row_ms:g} ms per row, SLO "
+            f"{scene.slo_ns / 1e6:g} ms; the load is {scene.overload:g} times what batches within the SLO serve",
+            "network": "messages take time, tensors take none: compare with the paper's run over 10 Gbit/s",
         }
         last = rows[-1]
         name = f"throughput of {last['replicas']} / of {rows[0]['replicas']}"
         bars = [Bar(name, last["speedup"], PAPER_SPEEDUP.get(last["replicas"], 0.98 * last["replicas"]))]
         bars += [
-            Bar("p99 of a batch in ms, most", max(row["batch_p99_ms"] for row in rows), place.slo_ns / 1e6, "at most")
+            Bar(
+                "p99 of a batch in ms, maximum", max(row["batch_p99_ms"] for row in rows), scene.slo_ns / 1e6, "at most"
+            )
         ]
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """In all and of each, beside the paper's."""
-        from horologe_experiments.harness.figures import figure
+        """Draw total and per-device throughput beside the paper's."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (axes,) = figure(1, 1)
+        figure, (axes,) = make_figure(1, 1)
         replicas = [row["replicas"] for row in findings.rows]
-        axes.plot(replicas, [row["throughput"] for row in findings.rows], marker="o", label="in all")
-        axes.plot(replicas, [row["each"] for row in findings.rows], "--", marker="o", label="of each")
+        axes.plot(replicas, [row["throughput"] for row in findings.rows], marker="o", label="total")
+        axes.plot(replicas, [row["each"] for row in findings.rows], "--", marker="o", label="per device")
         axes.plot(list(PAPER_QPS), list(PAPER_QPS.values()), "k*", label="paper")
         axes.set(xlabel="replicas", ylabel="requests a second", ylim=(0, None), xticks=replicas)
         axes.legend()
-        return drawn
+        return figure
 
 
-def _row(place: Scene, replicas: int, first: float, seed: int, runs: Runs) -> dict[str, Any]:
-    rate = place.overload * replicas * batch_limited_rate(place.model, place.slo_ns / 1e6)
-    setting = msgspec.structs.replace(place.cluster, devices=replicas)
-    ledger = Ledger(["all"], 1, place.duration_ns, place.warmup_ns)
-    stream = Stream(lambda step: np.array([rate]), place.duration_ns, lambda step: place.slo_ns)
-    batches = Batches()
-    chunks = poisson([stream], place.duration_ns, [seed, 3])
-    what, models = f"{replicas} replicas", place.model.copies(1)
-    lean = runs.play(what, setting, models, ledger, seed, place.duration_ns, chunks, watch=batches.watch)
-    counts, took_ms = batches.between(lean.begin_ns + place.warmup_ns, lean.begin_ns + place.duration_ns)
-    throughput = float(counts.sum()) / ((place.duration_ns - place.warmup_ns) / 1e9)
+def _row(scene: Scene, replicas: int, first: float, seed: int, runs: SimulationRuns) -> dict[str, Any]:
+    rate = scene.overload * replicas * batch_limited_rate(scene.model, scene.slo_ns / 1e6)
+    setting = msgspec.structs.replace(scene.cluster, devices=replicas)
+    ledger = Ledger(["all"], 1, scene.duration_ns, scene.warmup_ns)
+    stream = Stream(lambda step: np.array([rate]), scene.duration_ns, lambda step: scene.slo_ns)
+    batches = BatchLog()
+    chunks = poisson([stream], scene.duration_ns, [seed, 3])
+    label, models = f"{replicas} replicas", scene.model.copies(1)
+    lean = runs.simulate(label, setting, models, ledger, seed, scene.duration_ns, chunks, watch=batches.record_result)
+    counts, took_ms = batches.between(lean.begin_ns + scene.warmup_ns, lean.begin_ns + scene.duration_ns)
+    throughput = float(counts.sum()) / ((scene.duration_ns - scene.warmup_ns) / 1e9)
     return {
         "replicas": replicas,
         "throughput": round(throughput),

@@ -1,4 +1,4 @@
-"""Fig. 5 (section 6.1): 15 copies of ResNet-50 on one device, 16 closed-loop clients each, SLO from 10 to 500 ms."""
+"""Clockwork's Fig. 5 (section 6.1): 15 copies of ResNet-50 on one device, 16 closed-loop clients each."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
-from horologe_experiments.harness.runs import Runs
-from horologe_sim.fast.cluster_setting import Setting
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.runner import SimulationRuns
+from horologe_sim.fast.fast_world import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Loop
 from horologe_sim.scenario.clockwork_models import batch_limited_rate, catalogue_models
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
 TIGHT_MS = 25
+"""Below this SLO the bar is lower."""
 PAPER = {500.0: 800.0}
-"""Goodput that the text gives: about 800 r/s at 500 ms. The figure has no numbers for the others."""
+"""Goodput by SLO: the text gives about 800 r/s at 500 ms. The figure has no numbers for the other SLOs."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of fig5."""
+
     description: str
     model: str
     copies: int
@@ -36,33 +39,35 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedulers: tuple[str, ...]
     warmup_ns: int
     duration_ns: int
-    cluster: Setting
+    cluster: FastClusterSettings
 
 
 class Fig5:
+    """Goodput and latency of each scheduler by SLO."""
+
     name = "fig5"
     title = "How does it compare? 15 ResNet-50, closed loops, one device"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         cost = Cost()
-        runs = Runs(len(place.schedulers) * len(place.slos_ms), cost, progress)
+        runs = SimulationRuns(len(scene.schedulers) * len(scene.slos_ms), cost, progress)
         rows = [
-            _row(place, scheduler, slo_ms, seed, runs) for scheduler in place.schedulers for slo_ms in place.slos_ms
+            _row(scene, scheduler, slo_ms, seed, runs) for scheduler in scene.schedulers for slo_ms in scene.slos_ms
         ]
         facts = {
-            "late": "a request is answered at its SLO at the latest: with its outputs, or that it has timed out",
-            "bound": "the largest b / exec(b) with exec(b) inside the SLO: a device that does nothing but such batches",
-            "clients": f"round trip {place.cluster.client_ns / 5e5:g} ms, resend after {place.resend_ns / 1e6:g} ms",
+            "late": "a request is answered at its SLO at the latest, with its outputs or as timed out",
+            "bound": "the largest b / exec(b) with exec(b) within the SLO: a device that runs only such batches",
+            "clients": f"round trip {scene.cluster.client_ns / 5e5:g} ms, resend after {scene.resend_ns / 1e6:g} ms",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Goodput and tail latency against the SLO, by scheduler."""
-        from horologe_experiments.harness.figures import figure
+        """Draw goodput and tail latency against the SLO, by scheduler."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (left, right) = figure(1, 2)
+        figure, (left, right) = make_figure(1, 2)
         names = list(dict.fromkeys(row["scheduler"] for row in findings.rows))
         for name in names:
             rows = [row for row in findings.rows if row["scheduler"] == name]
@@ -78,19 +83,19 @@ class Fig5:
         right.set(xscale="log", yscale="log", xlabel="SLO (ms)", ylabel="longest answer (ms)")
         left.legend()
         right.legend()
-        return drawn
+        return figure
 
 
-def _row(place: Scene, scheduler: str, slo_ms: float, seed: int, runs: Runs) -> dict[str, Any]:
-    (variety,) = catalogue_models([place.model])
-    ledger = Ledger(["clients"], place.copies, place.duration_ns, place.warmup_ns)
-    loops = [Loop(model, ms(slo_ms), 0, place.resend_ns) for _ in range(place.clients) for model in range(place.copies)]
-    controller = msgspec.structs.replace(place.cluster.controller, scheduler=scheduler)
-    setting = msgspec.structs.replace(place.cluster, controller=controller)
-    what, models = f"{scheduler}, {slo_ms:g} ms", variety.copies(place.copies)
-    runs.play(what, setting, models, ledger, seed, place.duration_ns, loops=loops)
+def _row(scene: Scene, scheduler: str, slo_ms: float, seed: int, runs: SimulationRuns) -> dict[str, Any]:
+    (variety,) = catalogue_models([scene.model])
+    ledger = Ledger(["clients"], scene.copies, scene.duration_ns, scene.warmup_ns)
+    loops = [Loop(model, ms(slo_ms), 0, scene.resend_ns) for _ in range(scene.clients) for model in range(scene.copies)]
+    controller = msgspec.structs.replace(scene.cluster.controller, scheduler=scheduler)
+    setting = msgspec.structs.replace(scene.cluster, controller=controller)
+    label, models = f"{scheduler}, {slo_ms:g} ms", variety.copies(scene.copies)
+    runs.simulate(label, setting, models, ledger, seed, scene.duration_ns, loops=loops)
     line = ledger.lines[0]
-    goodput = line.ok / ((place.duration_ns - place.warmup_ns) / 1e9)
+    goodput = line.ok / ((scene.duration_ns - scene.warmup_ns) / 1e9)
     bound = batch_limited_rate(variety, slo_ms)
     return {
         "scheduler": scheduler,
@@ -108,14 +113,14 @@ def _row(place: Scene, scheduler: str, slo_ms: float, seed: int, runs: Runs) -> 
     }
 
 
-def _wanted(slo_ms: float) -> float:
+def _bar_of(slo_ms: float) -> float:
     return 0.98 if slo_ms >= TIGHT_MS else 0.80
 
 
 def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
     ours = [row for row in rows if row["scheduler"] == "clockwork"]
     bars = [
-        Bar(f"goodput / bound at an SLO of {row['slo_ms']:g} ms", row["of_bound"], _wanted(row["slo_ms"]))
+        Bar(f"goodput / bound at an SLO of {row['slo_ms']:g} ms", row["of_bound"], _bar_of(row["slo_ms"]))
         for row in ours
     ]
     return [*bars, Bar("answers after their SLO", sum(row["late"] for row in ours), 0, "at most")]

@@ -1,6 +1,6 @@
-"""Fig. 6 (section 6.2): thousands of models on one device. The bottleneck moves from EXEC to the LOAD lane.
+"""Clockwork's Fig. 6 (section 6.2): thousands of models on one device. The bottleneck moves from EXEC to the LOAD lane.
 
-Major: 1,000 r/s over a set of models that grows until 3,600 are active; Minor: one model at 200 r/s throughout.
+The Major workload sends 1,000 r/s to a set of models that grows to 3,600. Minor sends 200 r/s to one model.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
-from horologe_experiments.harness.runs import Runs
-from horologe_sim.fast.cluster_setting import Setting
-from horologe_sim.fast.ledger import Ledger, Panel
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.runner import SimulationRuns
+from horologe_sim.fast.fast_world import FastClusterSettings
+from horologe_sim.fast.ledger import IntervalCounts, Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 from horologe_sim.scenario.clockwork_models import catalogue_models
 
@@ -26,90 +26,94 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
 PAPER_SHIFT_MINUTE, PAPER_FULL_MINUTE = 20, 50
-"""Section 6.2: the bottleneck is PCIe from about t = 20 on; the bar on Major's goodput counts from t = 50."""
+"""Section 6.2: PCIe is the bottleneck from about t = 20. The bar on Major's goodput counts from t = 50."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of fig6."""
+
     description: str
     model: str
     models: int
-    """Of the Major workload."""
+    """Models of the Major workload."""
     major_rate: float
     minor_rate: float
     slo_ns: int
     minutes_before: int
-    """Minor alone."""
+    """Minutes with the Minor workload alone."""
     minutes: int
-    """Until all models are active."""
+    """Minutes until all models are active."""
     minute_ns: int
-    """What the figure calls a minute; shorter in a quick run, in which models are activated so much faster."""
-    cluster: Setting
+    """Length of a minute of the figure. In a quick run minutes are shorter, so models are activated faster."""
+    cluster: FastClusterSettings
 
 
 class Fig6:
+    """Goodput, latency and utilisation by minute."""
+
     name = "fig6"
     title = "Does it scale up? 3,601 ResNet-50 on one device"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
-        (variety,) = catalogue_models([place.model])
+        scene = load_scene(self.name, Scene, quick, changes)
+        (variety,) = catalogue_models([scene.model])
         cost = Cost()
-        step_ns = place.minute_ns // 60
-        total_ns = (place.minutes_before + place.minutes) * place.minute_ns
+        step_ns = scene.minute_ns // 60
+        total_ns = (scene.minutes_before + scene.minutes) * scene.minute_ns
 
         def rates(step: int) -> NDArray[np.float64]:
-            active = min(place.models, (step - 60 * place.minutes_before) * place.models // (60 * place.minutes))
-            found = np.zeros(place.models + 1)
-            if step >= 60 * place.minutes_before:
-                found[: max(1, active)] = place.major_rate / max(1, active)
-            return found
+            active = min(scene.models, (step - 60 * scene.minutes_before) * scene.models // (60 * scene.minutes))
+            major = np.zeros(scene.models + 1)
+            if step >= 60 * scene.minutes_before:
+                major[: max(1, active)] = scene.major_rate / max(1, active)
+            return major
 
-        minor = np.zeros(place.models + 1)
-        minor[-1] = place.minor_rate
-        slo = [lambda step: place.slo_ns] * 2
+        minor = np.zeros(scene.models + 1)
+        minor[-1] = scene.minor_rate
+        slo = [lambda step: scene.slo_ns] * 2
         streams = [Stream(rates, step_ns, slo[0], 0), Stream(lambda step: minor, step_ns, slo[1], 1)]
-        ledger = Ledger(["major", "minor"], place.models + 1, place.minute_ns)
+        ledger = Ledger(["major", "minor"], scene.models + 1, scene.minute_ns)
         chunks = poisson(streams, total_ns, [seed, 3], step_ns)
-        models = variety.copies(place.models + 1)
-        Runs(1, cost, progress).play(self.name, place.cluster, models, ledger, seed, total_ns, chunks)
-        rows = [_row(place, ledger, minute) for minute in range(place.minutes_before + place.minutes)]
+        models = variety.copies(scene.models + 1)
+        SimulationRuns(1, cost, progress).simulate(self.name, scene.cluster, models, ledger, seed, total_ns, chunks)
+        rows = [_row(scene, ledger, minute) for minute in range(scene.minutes_before + scene.minutes)]
         facts = {
             "PCIe bound": f"{1e3 / variety.load_ms:.0f} LOADs a second, one for each cold request, and the requests "
-            "whose model was loaded when they came",
+            "whose model was loaded when they arrived",
             "paper": "Minor back to 200 r/s and 20 ms from t = 20 on; longest latency 100 ms; 201 models at t = 3.5",
         }
-        bars = _bars(rows, place, 1e3 / variety.load_ms)
+        bars = _bars(rows, scene, 1e3 / variety.load_ms)
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Goodput, latency, cold starts and utilisation against time, as the figure's panels."""
-        from horologe_experiments.harness.figures import figure
+        """Draw goodput, latency, cold starts and utilisation against time, as in the paper."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (goodput, latency, cold, busy) = figure(2, 2, sharex=True)
+        figure, (goodput, latency, cold, busy) = make_figure(2, 2, sharex=True)
         rows = findings.rows
-        at = [row["minute"] for row in rows]
+        minutes = [row["minute"] for row in rows]
         for group in ("major", "minor"):
-            goodput.plot(at, [row[f"{group}_goodput"] for row in rows], label=group)
-            latency.plot(at, [row[f"{group}_p50_ms"] for row in rows], label=f"{group}, median")
-        latency.plot(at, [row["max_ms"] for row in rows], "k:", label="longest")
-        cold.plot(at, [row["major_cold"] for row in rows], label="major")
-        busy.plot(at, [row["exec_busy"] for row in rows], label="EXEC")
-        busy.plot(at, [row["load_busy"] for row in rows], label="LOAD (PCIe)")
+            goodput.plot(minutes, [row[f"{group}_goodput"] for row in rows], label=group)
+            latency.plot(minutes, [row[f"{group}_p50_ms"] for row in rows], label=f"{group}, median")
+        latency.plot(minutes, [row["max_ms"] for row in rows], "k:", label="longest")
+        cold.plot(minutes, [row["major_cold"] for row in rows], label="major")
+        busy.plot(minutes, [row["exec_busy"] for row in rows], label="EXEC")
+        busy.plot(minutes, [row["load_busy"] for row in rows], label="LOAD (PCIe)")
         goodput.axvline(PAPER_SHIFT_MINUTE, color="grey", lw=0.8)
         labels = ("goodput (r/s)", "latency (ms)", "cold share", "busy")
         for axes, label in zip((goodput, latency, cold, busy), labels, strict=True):
             axes.set(xlabel="minute", ylabel=label, ylim=(0, None))
             axes.legend()
-        return drawn
+        return figure
 
 
-def _row(place: Scene, ledger: Ledger, number: int) -> dict[str, Any]:
-    panel: Panel = ledger.panels[number]
+def _row(scene: Scene, ledger: Ledger, number: int) -> dict[str, Any]:
+    panel: IntervalCounts = ledger.panels[number]
     major, minor = panel.lines
-    seconds = place.minute_ns / 1e9
+    seconds = scene.minute_ns / 1e9
     return {
-        "minute": number - place.minutes_before,
+        "minute": number - scene.minutes_before,
         "major_offered": round(major.sent / seconds, 1),
         "major_goodput": round(major.ok / seconds, 1),
         "minor_offered": round(minor.sent / seconds, 1),
@@ -119,19 +123,19 @@ def _row(place: Scene, ledger: Ledger, number: int) -> dict[str, Any]:
         "major_p50_ms": major.times.quantile_ms(0.5),
         "minor_p50_ms": minor.times.quantile_ms(0.5),
         "max_ms": round(max(major.times.max_ns, minor.times.max_ns) / 1e6, 3),
-        "exec_busy": round(panel.exec_ns / place.minute_ns, 4),
-        "load_busy": round(panel.load_ns / place.minute_ns, 4),
+        "exec_busy": round(panel.exec_ns / scene.minute_ns, 4),
+        "load_busy": round(panel.load_ns / scene.minute_ns, 4),
     }
 
 
-def _bars(rows: list[dict[str, Any]], place: Scene, loads: float) -> list[Bar]:
-    late = [row for row in rows if row["minute"] >= PAPER_FULL_MINUTE]
+def _bars(rows: list[dict[str, Any]], scene: Scene, loads: float) -> list[Bar]:
+    full = [row for row in rows if row["minute"] >= PAPER_FULL_MINUTE]
     shifted = [row for row in rows if row["minute"] >= PAPER_SHIFT_MINUTE]
     minor = sum(row["minor_goodput"] for row in shifted) / max(1.0, sum(row["minor_offered"] for row in shifted))
-    most = sum(loads + row["major_offered"] * (1 - row["major_cold"]) for row in late)
-    major = sum(row["major_goodput"] for row in late) / max(1.0, most)
+    bound = sum(loads + row["major_offered"] * (1 - row["major_cold"]) for row in full)
+    major = sum(row["major_goodput"] for row in full) / max(1.0, bound)
     return [
-        Bar("longest latency, ms", max(row["max_ms"] for row in rows), place.slo_ns / 1e6, "at most"),
+        Bar("longest latency, ms", max(row["max_ms"] for row in rows), scene.slo_ns / 1e6, "at most"),
         Bar("Minor's goodput / offered from t = 20 on", round(minor, 4), 0.99),
         Bar("Major's goodput / PCIe bound from t = 50 on", round(major, 4), 0.95),
     ]

@@ -1,12 +1,19 @@
-"""Fig. 8 (section 6.5): the Azure Functions trace on 4,026 models, 4,860 r/s, an SLO of 100 ms."""
+"""Clockwork's Fig. 8 (section 6.5): the Azure Functions trace on 4,026 models, 4,860 r/s, an SLO of 100 ms."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_experiments.clockwork.trace_replay import Scene, errors, panels, play, row, told
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
-from horologe_experiments.harness.runs import Runs
+from horologe_experiments.clockwork.trace_replay import (
+    Scene,
+    describe_replay,
+    error_rows,
+    minute_rows,
+    replay_row,
+    simulate_replay,
+)
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.runner import SimulationRuns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +23,7 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
 COLD_SHARE = 0.03
+"""Least share of cold starts: with fewer, the trace would not test them."""
 PAPER = {
     "run": "paper",
     "devices": 6,
@@ -31,60 +39,62 @@ PAPER = {
     "cold_rate": 178.0,
     "cold_models_a_minute": 2190,
 }
-"""Six workers; section 6.1 says that each has two V100."""
+"""Six workers. By section 6.1 each has two V100s."""
 
 
 class Fig8:
+    """Satisfaction, latency and cold starts by minute."""
+
     name = "fig8"
     title = "Is it predictable? The Azure trace on 4,026 models"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         cost = Cost()
-        runs = Runs(len(place.runs), cost, progress)
+        runs = SimulationRuns(len(scene.runs), cost, progress)
         rows, bars = [], []
         facts: dict[str, str] = {}
         series: dict[str, Any] = {}
-        for number, run in enumerate(place.all()):
-            ledger, laid = play(run, runs, seed)
-            rows.append(row(run, ledger, laid))
+        for number, run in enumerate(scene.replays()):
+            ledger, trace = simulate_replay(run, runs, seed)
+            rows.append(replay_row(run, ledger, trace))
             if run.wanted:
                 bars += _bars(rows[-1], run.wanted)
-            facts[run.name] = told(run, laid)
+            facts[run.name] = describe_replay(run, trace)
             if not number:
-                series = {"minutes": panels(run, ledger), "errors": errors(ledger)}
+                series = {"minutes": minute_rows(run, ledger), "errors": error_rows(ledger)}
         return Findings(self.name, self.title, seed, quick, facts, [*rows, PAPER], bars, series, cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """The five panels, minute by minute, of the first run."""
-        from horologe_experiments.harness.figures import figure
+        """Draw the five panels of the first run, by minute."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, axes = figure(5, 1, sharex=True)
+        figure, axes = make_figure(5, 1, sharex=True)
         minutes = findings.series["minutes"]
-        at = [one["minute"] for one in minutes]
-        lines = (
+        numbers = [row["minute"] for row in minutes]
+        curves = (
             (("offered", "goodput"), "(a) r/s", 4860.6),
             (("p50_ms", "p99_ms", "max_ms"), "(b) latency (ms)", None),
             (("rows_a_batch",), "(c) batch size", None),
             (("cold_models",), "(d) models with a cold start", 2190),
             (("cold_rate",), "(e) cold starts (r/s)", 178),
         )
-        for one, (fields, label, paper) in zip(axes, lines, strict=True):
+        for panel, (fields, label, paper) in zip(axes, curves, strict=True):
             for field in fields:
-                one.plot(at, [row[field] for row in minutes], marker=".", label=field)
+                panel.plot(numbers, [row[field] for row in minutes], marker=".", label=field)
             if paper:
-                one.axhline(paper, color="k", ls="--", lw=0.8, label="paper, mean")
-            one.set(ylabel=label, ylim=(0, None))
-            one.legend(fontsize=7)
+                panel.axhline(paper, color="k", ls="--", lw=0.8, label="paper, mean")
+            panel.set(ylabel=label, ylim=(0, None))
+            panel.legend(fontsize=7)
         axes[-1].set(xlabel="minute")
-        return drawn
+        return figure
 
 
-def _bars(found: dict[str, Any], wanted: float) -> list[Bar]:
-    name = found["run"]
+def _bars(row: dict[str, Any], wanted: float) -> list[Bar]:
+    name = row["run"]
     return [
-        Bar(f"{name}: share within 100 ms", found["satisfaction"], wanted),
-        Bar(f"{name}: answers after 100 ms", found["late"], 0, "at most"),
-        Bar(f"{name}: share of cold starts", found["cold_share"], COLD_SHARE),
+        Bar(f"{name}: share within 100 ms", row["satisfaction"], wanted),
+        Bar(f"{name}: answers after 100 ms", row["late"], 0, "at most"),
+        Bar(f"{name}: share of cold starts", row["cold_share"], COLD_SHARE),
     ]

@@ -1,12 +1,12 @@
-"""Section 6.5, "tighter SLOs at larger scale": 20 devices, fig8's mapping, 6,174 r/s, SLOs of 100 and 25 ms."""
+"""Clockwork section 6.5, "tighter SLOs at larger scale": 20 devices, the mapping of fig8, 6,174 r/s, 100 and 25 ms."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_experiments.clockwork.trace_replay import Scene, errors, play, row, told
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
-from horologe_experiments.harness.runs import Runs
+from horologe_experiments.clockwork.trace_replay import Scene, describe_replay, error_rows, replay_row, simulate_replay
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.runner import SimulationRuns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,46 +22,49 @@ PAPER = {
 
 
 class Scale:
+    """Latency distributions at two SLOs."""
+
     name = "scale"
     title = "Tighter SLOs at larger scale: 20 devices"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         cost = Cost()
-        runs = Runs(len(place.runs), cost, progress)
+        runs = SimulationRuns(len(scene.runs), cost, progress)
         rows, bars = [], []
         facts: dict[str, str] = {}
         series: dict[str, Any] = {}
-        for run in place.all():
-            ledger, laid = play(run, runs, seed)
-            found = row(run, ledger, laid)
-            rows += [found, {"run": "paper", "devices": 20, "slo_ms": found["slo_ms"]} | PAPER.get(found["slo_ms"], {})]
-            bars.append(Bar(f"{run.name}: share served in time", found["satisfaction"], run.wanted))
-            facts[run.name] = told(run, laid)
-            series[run.name] = {"counts": _cdf(ledger), "errors": errors(ledger)}
+        for run in scene.replays():
+            ledger, trace = simulate_replay(run, runs, seed)
+            measured = replay_row(run, ledger, trace)
+            paper = {"run": "paper", "devices": 20, "slo_ms": measured["slo_ms"]} | PAPER.get(measured["slo_ms"], {})
+            rows += [measured, paper]
+            bars.append(Bar(f"{run.name}: share served in time", measured["satisfaction"], run.wanted))
+            facts[run.name] = describe_replay(run, trace)
+            series[run.name] = {"counts": _cdf(ledger), "errors": error_rows(ledger)}
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, series, cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Latency CDFs with the tail drawn out, and the paper's two quantiles."""
-        from horologe_experiments.harness.figures import figure
+        """Latency CDFs with the tail figure out, and the paper's two quantiles."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (axes,) = figure(1, 1)
+        figure, (axes,) = make_figure(1, 1)
         for name, series in findings.series.items():
-            axes.plot([at for at, _ in series["counts"]], [beyond for _, beyond in series["counts"]], label=name)
+            axes.plot(*zip(*series["counts"], strict=True), label=name)
         for slo_ms, paper in PAPER.items():
             axes.plot([paper["p50_ms"], paper["p9999_ms"]], [0.5, 1e-4], "*", label=f"paper, {slo_ms:g} ms")
         axes.set(yscale="log", xlabel="latency (ms)", ylabel="share of answers beyond it")
         axes.legend(fontsize=7)
-        return drawn
+        return figure
 
 
 def _cdf(ledger: Any) -> list[tuple[float, float]]:
-    """(latency in ms, share of answers that took longer), where it changes."""
+    """Return (latency in ms, share of answers that took longer) at each change."""
     times = ledger.lines[0].times
-    found, seen = [], 0
-    for at, count in enumerate(times.counts):
+    points, seen = [], 0
+    for bucket, count in enumerate(times.counts):
         if count:
             seen += count
-            found.append(((at + 1) * times.width_ns / 1e6, 1 - seen / times.total))
-    return found
+            points.append(((bucket + 1) * times.width_ns / 1e6, 1 - seen / times.total))
+    return points

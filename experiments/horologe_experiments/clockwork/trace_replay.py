@@ -1,4 +1,4 @@
-"""What fig8 and scale share: a replay of the Azure trace on a cluster, and the panels of Fig. 8."""
+"""Replay of the Azure trace on a simulated cluster, for fig8 and scale."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import msgspec
 
 from horologe_experiments.traces.azure_functions import Mapping as Mapping
 from horologe_experiments.traces.azure_functions import Replay, replay
-from horologe_sim.fast.cluster_setting import Setting
-from horologe_sim.fast.ledger import SIGNS, Ledger, Panel
+from horologe_sim.fast.fast_world import FastClusterSettings
+from horologe_sim.fast.ledger import SIGNS, IntervalCounts, Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 
 if TYPE_CHECKING:
-    from horologe_experiments.harness.runs import Runs
+    from horologe_experiments.harness.runner import SimulationRuns
 
 MINUTE_NS = 60_000_000_000
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one replay has of its own."""
+    """Fields of one replay that differ from the scene."""
 
     name: str
     slo_ns: int
@@ -27,72 +27,74 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     order: Literal["table", "cheapest"]
     start: int
     wanted: float
-    """Share to be served in time; 0: the run stands beside the others, without a bar."""
+    """Share to be served in time; 0: no bar."""
     first_minute: int | None = None
-    """Instead of the mapping's."""
+    """Replaces the mapping's."""
     duration_ns: int | None = None
-    """If shorter than the scene's."""
+    """Replaces the scene's if shorter."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A scene file of fig8 or scale."""
+    """Scene file of fig8 and of scale."""
 
     description: str
     rate: float
-    """Mean requests a second."""
+    """Mean rate in requests per second."""
     warmup_ns: int
     duration_ns: int
     """Without the warm-up."""
     mapping: Mapping
-    cluster: Setting
+    cluster: FastClusterSettings
     runs: tuple[Variant, ...]
 
-    def all(self) -> list[Run]:
-        """The runs, each with everything it depends on."""
+    def replays(self) -> list[TraceRun]:
+        """Return the runs with all their parameters."""
         return [
-            Run(
-                one.name,
+            TraceRun(
+                variant.name,
                 self.rate,
-                one.slo_ns,
-                one.wanted,
-                self._mapping(one),
-                msgspec.structs.replace(self.cluster, devices=one.devices),
+                variant.slo_ns,
+                variant.wanted,
+                self._mapping(variant),
+                msgspec.structs.replace(self.cluster, devices=variant.devices),
                 self.warmup_ns,
-                min(self.duration_ns, one.duration_ns or self.duration_ns),
+                min(self.duration_ns, variant.duration_ns or self.duration_ns),
             )
-            for one in self.runs
+            for variant in self.runs
         ]
 
-    def _mapping(self, one: Variant) -> Mapping:
-        first_minute = self.mapping.first_minute if one.first_minute is None else one.first_minute
-        return msgspec.structs.replace(self.mapping, order=one.order, start=one.start, first_minute=first_minute)
+    def _mapping(self, variant: Variant) -> Mapping:
+        first_minute = self.mapping.first_minute if variant.first_minute is None else variant.first_minute
+        return msgspec.structs.replace(
+            self.mapping, order=variant.order, start=variant.start, first_minute=first_minute
+        )
 
 
-class Run(NamedTuple):
-    """One replay."""
+class TraceRun(NamedTuple):
+    """One replay with all its parameters."""
 
     name: str
     rate: float
     slo_ns: int
     wanted: float
     mapping: Mapping
-    cluster: Setting
+    cluster: FastClusterSettings
     warmup_ns: int
     duration_ns: int
 
 
-def play(run: Run, runs: Runs, seed: int) -> tuple[Ledger, Replay]:
-    """The replay, and the trace laid over the models."""
+def simulate_replay(run: TraceRun, runs: SimulationRuns, seed: int) -> tuple[Ledger, Replay]:
+    """Simulate a replay. Return its ledger and the trace as rates by model."""
     total_ns = run.warmup_ns + run.duration_ns
-    laid = replay(run.mapping, run.rate, max(1, -(-total_ns // MINUTE_NS)))
-    ledger = Ledger(["all"], len(laid.models), MINUTE_NS, run.warmup_ns)
-    stream = Stream(lambda minute: laid.rates[minute], MINUTE_NS, lambda minute: run.slo_ns)
-    runs.play(run.name, run.cluster, laid.models, ledger, seed, total_ns, poisson([stream], total_ns, [seed, 3]))
-    return ledger, laid
+    trace = replay(run.mapping, run.rate, max(1, -(-total_ns // MINUTE_NS)))
+    ledger = Ledger(["all"], len(trace.models), MINUTE_NS, run.warmup_ns)
+    stream = Stream(lambda minute: trace.rates[minute], MINUTE_NS, lambda minute: run.slo_ns)
+    runs.simulate(run.name, run.cluster, trace.models, ledger, seed, total_ns, poisson([stream], total_ns, [seed, 3]))
+    return ledger, trace
 
 
-def row(run: Run, ledger: Ledger, laid: Replay) -> dict[str, Any]:
-    """The figures of one replay."""
+def replay_row(run: TraceRun, ledger: Ledger, trace: Replay) -> dict[str, Any]:
+    """Return the figures of one replay."""
     (line,) = ledger.lines
     seconds = run.duration_ns / 1e9
     panels = ledger.panels
@@ -117,24 +119,24 @@ def row(run: Run, ledger: Ledger, laid: Replay) -> dict[str, Any]:
         "rows_a_batch": round(sum(panel.rows for panel in panels) / max(1, sum(panel.batches for panel in panels)), 3),
         "loads_a_second": round(ledger.loads / seconds, 1),
         "too_late": ledger.too_late,
-        "best_batch_work": round(laid.offered_devices / run.cluster.devices, 4),
+        "best_batch_work": round(trace.offered_devices / run.cluster.devices, 4),
         "exec_busy": round(_busy(ledger, run, "exec_ns"), 4),
         "load_busy": round(_busy(ledger, run, "load_ns"), 4),
     }
 
 
-def panels(run: Run, ledger: Ledger) -> list[dict[str, Any]]:
-    """Minute by minute, what Fig. 8 (a) to (e) show."""
+def minute_rows(run: TraceRun, ledger: Ledger) -> list[dict[str, Any]]:
+    """Return a row per minute with the values of Fig. 8 (a) to (e)."""
     total_ns = run.warmup_ns + run.duration_ns
-    found = []
+    rows = []
     for minute, panel in enumerate(ledger.panels[: -(-total_ns // MINUTE_NS)]):
         seconds = min(MINUTE_NS, total_ns - minute * MINUTE_NS) / 1e9
-        found.append(_panel(minute, panel, seconds))
-    return found
+        rows.append(_minute_row(minute, panel, seconds))
+    return rows
 
 
-def errors(ledger: Ledger) -> list[dict[str, Any]]:
-    """Prediction and completion errors as in Fig. 9: p50, p99 and the largest, over- and underpredicted apart."""
+def error_rows(ledger: Ledger) -> list[dict[str, Any]]:
+    """Return prediction and completion errors as in Fig. 9, for over- and underprediction: p50, p99 and largest."""
     return [
         {
             "error": f"{kind}, {sign}",
@@ -148,24 +150,24 @@ def errors(ledger: Ledger) -> list[dict[str, Any]]:
     ]
 
 
-def told(run: Run, laid: Replay) -> str:
-    """How the trace was laid over the models, in words."""
+def describe_replay(run: TraceRun, trace: Replay) -> str:
+    """Describe the mapping of the trace to models in a sentence."""
     mapping = run.mapping
     return (
-        f"{len(laid.models)} instances, without {', '.join(mapping.left_out)}; the largest function (63% of calls) in "
+        f"{len(trace.models)} instances, without {', '.join(mapping.left_out)}; the largest function (63% of calls) in "
         f"{mapping.shares} equal shares, the next {mapping.whole} whole, each of the rest as {mapping.duplicates} "
-        f"workloads at hours apart; dealt to varieties in the order {mapping.order!r} from place {mapping.start}; "
-        f"work at best batch {laid.offered_devices / run.cluster.devices:.1%} of {run.cluster.devices} devices; "
+        f"workloads, hours apart; assigned to models in the order {mapping.order!r} from index {mapping.start}; "
+        f"work at best batch {trace.offered_devices / run.cluster.devices:.1%} of {run.cluster.devices} devices; "
         f"page cache {run.cluster.pages} pages of 16 MiB on each"
     )
 
 
-def _busy(ledger: Ledger, run: Run, field: str) -> float:
+def _busy(ledger: Ledger, run: TraceRun, field: str) -> float:
     total_ns = run.warmup_ns + run.duration_ns
     return float(sum(getattr(panel, field) for panel in ledger.panels) / total_ns / run.cluster.devices)
 
 
-def _panel(minute: int, panel: Panel, seconds: float) -> dict[str, Any]:
+def _minute_row(minute: int, panel: IntervalCounts, seconds: float) -> dict[str, Any]:
     (line,) = panel.lines
     return {
         "minute": minute,

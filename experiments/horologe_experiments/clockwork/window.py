@@ -1,4 +1,4 @@
-"""The width of the window given to an INFER (section 4.2): narrow ones reject what noise delays, wide ones run late."""
+"""The width of an INFER's window (Clockwork section 4.2): noise exceeds narrow windows; wide ones let work run late."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from horologe_common.clock import ms
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
-from horologe_experiments.harness.runs import Runs
-from horologe_sim.fast.cluster_setting import Setting
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.runner import SimulationRuns
+from horologe_sim.fast.fast_world import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 from horologe_sim.scenario.clockwork_models import catalogue_models
@@ -24,39 +24,43 @@ if TYPE_CHECKING:
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of window."""
+
     description: str
     model: str
     copies: int
     rate: float
     slo_ns: int
     widths_ms: tuple[float, ...]
-    """Of [earliest, latest]."""
+    """Widths of [earliest, latest]; 0 is as wide as deadlines allow."""
     warmup_ns: int
     duration_ns: int
-    cluster: Setting
+    cluster: FastClusterSettings
 
 
 class Window:
+    """Goodput and TOO_LATE results by width of the window."""
+
     name = "window"
     title = "Goodput and TOO_LATE against the width of the window"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         cost = Cost()
-        runs = Runs(len(place.widths_ms), cost, progress)
-        rows = [_row(place, width_ms, seed, runs) for width_ms in place.widths_ms]
+        runs = SimulationRuns(len(scene.widths_ms), cost, progress)
+        rows = [_row(scene, width_ms, seed, runs) for width_ms in scene.widths_ms]
         best = max(row["goodput"] for row in rows)
-        default = _row_of_default(place, rows)
+        default = _row_of_default(scene, rows)
         bars = [Bar("goodput of the default width / the best", round(default["goodput"] / best, 4), 0.99)]
-        facts = {"load": f"{place.rate:g} r/s on {place.cluster.devices} devices, SLO {place.slo_ns / 1e6:g} ms"}
+        facts = {"load": f"{scene.rate:g} r/s on {scene.cluster.devices} devices, SLO {scene.slo_ns / 1e6:g} ms"}
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Both against the width."""
-        from horologe_experiments.harness.figures import figure
+        """Draw goodput and rejected actions against the width."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, (left, right) = figure(1, 2)
+        figure, (left, right) = make_figure(1, 2)
         widths = [row["width_ms"] for row in findings.rows]
         left.plot(widths, [row["goodput"] for row in findings.rows], marker="o")
         right.plot(widths, [row["too_late_share"] for row in findings.rows], marker="o", label="TOO_LATE")
@@ -64,22 +68,22 @@ class Window:
         left.set(xscale="log", xlabel="width of the window (ms)", ylabel="goodput (r/s)")
         right.set(xscale="log", xlabel="width of the window (ms)", ylabel="share")
         right.legend()
-        return drawn
+        return figure
 
 
-def _row(place: Scene, width_ms: float, seed: int, runs: Runs) -> dict[str, Any]:
-    (variety,) = catalogue_models([place.model])
-    rates = np.full(place.copies, place.rate / place.copies)
-    controller = msgspec.structs.replace(place.cluster.controller, window_ns=ms(width_ms))
-    setting = msgspec.structs.replace(place.cluster, controller=controller)
-    ledger = Ledger(["all"], place.copies, place.duration_ns, place.warmup_ns)
-    stream = Stream(lambda step: rates, place.duration_ns, lambda step: place.slo_ns)
-    chunks = poisson([stream], place.duration_ns, [seed, 3])
-    runs.play(f"{width_ms:g} ms", setting, variety.copies(place.copies), ledger, seed, place.duration_ns, chunks)
+def _row(scene: Scene, width_ms: float, seed: int, runs: SimulationRuns) -> dict[str, Any]:
+    (variety,) = catalogue_models([scene.model])
+    rates = np.full(scene.copies, scene.rate / scene.copies)
+    controller = msgspec.structs.replace(scene.cluster.controller, window_ns=ms(width_ms))
+    setting = msgspec.structs.replace(scene.cluster, controller=controller)
+    ledger = Ledger(["all"], scene.copies, scene.duration_ns, scene.warmup_ns)
+    stream = Stream(lambda step: rates, scene.duration_ns, lambda step: scene.slo_ns)
+    chunks = poisson([stream], scene.duration_ns, [seed, 3])
+    runs.simulate(f"{width_ms:g} ms", setting, variety.copies(scene.copies), ledger, seed, scene.duration_ns, chunks)
     (line,), batches = ledger.lines, max(1, sum(ledger.batch_rows))
     return {
         "width_ms": width_ms,
-        "goodput": round(line.ok / ((place.duration_ns - place.warmup_ns) / 1e9), 1),
+        "goodput": round(line.ok / ((scene.duration_ns - scene.warmup_ns) / 1e9), 1),
         "satisfaction": round(line.satisfaction, 5),
         "too_late": ledger.too_late,
         "too_late_share": round(ledger.too_late / (batches + ledger.too_late), 5),
@@ -88,7 +92,7 @@ def _row(place: Scene, width_ms: float, seed: int, runs: Runs) -> dict[str, Any]
     }
 
 
-def _row_of_default(place: Scene, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The row whose width is nearest to the scene's own; 0 is as wide as deadlines allow."""
-    default_ms = place.cluster.controller.window_ns / 1e6 or max(place.widths_ms)
+def _row_of_default(scene: Scene, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the row whose width is nearest to the width of the scene's controller."""
+    default_ms = scene.cluster.controller.window_ns / 1e6 or max(scene.widths_ms)
     return min(rows, key=lambda row: abs(row["width_ms"] - default_ms))

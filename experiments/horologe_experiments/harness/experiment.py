@@ -1,4 +1,4 @@
-"""The interface of an experiment: a scene (a TOML file) goes in, rows, bars and series for the figure come out."""
+"""The interface of an experiment: it reads a scene (a TOML file) and returns rows, bars and series for the figure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     Progress = Callable[[float, str], None]
-    """Told how far it is, from 0 to 1, and with what."""
+    """Called with the completed part, from 0 to 1, and a label of the current step."""
 
 T = TypeVar("T")
 SCENES = Path(__file__).parents[1] / "scenes"
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """What an experiment must reach."""
+    """A value that an experiment must reach."""
 
     name: str
     value: float
@@ -33,22 +33,23 @@ class Bar(msgspec.Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
+        """Return True if the value reaches the bar."""
         return self.value >= self.bar if self.sense == "at least" else self.value <= self.bar
 
     def as_json(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """Return the bar as `--json` prints it."""
         return {"name": f"{self.name}, {self.sense}", "value": self.value, "bar": self.bar, "holds": self.holds}
 
 
 class Findings(msgspec.Struct):
-    """What an experiment found. The same seed gives the same rows and bars; `cost` is what it took, by the clock."""
+    """The result of an experiment. The same seed gives the same rows and bars. `cost` is measured by the clock."""
 
     experiment: str
     title: str
     seed: int
     quick: bool
     facts: dict[str, str]
-    """What a reader must know of the set-up."""
+    """Set-up of the experiment, for readers of the result page."""
     rows: list[dict[str, Any]]
     bars: list[Bar]
     series: dict[str, Any] = {}
@@ -56,21 +57,23 @@ class Findings(msgspec.Struct):
 
     @property
     def holds(self) -> bool:
-        """Whether every bar does."""
+        """Return True if every bar holds."""
         return all(bar.holds for bar in self.bars)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the findings as `--json` prints them."""
         return {"experiment": self.experiment, "rows": self.rows, "bars": [bar.as_json() for bar in self.bars]}
 
 
 class Cost(msgspec.Struct):
-    """Simulated requests, and the seconds that took in all and in the controller's own core."""
+    """Simulated requests, and the seconds of the whole simulation and of the controller's core."""
 
     requests: int = 0
     wall_s: float = 0.0
     controller_s: float = 0.0
 
-    def told(self) -> str:
+    def describe(self) -> str:
+        """Return the cost as a sentence."""
         rate = self.requests / self.wall_s if self.wall_s else 0.0
         share = self.controller_s / self.wall_s if self.wall_s else 0.0
         return (
@@ -80,46 +83,46 @@ class Cost(msgspec.Struct):
 
 
 class Experiment(Protocol):
-    """A module-level object in `experiments/`, entered in `EXPERIMENTS`."""
+    """An experiment. Every experiment has an entry in `registry.EXPERIMENTS`."""
 
     name: str
     title: str
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
-        """Run it on its scene. Deterministic by seed. Raises `SettingsError` for a scene that cannot be."""
+        """Run the scene. Deterministic by seed. Raises `SettingsError` for an invalid scene."""
 
     def draw(self, findings: Findings) -> Figure:
-        """The figure, with the paper's values beside ours."""
+        """Draw the measured values beside those of the paper."""
 
 
-def scene(name: str, kind: type[T], quick: bool, changes: Mapping[str, Any]) -> T:
-    """Read `scenes/NAME.toml` as `kind`; with `quick`, its table `[quick]` laid over the rest; then `changes`.
+def load_scene(name: str, kind: type[T], quick: bool, changes: Mapping[str, Any]) -> T:
+    """Read `scenes/NAME.toml` as `kind`. With `quick`, its table `[quick]` overrides the rest; `changes` override both.
 
-    `changes`: dotted keys -> values. Raises `SettingsError`.
+    `changes` maps dotted keys to values. Raises `SettingsError` for an unknown key or a wrong type.
     """
     table = tomllib.loads((SCENES / f"{name}.toml").read_text())
-    shortened = table.pop("quick", {})
+    quick_table = table.pop("quick", {})
     if quick:
-        _lay_over(table, shortened)
+        _override(table, quick_table)
     for key, value in changes.items():
         tree: dict[str, Any] = {}
-        _put(tree, key.split("."), value)
-        _lay_over(table, tree)
+        _set_key(tree, key.split("."), value)
+        _override(table, tree)
     try:
         return msgspec.convert(read_units(f"scene {name}", table), kind, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"scene {name}: {error}") from error
 
 
-def _lay_over(table: dict[str, Any], other: Mapping[str, Any]) -> None:
+def _override(table: dict[str, Any], other: Mapping[str, Any]) -> None:
     for key, value in other.items():
         if isinstance(value, dict) and isinstance(table.get(key), dict):
-            _lay_over(table[key], value)
+            _override(table[key], value)
         else:
             table[key] = value
 
 
-def _put(tree: dict[str, Any], path: list[str], value: Any) -> None:
+def _set_key(tree: dict[str, Any], path: list[str], value: Any) -> None:
     for key in path[:-1]:
         tree = tree.setdefault(key, {})
     tree[path[-1]] = value

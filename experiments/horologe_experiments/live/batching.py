@@ -1,7 +1,7 @@
 """`horologe experiment batching`: Clipper's batch limits and delayed batches on models of this machine (section 4.3).
 
-What batches take is measured in the worker's runtimes; the schedules are those of the controller's own `clipper` under
-the simulator's clock, on a device that takes as long as was measured.
+Execution times of batches are measured in the worker's runtimes. The controller's scheduler `clipper` then runs in the
+simulator, on a device with these times.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 
 from horologe_cli.local.local_services import describe_machine
 from horologe_common.clock import s
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
-from horologe_experiments.harness.runs import Runs
-from horologe_experiments.live.batch_times import BEYOND, Effort, Measured, lay_out, measure
-from horologe_experiments.live.batching_runs import Case, play
-from horologe_sim.fast.cluster_setting import Setting
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.runner import SimulationRuns
+from horologe_experiments.live.batch_times import BEYOND, BatchTimes, Effort, measure_batches, write_models
+from horologe_experiments.live.batching_runs import BatchingCase, simulate_case
+from horologe_sim.fast.fast_world import FastClusterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,34 +29,39 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
 STRATEGIES = {"none": {}, "aimd": {}, "quantile": {"clipper_quantile_regression": True}}
-"""Strategy -> settings of the controller. `none` has batches of one row."""
+"""Strategy -> settings of the controller. `none` runs batches of one row."""
 PAPER_QPS = {"linear-svm": 30_000, "kernel-svm": 200}
-"""Section 4.3 gives these two of the values in Fig. 4, for 28x28 images and another machine."""
+"""Rows per second in section 4.3, two values of Fig. 4, for 28x28 images on another machine."""
 PAPER_GAIN = 26.0
-"""Of the linear SVM, section 4.3.1."""
+"""Gain of batching for the linear SVM, section 4.3.1."""
 PAPER_DELAY_MS, PAPER_DELAY_GAIN = 2.0, 3.3
-"""Of scikit-learn's SVM, section 4.3.2; the Spark SVM gains nothing."""
+"""Delay and gain of scikit-learn's SVM, section 4.3.2. The Spark SVM gains nothing."""
 OF_FIXED = 0.85
+"""Least throughput of AIMD, as a part of the best fixed batch size's."""
 LEAST_REQUESTS = 24
-"""In the largest batch: the limit is found in steps of one request."""
+"""Least number of requests in the largest batch, because the limit changes in steps of one request."""
 MOST_RATE = 20_000.0
-"""Rows a second that are offered at most one by one: messages and turns allow no more."""
+"""Largest offered rate of one-row requests per second: messages and turns allow no more."""
 ALONE_WARMUP_NS, ALONE_NS = s(0.5), s(2)
-"""Without batching there is nothing to adapt."""
+"""Shorter times for runs without batching, which have nothing to adapt."""
 MEASURING = 0.3
-"""Part of the run that measuring takes, for the bar of progress."""
+"""Part of the progress bar for the measurements."""
 
 
-class Delayed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DelayedBatches(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Runs with delayed batches."""
+
     models: tuple[str, ...]
     delays_ms: tuple[float, ...]
     load: float
-    """Of the rate that one row after another allows."""
+    """Part of the rate that one row at a time allows."""
     warmup_ns: int
     duration_ns: int
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of batching."""
+
     description: str
     onnx: tuple[str, ...]
     estimators: tuple[str, ...]
@@ -66,103 +71,106 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warmup_ns: int
     duration_ns: int
     effort: Effort
-    delayed: Delayed
-    cluster: Setting
+    delayed: DelayedBatches
+    cluster: FastClusterSettings
 
     @property
     def slo_ms(self) -> float:
+        """Return the SLO in milliseconds."""
         return self.slo_ns / 1e6
 
 
 class Batching:
+    """Throughput and latency of batching strategies, and of delayed batches."""
+
     name = "batching"
-    title = "Batch limits found by trying, and delayed batches"
+    title = "Adaptive batch limits, and delayed batches"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
-        """See `Experiment`. Rows differ from run to run as what is measured does."""
-        place = scene(self.name, Scene, quick, changes)
-        models = _measure(place, lambda part, what: progress(MEASURING * part, what))
+        """See `Experiment`. Rows differ from run to run, because times are measured."""
+        scene = load_scene(self.name, Scene, quick, changes)
+        models = _measure(scene, lambda part, label: progress(MEASURING * part, label))
         cost = Cost()
-        total = len(STRATEGIES) * len(models) + len(place.delayed.models) * len(place.delayed.delays_ms)
-        runs = Runs(total, cost, lambda part, what: progress(MEASURING + (1 - MEASURING) * part, what))
-        rows = [row for model in models.values() for row in _strategies(place, model, seed, runs)]
-        delays = [row for name in place.delayed.models for row in _delays(place, models[name], seed, runs)]
+        total = len(STRATEGIES) * len(models) + len(scene.delayed.models) * len(scene.delayed.delays_ms)
+        runs = SimulationRuns(total, cost, lambda part, label: progress(MEASURING + (1 - MEASURING) * part, label))
+        rows = [row for model in models.values() for row in _strategies(scene, model, seed, runs)]
+        delays = [row for name in scene.delayed.models for row in _delays(scene, models[name], seed, runs)]
         series = {
             "Median time of a batch, ms (Fig. 3)": _profiles(list(models.values())),
             "Delayed batches (Fig. 5)": delays,
-            "profiles": {one.name: list(one.p50_ms.items()) for one in models.values()},
+            "profiles": {model.name: list(model.p50_ms.items()) for model in models.values()},
         }
-        bars = _bars(place, rows, delays)
-        return Findings(self.name, self.title, seed, quick, _facts(place, models), rows, bars, series, cost)
+        bars = _bars(scene, rows, delays)
+        return Findings(self.name, self.title, seed, quick, _facts(scene, models), rows, bars, series, cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Fig. 3, 4 and 5."""
-        from horologe_experiments.live.batching_figure import drawn
+        """Draw Fig. 3, 4 and 5."""
+        from horologe_experiments.live.batching_figure import draw_batching
 
-        return drawn(findings)
+        return draw_batching(findings)
 
 
-def _measure(place: Scene, progress: Progress) -> dict[str, Measured]:
-    found: dict[str, Measured] = {}
+def _measure(scene: Scene, progress: Progress) -> dict[str, BatchTimes]:
+    models: dict[str, BatchTimes] = {}
     with tempfile.TemporaryDirectory() as folder:
-        laid = lay_out(Path(folder), place.onnx, place.estimators)
-        for at, (name, (kind, version)) in enumerate(laid.items()):
-            progress(at / len(laid), f"measuring {name}")
-            found[name] = measure(name, kind, version, place.slo_ms, place.effort)
-    return found
+        folders = write_models(Path(folder), scene.onnx, scene.estimators)
+        for number, (name, (kind, version)) in enumerate(folders.items()):
+            progress(number / len(folders), f"measuring {name}")
+            models[name] = measure_batches(name, kind, version, scene.slo_ms, scene.effort)
+    return models
 
 
-def _strategies(place: Scene, model: Measured, seed: int, runs: Runs) -> list[dict[str, Any]]:
-    """No batching, AIMD and quantile regression, each at a load that keeps the device busy."""
-    most = model.most_rows(place.slo_ms)
+def _strategies(scene: Scene, model: BatchTimes, seed: int, runs: SimulationRuns) -> list[dict[str, Any]]:
+    """Simulate no batching, AIMD and quantile regression at a load that saturates the device. Return their rows."""
+    most = model.most_rows(scene.slo_ms)
     fixed = model.rate(most)
     best = max(model.rate(size) for size in (*model.p50_ms, most) if size <= most)
-    unit = max(1, math.ceil(min(best * place.slo_ns / 1e9 / place.requests, most / LEAST_REQUESTS)))
+    unit = max(1, math.ceil(min(best * scene.slo_ns / 1e9 / scene.requests, most / LEAST_REQUESTS)))
     largest = min(round(BEYOND * most / unit), max(model.p50_ms) // unit)
-    alone = min(place.overload * model.rate(1), MOST_RATE)
-    found = {}
+    alone = min(scene.overload * model.rate(1), MOST_RATE)
+    runs_by_strategy = {}
     for name, settings in STRATEGIES.items():
-        case = Case(
+        case = BatchingCase(
             f"{model.name}, {name}",
             model,
             unit,
             largest,
-            place.overload * best / unit,
-            place.warmup_ns,
-            place.duration_ns,
+            scene.overload * best / unit,
+            scene.warmup_ns,
+            scene.duration_ns,
             settings,
         )
         if name == "none":
             case = case._replace(unit=1, largest=1, rate=alone, warmup_ns=ALONE_WARMUP_NS, duration_ns=ALONE_NS)
-        found[name] = play(case, place.cluster, place.slo_ns, seed, runs)
+        runs_by_strategy[name] = simulate_case(case, scene.cluster, scene.slo_ns, seed, runs)
     return [
         {
             "model": model.name,
             "runtime": model.runtime,
             "batching": name,
             "largest": most,
-            "rows": round(one.batch_rows, 1),
-            "throughput": round(one.rows_per_s),
-            "gain": round(one.rows_per_s / found["none"].rows_per_s, 2),
-            "of_fixed": round(one.rows_per_s / fixed, 4),
-            "of_best": round(one.rows_per_s / best, 4),
-            "batch_p99_ms": round(one.batch_p99_ms, 2),
-            "step_ms": round(model.took_ms(most + unit), 2),
-            "request_p99_ms": one.request_p99_ms,
+            "rows": round(run.batch_rows, 1),
+            "throughput": round(run.rows_per_s),
+            "gain": round(run.rows_per_s / runs_by_strategy["none"].rows_per_s, 2),
+            "of_fixed": round(run.rows_per_s / fixed, 4),
+            "of_best": round(run.rows_per_s / best, 4),
+            "batch_p99_ms": round(run.batch_p99_ms, 2),
+            "step_ms": round(model.batch_ms(most + unit), 2),
+            "request_p99_ms": run.request_p99_ms,
             "paper": PAPER_QPS.get(model.name) if name == "aimd" else None,
         }
-        for name, one in found.items()
+        for name, run in runs_by_strategy.items()
     ]
 
 
-def _delays(place: Scene, model: Measured, seed: int, runs: Runs) -> list[dict[str, Any]]:
-    """Batches that wait, at a load that the device would only just carry one by one."""
-    delayed = place.delayed
+def _delays(scene: Scene, model: BatchTimes, seed: int, runs: SimulationRuns) -> list[dict[str, Any]]:
+    """Simulate delayed batches at a load near the limit of one row at a time. Return a row for each delay."""
+    delayed = scene.delayed
     rate = min(delayed.load * model.rate(1), MOST_RATE)
-    largest = max(2, min(place.requests, model.most_rows(place.slo_ms)))
+    largest = max(2, min(scene.requests, model.most_rows(scene.slo_ms)))
     rows, first = [], 0.0
     for delay_ms in delayed.delays_ms:
-        case = Case(
+        case = BatchingCase(
             f"{model.name}, delay {delay_ms:g} ms",
             model,
             1,
@@ -172,28 +180,28 @@ def _delays(place: Scene, model: Measured, seed: int, runs: Runs) -> list[dict[s
             delayed.duration_ns,
             {"clipper_delay_ns": round(delay_ms * 1e6)},
         )
-        one = play(case, place.cluster, place.slo_ns, seed, runs)
-        efficiency = one.rows_per_s / one.busy
+        run = simulate_case(case, scene.cluster, scene.slo_ns, seed, runs)
+        efficiency = run.rows_per_s / run.busy
         first = first or efficiency
         rows.append(
             {
                 "model": model.name,
                 "delay_ms": delay_ms,
                 "offered": round(rate),
-                "throughput": round(one.rows_per_s),
-                "rows": round(one.batch_rows, 2),
-                "busy": round(one.busy, 4),
+                "throughput": round(run.rows_per_s),
+                "rows": round(run.batch_rows, 2),
+                "busy": round(run.busy, 4),
                 "per_busy_second": round(efficiency),
                 "gain": round(efficiency / first, 2),
-                "p50_ms": one.request_p50_ms,
-                "p99_ms": one.request_p99_ms,
+                "p50_ms": run.request_p50_ms,
+                "p99_ms": run.request_p99_ms,
             }
         )
     return rows
 
 
-def _profiles(models: Sequence[Measured]) -> list[dict[str, Any]]:
-    """A row for each power of two."""
+def _profiles(models: Sequence[BatchTimes]) -> list[dict[str, Any]]:
+    """Return a row for each power of two."""
     sizes = sorted({size for one in models for size in one.p50_ms if size & (size - 1) == 0})
     return [
         {"batch": size} | {one.name: round(one.p50_ms[size], 3) if size in one.p50_ms else None for one in models}
@@ -201,21 +209,21 @@ def _profiles(models: Sequence[Measured]) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(place: Scene, models: Mapping[str, Measured]) -> dict[str, str]:
-    most = {name: one.most_rows(place.slo_ms) for name, one in models.items()}
+def _facts(scene: Scene, models: Mapping[str, BatchTimes]) -> dict[str, str]:
+    most = {name: one.most_rows(scene.slo_ms) for name, one in models.items()}
     svms = [most[name] for name in PAPER_QPS if name in most]
     ratio = f"; the linear SVM has {svms[0] / svms[-1]:.0f} times those of the kernel SVM (the paper: 241)"
     return {
         "machine": f"{describe_machine()}; python models run scikit-learn in a process of their own, one thread each",
-        "largest": f"rows of a batch that takes {place.slo_ms:g} ms, as measured{ratio if len(svms) > 1 else ''}",
-        "load": f"{place.overload:g} times what the best fixed batch serves, SLO {place.slo_ms:g} ms, of which the "
-        f"scheduler keeps {place.cluster.controller.margin_ns / 1e6:g} ms for the way back",
+        "largest": f"rows of a batch that takes {scene.slo_ms:g} ms, as measured{ratio if len(svms) > 1 else ''}",
+        "load": f"{scene.overload:g} times what the best fixed batch serves, SLO {scene.slo_ms:g} ms, of which the "
+        f"scheduler keeps {scene.cluster.controller.margin_ns / 1e6:g} ms for the way back",
         "of_fixed": "throughput over that of a device that does nothing but batches of `largest` rows; of_best: or of "
         "any smaller fixed size, where a model does more in smaller ones",
-        "requests": f"the device serves {place.requests} of them in {place.slo_ms:g} ms at most: of a faster model "
+        "requests": f"the device serves {scene.requests} of them in {scene.slo_ms:g} ms at most: of a faster model "
         "each brings several rows (but one with batching `none` and in Fig. 5)",
         "times": "on a processor, of the worker's and the model's process together, in the quietest of "
-        f"{place.effort.rounds} rounds; no-op is what a model's process costs with none in it",
+        f"{scene.effort.rounds} rounds; no-op is what a model's process costs with none in it",
         "batch_p99_ms": "execution of a batch, which is what Clipper holds against the SLO; a request (request_p99_ms) "
         "has waited for the batch before",
         "step_ms": "what a batch with one request more than `largest` takes: additive increase finds the limit by "
@@ -224,19 +232,19 @@ def _facts(place: Scene, models: Mapping[str, Measured]) -> dict[str, str]:
     }
 
 
-def _bars(place: Scene, rows: list[dict[str, Any]], delays: list[dict[str, Any]]) -> list[Bar]:
+def _bars(scene: Scene, rows: list[dict[str, Any]], delays: list[dict[str, Any]]) -> list[Bar]:
     bars = []
     for name in ("aimd", "quantile"):
         least = min(row["of_fixed"] for row in rows if row["batching"] == name)
         bars.append(Bar(f"{name}: throughput / largest fixed batch, least", least, OF_FIXED))
-    beyond = max(row["batch_p99_ms"] / max(place.slo_ms, row["step_ms"]) for row in rows if row["batching"] == "aimd")
+    beyond = max(row["batch_p99_ms"] / max(scene.slo_ms, row["step_ms"]) for row in rows if row["batching"] == "aimd")
     bars.append(Bar("aimd: p99 of a batch / one request beyond the SLO, most", round(beyond, 4), 1.0, "at most"))
     p99_ms = max(row["batch_p99_ms"] for row in rows if row["batching"] == "quantile")
-    bars.append(Bar("quantile: p99 of a batch in ms, most", p99_ms, place.slo_ms, "at most"))
+    bars.append(Bar("quantile: p99 of a batch in ms, most", p99_ms, scene.slo_ms, "at most"))
     gains = [row["gain"] for row in rows if (row["model"], row["batching"]) == ("linear-svm", "aimd")]
     bars += [Bar("linear-svm: gain of aimd", gain, PAPER_GAIN) for gain in gains]
     for row in delays:
         if (row["model"], row["delay_ms"]) == ("linear-svm", PAPER_DELAY_MS):
             bars.append(Bar("linear-svm: gain of a delay of 2 ms", row["gain"], PAPER_DELAY_GAIN))
-            bars.append(Bar("linear-svm: p99 at this delay in ms", row["p99_ms"], place.slo_ms, "at most"))
+            bars.append(Bar("linear-svm: p99 at this delay in ms", row["p99_ms"], scene.slo_ms, "at most"))
     return bars

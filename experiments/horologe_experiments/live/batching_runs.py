@@ -1,4 +1,4 @@
-"""One saturated or waiting model of `horologe experiment batching`: the real `clipper` on a simulated device."""
+"""One run of `horologe experiment batching`: the scheduler `clipper` with one model on a simulated device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_experiments.harness.batch_log import Batches
+from horologe_experiments.harness.runner import BatchLog
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 from horologe_sim.scenario.clockwork_models import CatalogueModel
@@ -15,28 +15,28 @@ from horologe_sim.scenario.clockwork_models import CatalogueModel
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horologe_experiments.harness.runs import Runs
-    from horologe_experiments.live.batch_times import Measured
-    from horologe_sim.fast.cluster_setting import Setting
+    from horologe_experiments.harness.runner import SimulationRuns
+    from horologe_experiments.live.batch_times import BatchTimes
+    from horologe_sim.fast.fast_world import FastClusterSettings
 
 
-class Case(NamedTuple):
-    """One run: a model whose requests bring `unit` rows each."""
+class BatchingCase(NamedTuple):
+    """Parameters of a run. Requests have `unit` rows each."""
 
-    what: str
-    model: Measured
+    label: str
+    model: BatchTimes
     unit: int
     largest: int
-    """Batch, in requests."""
+    """Largest batch, in requests."""
     rate: float
-    """Requests a second."""
+    """Requests per second."""
     warmup_ns: int
     duration_ns: int
     settings: Mapping[str, Any]
 
 
-class Played(NamedTuple):
-    """What became of it, after the warm-up."""
+class BatchingRun(NamedTuple):
+    """The result of a run after the warm-up."""
 
     rows_per_s: float
     batch_rows: float
@@ -44,23 +44,27 @@ class Played(NamedTuple):
     request_p50_ms: float
     request_p99_ms: float
     busy: float
-    """Share of the device's time."""
+    """Utilisation of the device."""
 
 
-def play(case: Case, cluster: Setting, slo_ns: int, seed: int, runs: Runs) -> Played:
-    """On one device that takes as long as was measured."""
-    exec_ms = {size: case.model.took_ms(size * case.unit) for size in range(1, case.largest + 1)}
+def simulate_case(
+    case: BatchingCase, cluster: FastClusterSettings, slo_ns: int, seed: int, runs: SimulationRuns
+) -> BatchingRun:
+    """Simulate a case on one device with the measured times."""
+    exec_ms = {size: case.model.batch_ms(size * case.unit) for size in range(1, case.largest + 1)}
     (model,) = CatalogueModel(case.model.name, 1.0, 1.0, exec_ms).copies(1)
     controller = msgspec.structs.replace(cluster.controller, **case.settings)
     setting = msgspec.structs.replace(cluster, controller=controller)
     ledger = Ledger(["all"], 1, case.duration_ns, case.warmup_ns)
     stream = Stream(lambda step: np.array([case.rate]), case.duration_ns, lambda step: slo_ns)
-    batches = Batches()
+    batches = BatchLog()
     chunks = poisson([stream], case.duration_ns, [seed, 3])
-    lean = runs.play(case.what, setting, [model], ledger, seed, case.duration_ns, chunks, watch=batches.watch)
+    lean = runs.simulate(
+        case.label, setting, [model], ledger, seed, case.duration_ns, chunks, watch=batches.record_result
+    )
     requests, took_ms = batches.between(lean.begin_ns + case.warmup_ns, lean.begin_ns + case.duration_ns)
     seconds, times = (case.duration_ns - case.warmup_ns) / 1e9, ledger.lines[0].times
-    return Played(
+    return BatchingRun(
         case.unit * float(requests.sum()) / seconds,
         case.unit * float(requests.mean()),
         float(np.quantile(took_ms, 0.99)),

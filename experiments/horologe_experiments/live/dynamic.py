@@ -1,9 +1,9 @@
-"""`horologe experiment dynamic`: a model whose time depends on its input, live, under several schedulers.
+"""`horologe experiment dynamic`: a model whose execution time depends on its input, live, under several schedulers.
 
-The text encoder of the benchmarks on ONNX Runtime, one worker, two applications with texts of different lengths. How
-long texts take alone is measured before each run, which gives the SLO (a multiple of the 99th percentile, as ORLOJ's
-tables have it) and the rate (a part of what the worker does one at a time). The arrivals of a run are drawn once, and
-sent at the same times to every side, each on services of its own that know nothing yet.
+The text encoder of the benchmarks runs on ONNX Runtime, on one worker. Two applications send texts of different
+lengths. Solo times are measured before each run. They give the SLO (a multiple of their 99th percentile, as in ORLOJ's
+tables) and the rate (a part of what the worker serves one at a time). Every side gets the same arrivals, on newly
+started services.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 
 from horologe_cli.local.local_services import READY_S, benchmark_model, describe_machine, local_services
 from horologe_common.clock import ms
-from horologe_experiments.harness.experiment import Bar, Findings, scene
-from horologe_experiments.live.finish_rates import NEAR, ROLLING, of_run, settled_s, windows
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
+from horologe_experiments.live.finish_rates import NEAR, ROLLING, rates_of_run, settled_s, window_rates
 from horologe_experiments.live.text_traffic import (
     TextResult,
     TextSource,
@@ -43,79 +43,84 @@ if TYPE_CHECKING:
     from horologe_experiments.live.text_traffic import Text
 
 DRAWN = 20_000
-"""Texts that mean and 99th percentile of the times alone are computed of."""
+"""Number of texts behind mean and 99th percentile of the solo times."""
 
 
 class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is compared: a scheduler, and whatever else of the services is set for it."""
+    """A side of the comparison: a scheduler, and other settings of the services."""
 
     scheduler: str
     name: str = ""
-    """In tables; empty: that of the scheduler."""
+    """Name in tables; empty: the scheduler's."""
     profiler: bool = False
-    """Whether it learns how long texts take: from nothing, in each run."""
+    """Run a profiler, which starts without data in each run."""
     sets: tuple[str, ...] = ()
-    """As for `--set`."""
+    """Settings, as for `--set`."""
 
     @property
     def label(self) -> str:
+        """Return the name in tables."""
         return self.name or self.scheduler
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of dynamic."""
+
     description: str
     model: str
-    """Of `benchmarks/models`."""
+    """A model of `benchmarks/models`."""
     runs: int
     seconds: float
     load: float
-    """Part of what the worker does one at a time."""
+    """Part of what the worker serves one at a time."""
     slo_multiple: float
-    """Of the 99th percentile of the times alone."""
+    """SLO divided by the 99th percentile of the solo times."""
     window_s: float
     probes: int
-    """Of each length."""
+    """Probes of each length."""
     lengths: tuple[int, ...]
-    """That are timed alone; between them times are interpolated."""
+    """Lengths of the probes. Times of other lengths are interpolated."""
     applications: tuple[TextSource, ...]
     sides: tuple[Side, ...]
-    """The first is what the last has to reach."""
+    """Sides of the comparison. The last one must reach the first one."""
 
 
-class Run(NamedTuple):
-    """The machine before it, and what became of its requests, by side."""
+class DynamicRun(NamedTuple):
+    """Solo times before the run, and the results by side."""
 
     alone_ms: dict[int, float]
     mean_ms: float
     p99_ms: float
     possible: float
-    ended: dict[str, list[TextResult]]
+    results: dict[str, list[TextResult]]
 
 
 class Dynamic:
+    """Finish rates of the sides on the same arrivals."""
+
     name = "dynamic"
     title = "A dynamic model, live: finish rates on the same arrivals"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Starts the services as processes of this machine."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            shutil.copytree(benchmark_model(place.model), folder / "models" / place.model)
-            runs = [_run(folder, place, seed, number, progress) for number in range(place.runs)]
-        found = {side.label: [run.ended[side.label] for run in runs] for side in place.sides}
+            shutil.copytree(benchmark_model(scene.model), folder / "models" / scene.model)
+            runs = [_run(folder, scene, seed, number, progress) for number in range(scene.runs)]
+        by_side = {side.label: [run.results[side.label] for run in runs] for side in scene.sides}
         series = {
             "Alone": _alone(runs),
-            "windows": {name: windows(place.seconds, place.window_s, ended) for name, ended in found.items()},
+            "windows": {name: window_rates(scene.seconds, scene.window_s, ended) for name, ended in by_side.items()},
         }
-        rows = [_row(place, name, ended) for name, ended in found.items()]
-        return Findings(self.name, self.title, seed, quick, _facts(place, runs), rows, _bars(rows), series)
+        rows = [_row(scene, name, ended) for name, ended in by_side.items()]
+        return Findings(self.name, self.title, seed, quick, _facts(scene, runs), rows, _bars(rows), series)
 
     def draw(self, findings: Findings) -> Figure:
-        """Finish rates over time, and times alone over lengths."""
-        from horologe_experiments.harness.figures import figure
+        """Draw finish rates over time, and solo times by length."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn_figure, (rates, times) = figure(1, 2)
+        drawn_figure, (rates, times) = make_figure(1, 2)
         for name, points in findings.series["windows"].items():
             rates.plot(*zip(*points, strict=True), marker=".", label=name)
         rates.set(xlabel="seconds since the start", ylabel="finish rate", ylim=(0, 1.02))
@@ -126,75 +131,79 @@ class Dynamic:
         return drawn_figure
 
 
-def _run(folder: Path, place: Scene, seed: int, number: int, progress: Progress) -> Run:
-    """The machine measured, arrivals drawn, and replayed for every side in turn."""
+def _run(folder: Path, scene: Scene, seed: int, number: int, progress: Progress) -> DynamicRun:
+    """Measure solo times, draw the arrivals, and send them to every side in turn."""
     import uvloop
 
-    progress(number / place.runs, f"run {number + 1}")
-    with _services(folder, place.sides[0]) as house:
-        alone = uvloop.run(_probe(house, place))
-    times_ms = _times_ms(alone, draw_texts(place.applications, DRAWN, np.random.default_rng(seed))[1])
+    progress(number / scene.runs, f"run {number + 1}")
+    with _services(folder, scene.sides[0]) as house:
+        alone = uvloop.run(_probe(house, scene))
+    times_ms = _times_ms(alone, draw_texts(scene.applications, DRAWN, np.random.default_rng(seed))[1])
     mean_ms, p99_ms = float(times_ms.mean()), float(np.quantile(times_ms, 0.99))
-    slo_ns = ms(place.slo_multiple * p99_ms)
+    slo_ns = ms(scene.slo_multiple * p99_ms)
     random = np.random.default_rng([seed, number])
-    texts = poisson_texts(place.applications, place.load * 1e3 / mean_ms, place.seconds, random)
+    texts = poisson_texts(scene.applications, scene.load * 1e3 / mean_ms, scene.seconds, random)
     took_ns = 1e6 * _times_ms(alone, [text.length for text in texts])
-    ended: dict[str, list[TextResult]] = {}
-    first = number % len(place.sides)  # a machine that becomes slower does not always hit the same side
-    for side in (*place.sides[first:], *place.sides[:first]):
-        progress((number + len(ended) / len(place.sides)) / place.runs, f"run {number + 1}, {side.label}")
+    results: dict[str, list[TextResult]] = {}
+    first = number % len(
+        scene.sides
+    )  # rotate the sides, so that a drift of the machine does not always hit the same one
+    for side in (*scene.sides[first:], *scene.sides[:first]):
+        progress((number + len(results) / len(scene.sides)) / scene.runs, f"run {number + 1}, {side.label}")
         with _services(folder, side) as house:
-            ended[side.label] = uvloop.run(_replay(house, place, texts, slo_ns))
-    return Run(alone, mean_ms, p99_ms, share_one_at_a_time(texts, took_ns.tolist(), slo_ns), ended)
+            results[side.label] = uvloop.run(_replay(house, scene, texts, slo_ns))
+    return DynamicRun(alone, mean_ms, p99_ms, share_one_at_a_time(texts, took_ns.tolist(), slo_ns), results)
 
 
 def _times_ms(alone: Mapping[int, float], lengths: Any) -> Any:
-    """Of texts of these lengths, between those that were timed."""
+    """Return the solo times of texts of these lengths, interpolated between the probes."""
     return np.interp(lengths, list(alone), list(alone.values()))
 
 
 def _services(folder: Path, side: Side) -> LocalSystem:
-    """With nothing learned, but for the worker's profile of the model: that is measured once for all."""
+    """Return services that start without data, except the worker's profile of the model, which is shared."""
     sets = f"worker.cache={folder / 'cache'}", f"controller.scheduler={side.scheduler}", "profiler.state=", *side.sets
     return local_services(folder / "models", sets, profiler=side.profiler)
 
 
-async def _probe(house: LocalSystem, place: Scene) -> dict[int, float]:
+async def _probe(house: LocalSystem, scene: Scene) -> dict[int, float]:
     from horologe import AsyncClient
 
     house.wait_ready(READY_S)
     async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
-        return await measure_alone_ms(client, place.model, place.lengths, place.probes)
+        return await measure_alone_ms(client, scene.model, scene.lengths, scene.probes)
 
 
-async def _replay(house: LocalSystem, place: Scene, texts: list[Text], slo_ns: int) -> list[TextResult]:
+async def _replay(house: LocalSystem, scene: Scene, texts: list[Text], slo_ns: int) -> list[TextResult]:
     from horologe import AsyncClient
 
     house.wait_ready(READY_S)
     async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
-        await client.predict(place.model, inputs_of(place.lengths[0], 0), timeout=TIMEOUT_S)  # a LOAD is no arrival's
-        return await TextTraffic(client, place.model, [one.name for one in place.applications], slo_ns).run(texts)
+        await client.predict(
+            scene.model, inputs_of(scene.lengths[0], 0), timeout=TIMEOUT_S
+        )  # loads the model before the first arrival
+        return await TextTraffic(client, scene.model, [source.name for source in scene.applications], slo_ns).run(texts)
 
 
-def _row(place: Scene, name: str, runs: list[list[TextResult]]) -> dict[str, Any]:
-    """Medians over the runs."""
-    found = [of_run([one.name for one in place.applications], ended) for ended in runs]
+def _row(scene: Scene, name: str, runs: list[list[TextResult]]) -> dict[str, Any]:
+    """Return a row with medians over the runs."""
+    rates = [rates_of_run([source.name for source in scene.applications], ended) for ended in runs]
     medians = {
-        field: round(statistics.median(one[field] for one in found), 1 if field.endswith("_ms") else 4)
-        for field in found[0]
+        field: round(statistics.median(values[field] for values in rates), 1 if field.endswith("_ms") else 4)
+        for field in rates[0]
     }
-    return {"side": name} | medians | {"settled_s": settled_s(windows(place.seconds, place.window_s, runs))}
+    return {"side": name} | medians | {"settled_s": settled_s(window_rates(scene.seconds, scene.window_s, runs))}
 
 
-def _alone(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Times alone by length, medians of the runs."""
+def _alone(runs: Sequence[DynamicRun]) -> list[dict[str, Any]]:
+    """Return the solo times by length, as medians of the runs."""
     return [
-        {"length": length, "ms": round(statistics.median(one.alone_ms[length] for one in runs), 2)}
+        {"length": length, "ms": round(statistics.median(run.alone_ms[length] for run in runs), 2)}
         for length in runs[0].alone_ms
     ]
 
 
-def _facts(place: Scene, runs: Sequence[Run]) -> dict[str, str]:
+def _facts(scene: Scene, runs: Sequence[DynamicRun]) -> dict[str, str]:
     mean_ms, p99_ms, possible = (
         statistics.median(getattr(run, field) for run in runs) for field in ("mean_ms", "p99_ms", "possible")
     )
@@ -202,20 +211,20 @@ def _facts(place: Scene, runs: Sequence[Run]) -> dict[str, str]:
         "machine": f"{describe_machine()}, shared by client, edge, worker and profiler",
         "applications": "; ".join(
             f"{one.name}: {one.share:g} of the requests, {one.median:g} tokens (median), {one.least} to {one.most}"
-            for one in place.applications
+            for one in scene.applications
         ),
-        "load": f"{place.load:g} of what the worker does one at a time: {place.load * 1e3 / mean_ms:.1f} r/s; "
+        "load": f"{scene.load:g} of what the worker serves one at a time: {scene.load * 1e3 / mean_ms:.1f} r/s; "
         f"a text takes {mean_ms:.1f} ms alone on average, {p99_ms:.1f} ms at the 99th percentile, "
-        f"and the SLO is {place.slo_multiple:g} times that, {place.slo_multiple * p99_ms:.0f} ms",
-        "possible": f"{possible:.1%} would finish if each ran alone, in order of arrival, its time known beforehand",
-        "runs": f"medians of {place.runs}, {place.seconds:g} s each from services that know nothing; "
-        "load and SLO are measured anew before each",
-        "settled_s": f"from when on {ROLLING} windows of {place.window_s:g} s finish within {NEAR} of the second half",
+        f"and the SLO is {scene.slo_multiple:g} times that, {scene.slo_multiple * p99_ms:.0f} ms",
+        "possible": f"{possible:.1%} would finish if each ran alone, in order of arrival, with known execution times",
+        "runs": f"medians of {scene.runs}, {scene.seconds:g} s each on services that start without data; "
+        "load and SLO are measured before each",
+        "settled_s": f"first time with {ROLLING} windows of {scene.window_s:g} s within {NEAR} of the second half",
     }
 
 
 def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
-    """The last side against the first, on the same arrivals."""
+    """Return the bar: the last side against the first."""
     first, last = rows[0], rows[-1]
     if first is last:
         return []

@@ -1,7 +1,7 @@
-"""Fig. 9 (section 6.5): is Clockwork predictable? Start, prediction and completion errors of the live services.
+"""Clockwork's Fig. 9 (section 6.5): start, prediction and completion errors of the live services.
 
-The controller's process records what its core was told and said (recorder.py). The recording is replayed afterwards,
-and each action's exact errors are read off the replayed core, which must say again all that was recorded.
+The controller's process records the messages of its core (recorder.py). The recording is replayed afterwards, and the
+replayed core gives the exact errors of each action. The replay must produce the recorded messages again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from horologe_cli.local.local_services import (
 from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import SettingsError
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.live.model_traffic import ModelRequest, ModelTraffic
 from horologe_sim.replay import replay_recording
 from horologe_sim.report.action_errors import ActionErrors
@@ -53,72 +53,77 @@ PAPER_P99_US = {
     ("infer", "completion", "over"): 1000,
     ("infer", "completion", "under"): 1000,
 }
-"""Section 6.5; the completion error is given as about 1 ms."""
+"""Values of section 6.5, which gives the completion error as about 1 ms."""
 MESSAGES = 100_000_000
-"""In a segment of the recording: one holds a whole run, so no snapshot is taken in its middle."""
+"""Messages of a segment of the recording. One segment holds a whole run, so no snapshot interrupts it."""
 STOP_S = 60.0
-"""To write the recording."""
+"""Timeout of a shutdown, which writes the recording."""
 POINTS = 60
 COLOURS = {"emulated": "C0", "onnx": "C1"}
 
 
-class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Models on one worker and the load on them."""
+class ModelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The models of one worker, and the load on them."""
 
     name: str
     slo_ns: int
     pages: int
     emulated: tuple[ModelEntry, ...] = ()
     folders: tuple[str, ...] = ()
-    """Of the repository's models, where none are emulated."""
+    """Models of the repository, if none are emulated."""
     width: int = 1
-    """Elements of a row."""
+    """Numbers in a row."""
     rate: float = 100.0
-    """Requests a second."""
+    """Requests per second."""
     skew: float = 0.0
     """The n-th model gets a share of the requests in proportion to n ** -skew."""
 
     @property
     def names(self) -> list[str]:
+        """Return the names of all models."""
         return [*self.folders, *(name for entry in self.emulated for name in model_names(entry))]
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of fig9."""
+
     description: str
     seconds: float
     warmup_s: float
-    sources: tuple[Source, ...]
+    sources: tuple[ModelSource, ...]
 
 
 class Fig9:
+    """Quantiles of the errors by action, error and side."""
+
     name = "fig9"
     title = "Is it predictable? Errors of the live services"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Starts the services as processes of this machine."""
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         facts = {"machine": f"{describe_machine()}, shared by client, edge and worker"}
         idle = os.getloadavg()[0]
         rows: list[dict[str, Any]] = []
         tails: dict[str, list[tuple[float, float]]] = {}
-        for at, source in enumerate(place.sources):
-            progress(at / len(place.sources), source.name)
-            ended, errors = _measured(place, source, [seed, at])
-            facts[source.name] = _told(place, source, ended, errors)
+        for number, source in enumerate(scene.sources):
+            progress(number / len(scene.sources), source.name)
+            requests, errors = _measure(scene, source, [seed, number])
+            facts[source.name] = _describe_run(scene, source, requests, errors)
             for key in sorted(errors.values):
                 values_us = np.sort(np.array(errors.values[key])) / 1e3
                 rows.append(_row(source.name, key, values_us))
                 tails[" ".join((source.name, *key))] = _tail(values_us)
-        facts["load average"] = f"{idle:.1f} before, {os.getloadavg()[0]:.1f} at the end; the run itself makes it 1"
-        facts["paper"] = "p99 on V100s; as there, under is what took longer, or ended later, than predicted"
+        facts["load average"] = f"{idle:.1f} before, {os.getloadavg()[0]:.1f} at the end; the run itself adds 1"
+        facts["paper"] = "p99 on V100s; under: it took longer, or ended later, than predicted"
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), {"tails": tails})
 
     def draw(self, findings: Findings) -> Figure:
-        """The share of errors beyond each size, one panel for each action and error."""
-        from horologe_experiments.harness.figures import figure
+        """Draw the share of errors beyond each size, in one panel for each action and error."""
+        from horologe_experiments.harness.plots import make_figure
 
         actions, errors, sides = ("infer", "load"), ("start", "prediction", "completion"), ("over", "under")
-        drawn, panels = figure(len(actions), len(errors))
+        figure, panels = make_figure(len(actions), len(errors))
         places = [(action, error) for action in actions for error in errors]
         for axes, (action, error) in zip(panels, places, strict=True):
             for line, points in findings.series["tails"].items():
@@ -130,19 +135,19 @@ class Fig9:
                 if paper_us := PAPER_P99_US.get((action, error, side)):
                     axes.plot([paper_us], [0.01], f"k{marker}", label=f"paper, {side} (p99)")
             axes.set(xscale="log", yscale="log", title=f"{action.upper()}: {error} error", xlabel="us", ylabel="beyond")
-            if axes.lines:  # a short run may load nothing after its warm-up
+            if axes.lines:  # a short run may have no LOAD after its warm-up
                 axes.legend(fontsize=7)
-        return drawn
+        return figure
 
 
-def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[ModelRequest], ActionErrors]:
-    """One live run, its requests and the errors of its actions."""
+def _measure(scene: Scene, source: ModelSource, seed: list[int]) -> tuple[list[ModelRequest], ActionErrors]:
+    """Run the services once. Return the requests and the errors of the actions."""
     import uvloop
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models, recordings = folder / "models", folder / "recordings"
-        _lay_out(models, source)
+        _write_repository(models, source)
         sets = (
             f"worker.pages_bytes={source.pages * PAGE_BYTES >> 20}MiB",
             f"worker.cache={folder / 'cache'}",
@@ -153,18 +158,18 @@ def _measured(place: Scene, source: Source, seed: list[int]) -> tuple[list[Model
         with local_services(models, sets) as house:
             house.wait_ready(READY_S)
             begin_ns = time.monotonic_ns()
-            ended = uvloop.run(_send(house, place, source, seed))
+            requests = uvloop.run(_send_load(house, scene, source, seed))
             house.supervisor.drain(STOP_S)
-        errors = ActionErrors(begin_ns + s(place.warmup_s))
+        errors = ActionErrors(begin_ns + s(scene.warmup_s))
         for path in recordings.iterdir():
             report = replay_recording(path, "controller", observer=errors)
             if not report.identical:
-                raise SettingsError(f"{source.name}: the recording is not what its replay says: {report.table()}")
-    return ended, errors
+                raise SettingsError(f"{source.name}: the replay differs from the recording: {report.table()}")
+    return requests, errors
 
 
-def _lay_out(models: Path, source: Source) -> None:
-    """The source's models as a repository of their own."""
+def _write_repository(models: Path, source: ModelSource) -> None:
+    """Write the models of the source as a repository."""
     if source.emulated:
         write_emulated(models, source.emulated)
     for folder in source.folders:
@@ -173,16 +178,16 @@ def _lay_out(models: Path, source: Source) -> None:
         shutil.copytree(path, models / folder)
 
 
-async def _send(house: LocalSystem, place: Scene, source: Source, seed: list[int]) -> list[ModelRequest]:
+async def _send_load(house: LocalSystem, scene: Scene, source: ModelSource, seed: list[int]) -> list[ModelRequest]:
     from horologe import AsyncClient
 
     async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
         traffic = ModelTraffic(client, source.names, source.slo_ns, source.width)
-        return await traffic.send_poisson(source.rate, place.seconds, np.random.default_rng(seed), source.skew)
+        return await traffic.send_poisson(source.rate, scene.seconds, np.random.default_rng(seed), source.skew)
 
 
 def _row(source: str, key: Key, values_us: Any) -> dict[str, Any]:
-    """Quantiles that so many values cannot tell are left out."""
+    """Return a row. Quantiles with too few values behind them are None."""
     action, error, side = key
     count = len(values_us)
     return {
@@ -198,7 +203,7 @@ def _row(source: str, key: Key, values_us: Any) -> dict[str, Any]:
 
 
 def _tail(values_us: Any) -> list[tuple[float, float]]:
-    """(error, share of errors beyond it), evenly spaced in the logarithm of the share."""
+    """Return (error, share of errors beyond it), evenly spaced in the logarithm of the share."""
     count = len(values_us)
     shares = np.geomspace(1 / count, 1, min(POINTS, count))[::-1]
     return [(_quantile(values_us, 1 - share), float(share)) for share in shares]
@@ -216,9 +221,9 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
     ]
 
 
-def _told(place: Scene, source: Source, ended: list[ModelRequest], errors: ActionErrors) -> str:
-    counted = [one for one in ended if one.sent_ns >= s(place.warmup_s)]
-    in_time = sum(one.ok and one.took_ns <= source.slo_ns for one in counted)
+def _describe_run(scene: Scene, source: ModelSource, requests: list[ModelRequest], errors: ActionErrors) -> str:
+    counted = [request for request in requests if request.sent_ns >= s(scene.warmup_s)]
+    in_time = sum(request.ok and request.took_ns <= source.slo_ns for request in counted)
     actions: dict[str, Counter[str]] = {}
     for (action, status), count in sorted(errors.statuses.items()):
         actions.setdefault(action, Counter())[status] += count
@@ -228,6 +233,6 @@ def _told(place: Scene, source: Source, ended: list[ModelRequest], errors: Actio
     )
     return (
         f"{len(source.names)} models, {source.pages} pages, {source.rate:g} r/s for "
-        f"{place.seconds - place.warmup_s:g} s, SLO {source.slo_ns / 1e6:g} ms: "
+        f"{scene.seconds - scene.warmup_s:g} s, SLO {source.slo_ns / 1e6:g} ms: "
         f"{in_time / max(1, len(counted)):.3%} of {len(counted):,} requests in time. {ends}"
     )

@@ -1,4 +1,4 @@
-"""Finish rates: the shares of requests that were answered in time, of a run and over its course."""
+"""Finish rates: the shares of requests that were answered in time, in total and by time."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ if TYPE_CHECKING:
     from horologe_experiments.live.text_traffic import TextResult
 
 NEAR, ROLLING = 0.02, 3
-"""The finish rate has settled where that of so many windows on end is first this near to that of the second half."""
+"""The finish rate has settled when `ROLLING` consecutive windows are within `NEAR` of the second half of the run."""
 
 
-def of_run(applications: Sequence[str], ended: Sequence[TextResult]) -> dict[str, float]:
-    """Shares of the requests of one run; latencies and batches of those in time."""
-    good = [one for one in ended if one.outcome == Outcome.OK]
-    took = sorted(one.took_ns for one in good) or [0]
-    refused = sum(one.outcome == Outcome.REFUSED for one in ended)
-    rates = {"finished": len(good) / len(ended)}
-    for at, application in enumerate(applications):
-        own = [one.outcome == Outcome.OK for one in ended if one.text.application == at]
-        rates[application] = sum(own) / max(1, len(own))
+def rates_of_run(applications: Sequence[str], results: Sequence[TextResult]) -> dict[str, float]:
+    """Return shares of the requests of one run, and latencies and batch sizes of those in time."""
+    in_time = [result for result in results if result.outcome == Outcome.OK]
+    took = sorted(result.took_ns for result in in_time) or [0]
+    refused = sum(result.outcome == Outcome.REFUSED for result in results)
+    rates = {"finished": len(in_time) / len(results)}
+    for number, application in enumerate(applications):
+        finished = [result.outcome == Outcome.OK for result in results if result.text.application == number]
+        rates[application] = sum(finished) / max(1, len(finished))
     return rates | {
-        "refused": refused / len(ended),
-        "late": (len(ended) - len(good) - refused) / len(ended),
+        "refused": refused / len(results),
+        "late": (len(results) - len(in_time) - refused) / len(results),
         "p50_ms": took[len(took) // 2] / 1e6,
         "p99_ms": took[len(took) * 99 // 100] / 1e6,
-        "batch": sum(one.batch_size for one in good) / max(1, len(good)),
+        "batch": sum(result.batch_size for result in in_time) / max(1, len(in_time)),
     }
 
 
-def windows(seconds: float, window_s: float, runs: Sequence[Sequence[TextResult]]) -> list[tuple[float, float]]:
-    """(second at which it begins, finish rate) of each window, over all runs."""
+def window_rates(seconds: float, window_s: float, runs: Sequence[Sequence[TextResult]]) -> list[tuple[float, float]]:
+    """Return (first second, finish rate) of each window, over all runs."""
     count = int(seconds / window_s)
-    sent, good = np.zeros(count), np.zeros(count)
-    for one in (one for ended in runs for one in ended):
-        at = int(one.text.at_ns / s(window_s))
-        if at < count:
-            sent[at] += 1
-            good[at] += one.outcome == Outcome.OK
-    rates = good / np.maximum(1, sent)
-    return [(window_s * at, round(float(rate), 4)) for at, rate in enumerate(rates)]
+    sent, finished = np.zeros(count), np.zeros(count)
+    for result in (result for results in runs for result in results):
+        window = int(result.text.at_ns / s(window_s))
+        if window < count:
+            sent[window] += 1
+            finished[window] += result.outcome == Outcome.OK
+    rates = finished / np.maximum(1, sent)
+    return [(window_s * window, round(float(rate), 4)) for window, rate in enumerate(rates)]
 
 
 def settled_s(points: Sequence[tuple[float, float]]) -> float | None:
-    """From which second on the finish rate has been at its final level, that of the second half, for the first time."""
+    """Return the first second at which the finish rate is at the level of the second half; None if never."""
     rates = [rate for _, rate in points]
     final = statistics.fmean(rates[len(rates) // 2 :]) if rates else 0.0
-    for at, (begin_s, _) in enumerate(points):
-        if statistics.fmean(rates[at : at + ROLLING]) >= final - NEAR:
+    for number, (begin_s, _) in enumerate(points):
+        if statistics.fmean(rates[number : number + ROLLING]) >= final - NEAR:
             return begin_s
     return None

@@ -1,7 +1,7 @@
-"""`horologe experiment live`: the same arrivals to the real services on emulated devices, and to the simulator.
+"""`horologe experiment live`: the same arrivals for the real services on emulated devices, and for the simulator.
 
-What the way of a request takes on this machine without a queue is measured first, one request at a time, and is what
-the simulator's network gets; nothing else of it is adapted.
+The latency of a request without queueing is measured first, one request at a time. It sets the delays of the
+simulator's network. Nothing else in the simulator is fitted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from horologe_cli.local.local_services import READY_S, changed_settings, local_services, model_names, write_emulated
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.live.model_traffic import ModelRequest, ModelTraffic
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.scenario import scenario as scenarios
@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
 HOPS = 4
-"""Ways between processes on the path of a request: client, edge, worker, edge, client."""
+"""Hops between processes on the path of a request: client, edge, worker, edge, client."""
 GOODPUT, MEDIAN, TAIL, TAIL_MS = 0.02, 0.05, 0.10, 2.0
+"""Largest relative differences of goodput, p50 and p99. For p99, TAIL_MS are allowed in any case."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of live."""
+
     description: str
     slo_ns: int
     loads: tuple[float, ...]
@@ -50,126 +53,133 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def names(self) -> list[str]:
+        """Return the names of all models."""
         return [name for entry in self.models for name in model_names(entry)]
 
     @property
     def capacity(self) -> float:
-        """Requests a second of one device that runs full batches of all models in turn."""
+        """Return the requests per second of one device that runs full batches of all models in turn."""
         took_ms = [entry.exec_ms[max(entry.exec_ms)] for entry in self.models for _ in model_names(entry)]
         rows = [max(entry.exec_ms) for entry in self.models for _ in model_names(entry)]
         return 1e3 * len(rows) / sum(took / size for took, size in zip(took_ms, rows, strict=True))
 
 
 class Live:
+    """Goodput and latency, live and simulated, by load."""
+
     name = "live"
     title = "Simulator against reality"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Starts the services as processes of this machine."""
-        place = scene(self.name, Scene, quick, changes)
-        found, networks = [], []
+        scene = load_scene(self.name, Scene, quick, changes)
+        runs, networks = [], []
         with tempfile.TemporaryDirectory() as folder:
-            write_emulated(Path(folder), place.models)
-            for number in range(place.runs):
-                for at, load in enumerate(place.loads):
-                    done = (number * len(place.loads) + at) / place.runs / len(place.loads)
+            write_emulated(Path(folder), scene.models)
+            for number in range(scene.runs):
+                for index, load in enumerate(scene.loads):
+                    done = (number * len(scene.loads) + index) / scene.runs / len(scene.loads)
                     progress(done, f"run {number + 1}, load {load:g}")
-                    both, network = _both(folder, place, load, [seed, number, at])
-                    found.append({"run": number, "load": load} | both)
+                    both, network = _run_both(folder, scene, load, [seed, number, index])
+                    runs.append({"run": number, "load": load} | both)
                     networks.append(network)
-        rows = [_median(load, [one for one in found if one["load"] == load]) for load in place.loads]
+        rows = [_median_row(load, [run for run in runs if run["load"] == load]) for load in scene.loads]
         facts = {
-            "scenario": f"{len(place.names)} emulated models, one device; full batches allow {place.capacity:.0f} r/s",
-            "network": _told(networks),
-            "runs": f"medians of {place.runs}, {place.seconds - place.warmup_s:g} s each with services of its own; "
-            "latencies count from the moment a request was sent, and the simulator is given these moments",
+            "scenario": f"{len(scene.names)} emulated models, one device; full batches allow {scene.capacity:.0f} r/s",
+            "network": _describe_networks(networks),
+            "runs": f"medians of {scene.runs}, {scene.seconds - scene.warmup_s:g} s each on newly started services; "
+            "latencies count from the time a request was sent; the simulator gets the same send times",
         }
-        return Findings(self.name, self.title, seed, quick, facts, rows, [*_bars(rows)], {"runs": found})
+        return Findings(self.name, self.title, seed, quick, facts, rows, [*_bars(rows)], {"runs": runs})
 
     def draw(self, findings: Findings) -> Figure:
-        """Live beside simulated: goodput, p50, p99."""
-        from horologe_experiments.harness.figures import figure
+        """Draw goodput, p50 and p99, live beside simulated."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, axes = figure(1, 3)
+        figure, axes = make_figure(1, 3)
         loads = [row["load"] for row in findings.rows]
-        for one, field in zip(axes, ("goodput", "p50_ms", "p99_ms"), strict=True):
+        for panel, field in zip(axes, ("goodput", "p50_ms", "p99_ms"), strict=True):
             for side in ("live", "sim"):
-                one.plot(loads, [row[f"{side}_{field}"] for row in findings.rows], marker="o", label=side)
-            one.set(xlabel="load / capacity", ylabel=field, ylim=(0, None))
-            one.legend()
-        return drawn
+                panel.plot(loads, [row[f"{side}_{field}"] for row in findings.rows], marker="o", label=side)
+            panel.set(xlabel="load / capacity", ylabel=field, ylim=(0, None))
+            panel.legend()
+        return figure
 
 
-def _both(folder: str, place: Scene, load: float, seed: list[int]) -> tuple[dict[str, Any], NetworkSettings]:
-    """One run: live, then simulated with the network as it was measured just before."""
+def _run_both(folder: str, scene: Scene, load: float, seed: list[int]) -> tuple[dict[str, Any], NetworkSettings]:
+    """Run live, then simulate with the measured network. Return the row of the run, and the network."""
     import uvloop
 
-    with local_services(folder, changed_settings("controller", place.controller)) as house:
+    with local_services(folder, changed_settings("controller", scene.controller)) as house:
         house.wait_ready(READY_S)
-        ways, ended = uvloop.run(_measure(house, place, load, seed))
-    network = _network(ways, place)
-    return _live(ended, place) | _simulated(ended, place, network, seed[0]), network
+        probes, requests = uvloop.run(_measure(house, scene, load, seed))
+    network = _fit_network(probes, scene)
+    return _live_values(requests, scene) | _simulated_values(requests, scene, network, seed[0]), network
 
 
 async def _measure(
-    house: LocalSystem, place: Scene, load: float, seed: list[int]
+    house: LocalSystem, scene: Scene, load: float, seed: list[int]
 ) -> tuple[list[ModelRequest], list[ModelRequest]]:
-    """Requests one at a time, then the load."""
+    """Send the probes one at a time, then the load. Return the requests of both."""
     from horologe import AsyncClient
 
     async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
-        traffic = ModelTraffic(client, place.names, place.slo_ns)
-        ways = await traffic.send_one_by_one(place.probes)
-        return ways, await traffic.send_poisson(load * place.capacity, place.seconds, np.random.default_rng(seed))
+        traffic = ModelTraffic(client, scene.names, scene.slo_ns)
+        probes = await traffic.send_one_by_one(scene.probes)
+        return probes, await traffic.send_poisson(load * scene.capacity, scene.seconds, np.random.default_rng(seed))
 
 
-def _told(networks: list[NetworkSettings]) -> str:
-    delay_us = statistics.median(one.delay_ns for one in networks) / 1e3
-    more_us = statistics.median(one.jitter_ns for one in networks) / 1e3
+def _describe_networks(networks: list[NetworkSettings]) -> str:
+    delay_us = statistics.median(network.delay_ns for network in networks) / 1e3
+    jitter_us = statistics.median(network.jitter_ns for network in networks) / 1e3
     return (
-        f"measured before each run, one request at a time: {HOPS} hops of {delay_us:.0f} us and on average "
-        f"{more_us:.0f} us more (medians)"
+        f"measured before each run, one request at a time: {HOPS} hops of {delay_us:.0f} us plus {jitter_us:.0f} us "
+        "on average (medians)"
     )
 
 
-def _network(ended: list[ModelRequest], place: Scene) -> NetworkSettings:
-    """What the way takes beside EXEC of one row: its shortest time, and the mean of what comes on top, by hop."""
-    alone_ns = {name: ms(entry.exec_ms[1]) for entry in place.models for name in model_names(entry)}
-    ways = sorted(one.took_ns - alone_ns[place.names[one.model]] for one in ended if one.ok)
-    ways = ways[: max(1, len(ways) * 99 // 100)]
-    least = ways[len(ways) // 100]
+def _fit_network(probes: list[ModelRequest], scene: Scene) -> NetworkSettings:
+    """Return the delays per hop: the shortest latency without EXEC, and the mean of what exceeds it."""
+    alone_ns = {name: ms(entry.exec_ms[1]) for entry in scene.models for name in model_names(entry)}
+    latencies_ns = sorted(probe.took_ns - alone_ns[scene.names[probe.model]] for probe in probes if probe.ok)
+    latencies_ns = latencies_ns[: max(1, len(latencies_ns) * 99 // 100)]
+    least_ns = latencies_ns[len(latencies_ns) // 100]
     return NetworkSettings(
-        delay_ns=max(1, least // HOPS), jitter_ns=max(1, round(statistics.fmean(ways) - least) // HOPS)
+        delay_ns=max(1, least_ns // HOPS), jitter_ns=max(1, round(statistics.fmean(latencies_ns) - least_ns) // HOPS)
     )
 
 
-def _live(ended: list[ModelRequest], place: Scene) -> dict[str, Any]:
-    counted = [one for one in ended if one.sent_ns >= s(place.warmup_s)]
-    took = sorted(one.took_ns for one in counted if one.ok and one.took_ns <= place.slo_ns)
-    seconds = place.seconds - place.warmup_s
+def _live_values(requests: list[ModelRequest], scene: Scene) -> dict[str, Any]:
+    counted = [request for request in requests if request.sent_ns >= s(scene.warmup_s)]
+    took = sorted(request.took_ns for request in counted if request.ok and request.took_ns <= scene.slo_ns)
+    seconds = scene.seconds - scene.warmup_s
     return _side("live", len(took) / seconds, took[len(took) // 2] / 1e6, took[len(took) * 99 // 100] / 1e6)
 
 
-def _simulated(ended: list[ModelRequest], place: Scene, network: NetworkSettings, seed: int) -> dict[str, Any]:
-    """The same moments of sending, in the simulator."""
-    times = [tuple(one.sent_ns for one in ended if one.model == at) for at in range(len(place.names))]
+def _simulated_values(
+    requests: list[ModelRequest], scene: Scene, network: NetworkSettings, seed: int
+) -> dict[str, Any]:
+    """Simulate with the same send times. Return the values of the simulation."""
+    times = [
+        tuple(request.sent_ns for request in requests if request.model == number) for number in range(len(scene.names))
+    ]
     loads = tuple(
-        LoadPhase("trace", times_ns=sent, models=(name,), slo_ns=place.slo_ns)
-        for name, sent in zip(place.names, times, strict=True)
+        LoadPhase("trace", times_ns=sent, models=(name,), slo_ns=scene.slo_ns)
+        for name, sent in zip(scene.names, times, strict=True)
         if sent
     )
     total = scenarios.run_scenario(
         Scenario(
-            place.models,
+            scene.models,
             loads,
             seed=seed,
-            duration_ns=s(place.seconds + 1),
-            warmup_ns=s(place.warmup_s),
+            duration_ns=s(scene.seconds + 1),
+            warmup_ns=s(scene.warmup_s),
             network=network,
-            controller=place.controller,
+            controller=scene.controller,
         )
     ).total
-    return _side("sim", total.ok / (place.seconds - place.warmup_s), total.p50_ms, total.p99_ms)
+    return _side("sim", total.ok / (scene.seconds - scene.warmup_s), total.p50_ms, total.p99_ms)
 
 
 def _side(name: str, goodput: float, p50_ms: float, p99_ms: float) -> dict[str, Any]:
@@ -177,9 +187,9 @@ def _side(name: str, goodput: float, p50_ms: float, p99_ms: float) -> dict[str, 
     return {f"{name}_{field}": round(value, 3) for field, value in fields.items()}
 
 
-def _median(load: float, found: list[dict[str, Any]]) -> dict[str, Any]:
+def _median_row(load: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
     fields = [f"{side}_{what}" for what in ("goodput", "p50_ms", "p99_ms") for side in ("live", "sim")]
-    return {"load": load} | {field: round(statistics.median(one[field] for one in found), 3) for field in fields}
+    return {"load": load} | {field: round(statistics.median(run[field] for run in runs), 3) for field in fields}
 
 
 def _bars(rows: list[dict[str, Any]]) -> list[Bar]:

@@ -1,7 +1,7 @@
-"""Fig. 11 of Clipper (section 6), for ensembles: what asking an application costs beside asking its models.
+"""Clipper's Fig. 11 (section 6), for ensembles: the latency of an application compared with that of its models.
 
-No-op models of the real services, one request at a time, so that what is measured is the way. It has three parts, as in
-the figure: in the model (predict), waiting for it (queue), and the rest.
+No-op models on the real services, one request at a time, so that only the overhead is measured. It has three parts, as
+in the figure: execution of the model (predict), waiting for it (queue), and the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from horologe_cli.local.local_services import READY_S, default_repository, describe_machine, local_services
 from horologe_common.applications import Application
 from horologe_common.service.settings import SettingsError
-from horologe_experiments.harness.experiment import Bar, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_load.samples import no_garbage_collection
 
 if TYPE_CHECKING:
@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 ENSEMBLE, ONE_BY_ONE, AT_ONCE = WAYS = "ensemble", "one by one", "at once"
 PARTS = "predict", "queue", "rest"
 FASTER = 0.75
-"""Of one by one, at the largest size: seven of eight ways between client and edge are saved, about 0.4 of the time."""
+"""Largest time of an ensemble, as a part of one by one, at the largest size. Seven of eight round trips are saved."""
 ADDED = 1.25
-"""Of at once: choosing the models and combining what they say is done by the edge, in place of the client's part."""
+"""Of at once: choosing the models and combining what they say is done by the edge, in scene of the client's part."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of overhead."""
+
     description: str
     sizes: tuple[int, ...]
     model: str
@@ -51,8 +53,8 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slo_ns: int
 
 
-class Sample(NamedTuple):
-    """One round, in ns. `predict_ns` and `queue_ns`: as the answers say, of requests one after another the sum."""
+class OverheadSample(NamedTuple):
+    """Times of one round, in nanoseconds. For requests one by one, `predict_ns` and `queue_ns` are sums."""
 
     took_ns: int
     predict_ns: int
@@ -60,112 +62,119 @@ class Sample(NamedTuple):
 
 
 class Overhead:
+    """Latency of ensembles and of single requests by number of models."""
+
     name = "overhead"
-    title = "Clipper Fig. 11: what an ensemble costs"
+    title = "Clipper Fig. 11: the overhead of an ensemble"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Starts the services as processes of this machine."""
         import uvloop
 
-        place = scene(self.name, Scene, quick, changes)
+        scene = load_scene(self.name, Scene, quick, changes)
         idle = os.getloadavg()[0]
         with tempfile.TemporaryDirectory() as folder:
-            models = _lay_out(Path(folder), place)
+            models = _write_copies(Path(folder), scene)
             with local_services(folder) as house:
                 house.wait_ready(READY_S)
-                samples = uvloop.run(_measure(house, place, models, progress))
+                samples = uvloop.run(_measure(house, scene, models, progress))
         rows = [_row(size, way, taken) for (size, way), taken in samples.items()]
         facts = {
             "machine": f"{describe_machine()}, shared by client, edge and one worker, which runs one model at a time",
             "load average": f"{idle:.1f} before, {os.getloadavg()[0]:.1f} at the end",
-            "model": f"{place.model}: medians of {place.rounds} rounds of each, interleaved, one at a time",
-            "one by one": "the next model is asked when the one before has answered; parts are sums",
-            "at once": "the client asks all models together, and waits for all; parts are those of the last",
-            "predict, queue": "as answers say: the longest execution; what else passes at the selector. The rest is "
-            "the way between client and selector",
+            "model": f"{scene.model}: medians of {scene.rounds} rounds of each, interleaved, one at a time",
+            "one by one": "each request is sent after the answer of the previous model; parts are sums",
+            "at once": "the client sends the requests to all models together; parts are those of the last answer",
+            "predict, queue": "from the answers: the longest execution, and the other time at the selector. "
+            "The rest is the time between client and selector",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows))
 
     def draw(self, findings: Findings) -> Figure:
-        """A bar for each size and way, of its parts."""
-        from horologe_experiments.harness.figures import figure
+        """Draw a bar with the three parts for each size and way."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, axes = figure(1, len(WAYS))
+        figure, axes = make_figure(1, len(WAYS))
         top = 1.1 * max(row["p50_us"] for row in findings.rows)
-        for one, way in zip(axes, WAYS, strict=True):
+        for panel, way in zip(axes, WAYS, strict=True):
             rows = [row for row in findings.rows if row["way"] == way]
             names, base = [str(row["models"]) for row in rows], np.zeros(len(rows))
             for part in PARTS:
                 heights = np.array([row[f"{part}_us"] for row in rows])
-                one.bar(names, heights, bottom=base, label=part)
+                panel.bar(names, heights, bottom=base, label=part)
                 base += heights
-            one.set(title=way, xlabel="models", ylabel="us", ylim=(0, top))
-            one.legend()
-        return drawn
+            panel.set(title=way, xlabel="models", ylabel="us", ylim=(0, top))
+            panel.legend()
+        return figure
 
 
-def _lay_out(folder: Path, place: Scene) -> list[str]:
-    """So many copies of the model."""
-    source = Path(default_repository()) / place.model
+def _write_copies(folder: Path, scene: Scene) -> list[str]:
+    """Write copies of the model for the largest size. Return their names."""
+    source = Path(default_repository()) / scene.model
     if not source.is_dir():
-        raise SettingsError(f"model: got {place.model!r}, wanted a folder of {default_repository()}")
-    names = [f"{place.model}-{number}" for number in range(max(place.sizes))]
+        raise SettingsError(f"model: got {scene.model!r}, wanted a folder of {default_repository()}")
+    names = [f"{scene.model}-{number}" for number in range(max(scene.sizes))]
     for name in names:
         shutil.copytree(source, folder / name)
     return names
 
 
 async def _measure(
-    house: LocalSystem, place: Scene, models: Sequence[str], progress: Progress
-) -> dict[tuple[int, str], list[Sample]]:
+    house: LocalSystem, scene: Scene, models: Sequence[str], progress: Progress
+) -> dict[tuple[int, str], list[OverheadSample]]:
     from horologe import AsyncClient
 
-    samples: dict[tuple[int, str], list[Sample]] = {(size, way): [] for size in place.sizes for way in WAYS}
+    samples: dict[tuple[int, str], list[OverheadSample]] = {(size, way): [] for size in scene.sizes for way in WAYS}
     async with AsyncClient(house.topology.clients[0], keys=house.topology.keys or None) as client:
-        for size in place.sizes:
+        for size in scene.sizes:
             await client.declare(
                 Application(
-                    _named(size), tuple(models[:size]), place.slo_ns / 1e6, "regression", policy="average", cache=False
+                    _application_name(size),
+                    tuple(models[:size]),
+                    scene.slo_ns / 1e6,
+                    "regression",
+                    policy="average",
+                    cache=False,
                 )
             )
         with no_garbage_collection():
-            for number in range(-place.warmup_rounds, place.rounds):
-                progress(max(0, number) / place.rounds, "rounds")
+            for number in range(-scene.warmup_rounds, scene.rounds):
+                progress(max(0, number) / scene.rounds, "rounds")
                 for (size, way), taken in samples.items():
-                    sample = await _round(client, way, models[:size], place, number)
+                    sample = await _round(client, way, models[:size], scene, number)
                     if number >= 0:
                         taken.append(sample)
-                    await asyncio.sleep(place.gap_ns / 1e9)
+                    await asyncio.sleep(scene.gap_ns / 1e9)
     return samples
 
 
-async def _round(client: AsyncClient, way: str, models: Sequence[str], place: Scene, number: int) -> Sample:
-    """One request to an application or one to each of its models."""
-    row, slo_ms = np.full((1, place.width), number, np.float32), place.slo_ns / 1e6
+async def _round(client: AsyncClient, way: str, models: Sequence[str], scene: Scene, number: int) -> OverheadSample:
+    """Send one request to an application, or one to each of its models. Raises `SettingsError` for a missing one."""
+    row, slo_ms = np.full((1, scene.width), number, np.float32), scene.slo_ns / 1e6
     begin_ns = time.perf_counter_ns()
     replies: list[Reply] = []
     if way == ENSEMBLE:
-        replies = [await client.ask(_named(len(models)), row, slo_ms=slo_ms)]
+        replies = [await client.ask(_application_name(len(models)), row, slo_ms=slo_ms)]
     elif way == ONE_BY_ONE:
         for model in models:
             replies.append(await client.predict_full(model, row, slo_ms=slo_ms))
     else:
-        asked = [client.submit(model, row, slo_ms=slo_ms) for model in models]
-        replies = [max(await asyncio.gather(*asked), key=lambda reply: reply.queue_ns + reply.exec_ns)]
+        futures = [client.submit(model, row, slo_ms=slo_ms) for model in models]
+        replies = [max(await asyncio.gather(*futures), key=lambda reply: reply.queue_ns + reply.exec_ns)]
     took_ns = time.perf_counter_ns() - begin_ns
     if any(reply.missing for reply in replies):
-        raise SettingsError(f"slo: got {place.slo_ns} ns, too short for {len(models)} models")
-    return Sample(took_ns, sum(reply.exec_ns for reply in replies), sum(reply.queue_ns for reply in replies))
+        raise SettingsError(f"slo: got {scene.slo_ns} ns, too short for {len(models)} models")
+    return OverheadSample(took_ns, sum(reply.exec_ns for reply in replies), sum(reply.queue_ns for reply in replies))
 
 
-def _named(size: int) -> str:
+def _application_name(size: int) -> str:
     return f"all-{size}"
 
 
-def _row(size: int, way: str, taken: list[Sample]) -> dict[str, Any]:
-    """Medians, in us; the rest is what the median round leaves."""
-    took_us = np.array([one.took_ns for one in taken]) / 1e3
-    predict_us, queue_us = (float(np.median([one[at] for one in taken])) / 1e3 for at in (1, 2))
+def _row(size: int, way: str, taken: list[OverheadSample]) -> dict[str, Any]:
+    """Return medians in microseconds. The rest is the median round minus the two parts."""
+    took_us = np.array([sample.took_ns for sample in taken]) / 1e3
+    predict_us, queue_us = (float(np.median([sample[field] for sample in taken])) / 1e3 for field in (1, 2))
     p50_us = float(np.median(took_us))
     return {
         "models": size,

@@ -1,4 +1,4 @@
-"""All schedulers on the same arrivals of one row, each with its defaults, and with its own knobs chosen for the row."""
+"""Compare all schedulers on the arrivals of one row: with default settings, and with settings searched for the row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from scipy.stats import t as student
 
-from horologe_experiments.orloj.workload_replay import HISTORY, Told, finish_rate
+from horologe_experiments.orloj.workload_replay import HISTORY, SchedulerKnowledge, finish_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from horologe_experiments.orloj.workloads import Workload
 
     Build = Callable[[float, int, int], Workload]
-    """A workload by rate, number of requests and seed."""
-    Knobs = dict[str, float | bool | str]
+    """Builds a workload from rate, number of requests and seed."""
+    Overrides = dict[str, float | bool | str]
 
 Differences: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 OURS = "horologe"
 BLIND = ("clipper", "nexus", "clockwork", "deferred", "edf")
-"""Know nothing of distributions."""
-SEARCHED: dict[str, tuple[Knobs, ...]] = {
+"""Schedulers that do not use distributions."""
+SEARCHED: dict[str, tuple[Overrides, ...]] = {
     "clipper": (
         {"clipper_quantile_regression": True},
         {"clipper_increase": 0.25},
@@ -42,16 +42,17 @@ SEARCHED: dict[str, tuple[Knobs, ...]] = {
     "edf": ({"in_flight": 1},),
     "orloj": ({"orloj_order": "latest"}, {"orloj_b_per_ms": 1e-2}, {"orloj_b_per_ms": 1e-1}),
 }
-"""Beside the defaults: what is tried, on seeds of their own; the best is taken."""
+"""Settings tried beside the defaults, on `SEARCH_SEEDS`; the best is used."""
 SEARCH_SEEDS = (101, 102)
 HISTORY_SEED = 977
 FEW = 5
+"""With fewer seeds the mean difference stands in for the limit of its interval."""
 LIMIT = 0.975
-"""Of both sides: the lower limit of the 95% interval."""
+"""Quantile of Student's t for the lower limit of the two-sided 95% interval."""
 
 
-class Entry(NamedTuple):
-    """A column of the table. `lengths`: whether it is told how long requests of each length take."""
+class Contestant(NamedTuple):
+    """A column of the table. With `lengths`, the scheduler knows the execution times of each length."""
 
     scheduler: str
     lengths: bool = False
@@ -59,76 +60,83 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Return the scheduler with `*` for searched settings and `+` for known lengths."""
         return f"{self.scheduler}{'*' * self.searched}{'+' * self.lengths}"
 
 
-ENTRIES = (
-    *(Entry(one) for one in (*BLIND, "orloj", OURS)),
-    *(Entry(one, lengths=True) for one in ("orloj", OURS)),
-    *(Entry(one, searched=True) for one in (*BLIND, "orloj")),
-    Entry("orloj", lengths=True, searched=True),
+CONTESTANTS = (
+    *(Contestant(name) for name in (*BLIND, "orloj", OURS)),
+    *(Contestant(name, lengths=True) for name in ("orloj", OURS)),
+    *(Contestant(name, searched=True) for name in (*BLIND, "orloj")),
+    Contestant("orloj", lengths=True, searched=True),
 )
 
 
-def contest(build: Build, rate: float, requests: int, seeds: Sequence[int], searched: bool) -> dict[str, list[float]]:
-    """Finish rates by entry and seed; without `searched` only with defaults."""
+def run_contest(
+    build: Build, rate: float, requests: int, seeds: Sequence[int], searched: bool
+) -> dict[str, list[float]]:
+    """Return finish rates by contestant and seed. Without `searched`, only default settings run."""
     history = build(rate, HISTORY, HISTORY_SEED)
     workloads = [build(rate, requests, seed) for seed in seeds]
     trials = [build(rate, requests, seed) for seed in SEARCH_SEEDS] if searched else []
-    found: dict[str, list[float]] = {}
-    for entry in ENTRIES:
+    finished: dict[str, list[float]] = {}
+    for entry in CONTESTANTS:
         if entry.searched and not searched:
             continue
-        told = Told(history, entry.lengths)
-        knobs = _search(entry, told, trials) if entry.searched else {}
-        if entry.searched and not knobs:
-            found[entry.name] = found[entry._replace(searched=False).name]
+        knowledge = SchedulerKnowledge(history, entry.lengths)
+        overrides = _search_settings(entry, knowledge, trials) if entry.searched else {}
+        if entry.searched and not overrides:
+            finished[entry.name] = finished[entry._replace(searched=False).name]
         else:
-            found[entry.name] = [finish_rate(one, told, entry.scheduler, knobs) for one in workloads]
-    return found
+            finished[entry.name] = [
+                finish_rate(workload, knowledge, entry.scheduler, overrides) for workload in workloads
+            ]
+    return finished
 
 
-def _search(entry: Entry, told: Told, trials: Sequence[Workload]) -> Knobs:
-    """The best knobs of those that are tried; none if that is the defaults."""
+def _search_settings(entry: Contestant, knowledge: SchedulerKnowledge, trials: Sequence[Workload]) -> Overrides:
+    """Return the best of the settings tried; empty if the defaults are best."""
 
-    def mean(knobs: Knobs) -> float:
-        return float(np.mean([finish_rate(one, told, entry.scheduler, knobs) for one in trials]))
+    def mean(overrides: Overrides) -> float:
+        return float(np.mean([finish_rate(workload, knowledge, entry.scheduler, overrides) for workload in trials]))
 
-    best, reached = {}, mean({})
-    for knobs in SEARCHED[entry.scheduler]:
-        if (rate := mean(knobs)) > reached:
-            best, reached = knobs, rate
+    best, best_rate = {}, mean({})
+    for overrides in SEARCHED[entry.scheduler]:
+        if (rate := mean(overrides)) > best_rate:
+            best, best_rate = overrides, rate
     return best
 
 
-def margin(found: Mapping[str, Sequence[float]], lengths: bool) -> tuple[float, str]:
-    """(lower 95% limit of what `horologe` finishes more, against which other): the least over all others.
+def margin(finished: Mapping[str, Sequence[float]], lengths: bool) -> tuple[float, str]:
+    """Return the smallest lower 95% limit of the finish rate that `horologe` is ahead, and the contestant behind it.
 
-    Differences are paired: the same arrivals. With fewer than five seeds it is their mean.
+    Differences are paired, on the same arrivals. With fewer than five seeds the mean replaces the limit.
     """
-    return min((_lower(one), name) for name, one in _differences(found, lengths).items())
+    return min((_lower_limit(values), name) for name, values in _differences(finished, lengths).items())
 
 
-def undecided(found: Mapping[str, Sequence[float]], lengths: bool, worse: float) -> bool:
-    """Whether against some other the lower limit is at most `worse`, but against none the mean is: too few seeds."""
-    differences = _differences(found, lengths).values()
-    return any(_lower(one) <= worse for one in differences) and all(one.mean() > worse for one in differences)
+def is_undecided(finished: Mapping[str, Sequence[float]], lengths: bool, worse: float) -> bool:
+    """Return True if more seeds are needed: some lower limit is at most `worse`, but no mean is."""
+    differences = _differences(finished, lengths).values()
+    return any(_lower_limit(values) <= worse for values in differences) and all(
+        values.mean() > worse for values in differences
+    )
 
 
-def _differences(found: Mapping[str, Sequence[float]], lengths: bool) -> dict[str, Differences]:
-    """What `horologe` finishes more than each other, by seed."""
-    ours = np.array(found[Entry(OURS, lengths).name])
-    others = [entry.name for entry in ENTRIES if entry.scheduler != OURS and (lengths or not entry.lengths)]
-    return {name: ours - np.array(found[name]) for name in others if name in found}
+def _differences(finished: Mapping[str, Sequence[float]], lengths: bool) -> dict[str, Differences]:
+    """Return the finish rate of `horologe` minus that of each other contestant, by seed."""
+    ours = np.array(finished[Contestant(OURS, lengths).name])
+    others = [entry.name for entry in CONTESTANTS if entry.scheduler != OURS and (lengths or not entry.lengths)]
+    return {name: ours - np.array(finished[name]) for name in others if name in finished}
 
 
-def _lower(differences: Differences) -> float:
+def _lower_limit(differences: Differences) -> float:
     count = len(differences)
     if count < FEW:
         return float(differences.mean())
-    return float(differences.mean() - _factor(count) * differences.std(ddof=1) / count**0.5)
+    return float(differences.mean() - _student_factor(count) * differences.std(ddof=1) / count**0.5)
 
 
 @functools.cache
-def _factor(count: int) -> float:
+def _student_factor(count: int) -> float:
     return float(student.ppf(LIMIT, count - 1))

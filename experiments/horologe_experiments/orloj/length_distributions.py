@@ -1,4 +1,4 @@
-"""Lengths of requests: mixtures of applications, each a table of equally likely lengths."""
+"""Length distributions of requests: mixtures of applications, each a table of equally likely lengths."""
 
 from __future__ import annotations
 
@@ -14,79 +14,81 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 POINTS = 2000
-"""Equally likely lengths of an application."""
+"""Number of equally likely lengths of an application."""
 MEAN_LENGTH = 1000
-"""Of all requests of a case: the unit of length."""
+"""Mean length of all requests of a case. It sets the unit of length."""
 RANGE = 20.0
-"""Of the axis on which the peaks of tables 2 and 3 lie, in the units of their standard deviations."""
+"""Length of the axis with the peaks of tables 2 and 3, in the unit of their standard deviations."""
 SHORTEST = 0.1
-"""On that axis: lengths are positive."""
+"""Shortest length on that axis, because lengths are positive."""
 SPREAD = 0.2
-"""Of a real application: the standard deviation of the logarithm of its lengths."""
+"""Standard deviation of the logarithm of the lengths of a real application."""
 LONG_SHARE, LONG_WORK = 0.5, 0.7
-"""The long-running application of a real task: at most so many of the requests, and of their lengths."""
+"""Largest share of the long-running application of a real task in the requests, and in the sum of their lengths."""
 P99 = 0.99
 
 
-class Application(NamedTuple):
-    """`share` of the requests; their length is any of `lengths`, all equally likely."""
+class LengthDistribution(NamedTuple):
+    """The lengths of one application, all equally likely. `share` is its share of the requests."""
 
     share: float
     lengths: NDArray[np.int64]
 
 
-def peaks(sigmas: Sequence[float]) -> tuple[Application, ...]:
-    """Equally spaced normal peaks, equally likely, with these standard deviations (section 5.3, tables 2 and 3).
+def peaks(sigmas: Sequence[float]) -> tuple[LengthDistribution, ...]:
+    """Return equally likely normal peaks with these standard deviations (ORLOJ section 5.3, tables 2 and 3).
 
-    `k` peaks are the middles of `k` equal parts of an axis of 20 units, so that the mean is 10 units whatever `k` is,
-    and three peaks of deviation 1 have a P99 of 1.9 times their mean and lows under a tenth of that, as section 5.7
-    says of its three-modal workload. Lengths under 0.1 units are not drawn.
+    The peaks are at the centres of equal parts of an axis of 20 units, so the mean is 10 units for any number of peaks.
+    Three peaks of deviation 1 then have a P99 of 1.9 times the mean and minima below a tenth of that, as section 5.7
+    reports for its three-modal workload. Lengths below 0.1 units are not drawn.
     """
     step = RANGE / len(sigmas)
-    drawn = [_truncated((place + 0.5) * step, sigma) for place, sigma in enumerate(sigmas)]
+    drawn = [_truncated((index + 0.5) * step, sigma) for index, sigma in enumerate(sigmas)]
     return _mixture([1 / len(sigmas)] * len(sigmas), drawn)
 
 
-def short_and_long(p99: float) -> tuple[Application, ...]:
-    """A short- and a long-running application (section 5.2), both lognormal; the mixture has mean 1 and this P99.
+def short_and_long(p99: float) -> tuple[LengthDistribution, ...]:
+    """Return a short- and a long-running application (section 5.2), both log-normal.
 
-    Half of the requests are long ones, or as many as make 0.7 of all lengths, whichever is fewer. Raises ValueError
-    for a P99 that no such mixture has.
+    The mixture has mean 1 and this P99. The share of long requests is 0.5, or less if they would make more than 0.7 of
+    the sum of all lengths. Raises ValueError for a P99 that no such mixture has.
     """
     low, high = 1.0, 2.0 * p99
-    if not quantile(_two(low), P99) < p99 * MEAN_LENGTH < quantile(_two(high), P99):
+    if not length_quantile(_two_lognormals(low), P99) < p99 * MEAN_LENGTH < length_quantile(_two_lognormals(high), P99):
         raise ValueError(f"p99: got {p99} times the mean, wanted one that two lognormals have")
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if quantile(_two(middle), P99) < p99 * MEAN_LENGTH else (low, middle)
-    return _two(high)
+        low, high = (
+            (middle, high) if length_quantile(_two_lognormals(middle), P99) < p99 * MEAN_LENGTH else (low, middle)
+        )
+    return _two_lognormals(high)
 
 
-def constant() -> tuple[Application, ...]:
-    """One application whose requests are all alike."""
-    return (Application(1.0, np.full(POINTS, MEAN_LENGTH, np.int64)),)
+def constant() -> tuple[LengthDistribution, ...]:
+    """Return one application whose requests are all alike."""
+    return (LengthDistribution(1.0, np.full(POINTS, MEAN_LENGTH, np.int64)),)
 
 
-def quantile(applications: Sequence[Application], part: float) -> int:
-    """The least length that at least `part` of all requests do not exceed."""
-    lengths = np.concatenate([one.lengths for one in applications])
-    shares = np.repeat([one.share / POINTS for one in applications], POINTS)
+def length_quantile(applications: Sequence[LengthDistribution], part: float) -> int:
+    """Return the smallest length that at least `part` of all requests do not exceed."""
+    lengths = np.concatenate([application.lengths for application in applications])
+    shares = np.repeat([application.share / POINTS for application in applications], POINTS)
     order = np.argsort(lengths, kind="stable")
-    at = int(np.searchsorted(np.cumsum(shares[order]), part - 1e-9))
-    return int(lengths[order][min(at, lengths.size - 1)])
+    index = int(np.searchsorted(np.cumsum(shares[order]), part - 1e-9))
+    return int(lengths[order][min(index, lengths.size - 1)])
 
 
-def draw(
-    applications: Sequence[Application], requests: int, rng: np.random.Generator
+def draw_lengths(
+    applications: Sequence[LengthDistribution], requests: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each request, its application (a place in `applications`) and its length."""
-    edges = np.cumsum([one.share for one in applications])
+    """Draw the application (its index) and the length of each request."""
+    edges = np.cumsum([application.share for application in applications])
     chosen = np.searchsorted(edges, rng.random(requests) * edges[-1], side="right")
-    table = np.stack([one.lengths for one in applications])
+    table = np.stack([application.lengths for application in applications])
     return chosen.astype(np.int64), table[chosen, rng.integers(POINTS, size=requests)]
 
 
-def _two(long_mean: float) -> tuple[Application, ...]:
+def _two_lognormals(long_mean: float) -> tuple[LengthDistribution, ...]:
     share = min(LONG_SHARE, LONG_WORK / long_mean)
     short_mean = (1 - share * long_mean) / (1 - share)
     factors = np.exp(SPREAD * _normal())
@@ -94,11 +96,11 @@ def _two(long_mean: float) -> tuple[Application, ...]:
     return _mixture([1 - share, share], [short_mean * factors, long_mean * factors])
 
 
-def _mixture(shares: Sequence[float], drawn: Sequence[NDArray[np.float64]]) -> tuple[Application, ...]:
-    mean = sum(share * float(one.mean()) for share, one in zip(shares, drawn, strict=True))
+def _mixture(shares: Sequence[float], drawn: Sequence[NDArray[np.float64]]) -> tuple[LengthDistribution, ...]:
+    mean = sum(share * float(lengths.mean()) for share, lengths in zip(shares, drawn, strict=True))
     return tuple(
-        Application(share, np.maximum(1, np.rint(one * MEAN_LENGTH / mean)).astype(np.int64))
-        for share, one in zip(shares, drawn, strict=True)
+        LengthDistribution(share, np.maximum(1, np.rint(lengths * MEAN_LENGTH / mean)).astype(np.int64))
+        for share, lengths in zip(shares, drawn, strict=True)
     )
 
 
@@ -109,6 +111,6 @@ def _truncated(middle: float, sigma: float) -> NDArray[np.float64]:
 
 @functools.cache
 def _normal(lost: float = 0.0) -> NDArray[np.float64]:
-    """Equally likely values of a standard normal without the lowest `lost` of it."""
+    """Return equally likely values of a standard normal without its lowest part `lost`."""
     inverse = NormalDist().inv_cdf
-    return np.array([inverse(lost + (1 - lost) * (place + 0.5) / POINTS) for place in range(POINTS)])
+    return np.array([inverse(lost + (1 - lost) * (index + 0.5) / POINTS) for index in range(POINTS)])

@@ -1,4 +1,4 @@
-"""ORLOJ's tables 2 to 5 (appendix A): what each row can come to, beside what the paper's systems made of it."""
+"""ORLOJ's tables 2 to 5 (appendix A): finish rates of each row, upper bounds, and the values of the paper."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_experiments.harness.experiment import Bar, Cost, Findings, scene
+from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.orloj import llm
-from horologe_experiments.orloj.cases import SYSTEMS, rows
-from horologe_experiments.orloj.contest import contest, margin, undecided
-from horologe_experiments.orloj.critical import LLM, rates
-from horologe_experiments.orloj.workloads import build
+from horologe_experiments.orloj.cases import SYSTEMS, table_rows
+from horologe_experiments.orloj.contest import is_undecided, margin, run_contest
+from horologe_experiments.orloj.critical import LLM, critical_rates
+from horologe_experiments.orloj.workloads import build_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,113 +27,126 @@ if TYPE_CHECKING:
     from horologe_experiments.orloj.workloads import Workload
 
 GAP = 0.03
+"""Largest mean gap between the best schedule and the bound."""
 WORSE = -0.01
+"""A row counts as lost if another scheduler may finish this much more."""
 SHOWN = 0.8
-"""The load that is drawn."""
+"""Load of the figure, as a share of the critical rate."""
 LLM_SLOS = (1.5, 2.0, 3.0, 4.0, 5.0)
 
 
-class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TableLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A load at which all rows are simulated."""
+
     share: float
-    """Of the critical rate."""
+    """Share of the critical rate."""
     seeds: int
     bound_seeds: int
-    """Of them, those for which the best schedule and the bound are computed."""
+    """Seeds for which the best schedule and the bound are computed."""
     hidden_seeds: int
-    """Of them, those for which the bound for hidden execution times is."""
+    """Seeds for which the bound for hidden execution times is computed."""
     undecided_seeds: int = 0
-    """So many instead, for a row where the mean says `horologe` is not worse but the 95% limit leaves it open."""
+    """Seeds of a row where `horologe` is not worse on average, but the 95% limit does not exclude it."""
     searched: bool = False
-    """Whether the others also run with their knobs searched for each row."""
+    """Also run the other schedulers with settings searched for each row."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scene file of orloj-tables."""
+
     description: str
-    loads: tuple[Load, ...]
+    loads: tuple[TableLoad, ...]
     requests: int
-    """Of a run."""
+    """Requests of a run."""
     processes: int
     cases: tuple[str, ...] = ()
-    """Only these; none: all, and the language model."""
+    """Names of cases; empty: all cases, and the language model."""
 
 
-class Line(NamedTuple):
-    """A line of the table. `build`: its workload by rate, requests and seed."""
+class TableLine(NamedTuple):
+    """A line of the result. `build` makes its workload from rate, requests and seed."""
 
     case: str
     table: int
-    """Of the paper; 0: not there."""
+    """Number of the table in the paper; 0: not in the paper."""
     slo_x_p99: float
     paper: tuple[float | None, ...]
     build: Callable[[float, int, int], Workload]
 
 
 class OrlojTables:
+    """Finish rates of all schedulers in every row, beside the bounds."""
+
     name = "orloj-tables"
     title = "Requests of unknown length: ORLOJ's tables 2 to 5"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Raises `SettingsError` without numba."""
-        place = scene(self.name, Scene, quick, changes)
-        chosen = [number for number, line in enumerate(lines()) if line.case in (place.cases or rates())]
-        todo = [(number, load, place.requests, seed) for load in place.loads for number in chosen]
-        cost, found = Cost(), []
-        with ProcessPoolExecutor(place.processes, multiprocessing.get_context("spawn")) as pool:
-            for row, requests, wall_s in pool.map(_row, todo):
-                found.append(row)
+        scene = load_scene(self.name, Scene, quick, changes)
+        names = scene.cases or critical_rates()
+        chosen = [number for number, line in enumerate(table_lines()) if line.case in names]
+        tasks = [(number, load, scene.requests, seed) for load in scene.loads for number in chosen]
+        cost, rows = Cost(), []
+        with ProcessPoolExecutor(scene.processes, multiprocessing.get_context("spawn")) as pool:
+            for row, requests, wall_s in pool.map(_simulate_row, tasks):
+                rows.append(row)
                 cost.requests += requests
                 cost.wall_s += wall_s
-                progress(len(found) / len(todo), f"{row['case']} x{row['slo_x_p99']:g} at {row['load']:g}")
-        facts = {"arrivals": f"{place.requests} requests a run, 480 minutes of the Azure trace"}
-        return Findings(self.name, self.title, seed, quick, facts, found, _bars(place, found), cost=cost)
+                progress(len(rows) / len(tasks), f"{row['case']} x{row['slo_x_p99']:g} at {row['load']:g}")
+        facts = {"arrivals": f"{scene.requests} requests a run, 480 minutes of the Azure trace"}
+        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, rows), cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Ours and the bound of each row, beside the others as they are here."""
-        from horologe_experiments.harness.figures import figure
+        """Draw the finish rates and the bound of each row at the load `SHOWN`."""
+        from horologe_experiments.harness.plots import make_figure
 
-        drawn, axes = figure(2, 2)
-        for one, table in zip(axes, (2, 3, 4, 5), strict=True):
+        figure, axes = make_figure(2, 2)
+        for panel, table in zip(axes, (2, 3, 4, 5), strict=True):
             shown = [row for row in findings.rows if row["table"] == table and row["load"] == SHOWN]
             for field in ("bound", "horologe+", "horologe", "orloj", "clockwork", "nexus", "clipper"):
-                one.plot([row[field] for row in shown], marker=".", ls="", label=field)
-            one.set(title=f"table {table}", xlabel="row", ylabel="finish rate", ylim=(0, 1.05))
+                panel.plot([row[field] for row in shown], marker=".", ls="", label=field)
+            panel.set(title=f"table {table}", xlabel="row", ylabel="finish rate", ylim=(0, 1.05))
         axes[0].legend(fontsize=7)
-        return drawn
+        return figure
 
 
-def lines() -> list[Line]:
-    """The 125 rows, and the language model at the same SLOs."""
-    found = [
-        Line(row.case.name, row.case.table, row.slo_x_p99, row.paper, functools.partial(build, row)) for row in rows()
+def table_lines() -> list[TableLine]:
+    """Return the 125 rows, and the language model at the same SLOs."""
+    lines = [
+        TableLine(row.case.name, row.case.table, row.slo_x_p99, row.paper, functools.partial(build_row, row))
+        for row in table_rows()
     ]
-    return found + [Line(LLM, 0, slo, (None,) * 4, functools.partial(llm.build, slo)) for slo in LLM_SLOS]
+    return lines + [TableLine(LLM, 0, slo, (None,) * 4, functools.partial(llm.build_llm, slo)) for slo in LLM_SLOS]
 
 
-def _row(todo: tuple[int, Load, int, int]) -> tuple[dict[str, Any], int, float]:
-    """(a row of the table, requests simulated, seconds)."""
+def _simulate_row(task: tuple[int, TableLoad, int, int]) -> tuple[dict[str, Any], int, float]:
+    """Return a row of the table, the number of simulated requests, and the seconds taken."""
     from horologe_experiments.orloj.bounds.clairvoyant import solve  # needs numba
 
-    number, load, requests, seed = todo
-    line, begin = lines()[number], time.perf_counter()
-    rate = load.share * rates()[line.case]
-    seeds = [seed + more for more in range(load.seeds)]
-    found = contest(line.build, rate, requests, seeds, load.searched)
-    if load.undecided_seeds > load.seeds and any(undecided(found, lengths, WORSE) for lengths in (False, True)):
-        seeds = [seed + more for more in range(load.undecided_seeds)]
-        found = contest(line.build, rate, requests, seeds, load.searched)
+    number, load, requests, seed = task
+    line, begin = table_lines()[number], time.perf_counter()
+    rate = load.share * critical_rates()[line.case]
+    seeds = [seed + offset for offset in range(load.seeds)]
+    finished = run_contest(line.build, rate, requests, seeds, load.searched)
+    if load.undecided_seeds > load.seeds and any(is_undecided(finished, lengths, WORSE) for lengths in (False, True)):
+        seeds = [seed + offset for offset in range(load.undecided_seeds)]
+        finished = run_contest(line.build, rate, requests, seeds, load.searched)
     workloads = [line.build(rate, requests, one) for one in seeds[: load.bound_seeds]]
-    solved = [solve(workload) for workload in workloads]
-    best, bound = (float(np.mean(one)) for one in zip(*((one.rate, one.bound_rate) for one in solved), strict=True))
-    hidden = _hidden(workloads[: load.hidden_seeds]) if line.table else None
-    margins = {lengths: margin(found, lengths) for lengths in (False, True)}
+    solutions = [solve(workload) for workload in workloads]
+    best, bound = (
+        float(np.mean(values))
+        for values in zip(*((solution.rate, solution.bound_rate) for solution in solutions), strict=True)
+    )
+    hidden = _mean_hidden_bound(workloads[: load.hidden_seeds]) if line.table else None
+    margins = {lengths: margin(finished, lengths) for lengths in (False, True)}
     row = {
         "case": line.case,
         "table": line.table,
         "slo_x_p99": line.slo_x_p99,
         "load": load.share,
         "seeds": len(seeds),
-        **{f"paper {one}": rate for one, rate in zip(SYSTEMS, line.paper, strict=True)},
-        **{name: round(float(np.mean(rates)), 4) for name, rates in found.items()},
+        **{f"paper {system}": rate for system, rate in zip(SYSTEMS, line.paper, strict=True)},
+        **{name: round(float(np.mean(rates)), 4) for name, rates in finished.items()},
         "margin": round(margins[False][0], 4),
         "against": margins[False][1],
         "margin+": round(margins[True][0], 4),
@@ -143,23 +156,26 @@ def _row(todo: tuple[int, Load, int, int]) -> tuple[dict[str, Any], int, float]:
         "gap": round(bound - best, 4),
         "hidden_bound": hidden,
     }
-    return row, requests * len(seeds) * len(found), time.perf_counter() - begin
+    return row, requests * len(seeds) * len(finished), time.perf_counter() - begin
 
 
-def _hidden(workloads: Sequence[Workload]) -> float | None:
-    """On the expected finish rate. There is none for the language model: part of its execution times is known."""
+def _mean_hidden_bound(workloads: Sequence[Workload]) -> float | None:
+    """Return the mean bound on the expected finish rate; None without workloads.
+
+    The language model has no such bound, because part of its execution times is known.
+    """
     from horologe_experiments.orloj.bounds.hidden import hidden_bound
 
     if not workloads:
         return None
-    return round(float(np.mean([hidden_bound(one) / one.requests for one in workloads])), 4)
+    return round(float(np.mean([hidden_bound(workload) / workload.requests for workload in workloads])), 4)
 
 
-def _bars(place: Scene, found: list[dict[str, Any]]) -> list[Bar]:
-    """The language model's rows stand beside the paper's: they are in the means, and in no count."""
+def _bars(scene: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
+    """Return the bars. Rows of the language model count in the means, but not in the numbers of rows."""
     bars = []
-    for load in place.loads:
-        here = [row for row in found if row["load"] == load.share]
+    for load in scene.loads:
+        here = [row for row in rows if row["load"] == load.share]
         at = f"at {load.share:g} of the critical rate"
         if load.searched:
             bars += [

@@ -1,4 +1,4 @@
-"""The public face of Horologe: numpy in, numpy out, an answer by the deadline always.
+"""The SDK of Horologe: clients for numpy arrays.
 
 from horologe import Client
 with Client("tcp://127.0.0.1:8003") as client:

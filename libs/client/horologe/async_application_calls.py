@@ -1,11 +1,11 @@
-"""What the client for asyncio does with applications."""
+"""Calls of the client for asyncio for applications."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from horologe.core.feedback import check, one_of, parcels
+from horologe.core.feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.signature import Signature
 from horologe_common.wire import ApplicationInfo, Declare, ModelInfo, Rollback, Withdraw
 
@@ -31,10 +31,10 @@ class AsyncApplicationCalls:
         raise NotImplementedError
 
     async def ask(self, application: str, inputs: Any, **options: Unpack[AskOptions]) -> Reply:
-        """What an application answers: `prediction`, `confidence`, `defaulted`, `models`, `missing`, `prediction_id`.
+        """Return an application's answer, with `prediction`, `confidence`, `models`, `missing`, `prediction_id`.
 
-        `inputs` as for `predict`; of the `options` `context`, `slo_ms`, `timeout` and `outputs`. Without a deadline it
-        is the application's SLO. Raises what `predict` does; `UnknownModel` for an application that is not declared.
+        `inputs` as for `predict`. `options`: `context`, `slo_ms`, `timeout` and `outputs`. Without a deadline the
+        application's SLO applies. Raises what `predict` does; `UnknownModel` if the application is not declared.
         """
         return await self.submit("", inputs, application=application, **options)
 
@@ -48,37 +48,37 @@ class AsyncApplicationCalls:
         inputs: Any = None,
         timeout: float = 5.0,
     ) -> None:
-        """Tell an application what turned out to be true; on return it is durable.
+        """Send the true values of a prediction to an application. They are stored when this returns.
 
-        `prediction`: a `Reply` or its `prediction_id`; None where the `inputs` say which one it was. With `inputs` what
-        is not in the cache any more is predicted again. `truth`: a number for each row. `context`: that of the request.
-        Several at once: lists of the same length. Raises `InvalidInput`, `UnknownModel`; `Refused`: try again;
-        `Lost`: it is not known whether it was learned from.
+        `prediction`: a `Reply` or its `prediction_id`; None if `inputs` identify it. With `inputs`, a prediction that
+        is not in the cache is made again. `truth`: a number for each row. `context`: that of the request. For several
+        predictions at once, pass lists of the same length. Raises `InvalidInput`, `UnknownModel`; `Refused`: retry;
+        `Lost`: it is not certain whether the feedback was used.
         """
         signature = None if inputs is None else await self._signature(application, timeout)
-        for question, buffers in parcels(application, prediction, truth, context, inputs, signature):
-            check(await self._ask(question, timeout, buffers))
+        for question, buffers in feedback_messages(application, prediction, truth, context, inputs, signature):
+            raise_first_error(await self._ask(question, timeout, buffers))
 
     async def declare(self, application: Application, *, timeout: float = 5.0) -> ApplicationState:
-        """Create an application, or replace the one of this name. Raises `InvalidInput`."""
+        """Create an application or replace the one of this name. Raises `InvalidInput`."""
         states = await self._ask(partial(Declare, application=application), timeout)
-        return one_of(states, application.name)
+        return find_application(states, application.name)
 
     async def applications(self, *, timeout: float = 5.0) -> list[ApplicationState]:
-        """All that are declared."""
+        """Return all declared applications."""
         return list(await self._ask(ApplicationInfo, timeout))
 
     async def application(self, name: str, context: str = "", *, timeout: float = 5.0) -> ApplicationState:
         """Return an application with `statistics` of its models, weights in this `context`. Raises `UnknownModel`."""
-        return one_of(await self._ask(partial(ApplicationInfo, name=name, context=context), timeout), name)
+        return find_application(await self._ask(partial(ApplicationInfo, name=name, context=context), timeout), name)
 
     async def withdraw(self, name: str, *, timeout: float = 5.0) -> None:
-        """Delete an application and what it has learned. Raises `UnknownModel`."""
+        """Delete an application and all that it has learned. Raises `UnknownModel`."""
         await self._ask(partial(Withdraw, name=name), timeout)
 
     async def rollback(self, name: str, *, timeout: float = 5.0) -> ApplicationState:
-        """Make an application what it was before it was last changed. Raises `UnknownModel`, `InvalidInput`."""
-        return one_of(await self._ask(partial(Rollback, name=name), timeout), name)
+        """Restore the declaration before the last change. Raises `UnknownModel`, `InvalidInput`."""
+        return find_application(await self._ask(partial(Rollback, name=name), timeout), name)
 
     async def _signature(self, application: str, timeout: float) -> Signature:
         (state,) = await self._ask(partial(ModelInfo, application=application), timeout)

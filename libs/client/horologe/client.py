@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from horologe.core.call import Options
+    from horologe.core.encoding import Signatures
     from horologe.core.reply import Reply
-    from horologe.core.signature_cache import Signatures
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import AnyMessage, Description, ModelState
 
@@ -34,14 +34,13 @@ if TYPE_CHECKING:
 class Client(ApplicationCalls):
     """Predictions from a Horologe frontend, in the calling thread.
 
-    Any number of threads may share a client: each gets a connection of its own, on first use, which it reads
-    itself while it waits; no thread waits for another. Connections are made again whenever the frontend comes
-    back. Every request ends exactly once: with its answer, or with the `HorologeError` that says why not, `Lost` at
-    the latest when its deadline and `grace_ms` have passed.
+    Threads may share a client. Each thread gets its own connection on first use and reads it while it waits, so no
+    thread waits for another. A connection is restored when the frontend returns. Every request ends exactly once, with
+    its answer or a `HorologeError`: with `Lost` once its deadline and `grace_ms` have passed.
 
-    `endpoint`: where the frontend binds for clients, `tcp://host:8003` or `ipc://path`. `keys`: a folder made by
+    `endpoint`: the frontend's endpoint for clients, `tcp://host:8003` or `ipc://path`. `keys`: a folder written by
     `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
-    At most `max_open` requests with `max_bytes` of inputs are open per thread; more are `Refused`.
+    At most `max_open` requests with `max_bytes` of inputs are pending per thread; others are `Refused`.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Client(ApplicationCalls):
         self._keys = curve_keys(server_key, client_key, keys)
         self._limits = (ms(grace_ms), max_open, max_bytes)
         self._signatures: Signatures = {}
-        self._mine = threading.local()
+        self._local = threading.local()
         self._links: weakref.WeakSet[BlockingLink] = weakref.WeakSet()
         self._opening = threading.Lock()
         self._context: zmq.Context[Any] | None = None
@@ -76,23 +75,24 @@ class Client(ApplicationCalls):
     def predict(self, model: str, inputs: Any, **options: Unpack[Options]) -> Any:
         """Run `model` on `inputs` and return its outputs.
 
-        `inputs`: a dict of arrays by tensor name; or, for a model with one input, that array. The first dimension
-        counts rows and is never added for you: one 28x28 image has shape (1, 28, 28). Lists and float64 arrays
-        are converted to the model's dtype, other arrays where that is safe (no value can change).
-        Returns an array if one array was given and the model has one output, else a dict by tensor name.
-        `options`: `version`, `outputs` (names; default all), `slo_ms` (milliseconds) and `timeout` (seconds), of which
-        the smaller is the deadline; without either the model's own SLO holds, or, where it has none, the request is
-        best effort and answered within 30 s; `application`, on whose behalf (execution times are learned for each).
+        `inputs`: a dict of arrays by tensor name, or the array of the only input. The first dimension counts rows: one
+        28x28 image has shape (1, 28, 28). Lists and float64 arrays are converted to the model's dtype, other arrays
+        only if no value can change. Returns an array if one array was passed and the model has one output, else a dict
+        by tensor name.
 
-        Raises `InvalidInput` (naming field, got and wanted), `UnknownModel`, `TooLarge`, `Unauthenticated`;
-        `Refused` before any work if the deadline cannot be met (`retry_after_ns`: when it could have been), `Late`
-        (`reply`: what came nevertheless), `Lost`, `ModelFailed`, `ProtocolMismatch`, `Cancelled`.
+        `options`: `version`, `outputs` (names, default all), `application`, `slo_ms` (milliseconds) and `timeout`
+        (seconds). The smaller of the last two is the deadline. Without either, the SLO of the model applies. If it has
+        none, the request is best effort and answered within 30 s.
+
+        Raises `InvalidInput` (with field, value and expectation), `UnknownModel`, `TooLarge`, `Unauthenticated`;
+        `Refused` before any work if the deadline cannot be met (`retry_after_ns`: how much later it could be), `Late`
+        (`reply`: the late answer), `Lost`, `ModelFailed`, `ProtocolMismatch`, `Cancelled`.
         """
         handle = self.submit(model, inputs, **options)
         return handle.result().value
 
     def predict_full(self, model: str, inputs: Any, **options: Unpack[Options]) -> Reply:
-        """Like `predict`, with the version that answered, times and batch size."""
+        """Run `predict` and return the whole `Reply`: outputs, version, times and batch size."""
         handle = self.submit(model, inputs, **options)
         reply: Reply = handle.result()
         return reply
@@ -100,10 +100,9 @@ class Client(ApplicationCalls):
     def predict_many(
         self, model: str, inputs: Iterable[Any], *, return_exceptions: bool = False, **options: Unpack[Options]
     ) -> list[Any]:
-        """One request per item, all at once; what `predict` returns for each, in order.
+        """Send one request per item at once. Return the results in order.
 
-        The first error is raised and the other requests are cancelled; or, with `return_exceptions`, errors stand
-        in their places of the list.
+        Raises the first error and cancels the other requests. With `return_exceptions`, errors are items of the list.
         """
         handles = [self.submit(model, item, **options) for item in inputs]
         values: list[Any] = []
@@ -121,9 +120,9 @@ class Client(ApplicationCalls):
         return values
 
     def submit(self, model: str, inputs: Any, **options: Unpack[Options]) -> Handle:
-        """Start a prediction; its `Handle`. The arrays may be reused at once.
+        """Start a prediction and return its `Handle`. The arrays may be reused at once.
 
-        Everything that goes wrong comes through the handle. Its `result` is also what reads its answer.
+        All errors are raised by the handle's `result`, which also reads the answer.
         """
         link = self._link()
         handle = Handle(link)
@@ -134,20 +133,20 @@ class Client(ApplicationCalls):
         return handle
 
     def models(self, name: str | None = None, *, timeout: float = 5.0) -> list[ModelState]:
-        """The models of the repository, or every version of one. Raises `UnknownModel`."""
+        """Return the models of the repository, or all versions of one. Raises `UnknownModel`."""
         return list(self._ask(lambda request_id: ModelInfo(request_id, name or ""), timeout))
 
     def admit(self, model: str, version: str = "", admitted: bool = True, *, timeout: float = 30.0) -> list[ModelState]:
-        """Load a model from the repository, or withdraw it (`admitted=False`); its state afterwards."""
+        """Load a model from the repository, or unload it (`admitted=False`). Return its new state."""
         return list(self._ask(lambda request_id: Admit(request_id, model, version, admitted), timeout))
 
     def describe(self, model: str = "", *, timeout: float = 5.0) -> Description:
-        """The state of the cluster; with a `model` (`name/version`) also what each share is expected to take for it."""
+        """Return the state of the cluster; with a `model` (`name/version`) also its expected times on each share."""
         description: Description = self._ask(lambda request_id: Describe(request_id, model), timeout)
         return description
 
     def close(self) -> None:
-        """Close the connections of all threads; what is open ends with `Cancelled`."""
+        """Close the connections of all threads. Pending requests end with `Cancelled`."""
         with self._opening:
             self._closed = True
             links, context, self._context = list(self._links), self._context, None
@@ -161,16 +160,16 @@ class Client(ApplicationCalls):
         handle = Handle(link)
         with link.lock:
             now_ns = time.monotonic_ns()
-            handle.request_id = link.session.ask(now_ns, handle, question, timeout, buffers)
+            handle.request_id = link.session.query(now_ns, handle, question, timeout, buffers)
             link.post(now_ns)
         return handle.result()
 
     def _link(self) -> BlockingLink:
         if self._closed:
             raise Cancelled("the client is closed")
-        link: BlockingLink | None = getattr(self._mine, "link", None)
+        link: BlockingLink | None = getattr(self._local, "link", None)
         if link is None:
-            link = self._mine.link = self._connect()
+            link = self._local.link = self._connect()
         return link
 
     def _connect(self) -> BlockingLink:

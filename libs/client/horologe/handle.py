@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """A request that was submitted. It belongs to the thread that submitted it."""
+    """A submitted request. It belongs to the thread that submitted it."""
 
     __slots__ = ("_done", "_error", "_link", "_result", "request_id")
 
@@ -24,11 +24,11 @@ class Handle:
         self.request_id = 0
 
     def done(self) -> bool:
-        """Whether it has ended, as far as anything was read: only `result` and other calls of the client read."""
+        """Return whether the answer was read. Only `result` and other calls of the client read answers."""
         return self._done
 
     def result(self) -> Any:
-        """Wait for the `Reply`, until the deadline and grace at the latest. Raises what `Client.predict` does."""
+        """Wait for the `Reply`, at most until deadline and grace. Raises what `Client.predict` does."""
         if not self._done:
             with self._link.lock:
                 self._link.wait(self)
@@ -37,7 +37,7 @@ class Handle:
         return self._result
 
     def cancel(self) -> bool:
-        """Make the server forget the request and end it with `Cancelled`; False if it has ended already."""
+        """Cancel the request, also at the server. Return False if it has ended."""
         with self._link.lock:
             if self._done:
                 return False

@@ -8,61 +8,62 @@ from horologe_common.clock import ms, s
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How actions are planned."""
+    """Scheduling, admission and the limits of requests and actions."""
 
     name: str = "0"
-    """There is one controller."""
+    """Instance name. A cluster has one controller."""
     scheduler: str = "horologe"
-    """horologe; clockwork, orloj, clipper, nexus and deferred (Symphony) do as those systems do; edf and fifo (which
-    refuses nothing) are baselines."""
+    """Scheduling policy. clockwork, orloj, clipper, nexus and deferred (Symphony) follow those systems. edf and fifo
+    are baselines; fifo refuses nothing."""
     lookahead_ns: int = ms(5)
-    """Each lane of each share is given work for this long (Clockwork appendix B)."""
+    """Time for which each lane of each share is given work ahead (Clockwork appendix B)."""
     in_flight: int = 2
-    """INFERs outstanding per share at most: with actions shorter than a message's way, more would only be smaller."""
+    """Limit of pending INFERs per share. With actions shorter than the message latency, more would only make batches
+    smaller."""
     window_ns: int = 0
-    """An INFER that has not begun this long after its predicted start is given up (and planned again while its
-    deadlines allow); 0: it may begin as long as every deadline in it can be kept."""
+    """Drop an INFER that has not begun this long after its predicted start, and plan its requests again while their
+    deadlines allow. 0: it may begin as long as every deadline in it can be met."""
     admission: bool = True
-    """Refuse on arrival what the work ahead leaves no time for. Off: as Clockwork's appendix B has it, a request waits
-    until not even a batch of its own could finish in time."""
+    """Refuse a request on arrival if the work ahead leaves it no time. Off: a request waits until not even a batch of
+    its own could finish in time, as in Clockwork's appendix B."""
     margin_ns: int = ms(1)
-    """The way back to the client, added to what is measured of it."""
-    return_quantile_window: int = 200
-    """Results over which the way back is measured."""
+    """Reserved for the return to the client, in addition to the measured return latency."""
+    return_latency_window: int = 200
+    """Results over which the return latency is measured."""
     action_grace_ns: int = ms(250)
-    """After the predicted end of an action plus this, its requests are planned elsewhere, its worker is told to drop it
-    if it has not begun, and its share is not planned for until it is heard of."""
-    load_pause_ns: int = ms(10)
-    """A share that refuses to load a model is not asked for it again for this long, and for twice as long after each
-    further refusal."""
-    load_pause_most_ns: int = s(5)
-    """That pause at most. A LOAD that succeeds ends it, and so does the worker's next registration."""
+    """An action this long after its predicted end is overdue. Its requests are planned elsewhere, its worker drops it
+    if it has not begun, and its share gets nothing more until a Result arrives."""
+    load_backoff_ns: int = ms(10)
+    """Pause before a LOAD is sent again to a share that refused it. It doubles with each further refusal."""
+    load_backoff_max_ns: int = s(5)
+    """Limit of that pause. A successful LOAD or the worker's next registration resets it."""
     ping_ns: int = ms(250)
-    """Between pings of a worker (clock offset)."""
+    """Interval between pings of a worker (clock offset)."""
     max_queued: int = 50_000
-    """Requests waiting for execution; one more is refused."""
+    """Limit of queued requests. Further requests are refused."""
     preload: bool = True
-    """Load admitted models into free pages before they are asked for."""
+    """Load admitted models into free pages before the first request for them."""
     clipper_increase: float = 1.0
     """Rows by which the batch limit of a model on a share grows with each full batch within the SLO."""
     clipper_backoff: float = 0.9
-    """What is left of that limit after a batch that took longer than the SLO."""
+    """Factor of the batch limit after a batch that took longer than the SLO."""
     clipper_quantile_regression: bool = False
-    """Instead, the limit is the largest batch of which, by a line through recent ones, 99% are within the SLO."""
+    """Set the batch limit by quantile regression instead: the largest batch of which 99% are within the SLO, by a line
+    through recent batches."""
     clipper_delay_ns: int = 0
-    """How long the first request of a batch smaller than the limit waits for more."""
+    """Time that the first request of a batch smaller than the limit waits for more requests."""
     nexus_slo_part: float = 0.5
-    """A model's batches are planned to take this part of its SLO: a request waits for one and runs in the next."""
+    """Part of the SLO that a model's batches are planned to take: a request waits for one and runs in the next."""
     nexus_deviations: float = 0.0
-    """Standard deviations that are added to mean times. The paper plans with a time for each size, its implementation
-    with one deviation more than the mean."""
+    """Standard deviations added to mean times. The paper plans with one time for each size. Its implementation adds one
+    deviation to the mean."""
     deferred_slo_part: float = 0.5
-    """Late requests do not hold up a batch that others can fill and that takes this part of their SLO; 0: none gives
-    way to a larger batch."""
+    """Late requests do not hold up a batch that others can fill and that takes this part of their SLO. 0: no request is
+    dropped for a larger batch."""
     deferred_slack_ns: int = 0
-    """How much sooner a batch stops waiting for more than its first deadline requires."""
+    """Time by which a batch stops waiting earlier than its first deadline requires."""
     orloj_order: Literal["earliest", "latest"] = "earliest"
-    """Which batch size `orloj` takes where there are enough requests for several: the one with the earliest deadline
-    (ORLOJ section 3.2) or with the latest (line 16 of its algorithm 1); of those with the same, the largest."""
+    """Batch size that `orloj` chooses if there are enough requests for several: the size with the earliest deadline
+    (ORLOJ section 3.2) or with the latest (line 16 of its algorithm 1). Of equal deadlines, the largest size."""
     orloj_b_per_ms: float = 1e-4
-    """Of the delay that `orloj` anticipates for a request that it does not take now (ORLOJ section 4.1)."""
+    """Rate b of the delay that `orloj` anticipates for a request that it does not choose now (ORLOJ section 4.1)."""

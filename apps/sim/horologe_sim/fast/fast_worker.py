@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from horologe_sim.engine.noise import Draws
     from horologe_sim.engine.virtual_worker import SimModel
 
-Ended = tuple["LeanDevice", "Infer | Load", Result]
+Ended = tuple["FastDevice", "Infer | Load", Result]
 
 
 class LaneRun:
@@ -35,7 +35,7 @@ class LaneRun:
         self.wake_ns = 0
 
 
-class LeanDevice:
+class FastDevice:
     """`at(time, call, argument)` makes an event; `ended` is called with each Result when it reaches the controller.
 
     `solo_ns`: by input, what requests of dynamic models take alone.

@@ -10,27 +10,30 @@ import heapq
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.core.hosting import CoreHost, NoTransport, raise_fault
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.controller import Controller
-from horologe_sim.engine.noise import Draws
-from horologe_sim.fast.fast_worker import LeanDevice
+from horologe_controller.settings import ControllerSettings
+from horologe_sim.engine.noise import NOISES, Draws, Noise
+from horologe_sim.fast.fast_worker import FastDevice
 from horologe_sim.fast.traffic import STATIC, Chunk, Open
+from horologe_sim.scenario.clockwork_models import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from horologe_common.core.protocol import Buffer, Core, Out
     from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.cluster_setting import Setting
     from horologe_sim.fast.fast_worker import Ended
     from horologe_sim.fast.ledger import Ledger
-    from horologe_sim.fast.traffic import Loop, Request
+    from horologe_sim.fast.traffic import DynamicRequest, Loop
 
-    Watch = Callable[[LeanDevice, Any, Result, int], None]
+    Watch = Callable[[FastDevice, Any, Result, int], None]
 
 HOST = "host"
 CLIENT = "selector/load#00000001"
@@ -38,6 +41,25 @@ START_NS = s(1000)
 BEST_EFFORT_NS = s(30)
 PATIENCE_NS = s(2)
 PROGRESS_NS = s(1)
+
+
+class FastClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The cluster of a lean run."""
+
+    devices: int = 1
+    pages: int = PAGES
+    noise: Noise = NOISES["clockwork"]
+    settle_ns: int = s(3)
+    """Before the load: free pages are filled."""
+    client_ns: int = us(100)
+    """One way between a client and the edge, and from a worker to the client."""
+    worker_ns: int = us(60)
+    """One way between the controller and a worker."""
+    grace_ns: int = 0
+    """Until a client is told, after its SLO, that it has been missed; outputs that come meanwhile are still sent."""
+    turn_ns: int = us(50)
+    """What a turn of the controller takes: what comes meanwhile is handled in the next."""
+    controller: ControllerSettings = ControllerSettings()
 
 
 class TimedCore:
@@ -71,12 +93,12 @@ class TimedCore:
         return at_ns
 
 
-class Lean:
+class FastWorld:
     """A run. `watch` is told of every action that has ended: the device, the message, the Result, the promised end."""
 
     def __init__(
         self,
-        setting: Setting,
+        setting: FastClusterSettings,
         models: Sequence[SimModel],
         ledger: Ledger,
         seed: int,
@@ -109,27 +131,27 @@ class Lean:
         by_key = {model.report.spec.key: model for model in models}
         self._loaded = dict.fromkeys(by_key, 0)
         self.devices = {
-            f"worker/{number}#00000001": LeanDevice(
+            f"worker/{number}#00000001": FastDevice(
                 f"worker/{number}#00000001",
                 by_key,
                 setting.pages,
                 Draws(setting.noise, [seed, 2, number]),
                 setting.worker_ns,
-                self.at,
-                self._ended,
+                self.schedule,
+                self._on_result,
                 self._solo_ns,
             )
             for number in range(setting.devices)
         }
         self._host = self._make_host()
-        self._join()
+        self._connect_devices()
 
     @property
     def controller_ns(self) -> int:
         """Time of `clock` spent in the controller's core."""
         return self._core.spent_ns if isinstance(self._core, TimedCore) else 0
 
-    def at(self, at_ns: int, call: Callable[[int, Any], None], argument: Any) -> None:
+    def schedule(self, at_ns: int, call: Callable[[int, Any], None], argument: Any) -> None:
         """Have `call(now_ns, argument)` happen."""
         self._events += 1
         heapq.heappush(self._heap, (at_ns, self._events, call, argument))
@@ -139,7 +161,7 @@ class Lean:
         self._run(self.begin_ns)
         self._next_chunk()
         for number, loop in enumerate(self._loops):
-            self.at(self.begin_ns + number * us(10), self._ask_again, (number, loop))
+            self.schedule(self.begin_ns + number * us(10), self._submit_next, (number, loop))
         for done_ns in range(0, duration_ns, PROGRESS_NS):
             self._run(self.begin_ns + min(done_ns + PROGRESS_NS, duration_ns))
             if progress:
@@ -167,7 +189,7 @@ class Lean:
                 at_ns, _, call, argument = heapq.heappop(heap)
                 call(at_ns, argument)
             if self._next_ns <= now_ns:
-                self._take(now_ns)
+                self._submit_arrived(now_ns)
             if self._wake_ns <= now_ns or host.has_messages():
                 self._run_turn()
 
@@ -187,9 +209,9 @@ class Lean:
 
     def _to_client(self, message: Any, buffers: Sequence[Buffer]) -> None:
         if type(message) is Outcome:
-            self._refused(self.now_ns, message)
+            self._on_outcome(self.now_ns, message)
 
-    def _to_device(self, device: LeanDevice, message: Any, buffers: Sequence[Buffer]) -> None:
+    def _to_device(self, device: FastDevice, message: Any, buffers: Sequence[Buffer]) -> None:
         kind = type(message)
         if kind is Infer:
             device.infer(self.now_ns, message)
@@ -199,14 +221,14 @@ class Lean:
             self.ledger.unloads += 1
             self._loaded[message.model] -= device.unload(message.model)
 
-    def _tell(self, sender: str, message: Any) -> None:
+    def _enqueue(self, sender: str, message: Any) -> None:
         self._host.enqueue(((self.controller.address, sender, message, ()),))
 
-    def _join(self) -> None:
-        self._tell(CLIENT, PeerConnected(CLIENT, HOST))
+    def _connect_devices(self) -> None:
+        self._enqueue(CLIENT, PeerConnected(CLIENT, HOST))
         for address in self.devices:
-            self._tell(address, PeerConnected(address, HOST))
-            self._tell(address, Register((Share(0, "emulated", self.setting.pages),), self._reports))
+            self._enqueue(address, PeerConnected(address, HOST))
+            self._enqueue(address, Register((Share(0, "emulated", self.setting.pages),), self._reports))
         self._run_turn()
 
     # requests
@@ -219,7 +241,7 @@ class Lean:
                 return
         self._next_ns = NEVER_NS
 
-    def _take(self, now_ns: int) -> None:
+    def _submit_arrived(self, now_ns: int) -> None:
         """Requests that have reached the controller by now."""
         while self._next_ns <= now_ns:
             times_ns, models, slos_ns, groups, requests = self._chunk
@@ -233,45 +255,45 @@ class Lean:
             else:
                 self._at, self._next_ns = at, times_ns[at] + offset_ns
 
-    def _ask_again(self, now_ns: int, asking: tuple[int, Loop]) -> None:
+    def _submit_next(self, now_ns: int, asking: tuple[int, Loop]) -> None:
         """The request of a closed loop reaches the controller."""
         number, loop = asking
         if self._loops:
             sent_ns = max(0, now_ns - self.begin_ns - self.setting.client_ns)
             self._submit(sent_ns, loop.model, loop.slo_ns, loop.group, number, STATIC)
 
-    def _submit(self, sent_ns: int, model: int, slo_ns: int, group: int, loop: int, request: Request) -> None:
+    def _submit(self, sent_ns: int, model: int, slo_ns: int, group: int, loop: int, request: DynamicRequest) -> None:
         key = self._keys[model]
         self._asked = number = self._asked + 1
         self.open[number] = Open(sent_ns, slo_ns, group, loop)
         self.ledger.sent(sent_ns, group, model, not self._loaded[key])
         if loop >= 0 and slo_ns:
-            self.at(self.begin_ns + sent_ns + slo_ns + self.setting.grace_ns + 1, self._timed_out, number)
+            self.schedule(self.begin_ns + sent_ns + slo_ns + self.setting.grace_ns + 1, self._on_timeout, number)
         budget_ns = (slo_ns or BEST_EFFORT_NS) - (self.now_ns - self.begin_ns - sent_ns)
         solo_ns, application, length = request
         if solo_ns:
             self._solo_ns[number] = solo_ns
         budget_ns = max(1, budget_ns)
-        self._tell(CLIENT, Submit(number, key, budget_ns, 1, CLIENT, number, not slo_ns, 0, length, application))
+        self._enqueue(CLIENT, Submit(number, key, budget_ns, 1, CLIENT, number, not slo_ns, 0, length, application))
 
-    def _refused(self, now_ns: int, outcome: Outcome) -> None:
+    def _on_outcome(self, now_ns: int, outcome: Outcome) -> None:
         if (one := self.open.pop(outcome.id, None)) is None:
             return
         self.ledger.unserved(one.sent_ns, one.group)
         if one.loop >= 0 and self._loops:
             loop = self._loops[one.loop]
-            self.at(now_ns + 2 * self.setting.client_ns + loop.resend_ns, self._ask_again, (one.loop, loop))
+            self.schedule(now_ns + 2 * self.setting.client_ns + loop.resend_ns, self._submit_next, (one.loop, loop))
 
-    def _timed_out(self, now_ns: int, number: int) -> None:
+    def _on_timeout(self, now_ns: int, number: int) -> None:
         """The client of a closed loop has its word at SLO and grace, and asks again; what it asked for is still run."""
         if (one := self.open.pop(number, None)) is None:
             return
         took_ns = now_ns - self.begin_ns - one.sent_ns
         self.ledger.answered(one.sent_ns, one.group, took_ns, one.slo_ns, self.setting.grace_ns)
         if self._loops:
-            self.at(now_ns + self.setting.client_ns, self._ask_again, (one.loop, self._loops[one.loop]))
+            self.schedule(now_ns + self.setting.client_ns, self._submit_next, (one.loop, self._loops[one.loop]))
 
-    def _ended(self, now_ns: int, ended: Ended) -> None:
+    def _on_result(self, now_ns: int, ended: Ended) -> None:
         """A Result reaches the controller; outputs of an INFER reach the clients."""
         device, action, result = ended
         run = device.exec if isinstance(action, Infer) else device.load
@@ -279,10 +301,10 @@ class Lean:
             self._count(device, action, result)
         elif result.status == Status.TOO_LATE:
             self.ledger.too_late += 1
-        self._tell(device.address, result)
+        self._enqueue(device.address, result)
         device.advance(now_ns, run)
 
-    def _count(self, device: LeanDevice, action: Infer | Load, result: Result) -> None:
+    def _count(self, device: FastDevice, action: Infer | Load, result: Result) -> None:
         end_ns, took_ns = result.end_ns - self.begin_ns, result.device_ns
         share = self.controller.cluster.workers[device.address].shares[0]
         pending = (share.exec if isinstance(action, Infer) else share.load).pending[action.action_id]
@@ -302,4 +324,4 @@ class Lean:
             self.ledger.answered(one.sent_ns, one.group, took_ns, one.slo_ns, self.setting.grace_ns)
             if one.loop >= 0 and self._loops:
                 back_ns = result.end_ns + 2 * client_ns
-                self.at(back_ns, self._ask_again, (one.loop, self._loops[one.loop]))
+                self.schedule(back_ns, self._submit_next, (one.loop, self._loops[one.loop]))

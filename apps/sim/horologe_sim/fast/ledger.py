@@ -14,7 +14,7 @@ FINE_NS, COARSE_NS, LONGEST_NS = us(10), us(100), ms(1000)
 SIGNS = ("over", "under")
 
 
-class Times:
+class DurationCounts:
     """A histogram of durations, even buckets up to a second; what is longer is in the last, but for the maximum."""
 
     def __init__(self, width_ns: int = FINE_NS) -> None:
@@ -39,7 +39,7 @@ class Times:
         return round(self.max_ns / 1e6, 3)
 
 
-class Line:
+class GroupCounts:
     """Requests of one group: `late` got their outputs after their SLO, `timed_out` a word at SLO and grace without.
 
     `unserved` were refused.
@@ -49,7 +49,7 @@ class Line:
 
     def __init__(self, width_ns: int = FINE_NS) -> None:
         self.sent = self.ok = self.late = self.timed_out = self.unserved = self.cold = 0
-        self.times = Times(width_ns)
+        self.times = DurationCounts(width_ns)
 
     @property
     def satisfaction(self) -> float:
@@ -57,11 +57,11 @@ class Line:
         return self.ok / self.sent if self.sent else 1.0
 
 
-class Panel:
+class IntervalCounts:
     """One interval of time, by when requests were sent; actions by when they ended."""
 
     def __init__(self, groups: int, models: int) -> None:
-        self.lines = [Line(COARSE_NS) for _ in range(groups)]
+        self.lines = [GroupCounts(COARSE_NS) for _ in range(groups)]
         self.cold_models = bytearray(models)
         self.batches = self.rows = 0
         self.exec_ns = self.load_ns = 0
@@ -74,21 +74,21 @@ class Ledger:
         self.groups = list(groups)
         self.from_ns = from_ns
         self.interval_ns = interval_ns
-        self.lines = [Line() for _ in groups]
-        self.panels: list[Panel] = []
-        self.errors = {(kind, sign): Times() for kind in ("infer", "load", "completion") for sign in SIGNS}
+        self.lines = [GroupCounts() for _ in groups]
+        self.panels: list[IntervalCounts] = []
+        self.errors = {(kind, sign): DurationCounts() for kind in ("infer", "load", "completion") for sign in SIGNS}
         self.batch_rows = [0] * 1025
         self.loads = self.unloads = self.too_late = 0
         self._models = models
 
-    def line(self, group: str) -> Line:
+    def line(self, group: str) -> GroupCounts:
         return self.lines[self.groups.index(group)]
 
-    def panel(self, at_ns: int) -> Panel:
+    def panel(self, at_ns: int) -> IntervalCounts:
         """The panel of a time."""
         at = at_ns // self.interval_ns
         while len(self.panels) <= at:
-            self.panels.append(Panel(len(self.groups), self._models))
+            self.panels.append(IntervalCounts(len(self.groups), self._models))
         return self.panels[at]
 
     def sent(self, sent_ns: int, group: int, model: int, cold: bool) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BEST_EFFORT = 0
 
 
-class Request(NamedTuple):
+class DynamicRequest(NamedTuple):
     """What one request of a dynamic model is: `solo_ns` is what it takes alone, which only the device knows."""
 
     solo_ns: int
@@ -27,7 +27,7 @@ class Request(NamedTuple):
     length: int = 0
 
 
-STATIC = Request(0)
+STATIC = DynamicRequest(0)
 
 
 class Chunk(NamedTuple):
@@ -40,7 +40,7 @@ class Chunk(NamedTuple):
     models: Sequence[int]
     slos_ns: Sequence[int]
     groups: Sequence[int]
-    requests: Sequence[Request] = ()
+    requests: Sequence[DynamicRequest] = ()
 
 
 class Loop(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +10,7 @@ from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
 from horologe_gpu_worker.settings import WorkerSettings
+from horologe_load.arrivals import read_arrivals
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.scenario.clockwork_models import PAGES, catalogue_models
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
@@ -18,9 +18,6 @@ from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-MAX_ARRIVALS = 1_000_000
-"""Maximum number of lines of a trace file."""
 
 
 class ScenarioOptions(msgspec.Struct, frozen=True):
@@ -73,29 +70,12 @@ def _entry(text: str, slo_ns: int) -> ModelEntry:
 
 def _arrivals(path: Path) -> tuple[tuple[LoadPhase, ...], int]:
     """Return a load phase for each model, and the duration of the trace in nanoseconds."""
-    times: dict[str, list[int]] = {}
     try:
-        with path.open(newline="") as file:
-            for number, row in enumerate(csv.reader(file), start=1):
-                if number > MAX_ARRIVALS:
-                    raise SettingsError(f"--trace {path}: got more than {MAX_ARRIVALS:,} lines")
-                if row:
-                    model = row[1].strip() if len(row) > 1 else ""
-                    times.setdefault(model, []).append(_time_ns(path, number, row[0]))
-    except OSError as error:
+        times = read_arrivals(path)
+    except (OSError, ValueError) as error:
         raise SettingsError(f"--trace {path}: {error}") from error
     phases = tuple(
-        LoadPhase("trace", times_ns=tuple(sorted(arrivals)), models=(model,) if model else ())
+        LoadPhase("trace", times_ns=tuple(arrivals), models=(model,) if model else ())
         for model, arrivals in times.items()
     )
     return phases, max((phase.times_ns[-1] for phase in phases), default=0) + 1
-
-
-def _time_ns(path: Path, number: int, text: str) -> int:
-    try:
-        at_ns = s(float(text))
-    except (ValueError, OverflowError):
-        at_ns = -1
-    if at_ns < 0:
-        raise SettingsError(f"--trace {path}: line {number}: got {text!r}, wanted seconds since the start")
-    return at_ns

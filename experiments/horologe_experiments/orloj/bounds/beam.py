@@ -1,7 +1,8 @@
-"""Beam search for a schedule: the most promising partial schedules, all brought forward to about the same time.
+"""Beam search for a schedule: keeps the most promising partial schedules, extended to about the same time.
 
-A partial schedule promises what it has finished, the prices of the requests it can still serve, and what the rest of
-time is worth at these prices (`relaxation.Plan`): with good prices that is a bound on what it can come to.
+The promise of a partial schedule has three parts: the requests it has finished, the prices of the requests it can still
+serve, and the value of the remaining time at these prices (`relaxation.Plan`). With good prices the promise is an upper
+bound on the final result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from horologe_experiments.orloj.bounds.choices import (
     Scratch,
     batches,
     choose,
-    move,
+    copy_batch,
     value_at,
 )
 from horologe_experiments.orloj.bounds.compiled import compiled, inlined
@@ -35,28 +36,28 @@ if TYPE_CHECKING:
     from horologe_experiments.orloj.bounds.problem import Problem
 
 TIME, FINISHED, LAST, FRESH, DIGEST = range(5)
-"""Columns of a partial schedule: the line of its last batch among those kept or NONE, 1 if that is still in `newest`,
-and a digest of what it has served."""
+"""Columns of a partial schedule. TIME: its end. FINISHED: requests served. LAST: row of its last batch in the table of
+stored batches, or NONE. FRESH: 1 while its last batch is in `newest`. DIGEST: hash of the requests it has served."""
 
 
 class States(NamedTuple):
-    """Partial schedules, one a line."""
+    """Partial schedules, one per row."""
 
     table: NDArray[np.int64]
     promise: NDArray[np.float64]
     newest: NDArray[np.int64]
-    """Batches that are not kept yet."""
+    """Last batches that are not in the table of stored batches yet."""
     served: NDArray[np.bool_]
     reached: NDArray[np.int64]
-    """One number: no state has served a request from here on."""
+    """Array of one number: the first request that no state has served."""
 
 
 def search(
     problem: Problem, guide: Guide, width: int, marks: NDArray[np.int64]
 ) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-    """The best schedule found, `width` partial ones at a time: how many finish; start and end of each or NONE.
+    """Search with `width` partial schedules. Return the number of finished requests, and start and end of each or NONE.
 
-    `marks`: a random number for each request.
+    `marks` holds a random number per request, for hashes of sets of requests.
     """
     requests, lines = len(problem.arrival), width * (BRANCHES + 1)
     stride = int(problem.fixed[0] + problem.per[0] * problem.solo.min())
@@ -70,15 +71,15 @@ def search(
     states.table[0, LAST] = NONE
     states.promise[0] = guide.value[0] + guide.prices.sum()
     scratch = Scratch(np.zeros(requests, np.int64), np.zeros(LARGEST, np.int64), np.zeros(BRANCHES), batches(BRANCHES))
-    kept = batches(width * int(2 + problem.deadline[-1] // stride))
-    count = _run(problem, guide, width, stride, marks, states, kept, scratch)
+    stored = batches(width * int(2 + problem.deadline[-1] // stride))
+    count = _run(problem, guide, width, stride, marks, states, stored, scratch)
     best = states.table[:count, FINISHED].argmax()
     start, end = np.full(requests, NONE), np.full(requests, NONE)
     line = states.table[best, LAST]
     while line >= 0:
-        members = kept[line, MEMBERS : MEMBERS + kept[line, ROWS]]
-        start[members], end[members] = kept[line, START], kept[line, END]
-        line = kept[line, BEFORE]
+        members = stored[line, MEMBERS : MEMBERS + stored[line, ROWS]]
+        start[members], end[members] = stored[line, START], stored[line, END]
+        line = stored[line, BEFORE]
     return int(states.table[best, FINISHED]), start, end
 
 
@@ -90,10 +91,10 @@ def _run(
     stride: int,
     marks: NDArray[np.int64],
     states: States,
-    kept: NDArray[np.int64],
+    stored: NDArray[np.int64],
     scratch: Scratch,
 ) -> int:
-    """Until nothing can be added to any state; how many there are."""
+    """Extend the states until nothing can be added to any of them. Return the number of states."""
     count, lines, until, oldest, earliest = 1, 0, 0, 0, 0
     while earliest < OVER:
         until = max(until, earliest) + stride
@@ -103,7 +104,7 @@ def _run(
                 count = _advance(problem, guide, marks, states, place, count, oldest, scratch)
             else:
                 place += 1
-        count, lines = _select(states, count, width, oldest, kept, lines)
+        count, lines = _select(states, count, width, oldest, stored, lines)
         earliest = OVER
         for place in range(count):
             earliest = min(earliest, states.table[place, TIME])
@@ -123,7 +124,7 @@ def _advance(
     oldest: int,
     scratch: Scratch,
 ) -> int:
-    """Put its children in the place of a state, the others behind the rest; how many states there are then."""
+    """Replace a state by its best child and append its other children. Return the new number of states."""
     first, now = oldest, states.table[place, TIME]
     while first < len(problem.arrival) and (states.served[place, first] or problem.deadline[first] <= now):
         first += 1
@@ -141,13 +142,15 @@ def _advance(
             count += 1
             _copy(states, place, child, oldest)
         states.promise[child] = base + scratch.worth[choice]
-        _take(states, child, scratch.choices, choice, marks)
+        _append_batch(states, child, scratch.choices, choice, marks)
     return count
 
 
 @inlined
-def _take(states: States, child: int, choices: NDArray[np.int64], choice: int, marks: NDArray[np.int64]) -> None:
-    move(choices, choice, states.newest, child)
+def _append_batch(
+    states: States, child: int, choices: NDArray[np.int64], choice: int, marks: NDArray[np.int64]
+) -> None:
+    copy_batch(choices, choice, states.newest, child)
     states.newest[child, BEFORE] = states.table[child, LAST]
     states.table[child, FRESH] = 1
     states.table[child, TIME] = choices[choice, END]
@@ -161,19 +164,22 @@ def _take(states: States, child: int, choices: NDArray[np.int64], choice: int, m
 
 @compiled
 def _select(
-    states: States, count: int, width: int, oldest: int, kept: NDArray[np.int64], lines: int
+    states: States, count: int, width: int, oldest: int, stored: NDArray[np.int64], lines: int
 ) -> tuple[int, int]:
-    """Keep the most promising states, one of those that have served the same; write down their batches."""
-    chosen, many, table, keeps = np.empty(width, np.int64), 0, states.table, np.zeros(count, np.bool_)
+    """Keep the most promising states, one per set of served requests, and store their last batches.
+
+    Return the number of states and of stored batches.
+    """
+    chosen, count_chosen, table, keeps = np.empty(width, np.int64), 0, states.table, np.zeros(count, np.bool_)
     for state in np.argsort(-states.promise[:count], kind="mergesort"):
         twin = False
-        for place in range(many):
+        for place in range(count_chosen):
             other = chosen[place]
             twin = twin or (table[other, DIGEST] == table[state, DIGEST] and table[other, TIME] <= table[state, TIME])
         if not twin:
-            chosen[many], keeps[state] = state, True
-            many += 1
-        if many == width:
+            chosen[count_chosen], keeps[state] = state, True
+            count_chosen += 1
+        if count_chosen == width:
             break
     place = 0
     for state in range(count):
@@ -181,11 +187,11 @@ def _select(
             if state != place:
                 _copy(states, state, place, oldest)
             if table[place, FRESH]:
-                move(states.newest, place, kept, lines)
+                copy_batch(states.newest, place, stored, lines)
                 table[place, LAST], table[place, FRESH] = lines, 0
                 lines += 1
             place += 1
-    return many, lines
+    return count_chosen, lines
 
 
 @inlined
@@ -194,6 +200,6 @@ def _copy(states: States, source: int, target: int, oldest: int) -> None:
     for column in range(DIGEST + 1):
         states.table[target, column] = states.table[source, column]
     if states.table[source, FRESH]:
-        move(states.newest, source, states.newest, target)
+        copy_batch(states.newest, source, states.newest, target)
     for request in range(oldest, states.reached[0]):
         states.served[target, request] = states.served[source, request]

@@ -1,4 +1,4 @@
-"""The next batches of a partial schedule: the best of all sizes, longest requests and times to begin."""
+"""The next batches of a partial schedule: the best over all sizes, longest requests and start times."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ if TYPE_CHECKING:
 
 NONE = -1
 OVER = 1 << 62
-"""The time of a partial schedule to which nothing can be added."""
+"""End time of a partial schedule to which nothing can be added."""
 LARGEST = 16
 BRANCHES = 8
-"""At most so many next batches of each partial schedule."""
+"""Largest number of next batches of a partial schedule."""
 GOODWILL = 0.02
-"""The least that serving a request counts for, so that those are served too that nobody competes with."""
+"""Least value of serving a request, so that requests without competition are also served."""
 START, END, ROWS, BEFORE, MEMBERS = range(5)
-"""Columns of a batch: its times, how many it holds, the line of the batch before it or NONE, from there on its members.
-
-A table of batches is a schedule, or all that a search has kept: a forest."""
+"""Columns of a batch. START, END: its times. ROWS: number of members. BEFORE: row of the previous batch, or NONE.
+MEMBERS: first of the columns with its members. Through BEFORE, a table of batches holds many schedules as a forest."""
 
 
 class Guide(NamedTuple):
-    """`value`: by bucket, what the time from then on is worth."""
+    """Prices of requests. `value[bucket]` is the value of the time from that bucket on."""
 
     prices: NDArray[np.float64]
     value: NDArray[np.float64]
@@ -36,7 +35,7 @@ class Guide(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for one expansion."""
+    """Buffers of one expansion."""
 
     waiting: NDArray[np.int64]
     members: NDArray[np.int64]
@@ -45,7 +44,7 @@ class Scratch(NamedTuple):
 
 
 def batches(lines: int) -> NDArray[np.int64]:
-    """An empty table of them."""
+    """Return an empty table of batches."""
     return np.zeros((lines, MEMBERS + LARGEST), np.int64)
 
 
@@ -53,18 +52,18 @@ def batches(lines: int) -> NDArray[np.int64]:
 def choose(
     problem: Problem, guide: Guide, served: NDArray[np.bool_], first: int, now: int, scratch: Scratch
 ) -> tuple[int, int]:
-    """The best next batches into `scratch`: how many; and if there are none, the time to look again.
+    """Write the best next batches to `scratch`. Return their number and, if it is 0, the time of the next attempt.
 
-    They start at `now` or when one of the next requests arrives, as long as what is left of time then is worth more
-    than the least of those found, and before the first of them would have ended.
+    A batch starts at `now` or when a later request arrives. A start time is tried only while the value of the remaining
+    time exceeds the worst choice so far, and before the first choice would end.
     """
     requests = len(problem.arrival)
     start, last, found, soonest = max(now, problem.arrival[first]), first, 0, OVER
     while True:
         while last < requests and problem.arrival[last] <= start:
             last += 1
-        count = _waiting(problem, guide, served, first, last, start, scratch.waiting)
-        found, soonest = _try(problem, guide, served, first, last, now, start, count, found, soonest, scratch)
+        count = _list_waiting(problem, guide, served, first, last, start, scratch.waiting)
+        found, soonest = _try_batches(problem, guide, served, first, last, now, start, count, found, soonest, scratch)
         if last == requests:
             return found, OVER
         if found == 0:
@@ -75,7 +74,7 @@ def choose(
 
 
 @inlined
-def _waiting(
+def _list_waiting(
     problem: Problem,
     guide: Guide,
     served: NDArray[np.bool_],
@@ -84,7 +83,7 @@ def _waiting(
     start: int,
     waiting: NDArray[np.int64],
 ) -> int:
-    """Requests that could be served from `start` on, the lowest price first; how many."""
+    """List the requests that can be served from `start` on, lowest price first. Return their number."""
     count = 0
     for request in range(first, last):
         if not served[request] and problem.deadline[request] >= start + problem.solo[request]:
@@ -98,7 +97,7 @@ def _waiting(
 
 
 @inlined
-def _try(
+def _try_batches(
     problem: Problem,
     guide: Guide,
     served: NDArray[np.bool_],
@@ -111,26 +110,26 @@ def _try(
     soonest: int,
     scratch: Scratch,
 ) -> tuple[int, int]:
-    """All sizes and longest requests of batches that start then; how many choices there are now, the first end."""
+    """Try all sizes and longest requests of batches that start then. Return the number of choices and the first end."""
     for place in range(count):
         cap = scratch.waiting[place]
         for size in range(len(problem.sizes)):
             end = start + problem.fixed[size] + problem.per[size] * problem.solo[cap]
             if end > problem.deadline[cap]:
                 break
-            taken, worth, true = _fill(
+            taken, worth, true = _fill_batch(
                 problem, guide, served, first, last, now, end, problem.solo[cap], problem.sizes[size], count, scratch
             )
             if size > 0 and taken <= problem.sizes[size - 1]:
                 break
             if true:
                 soonest = min(soonest, end)
-                found = _enter(scratch, found, worth + value_at(guide, end), start, end, taken)
+                found = _insert_choice(scratch, found, worth + value_at(guide, end), start, end, taken)
     return found, soonest
 
 
 @inlined
-def _fill(
+def _fill_batch(
     problem: Problem,
     guide: Guide,
     served: NDArray[np.bool_],
@@ -143,10 +142,10 @@ def _fill(
     count: int,
     scratch: Scratch,
 ) -> tuple[int, float, bool]:
-    """The best members of a batch: how many, their worth, and whether one of them is as long as `longest`.
+    """Choose the members of a batch. Return their number, their worth, and whether one is as long as `longest`.
 
-    First those that cannot be served after it, then by price.
-    From the worth go the prices of all those that can no longer be served after it, for they were part of the promise.
+    Requests that cannot be served after the batch come first, then requests by price. The prices of all requests that
+    can no longer be served afterwards are subtracted from the worth, because they were part of the promise.
     """
     taken, worth, true = 0, 0.0, False
     for request in range(first, last):
@@ -172,14 +171,14 @@ def _fill(
 
 
 @inlined
-def _enter(scratch: Scratch, found: int, worth: float, start: int, end: int, taken: int) -> int:
-    """Keep the batch in `scratch.members` if it is among the best; how many there are."""
+def _insert_choice(scratch: Scratch, found: int, worth: float, start: int, end: int, taken: int) -> int:
+    """Insert the batch in `scratch.members` if it is among the best. Return the number of choices."""
     if found == BRANCHES and worth <= scratch.worth[found - 1]:
         return found
     at, choices = min(found, BRANCHES - 1), scratch.choices
     while at > 0 and scratch.worth[at - 1] < worth:
         scratch.worth[at] = scratch.worth[at - 1]
-        move(choices, at - 1, choices, at)
+        copy_batch(choices, at - 1, choices, at)
         at -= 1
     scratch.worth[at] = worth
     choices[at, START], choices[at, END], choices[at, ROWS] = start, end, taken
@@ -189,7 +188,8 @@ def _enter(scratch: Scratch, found: int, worth: float, start: int, end: int, tak
 
 
 @inlined
-def move(source: NDArray[np.int64], line: int, target: NDArray[np.int64], to: int) -> None:
+def copy_batch(source: NDArray[np.int64], line: int, target: NDArray[np.int64], to: int) -> None:
+    """Copy a row of a table of batches."""
     target[to, START], target[to, END] = source[line, START], source[line, END]
     target[to, ROWS], target[to, BEFORE] = source[line, ROWS], source[line, BEFORE]
     for place in range(source[line, ROWS]):
@@ -198,7 +198,7 @@ def move(source: NDArray[np.int64], line: int, target: NDArray[np.int64], to: in
 
 @inlined
 def value_at(guide: Guide, now: int) -> float:
-    """Between the buckets, too."""
+    """Return the value of the time from `now` on, interpolated between buckets."""
     bucket = now // guide.bucket_ns
     if bucket >= len(guide.value) - 1:
         return 0.0

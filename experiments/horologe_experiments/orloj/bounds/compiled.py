@@ -1,4 +1,4 @@
-"""numba, which the searches of this package need: the extra `tables`."""
+"""Decorators that compile the searches of this package with numba."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from horologe_common.service.settings import SettingsError
 try:
     import numba
 except ImportError as error:
-    raise SettingsError("numba: not installed, wanted the extra: pip install 'horologe[tables]'") from error
+    raise SettingsError("numba: not installed: pip install ./experiments") from error
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """The same function as machine code; its arguments are numbers, arrays and named tuples.
+    """Compile a function whose arguments are numbers, arrays and named tuples.
 
-    It is compiled anew in each process, 7 s in all: numba's cache does not notice when a named tuple of another file
-    changes.
+    Every process compiles again, 7 s in total, because numba's cache does not notice changes of named tuples in other
+    files.
     """
     return cast("F", numba.njit(function))
 
 
 def inlined(function: F) -> F:
-    """The same for a small part of such a function, which becomes part of it: calls that pass arrays cost 0.2 us."""
+    """Compile a small function inline into its callers: a call that passes arrays costs 0.2 us."""
     return cast("F", numba.njit(inline="always")(function))

@@ -1,4 +1,4 @@
-"""At most so many requests finish in time on average where execution times are hidden: a bound from distributions.
+"""Upper bound on the expected number of requests that finish in time when execution times are hidden.
 
 Claim. Let a scheduler know all arrivals, each request's application and the applications' distributions, but of
 execution times only those of batches that have ended. For prices u_i >= 0 and buckets of width w it finishes at most
@@ -6,15 +6,15 @@ sum(u) + V requests in expectation. V is the best expected total where, from buc
 have arrived by the end of bucket b may be begun, request i earns P(b w + L <= its deadline) - u_i, and the next batch
 may begin in bucket b + floor(L / w), L being what a batch of so many requests of these applications takes.
 
-Proof. As for the bound of `bound.py`, what finishes is at most sum(u) + sum over batches and their members of (1 if it
-is in time, else 0) - u_i, since a request is in one batch at most. Execution times are independent, and when a batch
-begins none of its members has been run: given all that is known then, the expectation of its term and the distribution
-of its end are those of fresh draws. So the scheduler's expected sum is that of a policy of the relaxed decision
-process, whose state is the time alone, and V is the best of these. []
+Proof. As for the bound of `lagrangian.py`, the number of finished requests is at most sum(u) + the sum over batches and
+their members of (1 if it is in time, else 0) - u_i, since a request is in one batch at most. Execution times are
+independent, and when a batch begins none of its members has been run: given all that is known then, the expectation of
+its term and the distribution of its end are those of fresh draws. So the scheduler's expected sum is that of a policy
+of the relaxed decision process, whose state is the time alone, and V is the best of these. []
 
-Batches are put into kinds: the last application a in it, how many of a (n), and the size. Other members are taken to be
-as many as the size needs at least, each as short as the shortest distribution of applications before a allows; that
-makes L smaller, and so the bound larger, never less.
+A batch has a kind: its last application a, the number n of members of a, and its size. The number of other members is
+taken as the least that needs the size, each as short as the shortest distribution of the applications before a. That
+makes L smaller and the bound larger, so the bound still holds.
 """
 
 from __future__ import annotations
@@ -34,32 +34,33 @@ if TYPE_CHECKING:
     from horologe_experiments.orloj.workloads import Workload
 
 BUCKETS = 48
-"""To the time from an arrival to its deadline."""
+"""Buckets from an arrival to its deadline."""
 FINE = 4
+"""Factor by which the buckets of the final evaluation are narrower."""
 STEPS = 60
 NEAR = 0.95
-"""Steps aim at this part of the least bound so far: what can be reached is not known."""
+"""Target of the steps, as a part of the least bound so far, because the optimum is unknown."""
 NONE = -1
 LARGEST = 16
 
 
 class Kinds(NamedTuple):
-    """Of batches. `chance[kind, j]`: that L / w is in [j, j + 1); `within[kind, j]`: that it is below j + 1."""
+    """Kinds of batches. `chance[kind, j]`: probability of j <= L / w < j + 1. `within[kind, j]`: of L / w < j + 1."""
 
     application: NDArray[np.int64]
     own: NDArray[np.int64]
     size: NDArray[np.int64]
     more_than: NDArray[np.int64]
-    """Fewer members or as many do not need the size."""
+    """Largest number of members that does not need the size."""
     chance: NDArray[np.float64]
     within: NDArray[np.float64]
     soonest: NDArray[np.int64]
-    """The first j that has a chance; `latest`: the last one."""
+    """First j with a positive probability; `latest` is the last one."""
     latest: NDArray[np.int64]
 
 
 def hidden_bound(workload: Workload, steps: int = STEPS) -> float:
-    """No scheduler without knowledge of execution times finishes more than this in expectation.
+    """Return a bound: no scheduler without knowledge of execution times finishes more requests in expectation.
 
     The expectation is over execution times, given arrivals and applications.
     """
@@ -68,7 +69,7 @@ def hidden_bound(workload: Workload, steps: int = STEPS) -> float:
     kinds = _kinds(workload, bucket_ns)
     for _ in range(steps):
         total, times = _evaluate(problem, workload.application, kinds, descent.prices, bucket_ns)
-        descent.found(total)
+        descent.record_bound(total)
         if not descent.move(times, total - NEAR * descent.least):
             break
     bucket_ns = width_ns(problem, BUCKETS * FINE)
@@ -79,23 +80,25 @@ def hidden_bound(workload: Workload, steps: int = STEPS) -> float:
 def _evaluate(
     problem: Problem, application: NDArray[np.int64], kinds: Kinds, prices: NDArray[np.float64], bucket_ns: int
 ) -> tuple[float, NDArray[np.float64]]:
-    """What the prices prove, and how often each request is in a batch, in expectation."""
+    """Return the bound at these prices, and the expected number of batches of each request."""
     buckets = int(problem.deadline[-1] // bucket_ns) + 1
     value, kind = np.zeros(buckets + 1), np.full(buckets, NONE)
     members = np.full((buckets, LARGEST), NONE)
     _sweep(problem, application, kinds, prices, bucket_ns, value, kind, members)
-    return float(prices.sum() + value[0]), _expected(kinds.chance, kind, members, len(prices))
+    return float(prices.sum() + value[0]), _expected_batches(kinds.chance, kind, members, len(prices))
 
 
 def _kinds(workload: Workload, bucket_ns: int) -> Kinds:
-    """All that can be in time. What takes longer than that is as good as late by a bucket."""
+    """Return all kinds that can finish in time. Longer times count as one bucket too late."""
     batching, columns = workload.batching, workload.slo_ns // bucket_ns + 3
     lines, within = [], []
     for application in range(len(workload.solos_ns)):
         for place, size in enumerate(batching.sizes):
             before = batching.sizes[place - 1] if place else 0
             ends = (np.arange(columns) + 1) * bucket_ns - 1 - batching.fixed_ns[place]
-            alone = np.array([_within(one, ends, batching.per[place]) for one in workload.solos_ns[: application + 1]])
+            alone = np.array(
+                [_within(solos_ns, ends, batching.per[place]) for solos_ns in workload.solos_ns[: application + 1]]
+            )
             for count in range(1 if application else before + 1, size + 1):
                 others = alone[:-1].max(0) ** max(0, before + 1 - count) if application else 1.0
                 if (together := alone[-1] ** count * others)[-2] > 0:
@@ -107,7 +110,7 @@ def _kinds(workload: Workload, bucket_ns: int) -> Kinds:
 
 
 def _within(solos_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], per: int) -> NDArray[np.float64]:
-    """The chance that `per * solo` is at most each of `ends_ns`."""
+    """Return the probability that `per * solo` is at most each of `ends_ns`."""
     if not per:
         return (ends_ns >= 0).astype(np.float64)
     return np.searchsorted(np.sort(solos_ns), ends_ns // per, side="right") / len(solos_ns)
@@ -124,7 +127,7 @@ def _sweep(
     kind: NDArray[np.int64],
     members: NDArray[np.int64],
 ) -> None:
-    """Fill `value` (and what to do) from the last bucket to the first."""
+    """Fill `value`, `kind` and `members` from the last bucket to the first."""
     first = last = len(prices)
     chosen, worths, most = np.empty(2 * LARGEST, np.int64), np.empty(2 * LARGEST), np.zeros(LARGEST + 1)
     for bucket in range(len(kind) - 1, -1, -1):
@@ -132,12 +135,12 @@ def _sweep(
             last -= 1
         while first > 0 and problem.deadline[first - 1] > bucket * bucket_ns:
             first -= 1
-        _most(prices, first, last, chosen, worths, most)
+        _fill_most(prices, first, last, chosen, worths, most)
         best = value[bucket + 1]
         for place in range(len(kinds.size)):
             then = value[min(len(kind), bucket + max(1, kinds.soonest[place]))]
             if last - first > kinds.more_than[place] and most[kinds.size[place]] + then > best:
-                total, count = _best(
+                total, count = _best_batch(
                     problem, application, kinds, prices, bucket_ns, value, bucket, place, first, last, chosen, worths
                 )
                 if total > best + 1e-12:
@@ -148,7 +151,7 @@ def _sweep(
 
 
 @inlined
-def _most(
+def _fill_most(
     prices: NDArray[np.float64],
     first: int,
     last: int,
@@ -156,7 +159,7 @@ def _most(
     worths: NDArray[np.float64],
     most: NDArray[np.float64],
 ) -> None:
-    """What so many of requests [first, last) can earn at most: those of the lowest prices, all in time."""
+    """Fill `most[n]`: the most that n of the requests [first, last) can earn, those of lowest price, all in time."""
     count = 0
     for request in range(first, last):
         count = _insert(chosen, worths, 0, count, LARGEST, request, 1.0 - prices[request])
@@ -165,7 +168,7 @@ def _most(
 
 
 @inlined
-def _best(
+def _best_batch(
     problem: Problem,
     application: NDArray[np.int64],
     kinds: Kinds,
@@ -179,17 +182,17 @@ def _best(
     chosen: NDArray[np.int64],
     worths: NDArray[np.float64],
 ) -> tuple[float, int]:
-    """The best batch of a kind: its total, and how many members, which are in `chosen`."""
+    """Choose the best batch of a kind. Return its total and the number of its members, which are in `chosen`."""
     wanted, within, own, others = kinds.application[place], kinds.within[place], 0, 0
-    room, total, there = kinds.size[place] - kinds.own[place], 0.0, 0
+    room, total, arrived = kinds.size[place] - kinds.own[place], 0.0, 0
     for request in range(first, last):
-        there += application[request] == wanted
+        arrived += application[request] == wanted
         worth = within[(problem.deadline[request] - bucket * bucket_ns) // bucket_ns] - prices[request]
         if worth > 0 and application[request] == wanted:
             own = _insert(chosen, worths, 0, own, kinds.own[place], request, worth)
         elif worth > 0 and application[request] < wanted:
             others = _insert(chosen, worths, LARGEST, others, room, request, worth)
-    if there < kinds.own[place] or own + others == 0:
+    if arrived < kinds.own[place] or own + others == 0:
         return -1.0, 0
     for other in range(own):
         total += worths[other]
@@ -211,7 +214,7 @@ def _insert(
     request: int,
     worth: float,
 ) -> int:
-    """Keep the `most` of highest worth, in order, from place `begin` on; how many there are."""
+    """Insert a request into the `most` of highest worth, in order from index `begin`. Return their number."""
     at = begin + count
     if count == most:
         at -= 1
@@ -225,10 +228,10 @@ def _insert(
 
 
 @compiled
-def _expected(
+def _expected_batches(
     chance: NDArray[np.float64], kind: NDArray[np.int64], members: NDArray[np.int64], requests: int
 ) -> NDArray[np.float64]:
-    """How often each request is in a batch, from the chances of coming to each bucket."""
+    """Return the expected number of batches of each request, from the probability of reaching each bucket."""
     times, coming = np.zeros(requests), np.zeros(len(kind) + 1)
     coming[0] = 1.0
     for bucket in range(len(kind)):

@@ -1,4 +1,4 @@
-"""At most so many requests can finish in time, whatever the schedule: a Lagrangian bound.
+"""A Lagrangian upper bound on the number of requests that any schedule finishes in time.
 
 Claim. For any prices u_i >= 0 and any bucket width w > 0, a schedule of one device, which runs batches one after the
 other and may know all arrivals and execution times, finishes at most sum(u) + V requests in time. V is the best total
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from horologe_experiments.orloj.bounds.relaxation import Plan, empty_plan, sweep, tally
+from horologe_experiments.orloj.bounds.relaxation import Plan, count_batches, empty_plan, sweep
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,81 +33,84 @@ if TYPE_CHECKING:
     from horologe_experiments.orloj.bounds.problem import Problem
 
 BUCKETS = 128
-"""To the shortest time from an arrival to its deadline, while prices are sought."""
+"""Buckets from an arrival to the earliest deadline during the search for prices."""
 FINE = 8
-"""The last of all is done with buckets this much narrower: it costs as much as so many steps."""
+"""Factor by which the buckets of the final evaluation are narrower. It costs as much as so many steps."""
 PATIENCE = 8
 SHRINK = 0.6
-"""Steps become shorter by this after `PATIENCE` of them without a gain of a thousandth."""
+"""Factor on the step length after `PATIENCE` steps without a gain of a thousandth."""
 MOMENTUM = 0.7
+"""Weight of the previous direction."""
 ROUNDING = 1e-6
-"""More than floating point can lose in a sum of thousands of numbers below 1."""
+"""Larger than the floating point error of a sum of thousands of numbers below 1."""
 
 
 class Prices(NamedTuple):
-    """What giving up each request would be worth to the others, from 0 to 1, and what that proves."""
+    """Price of each request, from 0 to 1: the value for the others of giving it up. And the bound that follows."""
 
     best: NDArray[np.float64]
-    """Those of the least bound."""
+    """Prices of the least bound."""
     mean: NDArray[np.float64]
-    """Over the later half of the steps: what a search is guided by best."""
+    """Mean over the later half of the steps, which guides a search best."""
     finished: int
-    """No schedule finishes more."""
+    """The bound: no schedule finishes more."""
     bucket_ns: int
 
 
-def bound(problem: Problem, reached: int, steps: int) -> Prices:
-    """The least bound found in `steps`. `reached`: what some schedule finishes, the closer the better."""
+def find_bound(problem: Problem, reached: int, steps: int) -> Prices:
+    """Return the least bound of `steps` steps. `reached`: requests that some schedule finishes, the more the better."""
     bucket_ns = width_ns(problem, BUCKETS)
     plan = empty_plan(problem, bucket_ns)
     descent = Descent(len(problem.arrival))
     for step in range(steps):
         reward = 1.0 - descent.prices
         total = float(descent.prices.sum()) + sweep(problem, reward, bucket_ns, plan)
-        descent.found(total)
-        if descent.least < reached + 1 or not descent.move(tally(problem, reward, bucket_ns, plan), total - reached):
+        descent.record_bound(total)
+        if descent.least < reached + 1 or not descent.move(
+            count_batches(problem, reward, bucket_ns, plan), total - reached
+        ):
             break
         if step >= steps // 2:
-            descent.seen.append(descent.prices)
-    mean = np.mean(descent.seen, axis=0) if descent.seen else descent.prices
-    least = min(descent.least, evaluate(problem, descent.best, width_ns(problem, BUCKETS * FINE)))
+            descent.later_prices.append(descent.prices)
+    mean = np.mean(descent.later_prices, axis=0) if descent.later_prices else descent.prices
+    least = min(descent.least, evaluate_prices(problem, descent.best, width_ns(problem, BUCKETS * FINE)))
     return Prices(descent.best, mean, math.floor(least + ROUNDING), bucket_ns)
 
 
-def evaluate(problem: Problem, prices: NDArray[np.float64], bucket_ns: int) -> float:
-    """What these prices prove, with buckets of this width. Raises ValueError where the proof does not hold."""
+def evaluate_prices(problem: Problem, prices: NDArray[np.float64], bucket_ns: int) -> float:
+    """Return the bound at these prices with buckets of this width. Raises ValueError if the proof does not hold."""
     shortest_ns = int(problem.fixed[0] + problem.per[0] * problem.solo.min())
     if not 0 < bucket_ns <= shortest_ns or prices.min() < 0:
         raise ValueError(f"bucket_ns, prices: got {bucket_ns}, {prices.min()}, wanted 1 to {shortest_ns}, 0 or more")
     return float(prices.sum()) + sweep(problem, 1.0 - prices, bucket_ns, empty_plan(problem, bucket_ns))
 
 
-def guide(problem: Problem, prices: NDArray[np.float64], bucket_ns: int) -> Plan:
-    """What the rest of time is worth, at these prices."""
+def make_plan(problem: Problem, prices: NDArray[np.float64], bucket_ns: int) -> Plan:
+    """Return the plan at these prices: the value of the remaining time by bucket."""
     plan = empty_plan(problem, bucket_ns)
     sweep(problem, 1.0 - prices, bucket_ns, plan)
     return plan
 
 
 def width_ns(problem: Problem, buckets: int) -> int:
-    """Of a bucket, `buckets` of which are the shortest time to a deadline; at most the shortest batch."""
+    """Return the width of a bucket: the shortest budget divided by `buckets`, at most the shortest batch."""
     shortest_ns = int(problem.fixed[0] + problem.per[0] * problem.solo.min())
     return max(1, min(shortest_ns, int((problem.deadline - problem.arrival).min()) // buckets))
 
 
 class Descent:
-    """Subgradient steps on the prices, from 1 each."""
+    """Subgradient descent on the prices, which start at 1."""
 
     def __init__(self, requests: int) -> None:
         self.prices = self.best = np.ones(requests)
         self.least = float(requests)
-        self.seen: list[NDArray[np.float64]] = []
-        self._way = np.zeros(requests)
+        self.later_prices: list[NDArray[np.float64]] = []
+        self._direction = np.zeros(requests)
         self._length = 1.0
         self._stalled = 0
 
-    def found(self, total: float) -> None:
-        """What the present prices prove."""
+    def record_bound(self, total: float) -> None:
+        """Record the bound at the current prices."""
         if total < self.least - 1e-3 * len(self.prices):
             self._stalled = 0
         if total < self.least:
@@ -117,11 +120,11 @@ class Descent:
             self._length, self._stalled = self._length * SHRINK, 0
 
     def move(self, times: NDArray[np.int64] | NDArray[np.float64], gap: float) -> bool:
-        """A step down for what no batch holds, up for what several do. False where there is none to go."""
-        self._way = 1.0 - times + MOMENTUM * self._way
-        stuck = ((self.prices <= 0) & (self._way > 0)) | ((self.prices >= 1) & (self._way < 0))
-        way = np.where(stuck, 0.0, self._way)
-        squared = float(way @ way)
+        """Lower prices of requests in no batch, raise those in several. Return False if no step is possible."""
+        self._direction = 1.0 - times + MOMENTUM * self._direction
+        stuck = ((self.prices <= 0) & (self._direction > 0)) | ((self.prices >= 1) & (self._direction < 0))
+        direction = np.where(stuck, 0.0, self._direction)
+        squared = float(direction @ direction)
         if squared > 0:
-            self.prices = np.clip(self.prices - self._length * gap / squared * way, 0.0, 1.0)
+            self.prices = np.clip(self.prices - self._length * gap / squared * direction, 0.0, 1.0)
         return squared > 0

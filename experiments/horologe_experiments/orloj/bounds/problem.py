@@ -1,4 +1,4 @@
-"""What a schedule of one device must decide, as arrays: the searches of this package work on it."""
+"""The scheduling problem of one device as arrays, for the searches of this package."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """Requests in order of arrival and of deadline; a batch of size `sizes[k]` takes `fixed[k] + per[k] * longest`.
+    """Requests in order of arrival and of deadline. A batch of size `sizes[k]` takes `fixed[k] + per[k] * longest`.
 
-    All int64, times in ns. The largest size is at most 16.
+    All arrays are int64, times in nanoseconds. The largest size is at most 16.
     """
 
     arrival: NDArray[np.int64]
@@ -27,9 +27,9 @@ class Problem(NamedTuple):
 
 
 def problem_of(workload: Workload) -> Problem:
-    """All that a clairvoyant knows of `workload`. Raises ValueError where a larger batch could take less."""
+    """Return the problem of a workload. Raises ValueError if a larger batch could take less time."""
     batching = workload.batching
-    fixed, per, sizes = (np.array(one, np.int64) for one in (batching.fixed_ns, batching.per, batching.sizes))
+    fixed, per, sizes = (np.array(values, np.int64) for values in (batching.fixed_ns, batching.per, batching.sizes))
     arrival = np.ascontiguousarray(workload.arrival_ns)
     solo = np.ascontiguousarray(workload.solo_ns)
     if (np.diff(fixed + per * solo.min()) < 0).any() or (np.diff(per) < 0).any():

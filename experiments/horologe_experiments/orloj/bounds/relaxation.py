@@ -1,8 +1,8 @@
-"""The relaxed schedule behind the bound: time in buckets, and every request as often as it pays (`bound.py` proves it).
+"""The relaxed schedule behind the bound of `lagrangian.py`: time in buckets, and each request as often as it pays.
 
-`sweep` goes back in time over the buckets. In each, an *option* is a batch size and a longest request (a cap); the
-batch is then the requests of the highest rewards among those that may be in it. What an option is worth changes only
-when a request enters or leaves, so that most buckets only look up where its end leads to.
+`sweep` goes over the buckets from last to first. In each bucket, an *option* is a batch size and a longest request (the
+cap). The batch of an option holds the admissible requests of highest reward. The worth of an option changes only when
+a request enters or leaves, so most buckets only look up the value at the option's end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST = 1e-12
 
 
 class Plan(NamedTuple):
-    """By bucket: what can still be earned from it on (one entry more than buckets), and the option taken, or NONE."""
+    """By bucket: the value of the time from it on (one entry more than buckets), and the chosen option, or NONE."""
 
     value: NDArray[np.float64]
     size: NDArray[np.int64]
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What may be run. `first`: the first request that still makes it, as of when `worth` was added up."""
+    """The options of a bucket. `first`: first request that still finishes in time, when `worth` was computed."""
 
     size: NDArray[np.int64]
     cap: NDArray[np.int64]
@@ -41,16 +41,16 @@ class Options(NamedTuple):
 
 
 def empty_plan(problem: Problem, bucket_ns: int) -> Plan:
-    """Of as many buckets as there are up to the last deadline."""
+    """Return an empty plan with buckets up to the last deadline."""
     buckets = int(problem.deadline[-1] // bucket_ns) + 1
     return Plan(np.zeros(buckets + 1), np.full(buckets, NONE), np.full(buckets, NONE))
 
 
 @compiled
 def sweep(problem: Problem, reward: NDArray[np.float64], bucket_ns: int, plan: Plan) -> float:
-    """Fill `plan` with the best sequence of batches where each request earns `reward` each time; its total."""
+    """Fill `plan` with the best sequence of batches, each request earning `reward` each time. Return the total."""
     requests, buckets = len(problem.arrival), len(plan.size)
-    options = _room(requests * len(problem.sizes))
+    options = _allocate_options(requests * len(problem.sizes))
     inside = np.empty(requests, np.int64)
     first = last = requests
     plan.value[buckets] = 0.0
@@ -60,18 +60,18 @@ def sweep(problem: Problem, reward: NDArray[np.float64], bucket_ns: int, plan: P
             last -= 1
         while first > 0 and problem.deadline[first - 1] > bucket * bucket_ns:
             first -= 1
-        count = _enter(reward, first, last, inside)
+        count = _sort_admissible(reward, first, last, inside)
         found = _list_options(problem, inside, count, last, options)
         until = problem.arrival[last - 1] // bucket_ns if last > 0 else 0
         if first > 0:
             until = max(until, (problem.deadline[first - 1] - 1) // bucket_ns + 1)
-        _decide(problem, reward, bucket_ns, plan, bucket, until, options, found, inside[:count])
+        _choose_options(problem, reward, bucket_ns, plan, bucket, until, options, found, inside[:count])
         bucket = until - 1
     return float(plan.value[0])
 
 
 @compiled
-def _room(lines: int) -> Options:
+def _allocate_options(lines: int) -> Options:
     return Options(
         np.empty(lines, np.int64),
         np.empty(lines, np.int64),
@@ -82,8 +82,8 @@ def _room(lines: int) -> Options:
 
 
 @compiled
-def _enter(reward: NDArray[np.float64], first: int, last: int, inside: NDArray[np.int64]) -> int:
-    """Requests [first, last) of positive reward into `inside`, the highest reward first; how many."""
+def _sort_admissible(reward: NDArray[np.float64], first: int, last: int, inside: NDArray[np.int64]) -> int:
+    """Write requests [first, last) of positive reward to `inside`, highest reward first. Return their number."""
     count = 0
     for request in range(first, last):
         if reward[request] > 0:
@@ -98,15 +98,15 @@ def _enter(reward: NDArray[np.float64], first: int, last: int, inside: NDArray[n
 
 @compiled
 def _list_options(problem: Problem, inside: NDArray[np.int64], count: int, last: int, options: Options) -> int:
-    """Every size with every cap, but for sizes that cannot be filled by more than the size before; how many."""
+    """List every size with every cap, except sizes that the admissible requests do not need. Return the number."""
     found = 0
     for place in range(count):
-        longest, fit, known = problem.solo[inside[place]], 0, False
+        longest, fit, listed = problem.solo[inside[place]], 0, False
         for other in range(count):
             solo = problem.solo[inside[other]]
             fit += solo <= longest
-            known = known or (other < place and solo == longest)
-        for size in range(0 if not known else len(problem.sizes), len(problem.sizes)):
+            listed = listed or (other < place and solo == longest)
+        for size in range(0 if not listed else len(problem.sizes), len(problem.sizes)):
             if size > 0 and fit <= problem.sizes[size - 1]:
                 break
             options.size[found], options.cap[found] = size, inside[place]
@@ -117,7 +117,7 @@ def _list_options(problem: Problem, inside: NDArray[np.int64], count: int, last:
 
 
 @compiled
-def _decide(
+def _choose_options(
     problem: Problem,
     reward: NDArray[np.float64],
     bucket_ns: int,
@@ -128,7 +128,7 @@ def _decide(
     found: int,
     inside: NDArray[np.int64],
 ) -> None:
-    """From `bucket` back to `until`, which have the same options: the best of them, or to wait for the next bucket."""
+    """Choose the best option or waiting for each bucket from `bucket` back to `until`, which have the same options."""
     deadline, solo, values, takes, firsts, worths = (
         problem.deadline,
         problem.solo,
@@ -138,7 +138,7 @@ def _decide(
         options.worth,
     )
     for now in range(bucket, until - 1, -1):
-        best, taken = values[now + 1], NONE
+        best, chosen = values[now + 1], NONE
         for option in range(found):
             end, first = now * bucket_ns + takes[option], firsts[option]
             while first > 0 and deadline[first - 1] >= end:
@@ -149,17 +149,17 @@ def _decide(
                 worths[option] = _worth(solo, reward, inside, first, solo[cap], size)
             value = worths[option] + values[min(len(values) - 1, now + takes[option] // bucket_ns)]
             if value > best + LEAST:
-                best, taken = value, option
+                best, chosen = value, option
         values[now] = best
-        plan.size[now] = NONE if taken == NONE else options.size[taken]
-        plan.cap[now] = NONE if taken == NONE else options.cap[taken]
+        plan.size[now] = NONE if chosen == NONE else options.size[chosen]
+        plan.cap[now] = NONE if chosen == NONE else options.cap[chosen]
 
 
 @inlined
 def _worth(
     solo: NDArray[np.int64], reward: NDArray[np.float64], inside: NDArray[np.int64], first: int, longest: int, size: int
 ) -> float:
-    """The rewards of the best `size` requests from `first` on that take at most `longest`."""
+    """Return the rewards of the best `size` requests from `first` on with solo times of at most `longest`."""
     worth, taken = 0.0, 0
     for request in inside:
         if request >= first and solo[request] <= longest:
@@ -171,8 +171,8 @@ def _worth(
 
 
 @compiled
-def tally(problem: Problem, reward: NDArray[np.float64], bucket_ns: int, plan: Plan) -> NDArray[np.int64]:
-    """How often each request is in a batch of the plan."""
+def count_batches(problem: Problem, reward: NDArray[np.float64], bucket_ns: int, plan: Plan) -> NDArray[np.int64]:
+    """Return the number of batches of the plan that hold each request."""
     requests, buckets = len(problem.arrival), len(plan.size)
     times, inside = np.zeros(requests, np.int64), np.empty(requests, np.int64)
     bucket = first = last = 0
@@ -187,7 +187,7 @@ def tally(problem: Problem, reward: NDArray[np.float64], bucket_ns: int, plan: P
         while last < requests and problem.arrival[last] < (bucket + 1) * bucket_ns:
             last += 1
         left = problem.sizes[size]
-        for place in range(_enter(reward, first, last, inside)):
+        for place in range(_sort_admissible(reward, first, last, inside)):
             if left > 0 and problem.solo[inside[place]] <= longest:
                 times[inside[place]] += 1
                 left -= 1

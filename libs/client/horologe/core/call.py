@@ -1,4 +1,4 @@
-"""An open request, and what a caller may say about its deadline."""
+"""A request of a client, and the options for its deadline."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ LONGEST_MS = 24 * 3600 * 1e3
 
 
 class AskOptions(TypedDict, total=False):
-    """How an application is asked, the same in every call of both clients."""
+    """Options of a request to an application, in both clients."""
 
     slo_ms: float | None
     """Deadline in milliseconds."""
     timeout: float | None
-    """Deadline in seconds; the smaller of the two counts."""
+    """Deadline in seconds. The earlier of the two applies."""
     outputs: Sequence[str]
-    """Names of the outputs wanted, in this order; default: all."""
+    """Names of the outputs to return, in this order. Default: all."""
     context: str
-    """Of an application that is asked: the user, session or whatever it learns for separately."""
+    """Context of a request to an application: the user or session for which it learns separately."""
 
 
 class Options(AskOptions, total=False):
-    """How a prediction is asked for, the same in every call of both clients."""
+    """Options of a prediction, in both clients."""
 
     version: str
-    """Of the model; default: the newest that is ready."""
+    """Version of the model. Default: the newest that is ready."""
     application: str
-    """On whose behalf: execution times are learned per model and application."""
+    """Name of the caller's application: execution times are measured per model and application."""
 
 
 class Sink(Protocol):
-    """Where the end of a request goes: `asyncio.Future` is one, `client.Handle` another."""
+    """Receiver of a request's result: an `asyncio.Future` or a `Handle`."""
 
     def done(self) -> bool: ...
     def set_result(self, result: Any, /) -> None: ...
@@ -52,13 +52,13 @@ class Sink(Protocol):
 
 
 class Call(msgspec.Struct, eq=False):
-    """An open request: a Predict, or a `question` of another kind."""
+    """A pending request: a Predict, or another message (`question`)."""
 
     id: int
     sink: Sink
     begun_ns: int
     budget_ns: int = 0
-    """What the caller granted from `begun_ns` on; 0: the model's own SLO, or best effort."""
+    """Time allowed from `begun_ns` on. 0: the SLO of the model, or best effort."""
     question: AnyMessage | None = None
     model: str = ""
     version: str = ""
@@ -66,7 +66,7 @@ class Call(msgspec.Struct, eq=False):
     application: str = ""
     context: str = ""
     single: bool = True
-    """The inputs came as one array, so a sole output goes back as one."""
+    """The input was one array, so a single output is returned as an array."""
     inputs: tuple[Tensor, ...] = ()
     buffers: Sequence[Buffer] = ()
     size: int = 0
@@ -75,11 +75,11 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def subject(self) -> tuple[str, str, str]:
-        """Whose signature the inputs must fit: model and version, or an application."""
+        """Return the key of the signature: (model, version, "") or ("", "", application)."""
         return (self.model, self.version, "") if self.model else ("", "", self.application)
 
     def message(self, now_ns: int) -> AnyMessage:
-        """What to send, with what remains of the budget by now."""
+        """Return the message to send, with the remaining budget."""
         if self.question is not None:
             return self.question
         budget_ns = max(1, self.begun_ns + self.budget_ns - now_ns) if self.budget_ns else 0
@@ -88,13 +88,13 @@ class Call(msgspec.Struct, eq=False):
         )
 
 
-def budget(slo_ms: float | None, timeout: float | None) -> int:
-    """Nanoseconds a request may take: the smaller of `slo_ms` (milliseconds) and `timeout` (seconds); 0: neither.
+def parse_budget_ns(slo_ms: float | None, timeout: float | None) -> int:
+    """Return the smaller of `slo_ms` (milliseconds) and `timeout` (seconds) in nanoseconds, 0 without either.
 
-    Raises `InvalidInput` unless they are numbers over 0 and of at most a day.
+    Raises `InvalidInput` unless they are above 0 and at most a day.
     """
     if timeout is None and type(slo_ms) in (int, float) and 0 < slo_ms <= LONGEST_MS:  # type: ignore[operator]
-        return int(slo_ms * 1_000_000) or 1  # type: ignore[operator]  # the usual case, at a fifth of the time
+        return int(slo_ms * 1_000_000) or 1  # type: ignore[operator]  # the usual case: a fifth of the time
     granted = LONGEST_MS + 1
     for name, value, factor in (("slo_ms", slo_ms, 1.0), ("timeout", timeout, 1e3)):
         if value is None:
@@ -110,7 +110,7 @@ def budget(slo_ms: float | None, timeout: float | None) -> int:
 
 
 def check_texts(*texts: object) -> None:
-    """Raise `InvalidInput` for a name that is no string."""
+    """Raise `InvalidInput` for a name that is not a string."""
     for text in texts:
         if type(text) is not str:
             raise InvalidInput(f"model, version, application, context, outputs: got {text!r}, wanted strings")

@@ -1,4 +1,4 @@
-"""What turned out to be true, as the caller says it, made into messages; and what their answers mean."""
+"""Feedback: the caller's true values as messages, and the errors in their answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from horologe.core.call import check_texts
 from horologe.core.reply import Reply
-from horologe.core.signature import Signature, tensors_of
+from horologe.core.signature import Signature, encode_inputs
 from horologe_common.applications import undeclared_application
 from horologe_common.status import InvalidInput, Status, error_for
 from horologe_common.wire import Acknowledged, ApplicationState, Feedback, Observation
@@ -20,42 +20,42 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
 
 ITEMS_LIMIT = 64
-"""Of one message."""
+"""Items in one message."""
 
 
-class Parcel(NamedTuple):
-    """Feedback in one message, made when its id is known; the bytes of its inputs."""
+class FeedbackMessage(NamedTuple):
+    """A Feedback, which `question` makes from its id, and the bytes of its inputs."""
 
     question: Callable[[int], Feedback]
     buffers: Sequence[Buffer]
 
 
-def parcels(
+def feedback_messages(
     application: str, predictions: Any, truths: Any, context: str, inputs: Any, signature: Signature | None
-) -> Iterator[Parcel]:
-    """The messages of one call. `signature`: where there are inputs. Raises `InvalidInput`."""
+) -> Iterator[FeedbackMessage]:
+    """Yield the messages of a call. `signature` is needed if there are inputs. Raises `InvalidInput`."""
     check_texts(application, context)
     items = _items(predictions, truths, inputs)
     for at in range(0, len(items), ITEMS_LIMIT):
         observations: list[Observation] = []
         buffers: list[bytes] = []
         for prediction, truth, given in items[at : at + ITEMS_LIMIT]:
-            headers, payloads = tensors_of(signature, given) if given is not None and signature else ((), [])
-            observations.append(Observation(_truths(truth), _named(prediction), context, headers))
+            headers, payloads = encode_inputs(signature, given) if given is not None and signature else ((), [])
+            observations.append(Observation(_truths(truth), _prediction_id(prediction), context, headers))
             buffers += payloads
-        yield Parcel(partial(Feedback, application=application, items=tuple(observations)), buffers)
+        yield FeedbackMessage(partial(Feedback, application=application, items=tuple(observations)), buffers)
 
 
-def check(acknowledged: Acknowledged) -> None:
-    """Raise what the first item that is not OK stands for."""
+def raise_first_error(acknowledged: Acknowledged) -> None:
+    """Raise the error of the first item that is not OK."""
     for place, status in enumerate(acknowledged.statuses):
         if status != Status.OK:
             which = f"item {place}: " if len(acknowledged.statuses) > 1 else ""
             raise error_for(status, f"{which}{acknowledged.reason}", acknowledged.retry_after_ns)
 
 
-def one_of(states: Sequence[ApplicationState], name: str) -> ApplicationState:
-    """The application of this name. Raises `UnknownModel`."""
+def find_application(states: Sequence[ApplicationState], name: str) -> ApplicationState:
+    """Return the application of this name. Raises `UnknownModel`."""
     for state in states:
         if state.application.name == name:
             return state
@@ -63,25 +63,25 @@ def one_of(states: Sequence[ApplicationState], name: str) -> ApplicationState:
 
 
 def _items(predictions: Any, truths: Any, inputs: Any) -> list[tuple[Any, Any, Any]]:
-    """(prediction, truth, inputs) of each item."""
+    """Return (prediction, truth, inputs) of each item."""
     if not isinstance(predictions, list) and not isinstance(inputs, list):
         return [(predictions, truths, inputs)]
     count = len(predictions if isinstance(predictions, list) else inputs)
-    columns = [[None] * count if one is None else one for one in (predictions, truths, inputs)]
+    columns = [[None] * count if column is None else column for column in (predictions, truths, inputs)]
     if any(not hasattr(column, "__len__") or len(column) != count for column in columns):
         raise InvalidInput(f"feedback: got lists of different lengths, wanted {count} of each")
     return list(zip(*columns, strict=True))
 
 
 def _truths(truth: Any) -> tuple[float, ...]:
-    """A value for each row."""
+    """Return a value for each row."""
     try:
         return tuple(np.asarray(truth, np.float64).reshape(-1).tolist())
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"truth: got {truth!r}, wanted a number for each row") from error
 
 
-def _named(prediction: Any) -> bytes:
+def _prediction_id(prediction: Any) -> bytes:
     if isinstance(prediction, Reply):
         prediction = prediction.prediction_id
     if prediction is None:

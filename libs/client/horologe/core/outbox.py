@@ -1,4 +1,4 @@
-"""What is to be sent, packed as late as possible: all requests of one turn in one packet."""
+"""The outbox: requests and cancellations to send, packed as late as possible so that a turn is one packet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horologe_common.wire.frames import pack
 
 if TYPE_CHECKING:
     from horologe.core.call import Call
-    from horologe.core.pending_requests import Book
+    from horologe.core.pending_requests import PendingRequests
     from horologe_common.core.protocol import Buffer
 
     Packet: TypeAlias = list[Buffer]
@@ -20,10 +20,10 @@ PACKET_BYTES = 4 << 20
 
 
 class Outbox:
-    """Requests and cancellations on their way out."""
+    """Requests and cancellations that are not sent yet."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, pending: PendingRequests) -> None:
+        self._pending = pending
         self._calls: list[Call] = []
         self._cancels: list[int] = []
         self.add = self._calls.append
@@ -32,21 +32,21 @@ class Outbox:
         return bool(self._calls or self._cancels)
 
     def cancel(self, call: Call) -> None:
-        """Tell the server to forget a request, if it knows of it."""
+        """Cancel a request at the server, if it was sent."""
         if call.sent:
             self._cancels.append(call.id)
 
     def clear_cancels(self) -> None:
-        """The server that knew of them is gone."""
+        """Drop the cancellations, because the connection is lost."""
         self._cancels.clear()
 
     def packets(self, now_ns: int) -> list[Packet]:
-        """Everything, in packets that a frontend takes. What it never would ends with `TooLarge` here."""
+        """Return everything in packets that a frontend accepts. End a request with `TooLarge` if it never would."""
         packets: list[Packet] = []
         calls: list[Call] = []
         size = 0
         for call in self._calls:
-            if call not in self._book:
+            if call not in self._pending:
                 continue
             if calls and (len(calls) == PACKET_CALLS or size + call.size > PACKET_BYTES):
                 packets += self._pack(calls, now_ns)
@@ -75,7 +75,7 @@ class Outbox:
                 half = len(calls) // 2
                 return self._pack(calls[:half], now_ns) + self._pack(calls[half:], now_ns)
             wrong = error if isinstance(error, HorologeError) else InvalidInput(f"request cannot be encoded: {error}")
-            self._book.end(calls[0], wrong)
+            self._pending.finish(calls[0], wrong)
             return []
         for call in calls:
             call.sent = True
@@ -84,4 +84,5 @@ class Outbox:
 
 
 def message_packet(message: AnyMessage) -> Packet:
+    """Return a packet of one message without tensors."""
     return pack([Envelope("", "", [message])], ())

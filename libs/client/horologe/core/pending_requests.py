@@ -1,4 +1,4 @@
-"""The open requests: how many, how large, until when, and their one end."""
+"""The pending requests of a client: their number, size, timers, and their end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Book:
+class PendingRequests:
     """Requests by id, bounded in number and in bytes of inputs.
 
-    Law: `held_bytes` is the size of all open requests and at most `max_bytes`; each has one timer.
+    Invariant: `held_bytes` is the size of all requests and at most `max_bytes`. Each request has one timer.
     """
 
     def __init__(self, grace_ns: int, max_open: int, max_bytes: int) -> None:
@@ -37,31 +37,32 @@ class Book:
     def __iter__(self) -> Iterator[Call]:
         return iter(list(self._calls.values()))
 
-    def admit(self) -> None:
-        """Raise `Refused` when no more requests may be open."""
+    def check_room(self) -> None:
+        """Raise `Refused` if there is no room for another request."""
         if len(self._calls) >= self.max_open:
             raise Refused(f"client queue full: {self.max_open} requests are open")
 
-    def open(self, call: Call, slo_ns: int = 0) -> None:
-        """Enter the request, or arm its timer again now that its model's SLO is known."""
+    def add(self, call: Call, slo_ns: int = 0) -> None:
+        """Add the request, or set its timer again when the SLO of its model has arrived."""
         self._calls[call.id] = call
         self._deadlines.arm(call.id, call.begun_ns + (call.budget_ns or slo_ns or BEST_EFFORT_NS) + self.grace_ns)
 
-    def grow(self, call: Call, size: int) -> None:
-        """Account for the inputs of an open request. Raises `Refused` when they are too many."""
+    def add_bytes(self, call: Call, size: int) -> None:
+        """Add the bytes of a request's inputs. Raises `Refused` if there are too many."""
         if self.held_bytes + size > self.max_bytes:
             raise Refused(f"client queue full: {self.held_bytes} bytes are open, {size} more wanted")
         call.size = size
         self.held_bytes += size
 
-    def forget(self, call: Call) -> None:
+    def remove(self, call: Call) -> None:
+        """Remove the request without calling its sink."""
         if self._calls.pop(call.id, None) is not None:
             self._deadlines.cancel(call.id)
             self.held_bytes -= call.size
 
-    def end(self, call: Call, result: Any) -> None:
-        """The end of every request, also of one that is refused before it was open."""
-        self.forget(call)
+    def finish(self, call: Call, result: Any) -> None:
+        """Remove a request and pass its result or error to its sink. It need not have been added."""
+        self.remove(call)
         if call.sink.done():
             return
         if isinstance(result, HorologeError):
@@ -70,11 +71,11 @@ class Book:
             call.sink.set_result(result)
 
     def expire(self, now_ns: int) -> None:
-        """End those whose deadline and grace have passed."""
+        """End requests with `Lost` whose deadline and grace have passed."""
         for call_id in self._deadlines.pop_expired(now_ns):
             call = self._calls[call_id]
             why = "no answer came" if call.sent else "the frontend could not be reached"
-            self.end(call, Lost(f"{why} within {(now_ns - call.begun_ns) / 1e6:.0f} ms"))
+            self.finish(call, Lost(f"{why} within {(now_ns - call.begun_ns) / 1e6:.0f} ms"))
 
     def check(self) -> None:
         assert self.held_bytes == sum(call.size for call in self._calls.values()) <= self.max_bytes

@@ -1,11 +1,12 @@
-"""What comes back: a Reply, or the exception that an answer stands for."""
+"""Answers: a Reply or an exception for a prediction, the result of every other message."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from horologe_common import wire
 from horologe_common.status import HorologeError, Late, ModelFailed, Status, error_for
 from horologe_common.wire.frames import decode_array
 
@@ -15,46 +16,54 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.core.protocol import Buffer
-    from horologe_common.wire import Answer
+
+
+AdminAnswer: TypeAlias = wire.Models | wire.Description | wire.Applications | wire.Acknowledged
+ANSWERED_BY: dict[type[AdminAnswer], tuple[type, ...]] = {
+    wire.Models: (wire.ModelInfo, wire.Admit),
+    wire.Description: (wire.Describe,),
+    wire.Applications: (wire.Declare, wire.Withdraw, wire.Rollback, wire.ApplicationInfo),
+    wire.Acknowledged: (wire.Feedback,),
+}
 
 
 class Reply(msgspec.Struct, frozen=True, eq=False):
-    """The answer to one request. Arrays are the caller's own: writable, backed by nothing else."""
+    """The answer to a request. Its arrays are writable and share no memory."""
 
     outputs: dict[str, NDArray[Any]]
     """By tensor name; dimension 0 counts rows, as in the inputs."""
     value: Any
-    """What `predict` returns: the sole output if a sole input was given as an array, else `outputs`."""
+    """Return value of `predict`: the array of the only output if one array was passed, else `outputs`."""
     model: str
     version: str
     """The version that answered."""
     queue_ns: int
-    """Nanoseconds from arrival at the server to the start of the batch."""
+    """Queueing delay: nanoseconds from arrival at the server to the start of the batch."""
     exec_ns: int
-    """Nanoseconds the batch ran."""
+    """Execution time of the batch in nanoseconds."""
     batch_size: int
-    """The batch this request rode in; 0 if the cache answered."""
+    """Rows in the batch; 0 if the answer is from the cache."""
     cached: bool
     confidence: float = 0.0
-    """Of an application, as all that follows: the share of the models asked that agree, the least of all rows. Each
-    row's is `outputs["confidence"]`."""
+    """For an application, as the fields below: share of the models that agree, in the row where it is lowest. Per row:
+    `outputs["confidence"]`."""
     models: tuple[str, ...] = ()
-    """That have answered."""
+    """Models whose predictions were used."""
     missing: tuple[str, ...] = ()
-    """Asked, and not there in time."""
+    """Models without a prediction in time."""
     defaulted: bool = False
-    """Whether any row is the declared default. Each row's is `outputs["defaulted"]`."""
+    """Whether a row holds the declared default. Per row: `outputs["defaulted"]`."""
     prediction_id: bytes = b""
-    """What feedback names it by."""
+    """Id of the prediction for feedback."""
 
     @property
     def prediction(self) -> Any:
-        """An application's prediction for each row, whole numbers or float64; of task `any`, what `value` is."""
+        """Prediction of an application for each row, INT64 or FP64; `value` for an application of task `any`."""
         return self.outputs.get("prediction", self.value)
 
 
-def reply_of(answer: Answer, buffers: Sequence[Buffer], single: bool) -> Reply | HorologeError:
-    """The Reply for an OK answer, else its exception (a `Late` one carries what came as `.reply`)."""
+def decode_answer(answer: wire.Answer, buffers: Sequence[Buffer], single: bool) -> Reply | HorologeError:
+    """Return the Reply of an OK answer, else its exception. A `Late` has the late reply in `.reply`."""
     if answer.status != Status.OK and not answer.outputs:
         return error_for(answer.status, answer.reason, answer.retry_after_ns)
     try:
@@ -88,3 +97,17 @@ def reply_of(answer: Answer, buffers: Sequence[Buffer], single: bool) -> Reply |
     if isinstance(failure, Late):
         failure.reply = reply
     return failure
+
+
+def is_answer_to(message: AdminAnswer, question: wire.AnyMessage | None) -> bool:
+    """Return whether the message is an answer to this question."""
+    return type(question) in ANSWERED_BY[type(message)]
+
+
+def admin_result(message: AdminAnswer) -> Any:
+    """Return the result of a question, or an error."""
+    if isinstance(message, wire.Description | wire.Acknowledged):
+        return message
+    if message.status != Status.OK:
+        return error_for(message.status, message.reason)
+    return message.models if isinstance(message, wire.Models) else message.applications

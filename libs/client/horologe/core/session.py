@@ -1,7 +1,7 @@
-"""The client's side of a conversation with a frontend, without sockets, clock or threads.
+"""The client's protocol with a frontend, without sockets, clock or threads.
 
-Both clients drive one `Session`: what arrives goes to `receive`, what `packets` returns is sent, `expire` is called
-when `next_ns` has come. A request ends through its sink, exactly once, in `Book.end`.
+Both clients use a `Session`: they pass it what arrives (`receive`), send what `packets` returns, and call `expire` at
+`next_ns`. Every request ends through its sink, exactly once, in `PendingRequests.finish`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from horologe.core.call import Call, Sink, budget, check_texts
-from horologe.core.client_handshake import Handshake
-from horologe.core.encoding import Encoder
-from horologe.core.outbox import Outbox
-from horologe.core.pending_requests import Book
-from horologe.core.reply import reply_of
-from horologe.core.responses import Told, answers, result_of
-from horologe.core.signature_cache import Catalogue
+from horologe.core.call import Call, Sink, check_texts, parse_budget_ns
+from horologe.core.encoding import Encoder, SignatureCache
+from horologe.core.outbox import Outbox, message_packet
+from horologe.core.pending_requests import PendingRequests
+from horologe.core.reply import AdminAnswer, admin_result, decode_answer, is_answer_to
 from horologe_common import wire
-from horologe_common.clock import NEVER_NS, ms
+from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.status import (
     Cancelled,
     HorologeError,
@@ -34,13 +31,52 @@ from horologe_common.wire.frames import unpack
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from horologe.core.encoding import Signatures
     from horologe.core.outbox import Packet
-    from horologe.core.signature_cache import Signatures
     from horologe_common.core.protocol import Buffer
 
 
+HELLO_NS = s(1)
+"""Interval at which Hello is repeated until there is an answer."""
+
+
+class Handshake:
+    """State of the handshake. `is_ready`: Welcome has arrived. `refusal`: error of all requests on this connection."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        self.refusal: HorologeError | None = None
+        self.hello_ns = NEVER_NS
+        """Time of the next Hello."""
+
+    def on_connected(self, now_ns: int) -> None:
+        """Start the handshake on a new connection."""
+        self.is_ready, self.refusal, self.hello_ns = False, None, now_ns
+
+    def on_disconnected(self) -> None:
+        self.is_ready, self.hello_ns = False, NEVER_NS
+
+    def refuse(self, error: HorologeError) -> None:
+        """End the handshake with an error."""
+        self.is_ready, self.refusal, self.hello_ns = False, error, NEVER_NS
+
+    def pop_hello(self, now_ns: int) -> list[Packet]:
+        """Return a Hello if it is time to send one."""
+        if now_ns < self.hello_ns:
+            return []
+        self.hello_ns = now_ns + HELLO_NS
+        return [message_packet(wire.Hello(wire.PROTOCOL, ()))]
+
+    def accept_welcome(self) -> bool:
+        """Complete the handshake. Return False if no Hello is pending."""
+        if self.is_ready or self.hello_ns == NEVER_NS:
+            return False
+        self.is_ready, self.hello_ns = True, NEVER_NS
+        return True
+
+
 class Session:
-    """The handshake, requests with their answers, and known signatures. All times are monotonic nanoseconds."""
+    """Requests and their answers on a connection. All times are monotonic nanoseconds."""
 
     def __init__(
         self,
@@ -49,17 +85,15 @@ class Session:
         max_open: int = 10_000,
         max_bytes: int = 512 << 20,
     ) -> None:
-        self.book = Book(grace_ns, max_open, max_bytes)
+        self.pending = PendingRequests(grace_ns, max_open, max_bytes)
         self.handshake = Handshake()
         self.ignored = 0
-        """Messages that were garbage, or that answered nothing open."""
-        self._catalogue = Catalogue(signatures)
+        """Invalid messages, and answers to no pending request."""
+        self._catalogue = SignatureCache(signatures)
         self._ids = itertools.count(1)
-        self._outbox = Outbox(self.book)
-        self._encoder = Encoder(self._catalogue, self.book, self._outbox, self._ids)
+        self._outbox = Outbox(self.pending)
+        self._encoder = Encoder(self._catalogue, self.pending, self._outbox, self._ids)
         self._closed = False
-
-    # requests
 
     def predict(
         self,
@@ -74,9 +108,9 @@ class Session:
         application: str = "",
         context: str = "",
     ) -> int:
-        """Open a request for a `Reply`; its id. What is wrong with it ends it like everything else: by its sink.
+        """Start a request whose result is a `Reply`, and return its id. All errors go to its sink.
 
-        Without a `model` the `application` is asked.
+        With an empty `model` the request is for the `application`.
         """
         self._encoder.now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
@@ -84,15 +118,15 @@ class Session:
         call.context = context
         call.single = not isinstance(inputs, Mapping)
         try:
-            self._admit()
-            call.budget_ns = budget(slo_ms, timeout)
+            self._check_open()
+            call.budget_ns = parse_budget_ns(slo_ms, timeout)
             check_texts(model, version, application, context, *outputs)
-            self._encoder.take(call, inputs)
+            self._encoder.open_request(call, inputs)
         except HorologeError as error:
-            self.book.end(call, error)
+            self.pending.finish(call, error)
         return call.id
 
-    def ask(
+    def query(
         self,
         now_ns: int,
         sink: Sink,
@@ -100,83 +134,81 @@ class Session:
         timeout: float,
         buffers: Sequence[Buffer] = (),
     ) -> int:
-        """Open a request for whatever answers such a question; its id. `question` makes the message, given the id."""
+        """Start any other request, and return its id. `question` makes the message from the id."""
         self._encoder.now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
         try:
-            self._admit()
-            call.budget_ns = budget(None, timeout)
+            self._check_open()
+            call.budget_ns = parse_budget_ns(None, timeout)
             call.question = question(call.id)
-            self.book.open(call)
+            self.pending.add(call)
             call.buffers = buffers
-            self.book.grow(call, sum(map(len, buffers)))
+            self.pending.add_bytes(call, sum(map(len, buffers)))
             self._outbox.add(call)
         except HorologeError as error:
-            self.book.end(call, error)
+            self.pending.finish(call, error)
         return call.id
 
     def cancel(self, request_id: int) -> None:
-        """Forget a request, and say so to the server if it knows of it. The sink is left alone."""
-        if call := self.book.get(request_id):
-            self.book.forget(call)
+        """Drop a request, and cancel it at the server if it was sent. Its sink is not called."""
+        if call := self.pending.get(request_id):
+            self.pending.remove(call)
             self._outbox.cancel(call)
 
     def close(self) -> None:
-        """End everything open with `Cancelled`, and whatever is asked for later."""
+        """End all pending requests with `Cancelled`, and all later ones."""
         self._closed = True
-        for call in self.book:
-            self.book.end(call, Cancelled("the client was closed"))
+        for call in self.pending:
+            self.pending.finish(call, Cancelled("the client was closed"))
 
-    def _admit(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise Cancelled("the client is closed")
         if (refusal := self.handshake.refusal) is not None:
             raise type(refusal)(refusal.reason)
-        self.book.admit()
+        self.pending.check_room()
 
-    # the connection
+    def on_connected(self, now_ns: int) -> None:
+        """Start the handshake."""
+        self.handshake.on_connected(now_ns)
 
-    def connected(self, now_ns: int) -> None:
-        """A connection stands: say Hello."""
-        self.handshake.connected(now_ns)
-
-    def disconnected(self, now_ns: int) -> None:
-        """What was sent cannot be answered any more; what was not waits for the next welcome."""
+    def on_disconnected(self, now_ns: int) -> None:
+        """End the requests that were sent with `Lost`. The others wait for the next Welcome."""
         self._encoder.now_ns = now_ns
-        self.handshake.disconnected()
+        self.handshake.on_disconnected()
         self._outbox.clear_cancels()
-        for call in self.book:
+        for call in self.pending:
             if call.sent:
-                self.book.end(call, Lost("the frontend went away"))
+                self.pending.finish(call, Lost("the frontend has disconnected"))
 
     def refuse(self, error: HorologeError) -> None:
-        """There will be no welcome: end everything with this error, and what comes before the next connection."""
+        """End all requests with this error, and new ones until the next connection."""
         self.handshake.refuse(error)
-        for call in self.book:
-            self.book.end(call, type(error)(error.reason))
+        for call in self.pending:
+            self.pending.finish(call, type(error)(error.reason))
 
-    def mail(self, now_ns: int) -> bool:
-        """Whether `packets` would return any."""
+    def has_packets(self, now_ns: int) -> bool:
+        """Return whether `packets` would return any."""
         handshake = self.handshake
-        return now_ns >= handshake.due_ns or (handshake.ready and bool(self._outbox))
+        return now_ns >= handshake.hello_ns or (handshake.is_ready and bool(self._outbox))
 
     def packets(self, now_ns: int) -> list[Packet]:
-        """What to send now, each a list of frames."""
-        packets = self.handshake.hello(now_ns)
-        return packets + self._outbox.packets(now_ns) if self.handshake.ready else packets
+        """Return the packets to send now, each a list of frames."""
+        packets = self.handshake.pop_hello(now_ns)
+        return packets + self._outbox.packets(now_ns) if self.handshake.is_ready else packets
 
     def next_ns(self) -> int | None:
-        """When to call `expire` next; None: not before the next request."""
-        at_ns = min(self.book.next_ns() or NEVER_NS, self.handshake.due_ns)
+        """Return when to call `expire` next; None: not before the next request."""
+        at_ns = min(self.pending.next_ns() or NEVER_NS, self.handshake.hello_ns)
         return None if at_ns == NEVER_NS else at_ns
 
     def expire(self, now_ns: int) -> None:
-        """End the requests whose deadline and grace have passed with `Lost`."""
+        """End requests with `Lost` whose deadline and grace have passed."""
         self._encoder.now_ns = now_ns
-        self.book.expire(now_ns)
+        self.pending.expire(now_ns)
 
     def receive(self, now_ns: int, frames: Sequence[Any]) -> None:
-        """Take a packet. Garbage and answers to nothing open are counted and ignored."""
+        """Handle a packet. Count and ignore invalid packets and answers to no pending request."""
         self._encoder.now_ns = now_ns
         try:
             arrivals = unpack(frames, wire.PEER_HEADER_LIMIT)
@@ -185,43 +217,43 @@ class Session:
             return
         for _, _, message, buffers in arrivals:
             if isinstance(message, wire.Answer):
-                self._answered(message, buffers)
-            elif isinstance(message, Told):
-                self._told(message)
+                self._on_answer(message, buffers)
+            elif isinstance(message, AdminAnswer):
+                self._on_admin_answer(message)
             elif isinstance(message, wire.Welcome):
-                self._welcomed(message)
+                self._on_welcome(message)
             elif isinstance(message, wire.Rejected):
-                self._rejected(error_for(message.status, message.reason))
+                self._on_rejected(error_for(message.status, message.reason))
             else:
                 self.ignored += 1
 
-    def _answered(self, answer: wire.Answer, buffers: Sequence[Buffer]) -> None:
-        call = self.book.get(answer.id)
+    def _on_answer(self, answer: wire.Answer, buffers: Sequence[Buffer]) -> None:
+        call = self.pending.get(answer.id)
         if call is None or call.question is not None or not call.sent:
             self.ignored += 1
             return
         if answer.status in (Status.UNKNOWN_MODEL, Status.INVALID_INPUT):
-            self._catalogue.forget(call)
-        self.book.end(call, reply_of(answer, buffers, call.single))
+            self._catalogue.remove_signature(call)
+        self.pending.finish(call, decode_answer(answer, buffers, call.single))
 
-    def _told(self, message: Told) -> None:
-        call = self.book.get(message.id)
-        if call is None or not answers(message, call.question):
+    def _on_admin_answer(self, message: AdminAnswer) -> None:
+        call = self.pending.get(message.id)
+        if call is None or not is_answer_to(message, call.question):
             self.ignored += 1
         else:
-            self.book.end(call, result_of(message))
+            self.pending.finish(call, admin_result(message))
 
-    def _welcomed(self, welcome: wire.Welcome) -> None:
+    def _on_welcome(self, welcome: wire.Welcome) -> None:
         if welcome.protocol != wire.PROTOCOL:
             self.refuse(ProtocolMismatch(f"protocol: got version {welcome.protocol}, wanted {wire.PROTOCOL}"))
-        elif self.handshake.welcomed():
-            self._catalogue.known.clear()
+        elif self.handshake.accept_welcome():
+            self._catalogue.signatures.clear()
 
-    def _rejected(self, error: HorologeError) -> None:
-        """Of the handshake; or of a packet, which does not say whose: only a request that is alone is ended."""
-        if not self.handshake.ready or isinstance(error, ProtocolMismatch | Unauthenticated):
+    def _on_rejected(self, error: HorologeError) -> None:
+        """Handle the rejection of the handshake, or of a packet: if a single request was sent, end it."""
+        if not self.handshake.is_ready or isinstance(error, ProtocolMismatch | Unauthenticated):
             self.refuse(error)
             return
-        sent = [call for call in self.book if call.sent]
+        sent = [call for call in self.pending if call.sent]
         if len(sent) == 1:
-            self.book.end(sent[0], error)
+            self.pending.finish(sent[0], error)

@@ -1,4 +1,4 @@
-"""What a model takes, and the tensors that make a caller's arrays fit it."""
+"""Signatures of models, and the conversion of a caller's arrays to tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLOAT64 = np.dtype(np.float64)
 
 
 class Signature:
-    """The inputs of one model version by name; `only` is the name of a sole one."""
+    """The inputs of a model version by name. `only` is the name of the input if there is one."""
 
     __slots__ = ("inputs", "only", "slo_ns")
 
@@ -33,12 +33,12 @@ class Signature:
         self.slo_ns = spec.slo_ns
 
 
-def choose(states: Sequence[ModelState], model: str, version: str) -> Signature:
-    """The signature of `version`; without one, of the highest that is ready. Raises `UnknownModel`."""
+def choose_signature(states: Sequence[ModelState], model: str, version: str) -> Signature:
+    """Return the signature of `version`; if it is empty, of the highest ready version. Raises `UnknownModel`."""
     fitting = [state for state in states if state.spec.name == model and version in ("", state.spec.version)]
     if not fitting:
-        known = ", ".join(state.spec.version for state in states) or "none"
-        raise UnknownModel(f"model {model!r}: version: got {version!r}, known are: {known}")
+        versions = ", ".join(state.spec.version for state in states) or "none"
+        raise UnknownModel(f"model {model!r}: version: got {version!r}, known are: {versions}")
     return Signature(max(fitting, key=_rank).spec)
 
 
@@ -47,11 +47,11 @@ def _rank(state: ModelState) -> tuple[bool, int, str]:
     return state.state == "READY", int(version) if version.isdecimal() else -1, version
 
 
-def tensors_of(signature: Signature, inputs: Any) -> tuple[tuple[Tensor, ...], list[bytes]]:
-    """Headers and private copies of the bytes of `inputs`: a mapping by tensor name, or the sole input itself.
+def encode_inputs(signature: Signature, inputs: Any) -> tuple[tuple[Tensor, ...], list[bytes]]:
+    """Return headers and copies of the bytes of `inputs`: a mapping by tensor name, or the array of the only input.
 
-    Raises `InvalidInput` for what cannot become a tensor. Whether names, dtypes and shapes fit is the server's
-    to judge: the signature known here may be of an older version.
+    Raises `InvalidInput` for a value that cannot become a tensor. The server checks names, dtypes and shapes, because
+    the cached signature may be that of an older version.
     """
     named: Iterable[tuple[Any, Any]]
     if isinstance(inputs, Mapping):
@@ -71,19 +71,19 @@ def tensors_of(signature: Signature, inputs: Any) -> tuple[tuple[Tensor, ...], l
 
 def _tensor(signature: Signature, name: Any, value: Any) -> tuple[Tensor, bytes]:
     spec, dtype = signature.inputs.get(name, (None, None))
-    if spec is not None and type(value) is np.ndarray and value.dtype is dtype:  # the usual case, 0.3 us instead of 2
+    if spec is not None and type(value) is np.ndarray and value.dtype is dtype:  # 0.3 us instead of 2 us
         return Tensor(spec.name, spec.datatype, value.shape, value.nbytes), value.tobytes()
     if not isinstance(name, str):
         raise InvalidInput(f"inputs: names: got {name!r}, wanted strings")
-    header, payload = encode_array(name, _fitted(name, value, dtype))
+    header, payload = encode_array(name, _convert(name, value, dtype))
     return header, bytes(payload)
 
 
-def _fitted(name: str, value: Any, dtype: np.dtype[Any] | None) -> NDArray[Any]:
-    """`value` as an array of `dtype` where the conversion is allowed, else of its own dtype.
+def _convert(name: str, value: Any, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+    """Return `value` as an array of `dtype` if the conversion is allowed, else of its own dtype.
 
-    Allowed are safe casts, float64 to narrower floats (unless it overflows), and for what is no array yet (lists,
-    scalars) any number that the dtype can hold.
+    Allowed are safe casts, float64 to narrower floats (unless it overflows), and for lists and scalars any number that
+    the dtype can hold.
     """
     given = isinstance(value, np.ndarray)
     try:

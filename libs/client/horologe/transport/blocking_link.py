@@ -1,4 +1,4 @@
-"""A session's connection for one thread: whoever waits for an answer reads the socket itself."""
+"""The connection of a session for one thread, which reads the socket while it waits for an answer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from horologe.transport.dealer import Dealer
 
 SLICE_MS = 50
-"""While waiting, a lost connection is looked for this often (and the close of the client by another thread)."""
+"""Interval, while waiting, of checks for a lost connection and for a `close` by another thread."""
 IDLE_NS = ms(10)
-"""A frontend takes longer than this to come back, so within it of the last packet there is nothing to look for."""
+"""A frontend takes longer than this to restart, so the connection is not checked so soon after a packet."""
 DRAIN_EVERY = 32
 
 
 class BlockingLink:
-    """Moves packets between a session and its socket. The lock is free unless two threads share a handle."""
+    """Moves packets between a session and its socket. Threads contend for the lock only if they share a handle."""
 
     def __init__(self, session: Session, dealer: Dealer, context: zmq.Context[Any]) -> None:
         self.session = session
@@ -41,44 +41,44 @@ class BlockingLink:
         self.dealer.open(self._context)
 
     def close(self) -> None:
-        """End what is open with `Cancelled`. From another thread: waits for that one to notice."""
-        self.session.close()  # whoever waits sees this within a slice and gives the lock back
+        """End pending requests with `Cancelled`. Called by another thread, it waits until the first has noticed."""
+        self.session.close()  # a waiting thread sees this within SLICE_MS and releases the lock
         with self.lock:
             self._closed = True
             self.session.close()
             self.dealer.close()
 
-    def __del__(self) -> None:  # the thread this belonged to has ended
+    def __del__(self) -> None:  # called when the thread has ended
         if hasattr(self.dealer, "socket"):
             self.dealer.close()
 
     def post(self, now_ns: int) -> None:
-        """Send what the session has, if it can be sent now; answers are read in between, lest they pile up."""
+        """Send the packets of the session that can be sent now. Read answers every `DRAIN_EVERY` calls."""
         if self._closed:
             return
         if now_ns - self._seen_ns > IDLE_NS:
-            self._look(now_ns)
+            self._check_connection(now_ns)
         self._flush(now_ns)
         self._posts += 1
         if self._posts % DRAIN_EVERY == 0:
             self._drain(now_ns)
 
     def wait(self, sink: Sink) -> None:
-        """Read until this request has ended: by its deadline and grace at the latest."""
+        """Read until this request has ended, at most until its deadline and grace."""
         while not sink.done():
-            if self._unsent or not self.session.handshake.ready:
+            if self._unsent or not self.session.handshake.is_ready:
                 self._turn()
             else:
                 self._receive()
 
     def _flush(self, now_ns: int) -> None:
-        if not self._unsent and self.session.mail(now_ns):
+        if not self._unsent and self.session.has_packets(now_ns):
             self._unsent = self.session.packets(now_ns)
         while self._unsent and self.dealer.send(self._unsent[0]):
             del self._unsent[0]
 
     def _receive(self) -> None:
-        """The usual wait: one blocking read, no poll."""
+        """Wait for a packet with one blocking read, without a poll."""
         wait_ms = self._wait_ms(time.monotonic_ns())
         if wait_ms != self._slice_ms:
             self.dealer.socket.setsockopt(zmq.RCVTIMEO, wait_ms)
@@ -87,7 +87,7 @@ class BlockingLink:
             frames = self.dealer.receive(0)
         except zmq.Again:
             now_ns = time.monotonic_ns()
-            self._look(now_ns)
+            self._check_connection(now_ns)
             self.session.expire(now_ns)
         else:
             now_ns = self._seen_ns = time.monotonic_ns()
@@ -95,14 +95,14 @@ class BlockingLink:
         self._flush(now_ns)
 
     def _turn(self) -> None:
-        """The wait for a connection, a welcome, or room in a full one."""
+        """Wait for the connection, the Welcome, or until the socket can send."""
         poller = zmq.Poller()
         poller.register(self.dealer.socket, zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0))
         poller.register(self.dealer.monitor, zmq.POLLIN)
         poller.poll(self._wait_ms(time.monotonic_ns()))
         now_ns = time.monotonic_ns()
         self._drain(now_ns)
-        self._look(now_ns)
+        self._check_connection(now_ns)
         self.session.expire(now_ns)
         self._flush(now_ns)
 
@@ -113,18 +113,18 @@ class BlockingLink:
         return max(1, -(-(at_ns - now_ns) // ms(1)))
 
     def _drain(self, now_ns: int) -> None:
-        while self.dealer.events() & zmq.POLLIN:
+        while self.dealer.event_mask() & zmq.POLLIN:
             self._seen_ns = now_ns
             self.session.receive(now_ns, self.dealer.receive())
 
-    def _look(self, now_ns: int) -> None:
-        """Follow the connection's fate. Answers that came before it broke are answers."""
+    def _check_connection(self, now_ns: int) -> None:
+        """Handle a new or lost connection. Read the answers first that arrived before the loss."""
         if self.session.handshake.refusal is not None:
-            self.dealer.retry(now_ns)
+            self.dealer.reconnect(now_ns)
         if not self.dealer.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             return
         self._drain(now_ns)
-        was_ready = self.session.handshake.ready
-        self.dealer.follow(self.session, now_ns)
-        if was_ready and not self.session.handshake.ready:
-            self._unsent.clear()  # packets of the connection that broke
+        was_ready = self.session.handshake.is_ready
+        self.dealer.process_events(self.session, now_ns)
+        if was_ready and not self.session.handshake.is_ready:
+            self._unsent.clear()  # packets for the lost connection

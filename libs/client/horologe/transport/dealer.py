@@ -1,4 +1,4 @@
-"""The socket under a client: one DEALER, its monitor, CURVE keys. Used by one thread at a time."""
+"""The socket of a client: a DEALER with its monitor and CURVE keys, used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 HIGH_WATER = 10_000
 HEARTBEAT_MS = 5_000
-"""A frontend whose host vanished is found out after three of these; one that dies is noticed at once."""
+"""A frontend that is unreachable is detected after three heartbeats, one that dies at once."""
 COPY_BELOW = 64 << 10
 HANDSHAKES = 3
-"""Handshakes in a row that end without a word: one may be a server that dies, three are a server without our key."""
+"""After this many failed handshakes without a reason in a row, the server does not accept the key."""
 RETRY_NS = s(1)
 UNKNOWN_KEYS = (zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH, zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 EVENTS = (
@@ -37,7 +37,7 @@ EVENTS = (
 
 
 class Keys(NamedTuple):
-    """CURVE keys as Z85 text (40 characters each): the server's public one, and a pair of ours."""
+    """CURVE keys as Z85 text (40 characters each): the server's public key, and the client's pair."""
 
     server: bytes
     public: bytes
@@ -47,10 +47,10 @@ class Keys(NamedTuple):
 def curve_keys(
     server_key: str | bytes | None, client_key: str | bytes | None, folder: str | Path | None
 ) -> Keys | None:
-    """The keys to use; None: no encryption. `folder` is one made by `horologe keys`; `client_key` is a secret key.
+    """Return the keys; None: no encryption. `folder` was written by `horologe keys`; `client_key` is a secret key.
 
-    Without `client_key` a fresh pair is made, which a server that admits any key takes. Raises `InvalidInput` or
-    `SettingsError` for keys that are none.
+    Without `client_key` a new pair is made, for a server that accepts any key. Raises `InvalidInput` or
+    `SettingsError` for invalid keys.
     """
     server, secret = _key("server_key", server_key), _key("client_key", client_key)
     if folder is not None:  # a client's machine needs only these two files of it
@@ -70,7 +70,7 @@ def _key(name: str, key: str | bytes | None) -> bytes | None:
         valid = len(raw) == 40 and len(z85.decode(raw)) == 32
     except (KeyError, ValueError, struct.error):
         valid = False
-    if not valid:  # never shown: it may be a secret one
+    if not valid:  # not shown, because it may be a secret key
         raise InvalidInput(f"{name}: got {len(raw)} characters, wanted the 40 of a CURVE key in Z85")
     return raw
 
@@ -83,16 +83,16 @@ def _server_key(file: Path) -> bytes:
 
 
 class Dealer:
-    """Connects, reconnects (libzmq does), and tells a session what its connection does."""
+    """Connects, and passes the events of the connection to a session. libzmq reconnects by itself."""
 
     def __init__(self, endpoint: str, keys: Keys | None) -> None:
         self.endpoint = endpoint
         self.keys = keys
-        self._silent = 0
+        self._silent_failures = 0
         self._stopped_ns: int | None = None
 
     def open(self, context: zmq.Context[Any]) -> None:
-        """Start to connect. Raises `zmq.ZMQError` for an endpoint or keys that are none."""
+        """Start to connect. Raises `zmq.ZMQError` for an invalid endpoint or key."""
         sock = self.socket = context.socket(zmq.DEALER)
         self.monitor = sock.get_monitor_socket(EVENTS)
         for option, value in (
@@ -121,18 +121,18 @@ class Dealer:
             self.socket.close(0)
 
     def send(self, packet: Packet) -> bool:
-        """False, and nothing sent, while there is no connection or it is full."""
+        """Send a packet. Return False, having sent nothing, if there is no connection or its queue is full."""
         send, last = self.socket.send, len(packet) - 1
         try:
             for at, frame in enumerate(packet):
                 flags = zmq.NOBLOCK | zmq.SNDMORE if at < last else zmq.NOBLOCK
                 send(frame, flags, copy=len(frame) < COPY_BELOW)
-        except zmq.Again:  # only ever by the first frame: packets are atomic
+        except zmq.Again:  # raised only by the first frame: packets are atomic
             return False
         return True
 
     def receive(self, flags: int = zmq.NOBLOCK) -> list[memoryview]:
-        """The frames of the next packet, not copied. Raises `zmq.Again` if there is none."""
+        """Return the frames of the next packet without copying. Raises `zmq.Again` if there is none."""
         receive = self.socket.recv
         frame = receive(flags, copy=False)
         frames = [frame.buffer]
@@ -141,36 +141,36 @@ class Dealer:
             frames.append(frame.buffer)
         return frames
 
-    def events(self) -> int:
+    def event_mask(self) -> int:
         return int(self.socket.getsockopt(zmq.EVENTS))
 
-    def follow(self, session: Session, now_ns: int) -> None:
-        """Tell the session what became of the connection. Call it after reading what has arrived."""
+    def process_events(self, session: Session, now_ns: int) -> None:
+        """Pass new and lost connections to the session. Call it after reading what has arrived."""
         while self.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             match event["event"]:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._silent, self._stopped_ns = 0, None
-                    session.connected(now_ns)
+                    self._silent_failures, self._stopped_ns = 0, None
+                    session.on_connected(now_ns)
                 case zmq.EVENT_DISCONNECTED:
-                    session.disconnected(now_ns)
+                    session.on_disconnected(now_ns)
                 case failure:
                     if error := self._failed(failure, event["value"], now_ns):
                         session.refuse(error)
 
     def _failed(self, failure: int, code: int, now_ns: int) -> HorologeError | None:
         if failure == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-            self._silent += 1
-            if self._silent < HANDSHAKES:
+            self._silent_failures += 1
+            if self._silent_failures < HANDSHAKES:
                 return None
         else:
-            self._stopped_ns = now_ns  # libzmq does not try again by itself after these
+            self._stopped_ns = now_ns  # libzmq does not reconnect after these failures
         if failure == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and code not in UNKNOWN_KEYS:
             return ProtocolMismatch(f"{self.endpoint}: got something else, wanted a Horologe frontend")
         return Unauthenticated(f"{self.endpoint}: the server does not accept this client's keys")
 
-    def retry(self, now_ns: int) -> None:
-        """Connect again where libzmq gave up, at most once a second: keys may have been admitted meanwhile."""
+    def reconnect(self, now_ns: int) -> None:
+        """Reconnect after a failure at most once a second: the server may accept the key later."""
         if self._stopped_ns is not None and now_ns - self._stopped_ns >= RETRY_NS:
             self._stopped_ns = now_ns
             self.socket.disconnect(self.endpoint)

@@ -1,7 +1,7 @@
-"""A session's connection under an event loop: ZeroMQ's file descriptor is read by the loop, one packet leaves a turn.
+"""The connection of a session in an event loop, asyncio or uvloop, which sends one packet per turn.
 
-Works with asyncio and uvloop. ZeroMQ's descriptor is edge-triggered and says only that EVENTS may have changed:
-everything must be read before returning to the loop, and every send may have eaten the edge (zmq_getsockopt(3)).
+The loop watches ZeroMQ's file descriptor. It is edge-triggered and shows only that EVENTS may have changed. Therefore
+everything must be read before returning to the loop, also after every send (zmq_getsockopt(3)).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from horologe.transport.dealer import Dealer
 
 DRAIN = 256
-"""Packets read before other callbacks of the loop get their turn."""
+"""Packets read before other callbacks of the loop run."""
 EARLY_S = 0.0005
 """uvloop's timers fire up to 0.3 ms early (decisions.md)."""
 
@@ -37,7 +37,7 @@ class LoopLink:
         self._timer_ns = 0
 
     def attach(self) -> asyncio.AbstractEventLoop:
-        """The running loop; opens the connection the first time. Raises `RuntimeError` on any other loop."""
+        """Return the running loop. The first call opens the connection. Raises `RuntimeError` on another loop."""
         loop = asyncio.get_running_loop()
         if self.loop is None:
             self._context = zmq.Context()
@@ -47,9 +47,9 @@ class LoopLink:
                 self._context.term()
                 raise
             self.loop = loop
-            loop.add_reader(self.dealer.socket.fd, self._readable)
-            loop.add_reader(self.dealer.monitor.fd, self._followable)
-            loop.call_soon(self._followable)
+            loop.add_reader(self.dealer.socket.fd, self._on_readable)
+            loop.add_reader(self.dealer.monitor.fd, self._on_monitor_readable)
+            loop.call_soon(self._on_monitor_readable)
         elif loop is not self.loop:
             raise RuntimeError("this AsyncClient belongs to another event loop; make one per loop")
         return loop
@@ -66,7 +66,7 @@ class LoopLink:
         self._context = None
 
     def post(self) -> None:
-        """Send what the session has, once everything that is ready in this turn of the loop has run."""
+        """Send the packets of the session at the end of this turn of the loop."""
         if not self._flushing and self.loop is not None:
             self._flushing = True
             self.loop.call_soon(self._flush)
@@ -77,42 +77,42 @@ class LoopLink:
             return
         now_ns = time.monotonic_ns()
         if self.session.handshake.refusal is not None:
-            self.dealer.retry(now_ns)
-        if not self._unsent and self.session.mail(now_ns):
+            self.dealer.reconnect(now_ns)
+        if not self._unsent and self.session.has_packets(now_ns):
             self._unsent = self.session.packets(now_ns)
         while self._unsent and self.dealer.send(self._unsent[0]):
             del self._unsent[0]
         self._arm(now_ns)
-        if self.dealer.events() & zmq.POLLIN:
-            self._readable()
+        if self.dealer.event_mask() & zmq.POLLIN:
+            self._on_readable()
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         if self._context is None:
             return
         now_ns = time.monotonic_ns()
         dealer, session = self.dealer, self.session
         for _ in range(DRAIN):
-            if not dealer.events() & zmq.POLLIN:
+            if not dealer.event_mask() & zmq.POLLIN:
                 break
             session.receive(now_ns, dealer.receive())
         else:
-            asyncio.get_running_loop().call_soon(self._readable)
-        if self._unsent or session.mail(now_ns):
+            asyncio.get_running_loop().call_soon(self._on_readable)
+        if self._unsent or session.has_packets(now_ns):
             self.post()
 
-    def _followable(self) -> None:
+    def _on_monitor_readable(self) -> None:
         if self._context is None:
             return
-        self._readable()  # answers that came before the connection broke are answers
+        self._on_readable()  # read the answers that arrived before the loss first
         now_ns = time.monotonic_ns()
-        was_ready = self.session.handshake.ready
-        self.dealer.follow(self.session, now_ns)
-        if was_ready and not self.session.handshake.ready:
-            self._unsent.clear()  # packets of the connection that broke
+        was_ready = self.session.handshake.is_ready
+        self.dealer.process_events(self.session, now_ns)
+        if was_ready and not self.session.handshake.is_ready:
+            self._unsent.clear()  # packets for the lost connection
         self.post()
 
     def _arm(self, now_ns: int) -> None:
-        """One timer, for the earliest deadline; it is moved only to come earlier."""
+        """Set one timer for the earliest deadline. Replace it only by an earlier one."""
         at_ns = self.session.next_ns()
         if at_ns is None or (self._timer is not None and self._timer_ns <= at_ns) or self.loop is None:
             return
@@ -125,6 +125,6 @@ class LoopLink:
         self._timer = None
         if self._context is None:
             return
-        self._readable()  # an answer that waits to be read is in time
+        self._on_readable()  # an answer that is not read yet is in time
         self.session.expire(time.monotonic_ns())
         self.post()

@@ -52,7 +52,7 @@ class Controller:
         self.settings = settings
         self.host = host
         self.out: list[Out] = []
-        self.cluster = Cluster(settings.return_quantile_window)
+        self.cluster = Cluster(settings.return_latency_window)
         self.scheduler = create_scheduler(settings)
         self.catalogue = ModelCatalogue(self.cluster)
         self.stats = Stats()
@@ -61,7 +61,7 @@ class Controller:
             settings, self.cluster, self.scheduler, self.catalogue, self.stats, self._post
         )
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
-        self._load_backoff = LoadBackoff(settings.load_pause_ns, settings.load_pause_most_ns)
+        self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
         self._peers: dict[str, str] = {}
         """Address -> host of every connected peer."""
         self._now_ns = 0

@@ -13,8 +13,8 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from horologe_controller.core.scheduling.policy import SchedulingPolicy
 from horologe_controller.core.scheduling.ranking import Strategy
+from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.waiting import WHEN_DRY, QueueWaits
 
 if TYPE_CHECKING:

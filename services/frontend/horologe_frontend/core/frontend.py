@@ -32,7 +32,6 @@ from horologe_frontend.core.requests import (
     default_answer,
     select_outputs,
     timeout_answer,
-    with_client_id,
 )
 from horologe_frontend.core.retained_inputs import RetainedInputs
 from horologe_frontend.core.sampling import RequestSampler
@@ -202,7 +201,8 @@ class Frontend:
             answer, buffers = select_outputs(answer, buffers, request.outputs)
         self._metrics.count_finished(now_ns, request, answer)
         if answer.status != Status.CANCELLED:
-            self.out.append(Out(request.client, with_client_id(answer, request.client_id), buffers))
+            answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
+            self.out.append(Out(request.client, answer, buffers))
         if self._sampler.profiler:
             self.out += self._sampler.sample_request(now_ns, request, answer)
 

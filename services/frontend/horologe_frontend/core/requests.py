@@ -212,28 +212,6 @@ class OpenRequests:
         assert len(self._requests) == len(self.timers) == sum(map(len, self._by_client.values()))
 
 
-def with_client_id(answer: Answer, client_id: int) -> Answer:
-    """Return a copy of the answer for the client, under the client's own id."""
-    return Answer(
-        client_id,
-        answer.status,
-        answer.outputs,
-        answer.reason,
-        answer.retry_after_ns,
-        answer.model,
-        answer.version,
-        answer.queue_ns,
-        answer.exec_ns,
-        answer.batch_size,
-        answer.cached,
-        answer.confidence,
-        answer.models,
-        answer.missing,
-        answer.defaulted,
-        answer.prediction,
-    )
-
-
 def default_answer(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
     """Return the answer with the declared default of the application, or None if it has no default."""
     application, rows = request.application, request.query.rows

@@ -17,8 +17,8 @@ LEVEL = 1
 async def decompress_body(body: bytes, encoding: bytes, limit: int) -> bytes:
     """Return the decompressed body.
 
-    Raise `TooLarge` if it exceeds `limit` bytes, `InvalidInput` if the body is damaged, truncated or followed by
-    other bytes, and `HttpError` 415 for an unsupported encoding.
+    Raise `TooLarge` if it exceeds `limit` bytes, and `HttpError` 415 for an unsupported encoding. Raise `InvalidInput`
+    if the body is damaged, truncated or followed by other bytes.
     """
     match encoding.strip().lower():
         case b"" | b"identity":

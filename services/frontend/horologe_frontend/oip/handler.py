@@ -27,7 +27,7 @@ from horologe_frontend.oip.model_metadata import (
     model_statistics,
     repository_index,
 )
-from horologe_frontend.oip.routes import LIVE, READY, Route, find_route
+from horologe_frontend.oip.routes import CACHED_PATH, LIVE, READY, Route, cached_route, method_not_allowed, parse_route
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,10 @@ class OipHandler:
         return response
 
     async def _respond(self, request: HttpRequest) -> HttpResponse:
-        route = find_route(request.path, request.method)
+        path = request.path
+        route = cached_route(path) if len(path) <= CACHED_PATH else parse_route(path)
+        if request.method not in route.methods:
+            raise method_not_allowed(route, request.method)
         if route.name == "infer":
             return await self._infer(route, request)
         if route.name.startswith("application"):

@@ -158,8 +158,8 @@ def _check_signature(tensor: TensorJson, spec: ModelSpec) -> None:
 def decode_tensor(tensor: TensorJson) -> Buffer:
     """Return the bytes of a tensor whose data is JSON, nested or flat.
 
-    Raise `InvalidInput`, naming the input, if a value has another type or is out of range, or if the number of values
-    does not fit the shape.
+    Raise `InvalidInput` if a value has another type or is out of range, or if the number of values does not fit the
+    shape. The message names the input.
     """
     depth, rank = _depth(tensor.data), len(tensor.shape)
     if depth not in (1, rank):

@@ -8,10 +8,11 @@ from urllib.parse import unquote
 
 from horologe_frontend.http.http_responses import HttpError
 
-GET, POST, GET_OR_POST, RESOURCE = ("GET",), ("POST",), ("GET", "POST"), ("GET", "PUT", "DELETE")
+GET, POST = ("GET", "HEAD"), ("POST",)
+GET_OR_POST, RESOURCE = ("GET", "POST", "HEAD"), ("GET", "PUT", "DELETE", "HEAD")
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 CACHED_PATH = 256
-"""Longer paths are parsed each time, so that the cache takes at most a few hundred kilobytes."""
+"""Maximum length of a cached path, so that the cache takes at most a few hundred kilobytes."""
 
 
 class Route(NamedTuple):
@@ -24,28 +25,31 @@ class Route(NamedTuple):
     """Empty: the path names no version."""
 
 
-def find_route(path: str, method: str) -> Route:
-    """Return the route of a path. HEAD counts as GET.
-
-    Raise `HttpError` 404 for an unknown path, and 405 for a method that the path does not have.
-    """
-    route = _cached_route(path) if len(path) <= CACHED_PATH else _parse_path(path)
-    if route is None:
-        raise HttpError(404, "unknown path")
-    if (method if method != "HEAD" else "GET") not in route.methods:
-        allowed = ", ".join((*route.methods, "HEAD") if "GET" in route.methods else route.methods)
-        raise HttpError(405, f"method: got {method[:20]}, wanted {allowed}", ((b"allow", allowed.encode()),))
-    return route
+def method_not_allowed(route: Route, method: str) -> HttpError:
+    allowed = ", ".join(route.methods)
+    return HttpError(405, f"method: got {method[:20]}, wanted {allowed}", ((b"allow", allowed.encode()),))
 
 
-def _parse_path(path: str) -> Route | None:
+def parse_route(path: str) -> Route:
+    """Return the route of a path. Raise `HttpError` 404 for an unknown path."""
     try:
         segments = [unquote(segment, errors="strict") for segment in path.strip("/").split("/")]
     except UnicodeDecodeError:  # with a replacement character, two different names would become equal
-        return None
-    if segments[:2] == ["v1", "applications"] and path.startswith("/"):
+        segments = []
+    route = _match_segments(segments) if path.startswith("/") and segments else None
+    if route is None:
+        raise HttpError(404, "unknown path")
+    return route
+
+
+cached_route = lru_cache(maxsize=1024)(parse_route)
+"""`parse_route` with a cache, for paths up to `CACHED_PATH`."""
+
+
+def _match_segments(segments: list[str]) -> Route | None:
+    if segments[:2] == ["v1", "applications"]:
         return _application_route(segments[2:])
-    if segments[0] != "v2" or not path.startswith("/"):
+    if segments[0] != "v2":
         return None
     match segments[1:]:
         case []:
@@ -66,9 +70,6 @@ def _parse_path(path: str) -> Route | None:
             return Route("unsupported", GET_OR_POST)
         case _:
             return None
-
-
-_cached_route = lru_cache(maxsize=1024)(_parse_path)
 
 
 def _model_route(model: str, rest: list[str]) -> Route | None:

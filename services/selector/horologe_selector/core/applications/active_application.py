@@ -46,7 +46,7 @@ class ActiveApplication:
         self.policy = make_policy(application)
         self.loss = find_loss(application, losses)
         self.replaced = False
-        """True once it was declared anew or withdrawn; queries in flight still refer to it."""
+        """True once it was replaced by another declaration or withdrawn; queries in flight still refer to it."""
         models = (*application.models, *application.shadows)
         self.fallbacks = {model: FallbackPrediction(application.task == "regression") for model in models}
         self.tallies = {model: ModelTally() for model in models}
@@ -105,7 +105,7 @@ class ActiveApplication:
         if state is None:
             return ApplicationState(self.application, self.revision)
         weights = self.policy.weights(state)
-        standings = tuple(
+        statistics = tuple(
             ModelStatistics(
                 model,
                 weights.get(model, 0.0),
@@ -118,4 +118,4 @@ class ActiveApplication:
             )
             for model, tally in self.tallies.items()
         )
-        return ApplicationState(self.application, self.revision, standings, contexts)
+        return ApplicationState(self.application, self.revision, statistics, contexts)

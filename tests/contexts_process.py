@@ -1,6 +1,6 @@
 """A process that observes numbers in order, and prints those whose observation is durable, one per line.
 
-python learner.py SETTINGS ADDRESS FIRST COUNT CONTEXTS        # SETTINGS as JSON
+python contexts_process.py SETTINGS ADDRESS FIRST COUNT CONTEXTS        # SETTINGS as JSON
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from contexts_harness import BOTH, A, make_active_application
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.stores import open_store
 from horologe_selector.stores.store_writer import StoreWriter
-from learning import BOTH, A, a_running
 
 BATCH = 7
 POLL_S = 0.01
 
 
 def main(settings: SelectorSettings, address: str, first: int, count: int, many: int) -> None:
-    store, running = open_store(settings), a_running()
+    store, running = open_store(settings), make_active_application()
     contexts = Contexts(settings, address, store.shared)
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    keeper = StoreWriter(store, replies.put, settings.store_queue, settings.store_retry_ns)
-    keeper.start()
+    writer = StoreWriter(store, replies.put, settings.store_queue, settings.store_retry_ns)
+    writer.start()
     at, saved = first, 0
     while saved < count:
         now_ns = time.monotonic_ns()
@@ -43,14 +43,14 @@ def main(settings: SelectorSettings, address: str, first: int, count: int, many:
                 at = number + 1
         contexts.tick(now_ns)
         for message in contexts.pop_messages():
-            keeper.deliver(message)
+            writer.deliver(message)
         tokens, contexts.saved = contexts.saved, []
         saved += len(tokens)
         os.write(1, b"".join(b"%d\n" % token for token in tokens))
         if at == first + count or contexts.unsaved >= settings.unsaved:
             time.sleep(POLL_S)
     contexts.check()
-    keeper.stop()
+    writer.stop()
 
 
 if __name__ == "__main__":

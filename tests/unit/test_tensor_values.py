@@ -1,4 +1,4 @@
-"""Tensors of models to predictions, and guesses to tensors."""
+"""Conversion of output tensors to values, and of combined predictions to tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def values(application: Application, **outputs: NDArray[Any]) -> tuple[float, ..
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "u1", "i4"])
-def test_the_class_is_the_place_of_the_largest_score(dtype: str) -> None:
+def test_the_class_is_the_index_of_the_largest_score(dtype: str) -> None:
     scores = np.array([[0, 7, 2], [9, 1, 1]], dtype)
     assert values(CLASSES, scores=scores) == (1, 0)
     assert all(type(value) is float for value in values(CLASSES, scores=scores))
@@ -34,17 +34,17 @@ def test_the_class_is_the_place_of_the_largest_score(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", "i8", "u8", "?"])
 @pytest.mark.parametrize("shape", [(2,), (2, 1)])
-def test_or_a_label(dtype: str, shape: tuple[int, ...]) -> None:
+def test_integers_are_labels(dtype: str, shape: tuple[int, ...]) -> None:
     assert values(CLASSES, label=np.array([1, 0], dtype).reshape(shape)) == (1, 0)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "u8"])
 @pytest.mark.parametrize("shape", [(2,), (2, 1)])
-def test_a_number(dtype: str, shape: tuple[int, ...]) -> None:
+def test_a_regression_predicts_numbers(dtype: str, shape: tuple[int, ...]) -> None:
     assert values(REGRESSION, price=np.array([3, 5], dtype).reshape(shape)) == (3, 5)
 
 
-def test_the_output_that_is_declared_or_the_first() -> None:
+def test_the_declared_output_is_read_or_the_first() -> None:
     outputs = {"scores": np.eye(3, dtype="f4"), "label": np.array([5, 6, 7])}
     assert values(CLASSES, **outputs) == (0, 1, 2)
     assert values(Application("digits", ("cnn",), output="label"), **outputs) == (5, 6, 7)
@@ -55,7 +55,7 @@ def test_the_output_that_is_declared_or_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("application", "array", "told"),
+    ("application", "array", "expected"),
     [
         (CLASSES, np.zeros((2, 3, 4), "f4"), r"FP32 \[2, 3, 4\]"),
         (CLASSES, np.zeros(2, "f4"), r"FP32 \[2\]"),
@@ -71,22 +71,26 @@ def test_the_output_that_is_declared_or_the_first() -> None:
         (REGRESSION, np.array([np.inf], "f4"), "finite"),
     ],
 )
-def test_what_is_neither_is_told_as_it_came(application: Application, array: NDArray[Any], told: str) -> None:
-    with pytest.raises(InvalidInput, match=f"output 'o': .*{told}"):
+def test_the_error_for_an_unusable_output_names_its_type_and_shape(
+    application: Application, array: NDArray[Any], expected: str
+) -> None:
+    with pytest.raises(InvalidInput, match=f"output 'o': .*{expected}"):
         values(application, o=array)
 
 
-def answered(
-    application: Application, guesses: list[CombinedPrediction], defaulted: list[bool]
+def built_tensors(
+    application: Application, combined: list[CombinedPrediction], defaulted: list[bool]
 ) -> dict[str, NDArray[Any]]:
-    tensors, buffers = build_tensors(application, guesses, defaulted)
+    tensors, buffers = build_tensors(application, combined, defaulted)
     assert [tensor.nbytes for tensor in tensors] == list(map(len, buffers))
     return {tensor.name: decode_array(tensor, buffer) for tensor, buffer in zip(tensors, buffers, strict=True)}
 
 
 @pytest.mark.parametrize(("application", "dtype"), [(CLASSES, np.int64), (REGRESSION, np.float64)])
-def test_an_answer_has_a_prediction_a_confidence_and_a_flag_for_each_row(application: Application, dtype: type) -> None:
-    found = answered(application, [CombinedPrediction(3.0, 0.5), CombinedPrediction(-1.0, 0.0)], [False, True])
-    assert list(found) == ["prediction", "confidence", "defaulted"]
-    assert [array.dtype for array in found.values()] == [dtype, np.float32, np.bool_]
-    assert [array.tolist() for array in found.values()] == [[3, -1], [0.5, 0], [False, True]]
+def test_output_tensors_have_prediction_confidence_and_defaulted_per_row(application: Application, dtype: type) -> None:
+    tensors_by_name = built_tensors(
+        application, [CombinedPrediction(3.0, 0.5), CombinedPrediction(-1.0, 0.0)], [False, True]
+    )
+    assert list(tensors_by_name) == ["prediction", "confidence", "defaulted"]
+    assert [array.dtype for array in tensors_by_name.values()] == [dtype, np.float32, np.bool_]
+    assert [array.tolist() for array in tensors_by_name.values()] == [[3, -1], [0.5, 0], [False, True]]

@@ -1,4 +1,4 @@
-"""The prediction cache: bounded, CLOCK, TTL."""
+"""Prediction cache: size limit, CLOCK eviction, time to live."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TTL = 1000
 OUTPUTS = (a_tensor(),)
 
 
-def a_cache(entries: int) -> PredictionCache:
-    """Room for so many entries with a one-byte key and four bytes of output."""
+def make_cache(entries: int) -> PredictionCache:
+    """Return a cache with room for `entries` entries with a one-byte key and four bytes of output."""
     return PredictionCache(entries * (ENTRY_BYTES + 5))
 
 
-def test_what_was_stored_is_fetched_until_it_expires() -> None:
-    cache = a_cache(2)
+def test_a_stored_entry_is_fetched_until_it_expires() -> None:
+    cache = make_cache(2)
     cache.store(0, b"k", OUTPUTS, [b"1234"], TTL)
     entry = cache.fetch(TTL - 1, b"k")
     assert entry is not None
@@ -32,8 +32,8 @@ def test_what_was_stored_is_fetched_until_it_expires() -> None:
     assert len(cache) == 0
 
 
-def test_the_clock_spares_what_was_used() -> None:
-    cache = a_cache(3)
+def test_clock_eviction_spares_used_entries() -> None:
+    cache = make_cache(3)
     for key in (b"a", b"b", b"c"):
         cache.store(0, key, OUTPUTS, [b"1234"], TTL)
     cache.fetch(1, b"a")
@@ -42,14 +42,14 @@ def test_the_clock_spares_what_was_used() -> None:
     assert [cache.fetch(1, key) is not None for key in (b"a", b"b", b"c", b"d")] == [True, False, True, True]
 
 
-def test_too_large_for_the_whole_cache_is_not_kept() -> None:
-    cache = a_cache(1)
+def test_an_entry_larger_than_the_cache_is_not_stored() -> None:
+    cache = make_cache(1)
     cache.store(0, b"k", OUTPUTS, [bytes(100)], TTL)
     assert len(cache) == 0
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 300), st.integers(0, 500))))
-def test_the_bound_holds_and_only_what_was_stored_comes_back(steps: list[tuple[bool, int, int, int]]) -> None:
+def test_the_size_limit_holds_and_fetched_entries_are_the_last_stored(steps: list[tuple[bool, int, int, int]]) -> None:
     cache, now_ns = PredictionCache(3 * ENTRY_BYTES), 0
     last: dict[bytes, bytes] = {}
     for store, number, size, wait_ns in steps:
@@ -63,8 +63,8 @@ def test_the_bound_holds_and_only_what_was_stored_comes_back(steps: list[tuple[b
         cache.check()
 
 
-def test_an_expired_entry_is_recalled_until_it_goes() -> None:
-    cache = a_cache(1)
+def test_peek_returns_an_expired_entry_until_it_is_evicted() -> None:
+    cache = make_cache(1)
     cache.store(0, b"k", OUTPUTS, [b"1234"], TTL)
     entry = cache.peek(b"k")
     assert entry is not None
@@ -73,7 +73,7 @@ def test_an_expired_entry_is_recalled_until_it_goes() -> None:
     assert cache.peek(b"k") is None
 
 
-def test_what_was_predicted_is_worked_out_once_for_each_way_to_read_it() -> None:
+def test_values_are_cached_for_the_last_output_that_was_read() -> None:
     cache = PredictionCache(10_000)
     outputs = Tensor("label", "INT64", (2,), 16), Tensor("size", "INT64", (2,), 16)
     cache.store(0, b"k", outputs, [struct.pack("<2q", 1, 2), struct.pack("<2q", 30, 40)], TTL)
@@ -87,7 +87,7 @@ def test_what_was_predicted_is_worked_out_once_for_each_way_to_read_it() -> None
     assert cached_values(label, entry) == (1.0, 2.0)
 
 
-def test_values_of_many_rows_take_no_room_that_is_not_counted() -> None:
+def test_values_of_many_rows_are_not_cached() -> None:
     cache = PredictionCache(10_000)
     rows = VALUES + 1
     cache.store(0, b"k", (Tensor("label", "INT64", (rows,), 8 * rows),), [bytes(8 * rows)], TTL)
