@@ -1,9 +1,10 @@
-"""Writes the reference pages that are made of the code: settings.md, metrics.md, wire.md.
+"""Writes the reference pages that are generated from the code: settings.md, metrics.md, wire.md.
 
-    python docs/generate.py            # write them
-    python docs/generate.py --check    # exit code 1, and which page, if one is stale
+    python docs/generate.py            # write the pages
+    python docs/generate.py --check    # exit code 1, and the name of each page that is stale
 
-What the pages say is said in the code: docstrings of structs and of their fields. A setting without one is an error.
+The texts are the docstrings of structs and fields, and the help texts of metrics. A setting without a docstring is an
+error.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import argparse
 import ast
 import importlib
 import inspect
-import itertools
 import pkgutil
 import sys
 import textwrap
@@ -27,6 +27,7 @@ from horologe_common.service import settings
 from horologe_common.service.metrics import METRICS, Metric
 from horologe_common.status import Status
 from horologe_common.wire import frames
+from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,16 +35,15 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
 TYPES = {"int": "number", "float": "number", "str": "text", "bool": "true or false", "tuple[str, ...]": "list of texts"}
-
 LITERAL = "typing.Literal["
 
 
 class Undocumented(Exception):
-    """Something that a page must tell has no docstring."""
+    """A setting has no docstring."""
 
 
 class Field(NamedTuple):
-    """A field of a struct. `default` is `msgspec.NODEFAULT` where it must be given."""
+    """A field of a struct. `default` is `msgspec.NODEFAULT` for a required field."""
 
     name: str
     type: str
@@ -52,48 +52,37 @@ class Field(NamedTuple):
 
 
 def settings_page() -> str:
-    """Every table a settings file may have, field by field."""
+    """Return the page of all settings."""
     parts = [SETTINGS_HEAD]
     for section, kind in settings_sections().items():
         parts.append(f"## [{section}]\n" + (f"\n{doc_of(kind)}\n" if kind.__doc__ else ""))
-        rows = [
-            (f"`{one.name}`", _kind(one), f"`{_default(one)}`", _documented(f"{section}.{one.name}", one.doc))
-            for one in fields_of(kind)
-        ]
+        rows = []
+        for field in fields_of(kind):
+            if not field.doc:
+                raise Undocumented(f"setting {section}.{field.name}: got no docstring below the field, wanted one")
+            rows.append((f"`{field.name}`", _type_name(field), f"`{_settings_default(field)}`", field.doc))
         parts.append(_table(("field", "type", "default", "meaning"), rows))
     return "\n".join(parts)
 
 
 def metrics_page() -> str:
-    """Every metric, with the names that Prometheus sees."""
+    """Return the page of all metrics, with their names in Prometheus."""
     shared = {name: metric for name, metric in METRICS.items() if name.startswith("nv_")}
     own = {name: metric for name, metric in METRICS.items() if name not in shared}
-    return "\n".join(
-        [
-            METRICS_HEAD,
-            "## As other servers name them\n",
-            _metrics_table(shared),
-            "## Of Horologe alone\n",
-            _metrics_table(own),
-        ]
-    )
+    parts = ["## Names shared with Triton\n", _metrics_table(shared), "## Names of Horologe\n", _metrics_table(own)]
+    return "\n".join([METRICS_HEAD, *parts])
 
 
 def wire_page() -> str:
-    """Every message with its tag, fields and docstrings; what they hold; the packet around them."""
+    """Return the page of the packet format, all messages and all statuses."""
     parts = [WIRE_HEAD, _packets(), "## Messages\n"]
-    heading = ""
-    for title, kind in _messages():
-        if title != heading:
-            heading = title
-            parts.append(f"### {title}\n")
-        parts.append(_message(kind))
-    parts.append("## What describes a model\n")
-    parts.extend(_message(kind) for kind in (models.TensorSpec, models.ModelSpec, models.Profile))
-    parts.append("## Status\n\n" + doc_of(Status) + "\n")
+    for title, kinds in _messages_by_module():
+        parts += [f"### {title}\n", *map(_message, kinds)]
+    parts.append("## Model descriptions\n")
+    parts += map(_message, (models.TensorSpec, models.ModelSpec, models.Profile))
     docs = field_docs(Status)
-    rows = [(str(int(one)), f"`{one.name}`", docs.get(one.name, "")) for one in Status]
-    parts.append(_table(("number", "name", ""), rows))
+    rows = [(str(int(status)), f"`{status.name}`", docs.get(status.name, "")) for status in Status]
+    parts += ["## Status\n\n" + doc_of(Status) + "\n", _table(("number", "name", ""), rows)]
     return "\n".join(parts)
 
 
@@ -101,78 +90,65 @@ PAGES = {"settings.md": settings_page, "metrics.md": metrics_page, "wire.md": wi
 
 
 def doc_of(kind: Any) -> str:
-    """Its own docstring, paragraphs kept, without the line breaks inside them."""
+    """Return the docstring with its paragraphs, without the line breaks inside them."""
     paragraphs = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """Attribute docstrings: the text that follows a field in the class body."""
+    """Return the docstrings of fields: the texts that follow fields in the class body."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     docs: dict[str, str] = {}
     for statement, after in zip(body.body, body.body[1:], strict=False):
-        target = statement.target if isinstance(statement, ast.AnnAssign) else None
-        if isinstance(statement, ast.Assign):
-            target = statement.targets[0] if isinstance(statement.targets[0], ast.Name) else None
+        target: ast.expr | None = None
+        if isinstance(statement, ast.AnnAssign):
+            target = statement.target
+        elif isinstance(statement, ast.Assign):
+            target = statement.targets[0]
         if isinstance(target, ast.Name) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             docs[target.id] = " ".join(str(after.value.value).split())
     return docs
 
 
 def fields_of(kind: type[msgspec.Struct]) -> list[Field]:
-    """The fields of a struct in order, with their types as written."""
+    """Return the fields of a struct in order, with their types as in the source."""
     docs: dict[str, str] = {}
     types: dict[str, str] = {}
-    for base in reversed(
-        [one for one in kind.__mro__ if issubclass(one, msgspec.Struct) and one is not msgspec.Struct]
-    ):
+    bases = [base for base in kind.__mro__ if issubclass(base, msgspec.Struct) and base is not msgspec.Struct]
+    for base in reversed(bases):
         docs |= field_docs(base)
         types |= {name: str(value) for name, value in inspect.get_annotations(base).items()}
-    return [
-        Field(one.name, _plain(types[one.name]), _default_of(one), docs.get(one.name, ""))
-        for one in msgspec.structs.fields(kind)
-    ]
+    fields = []
+    for field in msgspec.structs.fields(kind):
+        written = types[field.name].removeprefix("<class '").removesuffix("'>")  # a type, or text if postponed
+        factory = field.default_factory
+        default = field.default if factory is msgspec.NODEFAULT else factory()  # type: ignore[operator]
+        fields.append(Field(field.name, written, default, docs.get(field.name, "")))
+    return fields
 
 
-def _plain(written: str) -> str:
-    """`<class 'int'>` -> `int`; what a module with postponed annotations has is text already."""
-    return written.removeprefix("<class '").removesuffix("'>")
-
-
-def _default_of(one: Any) -> Any:
-    if one.default_factory is not msgspec.NODEFAULT:
-        return one.default_factory()
-    return one.default
-
-
-def _documented(where: str, doc: str) -> str:
-    if not doc:
-        raise Undocumented(f"setting {where}: got no docstring behind the field, wanted one")
-    return doc
-
-
-def _kind(one: Field) -> str:
-    if one.name.endswith("_ns"):
+def _type_name(field: Field) -> str:
+    if field.name.endswith("_ns"):
         return "duration"
-    if one.name.endswith("_bytes"):
+    if field.name.endswith("_bytes"):
         return "size"
-    if one.type.startswith(LITERAL):
-        return one.type.removeprefix(LITERAL).rstrip("]").replace("', '", "' or '").replace("'", "`")
-    return TYPES[one.type]
+    if field.type.startswith(LITERAL):
+        return field.type.removeprefix(LITERAL).rstrip("]").replace("', '", "' or '").replace("'", "`")
+    return TYPES[field.type]
 
 
-def _default(one: Field) -> str:
-    """As a person would write it in a settings file."""
-    if one.name.endswith("_ns"):
-        return quantity(one.default, settings.DURATIONS)
-    if one.name.endswith("_bytes"):
-        return quantity(one.default, settings.SIZES)
-    return bytes(msgspec.json.encode(one.default)).decode()
+def _settings_default(field: Field) -> str:
+    """Return the default as it is written in a settings file."""
+    if field.name.endswith("_ns"):
+        return quantity(field.default, settings.DURATIONS)
+    if field.name.endswith("_bytes"):
+        return quantity(field.default, settings.SIZES)
+    return bytes(msgspec.json.encode(field.default)).decode()
 
 
 def quantity(value: int, units: Mapping[str, int]) -> str:
-    """`50_000_000` -> `50ms`: the largest unit that leaves a whole number."""
+    """Convert `50_000_000` to `50ms`, with the largest unit that leaves a whole number."""
     if value == 0:
         return "0"
     unit = max((size, name) for name, size in units.items() if value % size == 0)[1]
@@ -184,43 +160,43 @@ def _metrics_table(metrics: Mapping[str, Metric]) -> str:
     return _table(("name", "kind", "labels", "meaning"), rows)
 
 
-def _messages() -> list[tuple[str, type[msgspec.Struct]]]:
-    """The structs of `wire` as they are written, each with the title of its file; files in the order of their tags."""
-    found = []
-    for link in pkgutil.iter_modules(wire.__path__, f"{wire.__name__}."):
-        module = importlib.import_module(link.name)
+def _messages_by_module() -> list[tuple[str, list[type[msgspec.Struct]]]]:
+    """Return title and structs of each module of `wire`, in order of their lowest tags."""
+    groups = []
+    for info in pkgutil.iter_modules(wire.__path__, f"{wire.__name__}."):
+        module = importlib.import_module(info.name)
         title = (module.__doc__ or "").strip().removesuffix(".")
-        classes = [node.name for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
-        found.append([(title, getattr(wire, name)) for name in classes if name != "Message"])
-    return list(itertools.chain.from_iterable(sorted(found, key=_least_tag)))
+        names = [node.name for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
+        if kinds := [getattr(wire, name) for name in names if name != "Message"]:
+            groups.append((title, kinds))
+    return sorted(
+        groups, key=lambda group: min((tag for kind in group[1] if (tag := _tag(kind)) is not None), default=0)
+    )
 
 
-def _least_tag(messages: list[tuple[str, type[msgspec.Struct]]]) -> int:
-    tags = (kind.__struct_config__.tag for _, kind in messages)
-    return min((tag for tag in tags if isinstance(tag, int)), default=0)
+def _tag(kind: type[msgspec.Struct]) -> int | None:
+    tag = kind.__struct_config__.tag
+    return tag if isinstance(tag, int) else None
 
 
 def _message(kind: type[msgspec.Struct]) -> str:
-    tag = kind.__struct_config__.tag
-    tagged = tag if isinstance(tag, int) else None
-    heading = f"#### {kind.__name__}" + (f" (tag {tagged})" if tagged is not None else "")
-    fields = fields_of(kind)
-    head = [] if tagged is None else [str(tagged)]
-    layout = f"`[{', '.join([*head, *(one.name for one in fields)])}]`"
-    parts = [heading + "\n", *([doc_of(kind) + "\n"] if kind.__doc__ else []), layout + "\n"]
-    rows = [(f"`{one.name}`", f"`{one.type}`", _wire_default(one), one.doc) for one in fields]
+    tag, fields = _tag(kind), fields_of(kind)
+    heading = f"#### {kind.__name__}" + (f" (tag {tag})" if tag is not None else "")
+    items = [*([str(tag)] if tag is not None else []), *(field.name for field in fields)]
+    parts = [heading + "\n", *([doc_of(kind) + "\n"] if kind.__doc__ else []), f"`[{', '.join(items)}]`\n"]
+    rows = [(f"`{field.name}`", f"`{field.type}`", _wire_default(field), field.doc) for field in fields]
     return "\n".join([*parts, _table(("field", "type", "default", ""), rows)])
 
 
-def _wire_default(one: Field) -> str:
-    """Empty where the field must be there."""
-    if one.default is msgspec.NODEFAULT:
+def _wire_default(field: Field) -> str:
+    """Return the default. Empty for a required field."""
+    if field.default is msgspec.NODEFAULT:
         return ""
-    return "`b''`" if isinstance(one.default, bytes) else f"`{msgspec.json.encode(one.default).decode()}`"
+    return "`b''`" if isinstance(field.default, bytes) else f"`{msgspec.json.encode(field.default).decode()}`"
 
 
 def _packets() -> str:
-    """The packet format, from the docstrings of the modules that make it, and one packet byte by byte."""
+    """Return the packet format, from the docstrings of its modules, and the bytes of an example packet."""
     predict = wire.Predict(7, "adder", "", 50_000_000, (wire.Tensor("x", "FP32", (1, 2), 8),))
     header = wire.encode([wire.Envelope("", "", [predict])])
     return PACKETS.format(
@@ -236,19 +212,25 @@ def _packets() -> str:
     )
 
 
-def _table(head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
-    head = tuple(head)
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    table = Table(columns, left=len(columns))
+    for row in rows:
+        table.add_row(*row)
+    return table.markdown() + "\n"
 
 
 SETTINGS_HEAD = f"""# Settings
 
 {NOTICE}
-Each service reads the tables that concern it, in this order, the later winning: the TOML file given by `--config` (or
-`HOROLOGE_CONFIG`), environment variables `HOROLOGE_SECTION_FIELD`, and `--set section.field=value`. Durations are
-written with a unit ({", ".join(settings.DURATIONS)}), as are sizes ({", ".join(settings.SIZES)}). On the command line
-and in the environment a list is separated by commas. A name that does not exist is an error that lists those that do.
+Each service reads its settings from three sources. Later sources override earlier ones:
+
+1. the TOML file given by `--config` or `HOROLOGE_CONFIG`;
+2. environment variables `HOROLOGE_SECTION_FIELD`;
+3. `--set section.field=value`.
+
+Durations have a unit ({", ".join(settings.DURATIONS)}), and so have sizes ({", ".join(settings.SIZES)}). On the command
+line and in the environment, the items of a list are separated by commas. An unknown name is an error that lists the
+known names.
 
 ```toml
 [frontend]
@@ -263,24 +245,32 @@ horologe up --config horologe.toml --set log.level=debug
 HOROLOGE_CONTROLLER_SCHEDULER=edf horologe-controller
 ```
 
-`horologe up` decides `links.bind`, `links.connect` and `links.advertise` itself, and spreads `metrics.bind` over its
-processes.
+`horologe up` sets `links.bind`, `links.connect` and `links.advertise` itself. Its first process gets `metrics.bind`,
+the others get other ports.
 """
 
 METRICS_HEAD = f"""# Metrics
 
 {NOTICE}
-Every process serves its part of these at `/metrics` (`metrics.bind`, see [settings](settings.md)): counts of requests
-come from the frontend, of the cache from the selector, of batches and predictions from the controller, start errors and
-free pages from the workers. Durations of histograms are in seconds, counters that end in `_us` in microseconds. The
-names are the ones scraped. `cumulative` are counters under Triton's names, which lack `_total`.
+Every process serves its metrics at `/metrics` (`metrics.bind`, see [settings](settings.md)):
+
+| service | metrics |
+| --- | --- |
+| frontend | requests |
+| selector | prediction cache, applications |
+| controller | batches, predictions |
+| worker | start errors, lanes, free pages |
+| profiler | samples, runs |
+
+Histograms of durations are in seconds, counters that end in `_us` in microseconds. The names are those that Prometheus
+scrapes. A metric of kind `cumulative` is a counter with Triton's name, which lacks `_total`.
 """
 
-WIRE_HEAD = f"""# The wire
+WIRE_HEAD = f"""# Wire format
 
 {NOTICE}
-What goes over the sockets: messages in MessagePack, tensors as raw bytes beside them. The
-[journey of a request](request-path.md) shows them in use. Clients need Hello, Welcome, Rejected and the first group.
+Sockets carry messages in MessagePack, followed by tensors as raw bytes. [The path of a request](request-path.md)
+shows them in use. Clients need Hello, Welcome, Rejected and the messages between client and frontend.
 """
 
 PACKETS = """## Packets
@@ -289,18 +279,17 @@ PACKETS = """## Packets
 
 {frames}
 
-- The protocol version is {protocol}. Whoever connects says Hello first, and again after every reconnect; the answer is
-  Welcome, or Rejected with status PROTOCOL where the versions differ. What was under way on a connection that broke is
-  lost: to both ends the other one has gone, and has come anew.
-- A client sends and gets envelopes whose `to` and `sender` are empty.
-- A tensor's bytes are little-endian and row-major. BYTES is each string behind its length (four bytes, little-endian);
-  any other tensor has exactly the bytes that its shape says. The datatypes:
-  {datatypes}.
-- The body is one frame when all tensors of the packet together have at most {glue}, else a frame for each tensor.
-- A header is at most {header_limit} long from a client and {peer_limit} between services; longer ones are rejected
-  undecoded.
+- The protocol version is {protocol}. A process that connects sends Hello first, and again after every reconnect. The
+  answer is Welcome, or Rejected with status PROTOCOL if the versions differ. Packets in flight on a broken connection
+  are lost. Both ends treat a new connection as a new peer.
+- In envelopes from and to clients, `to` and `sender` are empty.
+- Tensors are little-endian and row-major. In a BYTES tensor, each string follows its length (four bytes,
+  little-endian). Any other tensor has exactly the bytes of its shape. Datatypes: {datatypes}.
+- The body is one frame if all tensors of the packet together have at most {glue}, else one frame for each tensor.
+- The maximum length of a header is {header_limit} from a client and {peer_limit} between services. Longer headers are
+  rejected without decoding.
 
-One request on one tensor of shape `[1, 2]`, as the two frames of its packet:
+The two frames of a packet with a request, with one tensor of shape `[1, 2]`:
 
 ```
 frame 0 {hex}
@@ -312,9 +301,9 @@ frame 1 00 00 80 3f 00 00 00 40
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code."""
+    """Write or check the pages. Return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     check = parser.parse_args(arguments).check
     stale = []
     for name, page in PAGES.items():

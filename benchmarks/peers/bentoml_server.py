@@ -1,6 +1,6 @@
-"""BentoML: a Starlette front with an adaptive batcher. JSON, or base64 of the bytes in JSON.
+"""BentoML: Starlette with an adaptive batcher. JSON, or base64 of the bytes in JSON.
 
-Run as a script it starts `bentoml serve` on itself.
+Run as a script, this file starts `bentoml serve` on itself.
 """
 
 import base64
@@ -26,7 +26,7 @@ class Peer:
     @bentoml.api(
         batchable=True,
         max_batch_size=arguments.max_batch,
-        # BentoML drops what it thinks it can not answer within this; the others have no such limit
+        # BentoML drops requests that it expects to exceed this; the other servers have no such limit
         max_latency_ms=60_000,
     )
     def predict(self, x: Rows) -> list[list[float]]:

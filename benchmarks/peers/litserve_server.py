@@ -1,4 +1,4 @@
-"""LitServe: FastAPI in front, model workers behind queues. JSON, or base64 of the bytes in JSON."""
+"""LitServe: FastAPI, and model workers behind queues. JSON, or base64 of the bytes in JSON."""
 
 import base64
 

@@ -1,6 +1,6 @@
-"""MLServer: FastAPI in front, Open Inference Protocol v2, adaptive batching.
+"""MLServer: FastAPI, Open Inference Protocol v2, adaptive batching.
 
-Run as a script it writes the model folder that `mlserver start` wants and starts it.
+Run as a script, this file writes a model folder and starts `mlserver start` on it.
 """
 
 import json

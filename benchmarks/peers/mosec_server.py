@@ -1,4 +1,4 @@
-"""mosec: a Rust front, Python workers behind Unix sockets. JSON or raw bytes in and out."""
+"""mosec: a Rust HTTP server, and Python workers behind Unix sockets. JSON or raw bytes in both directions."""
 
 import sys
 
@@ -33,7 +33,7 @@ class Raw(Worker):
 
 
 if __name__ == "__main__":
-    # mosec reads the command line itself
+    # mosec parses the command line
     sys.argv = [sys.argv[0], "--port", str(arguments.port), "--timeout", "60000", "--log-level", "warning"]
     server = Server()
     server.append_worker(

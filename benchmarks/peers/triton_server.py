@@ -1,4 +1,4 @@
-"""Triton with its Python backend, through nvidia-pytriton, which brings a tritonserver along."""
+"""Triton with its Python backend, through nvidia-pytriton, which includes a tritonserver."""
 
 import os
 import sys
@@ -8,11 +8,11 @@ import numpy as np
 
 LIBRARIES = sysconfig.get_config_var("LIBDIR") or ""
 if LIBRARIES not in os.environ.get("LD_LIBRARY_PATH", ""):
-    # The bundled server looks for this very Python's shared library
+    # The bundled server loads the shared library of this Python
     os.environ["LD_LIBRARY_PATH"] = f"{LIBRARIES}:{os.environ.get('LD_LIBRARY_PATH', '')}"
     os.execv(sys.executable, [sys.executable, *sys.argv])
 
-from pytriton.decorators import batch  # noqa: E402 - after the environment is right
+from pytriton.decorators import batch  # noqa: E402 - needs the environment set above
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor  # noqa: E402
 from pytriton.triton import Triton, TritonConfig  # noqa: E402
 from work import Work, options  # noqa: E402

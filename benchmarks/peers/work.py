@@ -1,4 +1,4 @@
-"""What every peer computes: the sum of the row, or an ONNX model on one thread. Imported by each server file."""
+"""The model of every peer: the sum of the row, or an ONNX model on one thread. Imported by each server file."""
 
 import argparse
 import os
@@ -8,12 +8,12 @@ import numpy as np
 
 
 def options() -> argparse.Namespace:
-    """What compare.py wants of every server. In the environment, since most of them start processes of their own."""
+    """Parse the options of compare.py from the environment, because most servers start processes of their own."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--dialect", default="json")
-    parser.add_argument("--shape", required=True, help="of one row, e.g. 3,64,64")
-    parser.add_argument("--input", default="x", help="name of the input where the protocol has one")
+    parser.add_argument("--shape", required=True, help="shape of one row, e.g. 3,64,64")
+    parser.add_argument("--input", default="x", help="name of the input, if the protocol has one")
     parser.add_argument("--onnx", default="", help="model file; empty: the sum of the row")
     parser.add_argument("--output", default="", help="name of the model's output")
     parser.add_argument("--workers", type=int, default=1)
@@ -23,7 +23,7 @@ def options() -> argparse.Namespace:
 
 
 class Work:
-    """Called with any number of rows of float32, flat or shaped; gives one row of outputs each."""
+    """Computes one row of outputs for each row of float32, flat or shaped."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.shape = [int(size) for size in arguments.shape.split(",")]

@@ -1,4 +1,4 @@
-"""The experiments on tiny scenes, through the command: the form of their JSON, their bars, the same seed twice."""
+"""All experiments on tiny scenes through the command: form of the JSON, bars, determinism by seed."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ def run(name: str, *more: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_rows_and_bars_in_the_agreed_form_and_the_exit_code_says_whether_all_hold(name: str) -> None:
-    code, found = run(name)
-    assert list(found) == ["experiment", "rows", "bars"]
-    assert found["experiment"] == name
-    assert found["rows"]
-    assert all(list(bar) == ["name", "value", "bar", "holds"] for bar in found["bars"])
-    assert code == (OK if all(bar["holds"] for bar in found["bars"]) else A_BAR_FAILS)
+def test_rows_bars_and_exit_code_have_the_documented_form(name: str) -> None:
+    code, document = run(name)
+    assert list(document) == ["experiment", "rows", "bars"]
+    assert document["experiment"] == name
+    assert document["rows"]
+    assert all(list(bar) == ["name", "value", "bar", "holds"] for bar in document["bars"])
+    assert code == (OK if all(bar["holds"] for bar in document["bars"]) else A_BAR_FAILS)
 
 
 @pytest.mark.parametrize("name", ["fig5", "fig8", "bandits", "personal"])
-def test_the_same_seed_gives_the_same_findings_and_another_seed_others(name: str) -> None:
-    first, again, other = run(name), run(name), run(name, "--seed", "9")
-    assert first == again
+def test_findings_repeat_by_seed(name: str) -> None:
+    first, repeated, other = run(name), run(name), run(name, "--seed", "9")
+    assert first == repeated
     assert first[1]["rows"] != other[1]["rows"]
 
 
 def test_findings_become_files(tmp_path: Path) -> None:
-    _, found = run("fig5", "--plot", "--out", str(tmp_path))
+    _, document = run("fig5", "--plot", "--out", str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fig5.json", "fig5.md", "fig5.png"]
     written = json.loads((tmp_path / "fig5.json").read_text())
-    assert {key: written[key] for key in found} == found
+    assert {key: written[key] for key in document} == document
     page = (tmp_path / "fig5.md").read_text()
-    assert all(bar["name"].rpartition(",")[0] in page for bar in found["bars"])
+    assert all(bar["name"].rpartition(",")[0] in page for bar in document["bars"])
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["nope"], "wanted one of fig5"),
         (["fig5", "--set", "nope"], "wanted KEY=VALUE"),
@@ -85,13 +85,13 @@ def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
         (["fig5", "--set", "cluster.devices=many"], "devices"),
     ],
 )
-def test_what_cannot_be_is_a_usage_error_that_names_it(arguments: list[str], told: str) -> None:
+def test_invalid_arguments_are_usage_errors_that_name_them(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["experiment", *arguments])
     assert result.exit_code == USAGE
-    assert told in result.stderr
+    assert message in result.stderr
 
 
-def test_a_shortened_scene_is_the_full_one_but_for_what_it_shortens() -> None:
+def test_a_quick_scene_overrides_only_its_own_values() -> None:
     full, quick = (load_scene("fig5", Scene, quick, {}) for quick in (False, True))
     assert quick.duration_ns < full.duration_ns
     assert (quick.cluster, quick.slos_ms, quick.clients) == (full.cluster, full.slos_ms, full.clients)

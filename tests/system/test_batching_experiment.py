@@ -1,4 +1,4 @@
-"""`horologe experiment batching` on real models, shortened: what it says has the agreed form and adds up."""
+"""`horologe experiment batching` on real models, shortened: its output has the documented form and adds up."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_rows_by_model_and_strategy_delays_and_bars(tmp_path: Path) -> None:
     assert waited["p50_ms"] > alone["p50_ms"]
 
 
-def test_the_largest_batch_within_a_time_lies_between_those_that_were_measured() -> None:
+def test_the_largest_batch_within_a_time_is_interpolated() -> None:
     assert [MEASURED.most_rows(limit_ms) for limit_ms in (1, 2, 4, 7.9, 8, 100)] == [1, 2, 4, 5, 6, 8]
     assert MEASURED.batch_ms(3) == 3.0
     assert MEASURED.rate(4) == 1000.0
 
 
-def test_an_enlarged_image_is_the_same_picture() -> None:
+def test_an_enlarged_image_shows_the_same_digit() -> None:
     images, _ = held_out()
     large = enlarge(images)
     assert large.shape == (len(images), 784)
@@ -70,13 +70,13 @@ def test_an_enlarged_image_is_the_same_picture() -> None:
 @pytest.mark.parametrize(
     ("change", "told"), [('onnx=["nope"]', "'nope'"), ('estimators=["nope"]', "wanted one of no-op, linear-svm")]
 )
-def test_a_model_that_is_not_known_is_a_usage_error(change: str, told: str) -> None:
+def test_an_unknown_model_is_a_usage_error(change: str, told: str) -> None:
     result = CliRunner().invoke(app, ["experiment", "batching", "--set", change])
     assert result.exit_code == USAGE
     assert told in result.stderr
 
 
-def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     result = CliRunner().invoke(app, ["experiment", "batching"])
     assert result.exit_code == USAGE

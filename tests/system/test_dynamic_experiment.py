@@ -1,4 +1,4 @@
-"""`horologe experiment dynamic` on real processes: what it says has the agreed form. Bars are not for tests."""
+"""`horologe experiment dynamic` on real processes: its output has the documented form. Tests do not check the bars."""
 
 from __future__ import annotations
 

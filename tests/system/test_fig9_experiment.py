@@ -1,4 +1,4 @@
-"""`horologe experiment fig9` on real processes: what it says has the agreed form. Whether it holds is not for tests."""
+"""`horologe experiment fig9` on real processes: its output has the documented form. Tests do not check the bars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENT = """[
     {name="resnet50", count=2, exec_ms={1=2.77, 2=3.95}, load_ms=8.33, weights_mb=102.1}]},
   {name="onnx", slo="20s", rate=50, skew=1.0, pages=2, folders=["digits-linear"], width=64},
 ]"""
-"""The sources of the scene, smaller, and with time enough for a machine that is busy with other things."""
+"""The sources of the scene, smaller and with an SLO that a busy machine can keep."""
 
 
 def test_errors_of_live_actions_by_source_action_and_side(tmp_path: Path) -> None:

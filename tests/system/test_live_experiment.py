@@ -1,4 +1,4 @@
-"""`horologe experiment live` on real processes: what it says has the agreed form. Whether it holds is not for tests."""
+"""`horologe experiment live` on real processes: its output has the documented form. Tests do not check the bars."""
 
 from __future__ import annotations
 

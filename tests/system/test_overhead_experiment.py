@@ -1,4 +1,4 @@
-"""`horologe experiment overhead` on real processes: the form of what it says. Whether it holds is not for tests."""
+"""`horologe experiment overhead` on real processes: its output has the documented form. Tests do not check the bars."""
 
 from __future__ import annotations
 

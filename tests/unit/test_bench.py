@@ -41,14 +41,14 @@ def test_responses_are_complete_when_their_last_byte_is_there(response: bytes) -
     assert parse_numbers(whole[1]) == [1.5]
 
 
-def test_what_is_no_response_is_an_error() -> None:
+def test_data_that_is_no_response_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"wanted HTTP/1.1"):
         parse_response(b"SSH-2.0-x\r\n\r\n")
     with pytest.raises(ValueError, match="neither"):
         parse_response(b"HTTP/1.1 200 OK\r\n\r\n")
 
 
-def test_inputs_are_distinct_and_the_check_sees_a_neighbours_answer() -> None:
+def test_inputs_are_distinct_and_the_check_detects_a_swapped_answer() -> None:
     scenario = load_scenario("noop")
     inputs = Inputs(scenario)
     check = AnswerCheck(scenario, inputs)
@@ -63,7 +63,7 @@ def test_inputs_are_distinct_and_the_check_sees_a_neighbours_answer() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DIALECTS))
-def test_every_dialect_says_how_long_its_body_is(name: str) -> None:
+def test_every_dialect_states_the_length_of_its_body(name: str) -> None:
     scenario = load_scenario("noop")
     inputs = Inputs(scenario)
     for index in (0, 12_345):
@@ -91,7 +91,7 @@ other_bucket{model="a",le="0.1"} 7.0
 """
 
 
-def test_histograms_are_summed_over_pages_and_never_flatter() -> None:
+def test_histograms_are_summed_over_pages_and_quantiles_are_never_too_low() -> None:
     histogram = parse_histogram([PAGE, PAGE], "horologe_start_error_seconds")
     assert histogram.total == 200
     assert histogram.quantile(0.5) == 0.0001

@@ -1,4 +1,4 @@
-"""Schedules, the optimum of small cases, and the bound: optimum <= bound, schedule <= optimum."""
+"""Schedules and bounds against the optimum of small cases: schedule <= optimum <= bound."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ STATIC = Batching((ms(3), ms(4), ms(6), ms(9), ms(16)), (0,) * 5)
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """Once, before the tests."""
+    """Compile the searches before the tests, whose time limits are short."""
     solve(small([0, 1, 2], [ms(3)] * 3, ms(7), STATIC))
 
 
 def optimum(workload: Workload) -> int:
-    """The most that can finish in time: the earliest end of every set of requests, over all last batches of it."""
+    """Return the largest number that can finish, from the earliest end of every set over all its last batches."""
     arrival, solo = workload.arrival_ns.tolist(), workload.solo_ns.tolist()
     deadline = [one + workload.slo_ns for one in arrival]
     everyone = range(1 << workload.requests)
@@ -94,14 +94,14 @@ def test_the_optimum_is_between_the_schedule_and_the_bound(workload: Workload) -
 
 @settings(max_examples=60, deadline=None)
 @given(workloads(), st.data())
-def test_any_prices_prove_a_bound(workload: Workload, data: st.DataObject) -> None:
+def test_any_prices_give_a_bound(workload: Workload, data: st.DataObject) -> None:
     prices = np.array(data.draw(st.lists(st.floats(0, 1), min_size=workload.requests, max_size=workload.requests)))
     problem = problem_of(workload)
     bucket_ns = data.draw(st.integers(ms(0.1), ms(2)))
     assert optimum(workload) <= lagrangian.evaluate_prices(problem, prices, bucket_ns) + 1e-6
 
 
-def test_prices_that_prove_nothing_are_refused() -> None:
+def test_invalid_prices_are_rejected() -> None:
     problem = problem_of(small([0, 1], [ms(3)] * 2, ms(9), STATIC))
     with pytest.raises(ValueError, match="bucket_ns"):
         lagrangian.evaluate_prices(problem, np.ones(2), ms(4))
@@ -109,14 +109,14 @@ def test_prices_that_prove_nothing_are_refused() -> None:
         lagrangian.evaluate_prices(problem, np.array([1.0, -0.5]), ms(1))
 
 
-def test_a_larger_batch_that_takes_less_is_refused() -> None:
+def test_a_larger_batch_that_takes_less_time_is_rejected() -> None:
     odd = Batching((ms(3), ms(4), ms(6), ms(9), ms(8)), (0,) * 5)
     with pytest.raises(ValueError, match="batching"):
         problem_of(small([0, 1], [ms(3)] * 2, ms(9), odd))
 
 
-def test_it_waits_for_a_request_that_is_yet_to_come() -> None:
-    """Begun at once, the first would keep the device until the second is too late; two together are in time."""
+def test_the_schedule_waits_for_a_future_request() -> None:
+    """If the first request started at once, the second would be late. Both in one batch are in time."""
     workload = small([0, ms(0.5)], [ms(3), ms(3)], ms(5), STATIC)
     found = solve(workload)
     assert (found.finished, found.bound) == (2, 2)
@@ -139,7 +139,7 @@ def test_the_same_workload_has_the_same_schedule() -> None:
 
 
 def test_a_committed_critical_rate_is_critical() -> None:
-    """For the case that is quickest to try: `python -m horologe_experiments.orloj.critical` tries all."""
+    """Check the fastest case. `python -m horologe_experiments.orloj.critical` computes all cases."""
     (case,) = [one for one in cases.all_cases() if one.name == "resnet-imagenet"]
 
     def build_it(rate: float, seed: int) -> Workload:

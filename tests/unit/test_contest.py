@@ -1,4 +1,4 @@
-"""When a row of ORLOJ's tables has too few seeds to say who is better."""
+"""Rows of ORLOJ's tables with too few seeds to decide which scheduler is better."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rates(ours: float, noise: list[float]) -> dict[str, list[float]]:
     [(0.0, NOISE, True), (0.1, NOISE, False), (-0.02, NOISE, False), (0.0, [one / 100 for one in NOISE], False)],
     ids=["noise hides who is better", "better", "worse on the mean", "the same, without noise"],
 )
-def test_more_seeds_are_wanted_only_where_noise_decides(ours: float, noise: list[float], expected: bool) -> None:
+def test_more_seeds_are_needed_only_if_noise_decides(ours: float, noise: list[float], expected: bool) -> None:
     assert is_undecided(rates(ours, noise), False, WORSE) is expected
 
 

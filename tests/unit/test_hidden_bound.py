@@ -1,4 +1,4 @@
-"""The bound for hidden execution times against the best policy of small cases, found by trying every decision."""
+"""The bound for hidden execution times against the best policy of small cases, by exhaustive search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT, LONG = (ms(2.2), ms(3)), (ms(3), ms(6))
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """Once, before the tests."""
+    """Compile the searches before the tests, whose time limits are short."""
     nothing, solos = np.zeros(1, np.int64), np.array([ms(3)])
     hidden_bound(
         Workload("", nothing, solos, nothing, nothing, ms(4), padded_batching(ms(2)), (1.0,), (solos,)), steps=2
@@ -28,7 +28,7 @@ def compiled() -> None:
 
 
 def best_policy(workload: Workload) -> float:
-    """The expected number finished by the best scheduler that does not know execution times."""
+    """Return the expected number of requests that the best scheduler without knowledge of execution times finishes."""
     arrival, slo_ns = workload.arrival_ns.tolist(), workload.slo_ns
 
     @functools.cache
@@ -72,8 +72,8 @@ def test_no_policy_finishes_more(requests: list[tuple[int, int]], slo_ns: int) -
     assert best_policy(workload) <= hidden_bound(workload, steps=20) + 1e-6
 
 
-def test_chances_count() -> None:
-    """Alone on the device, a request that is in time once in two draws is worth half."""
+def test_probabilities_count() -> None:
+    """Check that a lone request with a probability of one half to finish in time counts as half."""
     solos = (np.array([ms(3), ms(6)], np.int64),)
     nothing = np.zeros(1, np.int64)
     workload = Workload(

@@ -1,4 +1,4 @@
-"""The rows of ORLOJ's tables as workloads: what each costs, when requests come, and what the paper says of it."""
+"""Rows of ORLOJ's tables as workloads: execution times, arrivals, and statements of the paper."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_batch_is_padded_to_its_longest_and_to_a_size() -> None:
         workload.batching.batch_ns(17, longest_ns)
 
 
-def test_static_models_take_what_clockwork_measured() -> None:
+def test_static_models_have_the_times_of_clockwork() -> None:
     (case,) = [one for one in all_cases() if one.name == "resnet-imagenet"]
     workload = build_case(case, 2.0, 100.0, 10, 0)
     assert set(workload.solo_ns) == {ms(2.61)}
@@ -56,7 +56,7 @@ def test_static_models_take_what_clockwork_measured() -> None:
     ]
 
 
-def test_arrivals_differ_between_rates_in_scale_alone() -> None:
+def test_arrivals_of_two_rates_differ_only_in_scale() -> None:
     slow, fast = draw_arrivals(1.0, 500, 3), draw_arrivals(4.0, 500, 3)
     assert np.abs(slow - 4 * fast).max() <= 4
     assert (np.diff(slow) >= 0).all()
@@ -65,7 +65,7 @@ def test_arrivals_differ_between_rates_in_scale_alone() -> None:
 
 
 def test_arrivals_follow_the_trace() -> None:
-    """Minute by minute: what is left is that counts are drawn, 3% of a minute's thousand."""
+    """Compare the counts of each minute. Random counts of a thousand differ by about 3%."""
     times = draw_arrivals(1.0, 480_000, 0)
     counts = np.bincount((times * 480 // 480_000_000_000_000).clip(max=479), minlength=480)
     assert np.corrcoef(counts, read_calls().sum(0))[0, 1] > 0.9
@@ -91,7 +91,7 @@ def test_requests_of_a_language_model_are_those_of_the_trace() -> None:
 
 
 def test_there_is_a_critical_rate_for_every_case() -> None:
-    """Above what the device can do one by one, and below what it could do were all requests as short as can be."""
+    """Check the range: above the rate one by one, below the rate if all requests had the shortest time."""
     assert set(critical.critical_rates()) == {case.name for case in all_cases()} | {critical.LLM}
     for case in all_cases():
         workload = build_case(case, critical.SLO_X_P99, 1.0, 2, 0)
@@ -99,7 +99,7 @@ def test_there_is_a_critical_rate_for_every_case() -> None:
         assert 1e3 / case.mean_ms < critical.critical_rates()[case.name] < 1 / shortest_s
 
 
-def test_rows_are_built_alike_by_the_same_seed() -> None:
+def test_the_same_seed_builds_the_same_rows() -> None:
     one, other = build_row(table_rows()[70], 3.0, 100, 9), build_row(table_rows()[70], 3.0, 100, 9)
     for field in ("arrival_ns", "solo_ns", "application", "length"):
         assert (getattr(one, field) == getattr(other, field)).all()

@@ -1,4 +1,4 @@
-"""Texts of several applications: as the scene says, the same for the same seed, and none forgotten when replayed."""
+"""Texts of several applications: distributions, determinism by seed, and one result for each text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHAT = TextSource("chat", 0.75, 24, 0.6, 4, 128)
 DOCUMENT = TextSource("document", 0.25, 240, 0.3, 96, 512)
 
 
-def test_arrivals_are_as_the_applications_say_and_the_same_for_the_same_seed() -> None:
+def test_arrivals_follow_the_applications_and_repeat_by_seed() -> None:
     texts, again, other = (poisson_texts((CHAT, DOCUMENT), 500, 20, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert texts == again != other
     assert texts == sorted(texts)
@@ -50,22 +50,22 @@ def test_a_text_is_a_row_of_tokens_and_its_mask() -> None:
     assert made["mask"].all()
 
 
-def test_one_at_a_time_leaves_out_what_would_be_late() -> None:
+def test_one_at_a_time_skips_late_texts() -> None:
     texts = [Text(0, 0, 1), Text(1, 0, 1), Text(2, 0, 1), Text(40, 0, 1)]
     assert share_one_at_a_time(texts, [10.0] * 4, 20) == 0.75
     assert share_one_at_a_time(texts, [10.0] * 4, 28) == 1
     assert share_one_at_a_time(texts, [21.0] * 4, 20) == 0
 
 
-class Fake:
-    """A client that answers chats at once, refuses documents, and answers a text of 13 tokens too late."""
+class FakeClient:
+    """Client that answers chats at once, refuses documents, and answers a text of 13 tokens too late."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, str, float]] = []
+        self.requests: list[tuple[int, str, float]] = []
 
     def submit(self, model: str, inputs: Any, *, slo_ms: float, application: str) -> asyncio.Future[Any]:
         length = inputs["tokens"].shape[1]
-        self.asked.append((length, application, slo_ms))
+        self.requests.append((length, application, slo_ms))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if application == "document":
             future.set_exception(Refused("no"))
@@ -76,9 +76,9 @@ class Fake:
         return future
 
 
-def test_every_text_ends_and_is_counted_from_the_time_it_was_due() -> None:
+def test_every_text_has_a_result_counted_from_its_arrival_time() -> None:
     texts = [Text(-s(21), 0, 6), Text(-s(10), 0, 13), Text(0, 0, 5), Text(1, 1, 9)]
-    client = Fake()
+    client = FakeClient()
     traffic = TextTraffic(client, "m", ["chat", "document"], s(20))  # type: ignore[arg-type]
     results = {one.text.length: one for one in asyncio.run(traffic.run(texts))}
     assert {length: one.outcome for length, one in results.items()} == {
@@ -89,12 +89,12 @@ def test_every_text_ends_and_is_counted_from_the_time_it_was_due() -> None:
     }
     assert (results[5].batch_size, results[9].batch_size) == (2, 0)
     assert results[6].took_ns >= s(21)
-    assert [(length, application) for length, application, _ in client.asked] == [
+    assert [(length, application) for length, application, _ in client.requests] == [
         (13, "chat"),
         (5, "chat"),
         (9, "document"),
     ]
-    assert client.asked[0][2] <= 10_000 < client.asked[1][2] <= 20_000
+    assert client.requests[0][2] <= 10_000 < client.requests[1][2] <= 20_000
 
 
 def test_rates_are_shares_of_all_of_each_application_and_of_each_window() -> None:
@@ -117,7 +117,5 @@ def test_rates_are_shares_of_all_of_each_application_and_of_each_window() -> Non
         ([], None),
     ],
 )
-def test_settled_is_where_the_finish_rate_is_first_at_its_final_level(
-    rates: list[float], settled: float | None
-) -> None:
+def test_the_rate_settles_when_it_first_reaches_its_final_level(rates: list[float], settled: float | None) -> None:
     assert settled_s([(5.0 * at, rate) for at, rate in enumerate(rates)]) == settled

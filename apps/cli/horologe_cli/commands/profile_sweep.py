@@ -40,31 +40,6 @@ class ModelTimes(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """Return the document for --json. Times are in milliseconds."""
-        expected = [
-            {
-                "worker": share.worker.partition("#")[0],
-                "share": share.share,
-                "device": share.device,
-                "load_ms": share.load_ns / 1e6,
-                "exec_ms": {size: ns / 1e6 for size, ns in share.exec_ns.items()},
-            }
-            for share in self.shares
-        ]
-        measured = [
-            {
-                "batch_size": row.cell.size,
-                "length": row.cell.length,
-                "runs": row.runs,
-                "median_ms": row.took_ns / 1e6,
-                "least_ms": row.least_ns / 1e6,
-                "most_ms": row.most_ns / 1e6,
-                "fitted_ms": row.fitted_ns / 1e6,
-            }
-            for row in self.rows
-        ]
-        failed = [
-            {"batch_size": cell.size, "length": cell.length, "reason": reason} for cell, reason in self.failed.items()
-        ]
         fit = self.fit and {
             "c0_ms": self.fit.base_ns / 1e6,
             "c1_ms": self.fit.slope_ns / 1e6,
@@ -75,11 +50,36 @@ class ModelTimes(NamedTuple):
             "model": self.spec.name,
             "version": self.spec.version,
             "runtime": self.spec.runtime,
-            "expected": expected,
-            "measured": measured,
-            "failed": failed,
+            "expected": [_share_document(share) for share in self.shares],
+            "measured": [_row_document(row) for row in self.rows],
+            "failed": [
+                {"batch_size": cell.size, "length": cell.length, "reason": reason}
+                for cell, reason in self.failed.items()
+            ],
             "fit": fit,
         }
+
+
+def _share_document(share: ShareState) -> dict[str, Any]:
+    return {
+        "worker": share.worker.partition("#")[0],
+        "share": share.share,
+        "device": share.device,
+        "load_ms": share.load_ns / 1e6,
+        "exec_ms": {size: ns / 1e6 for size, ns in share.exec_ns.items()},
+    }
+
+
+def _row_document(row: SweepRow) -> dict[str, Any]:
+    return {
+        "batch_size": row.cell.size,
+        "length": row.cell.length,
+        "runs": row.runs,
+        "median_ms": row.took_ns / 1e6,
+        "least_ms": row.least_ns / 1e6,
+        "most_ms": row.most_ns / 1e6,
+        "fitted_ms": row.fitted_ns / 1e6,
+    }
 
 
 def measure_model(

@@ -63,14 +63,14 @@ def run_checks(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
 def _check_cores(workers: int) -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0))
     needed = workers + 1
-    found = f"{cores} for {workers} worker{'s' if workers > 1 else ''} and the edge"
+    use = f"{cores} for {workers} worker{'s' if workers > 1 else ''} and the edge"
     if cores >= 2 * needed or cores >= needed + 2:
-        yield Finding("cores", "ok", found)
+        yield Finding("cores", "ok", use)
     elif cores >= needed:
-        yield Finding("cores", "warn", found, "clients and other programs compete for these cores; add cores")
+        yield Finding("cores", "warn", use, "clients and other programs compete for these cores; add cores")
     else:
         hint = f"run at most {max(1, cores - 1)} (--workers), or add cores"
-        yield Finding("cores", "warn", found, hint)
+        yield Finding("cores", "warn", use, hint)
 
 
 def _check_quota(root: Path) -> Iterator[Finding]:
@@ -130,9 +130,9 @@ def _check_limits() -> Iterator[Finding]:
     yield Finding("open files", "ok" if enough else "warn", f"{soft} (at most {hard})", hint)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     enough = locked == resource.RLIM_INFINITY or locked >= MIN_LOCKED_BYTES
-    found = "unlimited" if locked == resource.RLIM_INFINITY else f"{locked >> 10} KiB"
+    limit = "unlimited" if locked == resource.RLIM_INFINITY else f"{locked >> 10} KiB"
     hint = "" if enough else "ulimit -l unlimited: needed only for pinned buffers of GPUs"
-    yield Finding("locked memory", "ok" if enough else "warn", found, hint)
+    yield Finding("locked memory", "ok" if enough else "warn", limit, hint)
 
 
 def _check_huge_pages(root: Path) -> Iterator[Finding]:

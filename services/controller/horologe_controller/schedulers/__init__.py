@@ -17,7 +17,7 @@ from horologe_controller.schedulers.orloj.orloj import Orloj
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_controller.core.scheduling.policy import SchedulingPolicy
+    from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
     from horologe_controller.settings import ControllerSettings
 
 SCHEDULERS: dict[str, Callable[[ControllerSettings], SchedulingPolicy]] = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_controller.core.scheduling.policy import SchedulingPolicy
 from horologe_controller.core.scheduling.ranking import Strategy, largest_strategy
+from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share

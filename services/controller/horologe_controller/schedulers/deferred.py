@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import us
-from horologe_controller.core.scheduling.policy import SchedulingPolicy
 from horologe_controller.core.scheduling.ranking import Strategy
+from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.waiting import (
     WHEN_DRY,
     BatchWindow,

@@ -11,8 +11,8 @@ import math
 from typing import TYPE_CHECKING
 
 from horologe_controller.core.scheduling.batch_value import choose_batch
-from horologe_controller.core.scheduling.policy import DECISION_LEAD_NS, SchedulingPolicy
 from horologe_controller.core.scheduling.ranking import Strategy, larger_size_pays, largest_strategy
+from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
 from horologe_controller.core.scheduling.waiting import QueueWaits, RecentLoad
 
 if TYPE_CHECKING:
@@ -99,11 +99,11 @@ class Horologe(SchedulingPolicy):
         """Return three return latencies, at most `DECISION_LEAD_NS`."""
         return min(DECISION_LEAD_NS, MESSAGE_TRIPS * (cluster.returns.high_quantile(now_ns) or DECISION_LEAD_NS))
 
-    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int | None:
-        """Return a low quantile of the request's kind, if its model is dynamic."""
+    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+        """Return a low quantile of the request's kind if its model is dynamic, else the estimate."""
         distributions = cluster.distributions.get(request.model)
         if distributions is None:
-            return None
+            return cluster.request_exec_ns(now_ns, request)
         return distributions.least_ns[distributions.kind_of(request.application, request.length)]
 
     def counts_work_ahead(self, request: Request, cluster: Cluster) -> bool:

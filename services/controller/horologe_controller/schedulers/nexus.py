@@ -11,8 +11,8 @@ import math
 from typing import TYPE_CHECKING
 
 from horologe_controller.core.cluster.estimates import profiled_ns
-from horologe_controller.core.scheduling.policy import SchedulingPolicy
 from horologe_controller.core.scheduling.ranking import Strategy
+from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.waiting import WHEN_DRY, find_window, target_size
 
 if TYPE_CHECKING:
@@ -49,11 +49,13 @@ class Nexus(SchedulingPolicy):
 
         return planned_ns
 
-    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int | None:
-        """Return the shortest planned time on a share that holds the model; None if no share does."""
+    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+        """Return the shortest planned time on a share that holds the model; the estimate if no share does."""
         model, size = request.model, request.spec.compiled_batch_size(request.rows)
         shares = [share for share in cluster.residency.shares_of.get(model, ()) if model in share.estimates]
-        return min(self.planned(share, model)(size) for share in shares) if shares else None
+        if not shares:
+            return cluster.request_exec_ns(now_ns, request)
+        return min(self.planned(share, model)(size) for share in shares)
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the window of the planned size, or of a smaller one if the queue holds too few requests."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Register
     from horologe_controller.core.cluster.estimates import ProfiledDurations
     from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+    from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
 
 CACHE_NS = ms(5)
@@ -232,6 +233,16 @@ class Cluster:
                 self._cached_exec.pop((model, size))
                 return estimate.predict(now_ns, size)
         return best_ns
+
+    def request_exec_ns(self, now_ns: int, request: Request) -> int:
+        """Return the shortest prediction for a batch with only this request; 0 if no share ever could run it."""
+        spec = request.spec
+        size = spec.batch_sizes[0] if request.rows == 1 else spec.compiled_batch_size(request.rows)
+        exec_ns, _ = self.cached_exec_ns(now_ns, request.model, size)
+        if not request.best_effort and (not exec_ns or now_ns + exec_ns > request.deadline_ns):
+            within_ns = 0 if request.admitted else request.deadline_ns - now_ns
+            exec_ns = self.best_exec_ns(now_ns, request.model, size, within_ns)
+        return exec_ns
 
     def profiled_load_ns(self, model: str) -> int:
         """Return the shortest profiled duration of a LOAD of the model."""

@@ -27,7 +27,7 @@ class WorkerMirror:
 
     @property
     def reachable(self) -> bool:
-        """Whether the worker accepts actions. A worker on another host does once its clock offset is known."""
+        """Return whether actions can be sent. A worker on another host needs a measured clock offset first."""
         return (self.same_host or self.clock.is_measured) and not self.draining
 
     def offset_ns(self) -> int:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import ClusterChanges, Share
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.policy import SchedulingPolicy
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.ranking import Strategy
+    from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
     from horologe_controller.settings import ControllerSettings
 
 UNLIMITED_WINDOW_NS = s(3600)
@@ -62,7 +62,7 @@ class Planner:
         """See `Scheduler.add`."""
         policy = self.policy
         policy.on_request_arrived(request, cluster)
-        exec_ns = self._shortest_exec_ns(now_ns, request, cluster)
+        exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
         if not exec_ns:
             return Refusal(request, "no worker can serve this model")
         if not request.best_effort and (refusal := self._refuse_on_arrival(now_ns, request, exec_ns, cluster)):
@@ -88,18 +88,6 @@ class Planner:
         if self.settings.admission and self.policy.counts_work_ahead(request, cluster):
             return self.admission.refuse_crowded_out(now_ns, request, exec_ns, cluster)
         return refuse_too_long(now_ns, request, exec_ns)
-
-    def _shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
-        """Return the shortest time in which the request could run alone; 0 if no share ever could run it."""
-        exec_ns = self.policy.shortest_exec_ns(now_ns, request, cluster)
-        if exec_ns is not None:
-            return exec_ns
-        size = request.spec.batch_sizes[0] if request.rows == 1 else request.spec.compiled_batch_size(request.rows)
-        exec_ns, _ = cluster.cached_exec_ns(now_ns, request.model, size)
-        if not request.best_effort and (not exec_ns or now_ns + exec_ns > request.deadline_ns):
-            within_ns = 0 if request.admitted else request.deadline_ns - now_ns
-            exec_ns = cluster.best_exec_ns(now_ns, request.model, size, within_ns)
-        return exec_ns
 
     def _on_queue_changed(self, queue: ModelQueue) -> None:
         """Recompute the queue's strategies, and examine the idle shares that hold its model."""
@@ -193,31 +181,20 @@ class Planner:
 
     def _refuse_overdue(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
         """Refuse queued requests that are too late by the policy's deadline rule."""
-        if self.policy.deadline_rule == "expire":
-            return self._refuse_expired(now_ns, cluster)
+        policy, expires = self.policy, self.policy.deadline_rule == "expire"
+        reason = "its deadline passed in the queue" if expires else "its turn did not come in time"
         refusals = []
         for request in self.queues.pop_overdue(now_ns):
-            exec_ns = self._shortest_exec_ns(now_ns, request, cluster)
+            exec_ns = 1 if expires else policy.shortest_exec_ns(now_ns, request, cluster)
             if exec_ns and now_ns + exec_ns <= request.deadline_ns:
                 self.queues.check_after(request, request.deadline_ns - exec_ns)
                 continue
             self.remove(now_ns, request, cluster)
-            if not request.best_effort:
+            if expires:
+                exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
+            elif not request.best_effort:
                 self.admission.raise_caution(request, exec_ns)
-            late_ns = now_ns + exec_ns - request.deadline_ns
-            refusals.append(Refusal(request, "its turn did not come in time", late_ns))
-        return refusals
-
-    def _refuse_expired(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
-        """Refuse queued requests whose deadline has passed."""
-        refusals = []
-        for request in self.queues.pop_overdue(now_ns):
-            if now_ns < request.deadline_ns:
-                self.queues.check_after(request, request.deadline_ns - 1)
-                continue
-            self.remove(now_ns, request, cluster)
-            late_ns = now_ns + self._shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
-            refusals.append(Refusal(request, "its deadline passed in the queue", late_ns))
+            refusals.append(Refusal(request, reason, now_ns + exec_ns - request.deadline_ns))
         return refusals
 
     def _fill_shares(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Plan) -> None:
@@ -291,7 +268,7 @@ class Planner:
         heads = self.queues.pop_batch(queue, range(count))
         self._on_dequeued(now_ns, heads, queue, cluster)
         for request in heads:
-            late_ns = now_ns + self._shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
+            late_ns = now_ns + self.policy.shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
             self._dropped.append(Refusal(request, "too late for the batch that was formed", late_ns))
 
     def check(self) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from horologe_controller.core.scheduling.batch_value import EXPECTED_QUANTILE
-from horologe_controller.core.scheduling.policy import SchedulingPolicy
 from horologe_controller.core.scheduling.ranking import Strategy
+from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
 from horologe_controller.schedulers.orloj.scores import Scores
 
@@ -118,11 +118,11 @@ class Orloj(SchedulingPolicy):
                     return Strategy(rank, queue, size, range(place, place + count), expected_ns)
         return None
 
-    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int | None:
-        """Return the mean solo time, if the model is dynamic: a request has timed out when less is left."""
+    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+        """Return the mean solo time if the model is dynamic: a request has timed out when less is left."""
         distributions = cluster.distributions.get(request.model)
         if distributions is None:
-            return None
+            return cluster.request_exec_ns(now_ns, request)
         kind = distributions.kind_of(request.application, request.length)
         return int(distributions.base_ns + distributions.row_mean_ns[kind])
 

@@ -66,9 +66,9 @@ class SchedulingPolicy:
         """Return how long before a share runs dry a just-in-time, shrunken or best-effort batch is decided on."""
         return DECISION_LEAD_NS
 
-    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int | None:
-        """Return the shortest time in which the request could run alone; None: by the planner's estimates."""
-        return None
+    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+        """Return the shortest time in which the request could run alone; 0 if no share ever could run it."""
+        return cluster.request_exec_ns(now_ns, request)
 
     def counts_work_ahead(self, request: Request, cluster: Cluster) -> bool:
         """Return whether admission refuses the request if queued work with earlier deadlines leaves it no time."""
