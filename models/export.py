@@ -1,12 +1,12 @@
-"""Writes the demo's ONNX models, and those of the benchmarks, from data and fixed seeds.
+"""Write the ONNX models of the demo and the benchmarks, from data and fixed seeds.
 
     python models/export.py                     # models/ and benchmarks/models/, in place
     python models/export.py --out /tmp/elsewhere
 
-Needs the extra `models`. The graphs are written by hand, so that nothing here needs torch: the linear model and the
-MLP are fitted by scikit-learn; the CNN has fixed filters, cut from training images, and a head fitted to what they
-answer (ridge regression, which has one solution and no random start). Rebuilding gives the same bytes on the same
-machine and libraries, and the same accuracy on another.
+Needs the extra `models`. The graphs are written by hand, so that nothing here needs torch. The linear model and the MLP
+are fitted by scikit-learn. The CNN has fixed filters, cut from training images, and a head fitted to their outputs
+(ridge regression, which has one solution and no random start). On the same machine and libraries, the script writes the
+same bytes; on another, models of the same accuracy.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ OPSET, IR_VERSION = 17, 8  # old enough for every ONNX Runtime that the package 
 
 PIXEL_MAX = 16
 NOVICE_IMAGES = 20
-SIDE = 48  # the CNN sees 8x8 images enlarged to 48x48: that is where its cost per item comes from
+SIDE = 48  # the CNN enlarges 8x8 images to 48x48, which determines its cost per item
 FILTERS_1, WIDTH_1 = 32, 7
 FILTERS_2, WIDTH_2 = 128, 3
 POOL = 12  # 48x48 -> 4x4 per filter
-THRESHOLD = 0.1  # a filter answers only what resembles it by more than this
+THRESHOLD = 0.1  # minimum similarity to which a filter responds
 RIDGE = 1.0
-SHARPNESS = 10.0  # regression answers lie in 0..1; times this, softmax makes probabilities of them
+SHARPNESS = 10.0  # factor for regression outputs in 0..1, so that softmax returns probabilities
 
 
 class Graph(NamedTuple):
-    """An ONNX graph under construction: nodes, constants, the shapes (without rows) of its ends."""
+    """An ONNX graph under construction: nodes, constants, and the shapes of input and output without rows."""
 
     nodes: list[Any]
     constants: dict[str, NDArray[Any]]
@@ -54,7 +54,7 @@ class Graph(NamedTuple):
     target: tuple[str, Sequence[int]]
 
     def model(self, name: str) -> onnx.ModelProto:
-        """The checked model. Rows are the symbolic dimension `rows` on both ends."""
+        """Build and check the model. Rows are the symbolic dimension `rows` of input and output."""
         ends = [
             helper.make_tensor_value_info(end, TensorProto.FLOAT, ["rows", *shape])
             for end, shape in (self.source, self.target)
@@ -67,7 +67,7 @@ class Graph(NamedTuple):
         return model
 
     def run(self, inputs: NDArray[np.float32], chunk: int = 64) -> NDArray[np.float32]:
-        """What the graph answers so far, on one thread."""
+        """Run the graph on one thread and return its output."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(self.model("part").SerializeToString(), options)
@@ -80,7 +80,7 @@ def f32(value: Any) -> NDArray[np.float32]:
 
 
 def dense(layers: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Graph:
-    """Fully connected layers (weights [in, out], bias [out]) with ReLU between and softmax at the end."""
+    """Build fully connected layers (weights [in, out], bias [out]) with ReLU between and softmax at the end."""
     nodes: list[Any] = []
     constants: dict[str, NDArray[Any]] = {}
     value = "image"
@@ -96,33 +96,35 @@ def dense(layers: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Graph:
 
 
 def digits_linear() -> Graph:
-    """Logistic regression; the scaling of pixels is part of the weights."""
+    """Fit a logistic regression. The scaling of pixels is part of the weights."""
     images, labels = digits.training()
     fitted = LogisticRegression(max_iter=2000).fit(images / PIXEL_MAX, labels)
     return dense([(fitted.coef_.T / PIXEL_MAX, fitted.intercept_)])
 
 
 def novice() -> Graph:
-    """The same, having seen twenty images: right about two times in three. For applications to find out."""
+    """Fit a logistic regression to twenty images: about two predictions in three are right. Applications learn to avoid
+    it.
+    """
     images, labels = (part[:NOVICE_IMAGES] for part in digits.training())
     fitted = LogisticRegression(max_iter=2000).fit(images / PIXEL_MAX, labels)
     return dense([(fitted.coef_.T / PIXEL_MAX, fitted.intercept_)])
 
 
 def digits_mlp() -> Graph:
-    """One hidden layer of 256."""
+    """Fit an MLP with one hidden layer of 256."""
     images, labels = digits.training()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # stopped on purpose
+        warnings.simplefilter("ignore", ConvergenceWarning)  # training stops early on purpose
         fitted = MLPClassifier((256,), random_state=0, max_iter=60, alpha=1e-2).fit(images / PIXEL_MAX, labels)
     first, *rest = zip(fitted.coefs_, fitted.intercepts_, strict=True)
     return dense([(first[0] / PIXEL_MAX, first[1]), *rest])
 
 
 def digits_cnn() -> Graph:
-    """Two layers of fixed filters, average pooling, and a head fitted to the 2,048 pooled answers."""
+    """Build two layers of fixed filters, average pooling, and a head fitted to the 2,048 pooled outputs."""
     images, labels = digits.training()
-    graph = _features(images, np.random.RandomState(0))  # the one generator whose stream NumPy promises to keep
+    graph = _features(images, np.random.RandomState(0))  # NumPy guarantees the stream of this generator only
     weights, bias = _head(graph.run(images).astype(np.float64), labels)
     nodes = [
         *graph.nodes,
@@ -165,7 +167,7 @@ def _features(images: NDArray[np.float32], random: np.random.RandomState) -> Gra
 def cut_filters(
     values: NDArray[np.float32], count: int, width: int, random: np.random.RandomState
 ) -> NDArray[np.float32]:
-    """`count` filters [channels, width, width]: patches of `values` [n, channels, h, w], mean 0 and length 1."""
+    """Return `count` filters [channels, width, width]: patches of `values` [n, channels, h, w], mean 0, length 1."""
     filters: list[NDArray[np.float32]] = []
     n, _, height, breadth = values.shape
     while len(filters) < count:
@@ -187,19 +189,19 @@ def _head(features: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[NDA
 
 
 def noop() -> Graph:
-    """16 numbers in, their sum out."""
+    """Sum 16 numbers."""
     nodes = [helper.make_node("ReduceSum", ["x", "axes"], ["sum"], keepdims=1)]
     return Graph(nodes, {"axes": np.array([1], np.int64)}, ("x", [16]), ("sum", [1]))
 
 
 def cnn_10ms() -> Graph:
-    """About 10 ms an item on one core of 2.5 GHz with AVX-512: 1.2 GFLOP in six convolutions at full size."""
+    """Take about 10 ms per item on one core of 2.5 GHz with AVX-512: 1.2 GFLOP in six convolutions at full size."""
     random = np.random.RandomState(0)
     nodes: list[Any] = []
     constants: dict[str, NDArray[Any]] = {}
     value, channels = "image", 3
     for layer, filters in enumerate((32, 64, 64, 64, 64, 32)):
-        weights = f"filters{channels}to{filters}"  # layers of the same size share theirs, for a small file
+        weights = f"filters{channels}to{filters}"  # layers of the same size share filters, for a small file
         if weights not in constants:
             scale = np.sqrt(2 / (channels * 9))  # keeps the size of values from layer to layer (He et al. 2015)
             constants[weights] = f32(random.randn(filters, channels, 3, 3) * scale)
@@ -216,7 +218,7 @@ def cnn_10ms() -> Graph:
 
 
 def image_600k() -> Graph:
-    """A 224x224 colour image of float32 (602,112 bytes) in, its mean out: nearly all of its cost is transport."""
+    """Take a 224x224 colour image of float32 (602,112 bytes) and return its mean: most of its cost is transport."""
     nodes = [
         helper.make_node("Flatten", ["image"], ["flat"]),
         helper.make_node("ReduceMean", ["flat"], ["mean"], axes=[1], keepdims=1),
@@ -233,7 +235,7 @@ EXPORTS: dict[str, Callable[[], Graph]] = {
     "benchmarks/models/cnn-10ms/1": cnn_10ms,
     "benchmarks/models/image-600k/1": image_600k,
 }
-"""Version folder -> what builds its graph."""
+"""Version folder -> function that builds its graph."""
 
 
 def export(out: Path, folder: str) -> Path:

@@ -1,14 +1,14 @@
-"""Writes the text encoder of the benchmarks: a model whose execution time depends on the length of its input.
+"""Write the text encoder of the benchmarks: a model whose execution time depends on the length of its input.
 
     python models/export_text.py                     # benchmarks/models/text-encoder, in place
     python models/export_text.py --out /tmp/models
 
 Needs the extra `models`. A transformer encoder (Vaswani et al. 2017, layers normalised first): tokens and mask
-[rows, length] in, the mean of the last layer over the unmasked tokens out. Attention sees unmasked tokens only, so what
-a row is padded with does not change its embedding.
+[rows, length] in, the mean of the last layer over the unmasked tokens out. Attention ignores masked tokens, so
+padding does not change the embedding of a row.
 
-The weights mean nothing: pseudo-random, and written as a formula, the sine of the product of two random vectors,
-which ONNX Runtime evaluates once, when the model is opened: 0.3 MB in the repository, 110 MB in memory.
+The weights are pseudo-random. They are stored as a formula, the sine of the product of two random vectors, which ONNX
+Runtime evaluates once, when the model is opened: 0.3 MB in the repository, 110 MB in memory.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ OPSET, IR_VERSION = 17, 8  # as in export.py
 VOCABULARY = 4096
 WIDTH, HEADS, LAYERS, HIDDEN = 512, 8, 8, 2048
 """25 million weights in the layers: about 10 ms for 16 tokens on one core, most of it reading them, and 80 for 256."""
-STEEPNESS = 60.0  # of the products whose sine is taken: neighbours are then some turns apart
+STEEPNESS = 60.0  # range of the factors: neighbouring products then differ by several periods of the sine
 MASKED = -1e9  # added to a score; its exponential is 0
 
 
 class Encoder:
-    """The graph under construction. Methods add nodes and return the name of what they compute."""
+    """The graph under construction. Methods add nodes and return the names of their outputs."""
 
     def __init__(self, seed: int = 0) -> None:
         self.nodes: list[Any] = []
         self.constants: dict[str, NDArray[Any]] = {}
-        self._random = np.random.RandomState(seed)  # the one generator whose stream NumPy promises to keep
+        self._random = np.random.RandomState(seed)  # NumPy guarantees the stream of this generator only
         self._ones = self.constant(np.ones(WIDTH))
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node; the name of its output, or a list of them."""
-        names = [f"{kind.lower()}{len(self.nodes)}_{at}" for at in range(outputs)]
+        """Add a node and return the name of its output, or a list of names."""
+        names = [f"{kind.lower()}{len(self.nodes)}_{index}" for index in range(outputs)]
         self.nodes.append(helper.make_node(kind, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
 
@@ -58,7 +58,7 @@ class Encoder:
         return name
 
     def weights(self, rows: int, columns: int, size: float) -> str:
-        """A matrix of standard deviation `size`."""
+        """Add a matrix of standard deviation `size`."""
         left, right = self._random.uniform(1, STEEPNESS, rows), self._random.uniform(1, STEEPNESS, columns)
         product = self.op("Mul", self.constant(left[:, None]), self.constant(right[None, :]))
         return str(self.op("Mul", self.op("Sin", product), self.constant(size * np.sqrt(2))))
@@ -67,17 +67,17 @@ class Encoder:
         return str(self.op("LayerNormalization", value, self._ones, axis=-1))
 
     def embedded(self, tokens: str) -> str:
-        """Tokens to vectors, with sines and cosines of their places added. Any number is a token: see `VOCABULARY`."""
-        known = self.op("Mod", tokens, self.constant(VOCABULARY, np.int64))
-        vectors = self.op("Gather", self.weights(VOCABULARY, WIDTH, 1.0), known)
+        """Embed tokens and add sines and cosines of their positions. Any number is a token, modulo `VOCABULARY`."""
+        tokens = self.op("Mod", tokens, self.constant(VOCABULARY, np.int64))
+        vectors = self.op("Gather", self.weights(VOCABULARY, WIDTH, 1.0), tokens)
         length = self.op("Gather", self.op("Shape", tokens), self.constant(1, np.int64))
-        places = self.op("Range", self.constant(0, np.int64), length, self.constant(1, np.int64))
-        column = self.op("Unsqueeze", self.op("Cast", places, to=TensorProto.FLOAT), self.constant([1], np.int64))
+        positions = self.op("Range", self.constant(0, np.int64), length, self.constant(1, np.int64))
+        column = self.op("Unsqueeze", self.op("Cast", positions, to=TensorProto.FLOAT), self.constant([1], np.int64))
         angles = self.op("Mul", column, self.constant(1e4 ** -np.linspace(0, 1, WIDTH // 2)))
         return str(self.op("Add", vectors, self.op("Concat", self.op("Sin", angles), self.op("Cos", angles), axis=-1)))
 
     def attended(self, value: str, bias: str) -> str:
-        """Attention of `HEADS` heads; `bias` [rows, 1, 1, length] is added to the scores."""
+        """Add attention with `HEADS` heads. `bias` [rows, 1, 1, length] is added to the scores."""
         split = self.constant([0, 0, HEADS, WIDTH // HEADS], np.int64)
         mixed = self.op("MatMul", value, self.weights(WIDTH, 3 * WIDTH, WIDTH**-0.5))
         query, key, content = (
@@ -89,8 +89,8 @@ class Encoder:
         scores = self.op("Mul", self.op("MatMul", query, key), self.constant((WIDTH // HEADS) ** -0.5))
         shares = self.op("Softmax", self.op("Add", scores, bias), axis=-1)
         heads = self.op("Transpose", self.op("MatMul", shares, content), perm=[0, 2, 1, 3])
-        joined = self.op("Reshape", heads, self.constant([0, 0, WIDTH], np.int64))
-        return str(self.op("MatMul", joined, self.weights(WIDTH, WIDTH, WIDTH**-0.5)))
+        concatenated = self.op("Reshape", heads, self.constant([0, 0, WIDTH], np.int64))
+        return str(self.op("MatMul", concatenated, self.weights(WIDTH, WIDTH, WIDTH**-0.5)))
 
     def layer(self, value: str, bias: str) -> str:
         value = self.op("Add", value, self.attended(self.normalised(value), bias))
@@ -99,7 +99,7 @@ class Encoder:
         return str(self.op("Add", value, narrow))
 
     def pooled(self, value: str, mask: str) -> None:
-        """`embedding`: the mean over the unmasked tokens; zeros where there are none."""
+        """Add the output `embedding`: the mean over the unmasked tokens, zeros if there are none."""
         axes = self.constant([1], np.int64)
         shown = self.op("Mul", value, self.op("Unsqueeze", mask, self.constant([2], np.int64)))
         count = self.op("Max", self.op("ReduceSum", mask, axes, keepdims=1), self.constant(1.0))
@@ -108,7 +108,7 @@ class Encoder:
 
 
 def text_encoder() -> onnx.ModelProto:
-    """The checked model."""
+    """Build and check the model."""
     encoder = Encoder()
     hidden = encoder.op("Mul", encoder.op("Sub", "mask", encoder.constant(1.0)), encoder.constant(-MASKED))
     bias = encoder.op("Unsqueeze", hidden, encoder.constant([1, 2], np.int64))
@@ -135,7 +135,7 @@ def _model(encoder: Encoder) -> onnx.ModelProto:
 
 
 def export(out: Path, folder: str = FOLDER) -> Path:
-    """Write `<out>/<folder>/model.onnx`; its path."""
+    """Write `<out>/<folder>/model.onnx` and return its path."""
     path = out / folder / "model.onnx"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text_encoder().SerializeToString(deterministic=True))

@@ -30,8 +30,8 @@ def main(settings: SelectorSettings, address: str, first: int, count: int, many:
     store, running = open_store(settings), make_active_application()
     contexts = Contexts(settings, address, store.shared)
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    keeper = StoreWriter(store, replies.put, settings.store_queue, settings.store_retry_ns)
-    keeper.start()
+    writer = StoreWriter(store, replies.put, settings.store_queue, settings.store_retry_ns)
+    writer.start()
     at, saved = first, 0
     while saved < count:
         now_ns = time.monotonic_ns()
@@ -43,14 +43,14 @@ def main(settings: SelectorSettings, address: str, first: int, count: int, many:
                 at = number + 1
         contexts.tick(now_ns)
         for message in contexts.pop_messages():
-            keeper.deliver(message)
+            writer.deliver(message)
         tokens, contexts.saved = contexts.saved, []
         saved += len(tokens)
         os.write(1, b"".join(b"%d\n" % token for token in tokens))
         if at == first + count or contexts.unsaved >= settings.unsaved:
             time.sleep(POLL_S)
     contexts.check()
-    keeper.stop()
+    writer.stop()
 
 
 if __name__ == "__main__":

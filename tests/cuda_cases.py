@@ -1,6 +1,6 @@
-"""What a model on a CUDA device promises, on a rig: run on a pretend device by unit tests, on a real one by tests/gpu.
+"""Cases for a model on a CUDA device. Unit tests run them on an emulated device, tests/gpu on a real one.
 
-Imports nothing but PyTorch, numpy and the worker's code for devices.
+Imports nothing but PyTorch, numpy and the worker's device code.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NETS = ("resnet50", "transformer")
 
 
 @pytest.fixture
-def settled(rig: Rig) -> Iterator[Rig]:
-    """The rig; after the test its pages and slots balance."""
+def checked_rig(rig: Rig) -> Iterator[Rig]:
+    """Return the rig. After the test, check that its pages and slots balance."""
     for name in rig.models:
         if not rig.models[name].loaded:
             rig.models[name].load()
@@ -38,8 +38,8 @@ def settled(rig: Rig) -> Iterator[Rig]:
     assert len(rig.engine.arena) == 0
 
 
-def wanted(rig: Rig, name: str, inputs: dict[str, Any]) -> Any:
-    """What the module itself answers, on the CPU; its weights are those of the export, by their seed."""
+def expected_scores(rig: Rig, name: str, inputs: dict[str, Any]) -> Any:
+    """Return the scores of the module itself on the CPU, with the same seeded weights as the export."""
     torch.manual_seed(0)
     net = rig.nets[name].build().eval()
     [array] = inputs.values()
@@ -47,20 +47,20 @@ def wanted(rig: Rig, name: str, inputs: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_answers_are_the_modules_at_every_batch_size(settled: Rig, name: str) -> None:
+def test_answers_are_the_modules_at_every_batch_size(checked_rig: Rig, name: str) -> None:
     for rows in (16, 1, 4, 2, 8):
-        inputs = settled.inputs(name, rows, seed=rows)
-        found = settled.model(name).run(rows, inputs)["scores"]
-        np.testing.assert_allclose(found, wanted(settled, name, inputs), **TOLERANCE)
+        inputs = checked_rig.inputs(name, rows, seed=rows)
+        scores = checked_rig.model(name).run(rows, inputs)["scores"]
+        np.testing.assert_allclose(scores, expected_scores(checked_rig, name, inputs), **TOLERANCE)
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_graphs_stay_valid_when_weights_come_back_to_other_pages(settled: Rig, name: str) -> None:
-    model, inputs = settled.model(name), settled.inputs(name, 4)
+def test_graphs_stay_valid_when_weights_come_back_to_other_pages(checked_rig: Rig, name: str) -> None:
+    model, inputs = checked_rig.model(name), checked_rig.inputs(name, 4)
     before = model.run(4, inputs)["scores"]
     where = model._weights._range
     pages = where.mapped
-    other = settled.model(next(each for each in NETS if each != name))
+    other = checked_rig.model(next(net for net in NETS if net != name))
     other.close()
     model.close()
     other.load()  # takes the pages that were just given back
@@ -68,21 +68,21 @@ def test_graphs_stay_valid_when_weights_come_back_to_other_pages(settled: Rig, n
     assert where.mapped != pages
     np.testing.assert_array_equal(model.run(4, inputs)["scores"], before)
     assert not model.weights_changed()
-    assert other.run(1, settled.inputs(other._spec.key, 1))["scores"].shape[0] == 1
+    assert other.run(1, checked_rig.inputs(other._spec.key, 1))["scores"].shape[0] == 1
 
 
-def test_batches_of_two_models_in_turn_do_not_meet(settled: Rig) -> None:
-    """They share buffers and workspace."""
-    inputs = {name: settled.inputs(name, 8) for name in NETS}
-    first = {name: settled.model(name).run(8, inputs[name])["scores"] for name in NETS}
+def test_batches_of_two_models_in_turn_do_not_meet(checked_rig: Rig) -> None:
+    """Run two models that share buffers and workspace in turn."""
+    inputs = {name: checked_rig.inputs(name, 8) for name in NETS}
+    first = {name: checked_rig.model(name).run(8, inputs[name])["scores"] for name in NETS}
     for _ in range(3):
         for name in NETS:
-            np.testing.assert_array_equal(settled.model(name).run(8, inputs[name])["scores"], first[name])
+            np.testing.assert_array_equal(checked_rig.model(name).run(8, inputs[name])["scores"], first[name])
 
 
-def test_the_next_input_may_be_staged_before_this_one_runs(settled: Rig) -> None:
-    model = settled.model("resnet50")
-    batches = [settled.inputs("resnet50", 2, seed) for seed in range(3)]
+def test_the_next_input_may_be_staged_before_this_one_runs(checked_rig: Rig) -> None:
+    model = checked_rig.model("resnet50")
+    batches = [checked_rig.inputs("resnet50", 2, seed) for seed in range(3)]
     alone = [model.run(2, batch)["scores"] for batch in batches]
     slots = [model.slot(2) for _ in batches]
     for slot, batch in zip(slots, batches, strict=True):
@@ -94,9 +94,9 @@ def test_the_next_input_may_be_staged_before_this_one_runs(settled: Rig) -> None
         np.testing.assert_array_equal(model.fetch(2, slot)["scores"], answer)
 
 
-def test_loads_beside_exec_change_no_answer(settled: Rig) -> None:
-    model, other = settled.model("transformer"), settled.model("resnet50")
-    inputs = settled.inputs("transformer", 2)
+def test_loads_beside_exec_change_no_answer(checked_rig: Rig) -> None:
+    model, other = checked_rig.model("transformer"), checked_rig.model("resnet50")
+    inputs = checked_rig.inputs("transformer", 2)
     before = model.run(2, inputs)["scores"]
     stop, failures = Event(), []
 
@@ -117,33 +117,33 @@ def test_loads_beside_exec_change_no_answer(settled: Rig) -> None:
         stop.set()
         thread.join()
     assert not failures
-    answer = other.run(1, settled.inputs("resnet50", 1))["scores"]
+    answer = other.run(1, checked_rig.inputs("resnet50", 1))["scores"]
     assert np.isfinite(answer).all()
 
 
-def test_a_model_captured_later_leaves_those_before_it_alone(settled: Rig) -> None:
-    inputs = settled.inputs("resnet50", 4)
-    before = settled.model("resnet50").run(4, inputs)["scores"]
-    late = settled.new_model("resnet50", (2, 4))
+def test_a_model_captured_later_leaves_those_before_it_alone(checked_rig: Rig) -> None:
+    inputs = checked_rig.inputs("resnet50", 4)
+    before = checked_rig.model("resnet50").run(4, inputs)["scores"]
+    late = checked_rig.new_model("resnet50", (2, 4))
     np.testing.assert_allclose(late.run(4, inputs)["scores"], before, **TOLERANCE)
-    np.testing.assert_array_equal(settled.model("resnet50").run(4, inputs)["scores"], before)
+    np.testing.assert_array_equal(checked_rig.model("resnet50").run(4, inputs)["scores"], before)
     late.close()
     late.retire()
 
 
-def test_no_room_for_a_batch_is_a_clear_failure(settled: Rig) -> None:
-    model = settled.model("resnet50")
+def test_no_room_for_a_batch_is_a_clear_failure(checked_rig: Rig) -> None:
+    model = checked_rig.model("resnet50")
     held = [model.slot(16)]
-    fitting = settled.engine.arena.size // model._layouts[16].size
+    fitting = checked_rig.engine.arena.size // model._layouts[16].size
     with pytest.raises(ModelFailed, match=r"io: got a batch of \d+ bytes, wanted one that fits .*io_cache_bytes"):
         held.extend(model.slot(16) for _ in range(fitting))
     assert len(held) <= fitting
 
 
-def test_an_output_of_another_shape_fails_the_capture(settled: Rig) -> None:
-    model, program = settled.model("transformer"), settled.program("transformer")
+def test_an_output_of_another_shape_fails_the_capture(checked_rig: Rig) -> None:
+    model, program = checked_rig.model("transformer"), checked_rig.program("transformer")
     layout = model._layouts[2]
     [output] = layout.outputs
     wrong = layout._replace(outputs=(output._replace(shape=(1, *output.shape[1:]), size=output.size // 2),))
     with pytest.raises(ValueError, match=r"output 'scores': got torch.float32 \[2, 2\], wanted torch.float32 \[1, 2\]"):
-        settled.engine.capturer.capture(program.forward, model._weights.tensors, wrong)
+        checked_rig.engine.capturer.capture(program.forward, model._weights.tensors, wrong)

@@ -1,4 +1,4 @@
-"""The CUDA driver's memory mapping without a device: same calls, same return codes, and rules that are enforced."""
+"""A fake CUDA driver: memory mapping with the same calls, return codes and rules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ TEXTS = {INVALID_VALUE: b"invalid argument", OUT_OF_MEMORY: b"out of memory"}
 
 
 class FakeCuda:
-    """`room`: bytes of the pretend device. `fail`: calls that answer INVALID_VALUE from now on, by name.
+    """The driver library. `room`: bytes of device memory. `fail`: names of calls that return INVALID_VALUE.
 
-    A broken rule is INVALID_VALUE, as with the real driver: mapping over a mapping, unmapping part of one, releasing
+    A violation returns INVALID_VALUE, as with the real driver: mapping over a mapping, unmapping part of one, releasing
     a page that is mapped, access to addresses with nothing there.
     """
 
@@ -98,23 +98,23 @@ class FakeCuda:
         return OK
 
     def cuMemSetAccess(self, address: int, size: int, access: Any, count: int) -> int:
-        found = self._within(address, size)
-        if sum(self.mapped[at][0] for at in found) != size or count != 1 or access._obj.flags != 3:
+        ranges = self._within(address, size)
+        if sum(self.mapped[at][0] for at in ranges) != size or count != 1 or access._obj.flags != 3:
             return INVALID_VALUE
-        self.accessible.update(found)
+        self.accessible.update(ranges)
         return OK
 
     def cuMemUnmap(self, address: int, size: int) -> int:
-        found = self._within(address, size)
-        if not found or sum(self.mapped[at][0] for at in found) != size:
+        ranges = self._within(address, size)
+        if not ranges or sum(self.mapped[at][0] for at in ranges) != size:
             return INVALID_VALUE
-        for at in found:
+        for at in ranges:
             del self.mapped[at]
             self.accessible.discard(at)
         return OK
 
     def check(self) -> None:
-        """What is mapped is accessible, and no page is mapped twice."""
+        """Check that mapped memory is accessible and that no page is mapped twice."""
         assert self.accessible == set(self.mapped)
         pages = [page for _, page in self.mapped.values()]
         assert len(set(pages)) == len(pages)

@@ -1,4 +1,4 @@
-"""Builders for worker tests: a worker core, its messages, and lanes that answer `y = sum of x` per row."""
+"""Builders of worker tests: a worker core, its messages, and lanes that compute `y` = sum of `x` per row."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def a_worker(inline: bool = True, specs: Sequence[ModelSpec] = (), **settings: A
     return Worker("worker/0#w", WorkerSettings(**settings), reports, lambda _: inline)
 
 
-def joined(worker: Worker, controller: str = CONTROLLER) -> list[Out]:
-    return told(worker, 0, controller, PeerConnected(controller))
+def connect_controller(worker: Worker, controller: str = CONTROLLER) -> list[Out]:
+    return deliver(worker, 0, controller, PeerConnected(controller))
 
 
-def told(worker: Worker, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer] = ()) -> list[Out]:
-    """Handle, tick, check; returns what the worker put out."""
+def deliver(worker: Worker, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer] = ()) -> list[Out]:
+    """Deliver a message, tick and check. Returns the worker's output."""
     worker.handle(now_ns, sender, message, buffers)
-    return ticked(worker, now_ns)
+    return tick_worker(worker, now_ns)
 
 
-def ticked(worker: Worker, now_ns: int) -> list[Out]:
+def tick_worker(worker: Worker, now_ns: int) -> list[Out]:
     worker.tick(now_ns)
     worker.check()
     outs, worker.out = worker.out, []
@@ -63,21 +63,23 @@ def an_infer(
     entries: tuple[Row, ...] = (),
     share: int = 0,
 ) -> Infer:
-    """`rows[i]` rows of input 100 + i at HOLDER, for submit 200 + i of SELECTOR; or the `entries` given."""
+    """Build an Infer with `rows[i]` rows of input 100 + i at HOLDER, for submission 200 + i of SELECTOR, or with
+    `entries`.
+    """
     entries = entries or tuple(Row(0, 100 + at, 1, 200 + at, count) for at, count in enumerate(rows))
     batch_size = batch_size or a_spec().compiled_batch_size(sum(entry.rows for entry in entries))
     return Infer(action_id, share, model, batch_size, entries, parties, *window, expected_ns=ms(1))
 
 
 def an_input(values: Sequence[float]) -> np.ndarray[Any, Any]:
-    """One row of `x` per value; its sum is the value."""
+    """Build an input with a row of `x` per value; the sum of the row is the value."""
     return np.array([[value, 0, 0, 0] for value in values], np.float32)
 
 
 def a_ship(
     items: dict[int, Sequence[float]], action_id: int = 1, missing: tuple[int, ...] = (), holder: str = HOLDER
 ) -> tuple[Ship, list[Buffer]]:
-    """Inputs by id, as values per row, and their bytes."""
+    """Build a Ship of inputs by id, with values per row, and their bytes."""
     shipped, buffers = [], []
     for input_id, values in items.items():
         header, buffer = encode_array("x", an_input(values))
@@ -86,34 +88,34 @@ def a_ship(
     return Ship(action_id, holder, tuple(shipped), missing), buffers
 
 
-def ran(operation: Operation, begin_ns: int = 5, spec: ModelSpec | None = None) -> Finished:
-    """What a lane says after it has run the sum of each row."""
+def run_operation(operation: Operation, begin_ns: int = 5, spec: ModelSpec | None = None) -> Finished:
+    """Return the Finished message of a lane that has computed the sum of each row."""
     space = Workspace()
     x = assemble_inputs(operation, True, space)["x"]
     assert x.shape == (operation.batch_size, 4)
-    found = output_tensors(operation, spec or a_spec(), {"y": x.sum(1, keepdims=True)}, space)
-    return Finished(operation.action_id, "exec", Status.OK, begin_ns, begin_ns + ms(1), ms(1), found)
+    outputs = output_tensors(operation, spec or a_spec(), {"y": x.sum(1, keepdims=True)}, space)
+    return Finished(operation.action_id, "exec", Status.OK, begin_ns, begin_ns + ms(1), ms(1), outputs)
 
 
 def operations(outs: Sequence[Out]) -> list[Operation]:
     return [out.message for out in outs if isinstance(out.message, Operation)]
 
 
-def answers_of(outs: Sequence[Out]) -> dict[tuple[str, int], list[float] | int]:
-    """By (submitter, submit id): the values of its rows, or the status they failed with."""
-    found: dict[tuple[str, int], list[float] | int] = {}
+def responses_by_row(outs: Sequence[Out]) -> dict[tuple[str, int], list[float] | int]:
+    """Return the values of the rows by (submitter, submit id), or the status of a failed row."""
+    responses: dict[tuple[str, int], list[float] | int] = {}
     for out in outs:
         if isinstance(out.message, Outputs):
             values = np.frombuffer(out.buffers[0], np.float32).tolist() if out.buffers else []
             for item in out.message.items:
-                assert (out.to, item.id) not in found
-                found[out.to, item.id] = values[: item.rows] if item.status == Status.OK else item.status
+                assert (out.to, item.id) not in responses
+                responses[out.to, item.id] = values[: item.rows] if item.status == Status.OK else item.status
                 values = values[item.rows :]
             assert not values
-    return found
+    return responses
 
 
-def result(outs: Sequence[Out], to: str = CONTROLLER) -> Result:
-    """The only one among these."""
-    [found] = [out.message for out in outs if isinstance(out.message, Result) and out.to == to]
-    return found
+def only_result(outs: Sequence[Out], to: str = CONTROLLER) -> Result:
+    """Return the only Result in `outs`."""
+    [result] = [out.message for out in outs if isinstance(out.message, Result) and out.to == to]
+    return result

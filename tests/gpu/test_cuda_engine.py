@@ -1,4 +1,4 @@
-"""A real CUDA device under the worker's code. Needs PyTorch and numpy; see benchmarks/README.md for one command."""
+"""The worker's code on a real CUDA device. Needs PyTorch and numpy; benchmarks/README.md has the command."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_full_device_is_out_of_pages_and_changes_nothing(pool: PagePool) -> No
 
 def test_pinned_memory_is_let_go_with_its_array() -> None:
 
-    for _ in range(3):  # the same addresses again: what was not let go of could not be pinned twice
+    for _ in range(3):  # the same addresses again: memory that is still pinned cannot be pinned twice
         memory = np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8)
         pin_memory(memory)
         assert torch.from_numpy(memory).is_pinned()

@@ -1,4 +1,4 @@
-"""Whole runtimes on a real CUDA device. Need msgspec (carry its wheel), and ONNX's need onnx and onnxruntime-gpu."""
+"""Runtimes on a real CUDA device. They need msgspec (carry its wheel); ONNX also needs onnx and onnxruntime-gpu."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_pytorch_serves_a_folder(kind: str, tmp_path: Path) -> None:
         model = runtime.open(spec, folder)  # the second time: no capture, the same addresses
         assert isinstance(model, StagedModel)
         x = np.random.default_rng(rows).random((rows, *row), np.float32)
-        found = model.run(rows, {spec.inputs[0].name: x})
+        outputs = model.run(rows, {spec.inputs[0].name: x})
         for name, wanted in module(torch.from_numpy(x)).items():
-            np.testing.assert_allclose(found[name], wanted.detach().numpy(), rtol=2e-2, atol=2e-3)
+            np.testing.assert_allclose(outputs[name], wanted.detach().numpy(), rtol=2e-2, atol=2e-3)
         model.close()
 
 

@@ -1,4 +1,4 @@
-"""The profiler in the second loop: it learns from nothing, follows drift, and nobody misses it when it is dead."""
+"""The profiler in the simulator: it starts without measurements, follows drift, and its failure affects nothing."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ EXEC_MS = {1: 2.0, 2: 3.0, 4: 5.0, 8: 9.0}
 
 
 class Published:
-    """A tap: what every incarnation of the profiler tells the controller."""
+    """A tap that records the Distributions of every incarnation of the profiler."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, Distributions]] = []
+        self.messages: list[tuple[int, Distributions]] = []
 
     def observe_message(self, *_: Any) -> None: ...
 
     def observe_fault(self, *_: Any) -> None: ...
 
     def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
-        self.told += [(now_ns, out.message) for out in outs if isinstance(out.message, Distributions)]
+        self.messages += [(now_ns, out.message) for out in outs if isinstance(out.message, Distributions)]
 
 
 def with_profiler(*entries: Any, **fields: Any) -> Scenario:
@@ -52,19 +52,19 @@ def play(scenario: Scenario) -> tuple[SimulatedCluster, list[tuple[int, Distribu
     house.run()
     house.world.check()
     assert_one_answer_each(house)
-    return house, tap.told
+    return house, tap.messages
 
 
 @pytest.mark.parametrize("split", [False, True])
 def test_it_learns_from_nothing_what_the_devices_take(split: bool) -> None:
-    house, told = play(with_profiler(split=split, noise=Noise(sigma=0.02), wire=True))
-    message = told[-1][1]
+    house, messages = play(with_profiler(split=split, noise=Noise(sigma=0.02), wire=True))
+    message = messages[-1][1]
     (part,) = message.histograms
     assert message.model == "m/1"
     assert ms(1.8) < part.edges_ns[0] < part.edges_ns[-1] < ms(2.2)
     assert sum(part.counts) >= 20
     assert abs(message.base_ns - ms(1)) < ms(0.2)
-    assert told[0][0] < house.begin_ns + s(1)
+    assert messages[0][0] < house.begin_ns + s(1)
     assert_at_rest(house)
 
 
@@ -87,27 +87,29 @@ def test_after_a_step_change_what_is_published_is_new() -> None:
         load=[poisson(50)],
         profiler={"rerun_interval_ns": ms(200)},
     )
-    house, told = play(scenario)
-    before = [one for at_ns, one in told if at_ns < house.begin_ns + s(3)][-1].histograms[0]
-    after = told[-1][1].histograms[0]
+    house, messages = play(scenario)
+    before = [message for at_ns, message in messages if at_ns < house.begin_ns + s(3)][-1].histograms[0]
+    after = messages[-1][1].histograms[0]
     assert (before.edges_ns[0], before.edges_ns[-1]) == (ms(2), ms(2) + 1)
     assert (after.edges_ns[0], after.edges_ns[-1]) == (ms(6), ms(6) + 1)
 
 
 @pytest.mark.parametrize("split", [False, True])
 def test_killed_and_back_it_knows_what_it_knew_and_serving_went_on(split: bool) -> None:
-    house, told = play(with_profiler(split=split, faults=(kill("profiler", 2000, 500),)))
+    house, messages = play(with_profiler(split=split, faults=(kill("profiler", 2000, 500),)))
     total = house.report().total
     assert total.ok == total.sent
-    known = [(at_ns - house.begin_ns, sum(one.histograms[0].counts)) for at_ns, one in told if one.histograms]
-    before = [count for at_ns, count in known if at_ns < ms(2000)][-1]
-    back = next(count for at_ns, count in known if at_ns > ms(2500))
+    counts = [
+        (at_ns - house.begin_ns, sum(message.histograms[0].counts)) for at_ns, message in messages if message.histograms
+    ]
+    before = [count for at_ns, count in counts if at_ns < ms(2000)][-1]
+    back = next(count for at_ns, count in counts if at_ns > ms(2500))
     assert back >= before - 3
     assert_at_rest(house)
 
 
 class Strikes(Published):
-    """A tap that has the profiler die or hang just after it has submitted a row, and back later."""
+    """A tap that kills or stalls the profiler just after it has submitted a row, and restarts it later."""
 
     def __init__(self, house: SimulatedCluster, kind: str) -> None:
         super().__init__()
@@ -129,7 +131,7 @@ class Strikes(Published):
 
 @pytest.mark.parametrize("kind", ["kill", "stall"])
 def test_a_profiler_that_dies_or_hangs_with_a_run_under_way_holds_no_device(kind: str) -> None:
-    """Its input never comes: the device waits for it no longer than a moment."""
+    """The input of the run never arrives: the device waits for it only briefly."""
     house = SimulatedCluster(with_profiler(load=[poisson(50, slo_ns=ms(600))]))
     house.world.observer = strikes = Strikes(house, kind)
     house.run()
@@ -142,17 +144,17 @@ def test_a_profiler_that_dies_or_hangs_with_a_run_under_way_holds_no_device(kind
 
 @pytest.mark.parametrize("victim", ["controller", "worker/0", "frontend"])
 def test_it_outlives_everybody_else(victim: str) -> None:
-    """A controller that comes back is told everything at once."""
-    house, told = play(with_profiler(split=True, workers=2, faults=(kill(victim, 2000, 300),)))
-    assert sum(told[-1][1].histograms[0].counts) >= 20
+    """A restarted controller receives all distributions at once."""
+    house, messages = play(with_profiler(split=True, workers=2, faults=(kill(victim, 2000, 300),)))
+    assert sum(messages[-1][1].histograms[0].counts) >= 20
     if victim == "controller":
-        first = next(one for at_ns, one in told if at_ns > house.begin_ns + ms(2300))
+        first = next(message for at_ns, message in messages if at_ns > house.begin_ns + ms(2300))
         assert sum(first.histograms[0].counts) >= 15
     assert_at_rest(house)
 
 
 def test_in_overload_runs_are_given_up_and_nothing_waits_for_them() -> None:
-    """Deadline traffic takes everything: best effort never comes to its turn."""
+    """Requests with deadlines use the whole device, so best-effort runs never start."""
     scenario = with_profiler(load=[poisson(3000)], duration_ns=s(3), profiler={"budget_ns": ms(300)})
     house, _ = play(scenario)
     profiler = house.world.core("profiler/0")

@@ -1,4 +1,4 @@
-"""Recordings of selectors with applications: what comes back from the store, and what models predict, decide there."""
+"""Recordings of selectors with applications, whose decisions depend on store records and predictions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LONG = "-of-a-name-so-long-that-what-is-stored-of-it-is-longer-than-any-hash"
 
 
 class Teacher(Client):
-    """A client that tells what was true of every other answer, twice of some."""
+    """Client that gives feedback on every other answer, and twice on some."""
 
     taught: ClassVar[list[int]] = []
 
@@ -108,7 +108,9 @@ def test_learning_across_a_restart_is_replayed_identically(
     for core in report.cores.values():
         assert core.handled["Feedback"] > 10
         assert core.handled["RecordsWritten"] > 10
-    assert report.cores["selector/0#00000002"].handled["RecordsRead"] > 10, "the second has read what the first learned"
+    assert report.cores["selector/0#00000002"].handled["RecordsRead"] > 10, (
+        "the second selector has read the first one's records"
+    )
 
 
 def test_store_records_are_recorded_whole_and_tensors_are_not(tmp_path: Path, taught: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Lane threads with pretend models: windows are kept, batches are padded and trimmed, and no exception kills a lane."""
+"""Lane threads with fake models: windows are kept, batches are padded and trimmed, and no exception ends a lane."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class Sum:
-    """`y` = sum of the row of `x`; `act` is called first."""
+    """A model with `y` = sum of the row of `x`. Calls `act` first."""
 
     def __init__(self, act: Callable[[], object] = lambda: None) -> None:
         self.act = act
@@ -61,8 +61,8 @@ class Sum:
         self.closed = True
 
 
-class Shelf:
-    """A store of models made beforehand."""
+class StubStore:
+    """A model store with models created by the test."""
 
     def __init__(self, **models: Any) -> None:
         self.models = models
@@ -86,10 +86,10 @@ class Shelf:
         return self.inline
 
 
-class House:
+class ExecutorHarness:
     """Executors with an inbox in place of the reactor."""
 
-    def __init__(self, store: Shelf) -> None:
+    def __init__(self, store: StubStore) -> None:
         self.executors = Executors("worker/0#w", WorkerSettings(realtime=False), store)
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.executors.start(self.post, self.post)
@@ -108,15 +108,15 @@ class House:
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf(sum=Sum())
+def store() -> StubStore:
+    return StubStore(sum=Sum())
 
 
 @pytest.fixture
-def house(shelf: Shelf) -> Iterator[House]:
-    house = House(shelf)
-    yield house
-    house.executors.stop()
+def harness(store: StubStore) -> Iterator[ExecutorHarness]:
+    harness = ExecutorHarness(store)
+    yield harness
+    harness.executors.stop()
 
 
 def an_exec(
@@ -136,30 +136,32 @@ def extract_values(finished: Finished) -> list[float]:
     return values
 
 
-def test_a_batch_is_padded_to_its_compiled_size_and_only_true_rows_come_back(house: House, shelf: Shelf) -> None:
-    house.load("sum/1")
-    finished = house.do(an_exec([1, 2, 3]))
+def test_a_batch_is_padded_to_its_compiled_size_and_only_true_rows_come_back(
+    harness: ExecutorHarness, store: StubStore
+) -> None:
+    harness.load("sum/1")
+    finished = harness.do(an_exec([1, 2, 3]))
     assert (finished.status, extract_values(finished)) == (Status.OK, [1, 2, 3])
-    assert shelf.models["sum"].batches == [4]
+    assert store.models["sum"].batches == [4]
     assert finished.end_ns - finished.begin_ns == finished.device_ns >= 0
 
 
-def test_an_operation_begins_inside_its_window(house: House) -> None:
-    house.load("sum/1")
+def test_an_operation_begins_inside_its_window(harness: ExecutorHarness) -> None:
+    harness.load("sum/1")
     earliest_ns = monotonic_ns() + ms(20)
-    finished = house.do(an_exec([1], earliest_ns=earliest_ns, latest_ns=earliest_ns + s(5)))
+    finished = harness.do(an_exec([1], earliest_ns=earliest_ns, latest_ns=earliest_ns + s(5)))
     assert earliest_ns <= finished.begin_ns <= earliest_ns + s(5)
-    late = house.do(an_exec([1], 2, latest_ns=monotonic_ns() - 1))
+    late = harness.do(an_exec([1], 2, latest_ns=monotonic_ns() - 1))
     assert (late.status, late.begin_ns) == (Status.TOO_LATE, late.end_ns)
 
 
-def test_an_earlier_window_overtakes_one_that_is_waited_for(house: House) -> None:
-    house.load("sum/1")
-    house.executors.deliver(an_exec([1], 1, earliest_ns=monotonic_ns() + ms(300)))
-    assert house.do(an_exec([2], 2)).action_id == 2
-    assert house.do(Abort(1, 0, "exec")).status == Status.CANCELLED
-    house.executors.deliver(Abort(1, 0, "exec"))
-    assert house.do(an_exec([3], 3)).action_id == 3
+def test_an_earlier_window_overtakes_one_that_is_waited_for(harness: ExecutorHarness) -> None:
+    harness.load("sum/1")
+    harness.executors.deliver(an_exec([1], 1, earliest_ns=monotonic_ns() + ms(300)))
+    assert harness.do(an_exec([2], 2)).action_id == 2
+    assert harness.do(Abort(1, 0, "exec")).status == Status.CANCELLED
+    harness.executors.deliver(Abort(1, 0, "exec"))
+    assert harness.do(an_exec([3], 3)).action_id == 3
 
 
 def test_one_exec_at_a_time_and_what_waits_too_long_is_not_run() -> None:
@@ -169,20 +171,20 @@ def test_one_exec_at_a_time_and_what_waits_too_long_is_not_run() -> None:
         begun.set()
         go_on.wait(10)
 
-    shelf = Shelf(slow=Sum(hold), sum=Sum())
-    house = House(shelf)
-    house.load("slow/1", "sum/1")
-    house.executors.deliver(an_exec([1], 1, "slow/1"))
+    store = StubStore(slow=Sum(hold), sum=Sum())
+    harness = ExecutorHarness(store)
+    harness.load("slow/1", "sum/1")
+    harness.executors.deliver(an_exec([1], 1, "slow/1"))
     begun.wait(10)
     latest_ns = monotonic_ns() + ms(1)
-    house.executors.deliver(an_exec([1], 2, latest_ns=latest_ns))
+    harness.executors.deliver(an_exec([1], 2, latest_ns=latest_ns))
     while monotonic_ns() <= latest_ns:
         pass
     go_on.set()
-    ends = {finished.action_id: finished.status for finished in (house.finished.get(timeout=10) for _ in range(2))}
+    ends = {finished.action_id: finished.status for finished in (harness.finished.get(timeout=10) for _ in range(2))}
     assert ends == {1: Status.OK, 2: Status.TOO_LATE}
-    assert shelf.models["sum"].batches == []
-    house.executors.stop()
+    assert store.models["sum"].batches == []
+    harness.executors.stop()
 
 
 def a_brief_exec(action_id: int = 1, **facts: Any) -> Operation:
@@ -190,40 +192,40 @@ def a_brief_exec(action_id: int = 1, **facts: Any) -> Operation:
     return msgspec.structs.replace(an_exec([1], action_id), **settings)
 
 
-def test_a_brief_exec_runs_on_the_loops_thread_inside_its_window(house: House, shelf: Shelf) -> None:
-    house.load("sum/1")
-    house.executors.deliver(a_brief_exec(1))
-    assert house.finished.get_nowait().status == Status.OK
-    house.executors.deliver(a_brief_exec(2, latest_ns=monotonic_ns() - 1))
-    late = house.finished.get_nowait()
+def test_a_brief_exec_runs_on_the_loops_thread_inside_its_window(harness: ExecutorHarness, store: StubStore) -> None:
+    harness.load("sum/1")
+    harness.executors.deliver(a_brief_exec(1))
+    assert harness.finished.get_nowait().status == Status.OK
+    harness.executors.deliver(a_brief_exec(2, latest_ns=monotonic_ns() - 1))
+    late = harness.finished.get_nowait()
     assert (late.status, late.begin_ns) == (Status.TOO_LATE, late.end_ns)
-    assert shelf.models["sum"].threads == [current_thread().name]
+    assert store.models["sum"].threads == [current_thread().name]
 
 
 @pytest.mark.parametrize(
     "facts", [{"runtime": "python"}, {"runtime": "emulated"}, {"expected_ns": ms(1)}, {"earliest_ns": ms(10)}]
 )
 def test_what_is_long_or_waits_or_computes_elsewhere_goes_to_its_lane(
-    house: House, shelf: Shelf, facts: dict[str, Any]
+    harness: ExecutorHarness, store: StubStore, facts: dict[str, Any]
 ) -> None:
-    house.load("sum/1")
+    harness.load("sum/1")
     if "earliest_ns" in facts:
         facts = {"earliest_ns": monotonic_ns() + facts["earliest_ns"]}
-    assert house.do(a_brief_exec(**facts)).status == Status.OK
-    assert shelf.models["sum"].threads == ["exec-0"]
+    assert harness.do(a_brief_exec(**facts)).status == Status.OK
+    assert store.models["sum"].threads == ["exec-0"]
 
 
-def test_a_brief_exec_does_not_overtake_what_its_lane_has(house: House, shelf: Shelf) -> None:
-    shelf.models["slow"] = Sum((go_on := Event()).wait)
-    house.load("slow/1", "sum/1")
-    house.executors.deliver(an_exec([1], 1, "slow/1"))
-    house.executors.deliver(a_brief_exec(2))
-    assert shelf.models["sum"].batches == []
+def test_a_brief_exec_does_not_overtake_what_its_lane_has(harness: ExecutorHarness, store: StubStore) -> None:
+    store.models["slow"] = Sum((go_on := Event()).wait)
+    harness.load("slow/1", "sum/1")
+    harness.executors.deliver(an_exec([1], 1, "slow/1"))
+    harness.executors.deliver(a_brief_exec(2))
+    assert store.models["sum"].batches == []
     go_on.set()
-    assert [house.finished.get(timeout=10).action_id for _ in range(2)] == [1, 2]
-    assert shelf.models["sum"].threads == ["exec-0"]
-    house.executors.deliver(a_brief_exec(3))
-    assert house.finished.get_nowait().action_id == 3
+    assert [harness.finished.get(timeout=10).action_id for _ in range(2)] == [1, 2]
+    assert store.models["sum"].threads == ["exec-0"]
+    harness.executors.deliver(a_brief_exec(3))
+    assert harness.finished.get_nowait().action_id == 3
 
 
 @pytest.mark.parametrize("error", [ModelFailed("text"), ValueError("text"), SystemExit("text"), MemoryError("text")])
@@ -231,54 +233,54 @@ def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException) -> None:
     def fail() -> None:
         raise error
 
-    house = House(Shelf(bad=Sum(fail), sum=Sum()))
-    house.load("bad/1", "sum/1")
-    failed = house.do(an_exec([1], 1, "bad/1"))
+    harness = ExecutorHarness(StubStore(bad=Sum(fail), sum=Sum()))
+    harness.load("bad/1", "sum/1")
+    failed = harness.do(an_exec([1], 1, "bad/1"))
     assert failed.status == Status.FAILED
     assert "text" in failed.reason
-    assert extract_values(house.do(an_exec([4], 2))) == [4]
-    house.executors.stop()
+    assert extract_values(harness.do(an_exec([4], 2))) == [4]
+    harness.executors.stop()
 
 
-def test_outputs_that_are_not_what_was_promised_fail_the_batch(house: House, shelf: Shelf) -> None:
-    house.load("sum/1")
-    shelf.models["sum"].run = lambda batch_size, inputs: {"y": np.zeros((7, 1), np.float32)}
-    assert "got [7, 1], wanted 1 rows" in house.do(an_exec([1])).reason
-    shelf.models["sum"].run = lambda batch_size, inputs: {"z": np.zeros((1, 1), np.float32)}
-    assert "got ['z'], wanted 'y'" in house.do(an_exec([1])).reason
+def test_outputs_that_are_not_what_was_promised_fail_the_batch(harness: ExecutorHarness, store: StubStore) -> None:
+    harness.load("sum/1")
+    store.models["sum"].run = lambda batch_size, inputs: {"y": np.zeros((7, 1), np.float32)}
+    assert "got [7, 1], wanted 1 rows" in harness.do(an_exec([1])).reason
+    store.models["sum"].run = lambda batch_size, inputs: {"z": np.zeros((1, 1), np.float32)}
+    assert "got ['z'], wanted 'y'" in harness.do(an_exec([1])).reason
 
 
-def test_load_unload_and_what_is_not_loaded(house: House, shelf: Shelf) -> None:
-    broken = house.do(Operation(1, 0, "load", "broken/1"))
+def test_load_unload_and_what_is_not_loaded(harness: ExecutorHarness, store: StubStore) -> None:
+    broken = harness.do(Operation(1, 0, "load", "broken/1"))
     assert (broken.status, broken.reason) == (Status.FAILED, "model broken/1: OSError: disk on fire")
-    house.load("sum/1")
-    assert house.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK
-    assert shelf.models["sum"].closed
-    missing = house.do(an_exec([1], 3))
+    harness.load("sum/1")
+    assert harness.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK
+    assert store.models["sum"].closed
+    missing = harness.do(an_exec([1], 3))
     assert (missing.status, missing.reason) == (Status.REFUSED, "model sum/1: is not loaded")
 
 
-def test_a_scan_runs_beside_the_other_lanes(house: House) -> None:
-    assert house.do(Operation(1, 0, "scan", "")).models == []
-    failed = house.do(Operation(2, 0, "scan", "sum/1"))
+def test_a_scan_runs_beside_the_other_lanes(harness: ExecutorHarness) -> None:
+    assert harness.do(Operation(1, 0, "scan", "")).models == []
+    failed = harness.do(Operation(2, 0, "scan", "sum/1"))
     assert (failed.lane, failed.status, failed.reason) == ("scan", Status.FAILED, "no sum")
 
 
-def test_inputs_and_outputs_pass_through_lanes_of_their_own(house: House, shelf: Shelf) -> None:
-    house.load("sum/1")
+def test_inputs_and_outputs_pass_through_lanes_of_their_own(harness: ExecutorHarness, store: StubStore) -> None:
+    harness.load("sum/1")
     put = an_exec([1, 2, 3])
-    staged = house.do(msgspec.structs.replace(put, lane="input"))
+    staged = harness.do(msgspec.structs.replace(put, lane="input"))
     assert staged.staged["x"].shape == (4, 4)
-    ran = house.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
+    ran = harness.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
     assert not ran.outputs
-    assert house.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK
-    got = house.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
+    assert harness.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK
+    got = harness.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
     assert extract_values(got) == [1, 2, 3]
-    assert shelf.models["sum"].batches == [-3, 4, -3]
+    assert store.models["sum"].batches == [-3, 4, -3]
 
 
 class OnDevice(Sum):
-    """A model with device memory of its own, as far as lanes can tell."""
+    """A fake model with device memory of its own."""
 
     class Slot:
         def __init__(self, free: list[int]) -> None:
@@ -307,35 +309,35 @@ class OnDevice(Sum):
 
 def test_a_batch_goes_through_the_memory_of_a_device_and_frees_its_slot() -> None:
     model = OnDevice()
-    house = House(Shelf(sum=model))
-    house.load("sum/1")
+    harness = ExecutorHarness(StubStore(sum=model))
+    harness.load("sum/1")
     for values in ([1, 2, 3], [5]):  # joined and padded; one part that fills the batch
         put = an_exec(values)
-        staged = house.do(msgspec.structs.replace(put, lane="input"))
-        ran = house.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
+        staged = harness.do(msgspec.structs.replace(put, lane="input"))
+        ran = harness.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
         assert (ran.status, ran.device_ns) == (Status.OK, 7)
-        got = house.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
+        got = harness.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
         assert extract_values(got) == values
     late = an_exec([1], latest_ns=1)
-    staged = house.do(msgspec.structs.replace(late, lane="input", latest_ns=NEVER_NS))
-    assert house.do(msgspec.structs.replace(late, inputs=(), staged=staged.staged)).status == Status.TOO_LATE
-    house.executors.stop()
+    staged = harness.do(msgspec.structs.replace(late, lane="input", latest_ns=NEVER_NS))
+    assert harness.do(msgspec.structs.replace(late, inputs=(), staged=staged.staged)).status == Status.TOO_LATE
+    harness.executors.stop()
     del staged, ran, got
     assert sum(model.freed) == 3
 
 
-def test_stopping_closes_the_models_and_begins_nothing_more(shelf: Shelf) -> None:
-    house = House(shelf)
-    house.load("sum/1")
-    house.executors.deliver(an_exec([1], earliest_ns=monotonic_ns() + s(60)))
-    house.executors.stop()
-    assert shelf.models["sum"].closed
-    assert shelf.models["sum"].batches == []
+def test_stopping_closes_the_models_and_begins_nothing_more(store: StubStore) -> None:
+    harness = ExecutorHarness(store)
+    harness.load("sum/1")
+    harness.executors.deliver(an_exec([1], earliest_ns=monotonic_ns() + s(60)))
+    harness.executors.stop()
+    assert store.models["sum"].closed
+    assert store.models["sum"].batches == []
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=4), min_size=1, max_size=4), st.integers(0, 3))
 def test_parts_are_joined_in_order_and_padded_with_the_last_row(rows: list[list[int]], shift: int) -> None:
-    """Parts may lie at any byte of a glued frame."""
+    """A part of a concatenated frame may begin at any byte."""
     parts = []
     for part in rows:
         raw = an_input([float(value) for value in part]).tobytes()

@@ -1,4 +1,4 @@
-"""A lane hands every operation out once: inside its window, as expired, or as aborted."""
+"""A lane returns every operation once: inside its window, as expired, or as removed."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def test_every_operation_leaves_once_and_only_inside_its_window(script: list[tup
         while late := lane.pop_expired(now_ns):
             assert now_ns > late.latest_ns
             left.append(late.action_id)
-        found = lane.pop_startable(now_ns)
-        if isinstance(found, Operation):
-            assert found.earliest_ns <= now_ns <= found.latest_ns
-            left.append(found.action_id)
-        elif found is None:
+        startable = lane.pop_startable(now_ns)
+        if isinstance(startable, Operation):
+            assert startable.earliest_ns <= now_ns <= startable.latest_ns
+            left.append(startable.action_id)
+        elif startable is None:
             assert len(lane) == 0
         else:
-            assert found > 0
+            assert startable > 0
         lane.check()
         assert len(lane) == len(pushed) - len(left)
     assert len(set(left)) == len(left)

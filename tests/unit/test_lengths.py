@@ -21,7 +21,7 @@ def a_model(*shapes: tuple[int, ...], batched: bool = True, padded: bool = False
     return ModelSpec("m", "1", "onnx", inputs, Y, (1, 2, 4), batched, padded=padded)
 
 
-def judged(spec: ModelSpec, *shapes: tuple[int, ...]) -> tuple[int, int, int]:
+def shape_and_length(spec: ModelSpec, *shapes: tuple[int, ...]) -> tuple[int, int, int]:
     """(rows, alike, length) of a request with inputs of these shapes."""
     tensors = tuple(Tensor(name, "FP32", shape, 0) for name, shape in zip("abc", shapes, strict=False))
     return ModelCatalogue().check_inputs(spec, tensors)
@@ -42,32 +42,32 @@ def judged(spec: ModelSpec, *shapes: tuple[int, ...]) -> tuple[int, int, int]:
 def test_length_is_the_size_in_the_variable_dimensions(
     wanted: list[tuple[int, ...]], given: list[tuple[int, ...]], length: int
 ) -> None:
-    assert judged(a_model(*wanted), *given)[2] == length
+    assert shape_and_length(a_model(*wanted), *given)[2] == length
 
 
 def test_without_rows_the_first_dimension_counts_too() -> None:
-    assert judged(a_model((-1, -1), batched=False), (3, 7)) == (1, 0, 21)
+    assert shape_and_length(a_model((-1, -1), batched=False), (3, 7)) == (1, 0, 21)
 
 
 def test_requests_of_different_lengths_are_alike_only_where_they_are_padded() -> None:
     plain, padded = a_model((-1, -1)), a_model((-1, -1), padded=True)
-    assert judged(plain, (1, 5))[1] != judged(plain, (1, 6))[1]
-    assert [judged(padded, (1, length)) for length in (5, 6)] == [(1, 0, 5), (1, 0, 6)]
+    assert shape_and_length(plain, (1, 5))[1] != shape_and_length(plain, (1, 6))[1]
+    assert [shape_and_length(padded, (1, length)) for length in (5, 6)] == [(1, 0, 5), (1, 0, 6)]
 
 
 def test_padded_inputs_are_of_one_length() -> None:
     """Each input is padded for itself: the batch of one whose mask is shorter than its tokens would fail."""
     shapes = (1, 5), (1, 9)
-    assert judged(a_model((-1, -1), (-1, -1)), *shapes)[2] == 9
+    assert shape_and_length(a_model((-1, -1), (-1, -1)), *shapes)[2] == 9
     with pytest.raises(InvalidInput, match=r"input 'b': shape: got \[1, 9\], wanted 5 in dimension 1, as in input 'a'"):
-        judged(a_model((-1, -1), (-1, -1), padded=True), *shapes)
+        shape_and_length(a_model((-1, -1), (-1, -1), padded=True), *shapes)
 
 
 def test_a_length_over_the_models_limit_is_named() -> None:
     spec = msgspec.structs.replace(a_model((-1, -1)), max_length=5)
-    assert judged(spec, (1, 5))[2] == 5
+    assert shape_and_length(spec, (1, 5))[2] == 5
     with pytest.raises(InvalidInput, match=r"input 'a': shape: got \[1, 6\], wanted at most 5 in dimension 1"):
-        judged(spec, (1, 6))
+        shape_and_length(spec, (1, 6))
 
 
 def test_the_book_keeps_length_application_and_solo() -> None:

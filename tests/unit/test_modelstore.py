@@ -1,4 +1,4 @@
-"""The repository on disk: what is found, and how what is wrong is named without harming the rest."""
+"""Model store: servable models, and errors that name the fault without affecting other models."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def test_settings_come_from_the_versions_manifest_or_else_the_models(store: Mode
     a_folder(repository, "m", model_onnx=onnx_bytes())
     a_folder(repository, "m", 'slo = "7ms"', version="2", model_onnx=onnx_bytes())
     (repository / "m" / "model.toml").write_text('slo = "50ms"\ncache = true\ncache_ttl = "10s"\nbatch_sizes = [1, 3]')
-    one, two = [report.spec for report in store.scan()]
-    assert (one.slo_ns, one.cache, one.cache_ttl_ns, one.batch_sizes) == (ms(50), True, s(10), (1, 3))
-    assert (two.slo_ns, two.cache) == (ms(7), False)
+    first, second = [report.spec for report in store.scan()]
+    assert (first.slo_ns, first.cache, first.cache_ttl_ns, first.batch_sizes) == (ms(50), True, s(10), (1, 3))
+    assert (second.slo_ns, second.cache) == (ms(7), False)
 
 
 def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repository: Path) -> None:

@@ -1,4 +1,4 @@
-"""Inputs of different lengths in one batch: what is padded, what may be, and how long such models are when measured."""
+"""Padding: inputs of different lengths in one batch, the models that allow it, and their profiles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from horologe_gpu_worker.repository.model_signature import zeros
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.profiling import ProfileCache
 from model_folders import SIGNATURE, a_folder, an_onnx_model
-from worker_builders import CONTROLLER, HOLDER, SELECTOR, a_worker, an_infer, answers_of, operations, told
+from worker_builders import CONTROLLER, HOLDER, SELECTOR, a_worker, an_infer, deliver, operations, responses_by_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,17 +53,17 @@ def a_text_model(*names: str) -> ModelSpec:
     return msgspec.structs.replace(a_spec("text"), inputs=inputs, padded=True)
 
 
-def batch(spec: ModelSpec, *requests: Sequence[Any]) -> tuple[list[Operation], list[Out]]:
-    """What the worker makes of an Infer with these inputs: arrays per request, in the order of the signature."""
+def assemble_batch(spec: ModelSpec, *requests: Sequence[Any]) -> tuple[list[Operation], list[Out]]:
+    """Return the input arrays that the worker builds for an Infer with these inputs, in the order of the signature."""
     worker = a_worker(specs=[spec])
     rows = [len(arrays[0]) for arrays in requests]
-    told(worker, 0, CONTROLLER, an_infer(rows=rows, model=spec.key))
+    deliver(worker, 0, CONTROLLER, an_infer(rows=rows, model=spec.key))
     items, buffers = [], []
     for at, arrays in enumerate(requests):
         made = [encode_array(tensor.name, array) for tensor, array in zip(spec.inputs, arrays, strict=True)]
         items.append(Shipped(100 + at, tuple(header for header, _ in made)))
         buffers += [buffer for _, buffer in made]
-    outs = told(worker, 1, HOLDER, Ship(1, HOLDER, tuple(items)), buffers)
+    outs = deliver(worker, 1, HOLDER, Ship(1, HOLDER, tuple(items)), buffers)
     return operations(outs), outs
 
 
@@ -75,7 +75,7 @@ def test_every_row_lies_in_the_first_corner_and_zeros_behind(shapes: list[tuple[
     spec = a_text_model()
     spec = msgspec.structs.replace(spec, inputs=(TensorSpec("x", "INT64", (-1, -1, -1)),))
     arrays = [np.arange(1, 1 + np.prod(shape), dtype=np.int64).reshape(shape) for shape in shapes]
-    [operation], _ = batch(spec, *([array] for array in arrays))
+    [operation], _ = assemble_batch(spec, *([array] for array in arrays))
     space = Workspace()
     space.allocate(1 << 12)[:] = 255
     x = assemble_inputs(operation, True, space)["x"]
@@ -88,23 +88,23 @@ def test_every_row_lies_in_the_first_corner_and_zeros_behind(shapes: list[tuple[
 
 
 def test_equal_lengths_need_no_padding() -> None:
-    [operation], _ = batch(a_text_model(), [np.ones((1, 3), np.int64)], [np.ones((2, 3), np.int64)])
+    [operation], _ = assemble_batch(a_text_model(), [np.ones((1, 3), np.int64)], [np.ones((2, 3), np.int64)])
     assert (operation.inputs[0][0].shape, operation.shapes) == ((3, 3), [])
 
 
 def test_strings_are_padded_with_empty_ones() -> None:
     spec = msgspec.structs.replace(a_text_model(), inputs=(TensorSpec("x", "BYTES", (-1, -1)),))
-    [operation], _ = batch(spec, [np.array([["a", "b"]], object)], [np.array([["c"]], object)])
+    [operation], _ = assemble_batch(spec, [np.array([["a", "b"]], object)], [np.array([["c"]], object)])
     assert assemble_inputs(operation, True, Workspace())["x"].tolist() == [[b"a", b"b"], [b"c", b""]]
 
 
 def test_a_row_whose_inputs_contradict_each_other_fails_alone() -> None:
     spec = a_text_model("tokens", "mask")
     good, short = np.ones((1, 4), np.int64), np.ones((1, 2), np.int64)
-    [operation], _ = batch(spec, [good, good], [good, short])
+    [operation], _ = assemble_batch(spec, [good, good], [good, short])
     assert (operation.rows, operation.batch_size) == (1, 1)
-    _, refused = batch(spec, [good, short])
-    assert answers_of(refused) == {(SELECTOR, 200): Status.FAILED}
+    _, refused = assemble_batch(spec, [good, short])
+    assert responses_by_row(refused) == {(SELECTOR, 200): Status.FAILED}
 
 
 def reason_for(tmp_path: Path, manifest: str, **files: str) -> str:

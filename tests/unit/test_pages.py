@@ -1,4 +1,4 @@
-"""Pages: the law holds whatever is asked."""
+"""Pages and input memory: the invariants hold for any sequence of calls."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_early_inputs_stay_within_their_bounds(steps: list[tuple[int, int, bool]
 def test_a_workspace_gives_aligned_pieces_that_do_not_overlap() -> None:
     space = Workspace()
     space.reserve(256)
-    one, two = space.allocate(10), space.allocate(100)
-    assert one.ctypes.data % 64 == two.ctypes.data % 64 == 0
-    one[:], two[:] = 1, 2
-    assert one.tolist() == [1] * 10
+    first, second = space.allocate(10), space.allocate(100)
+    assert first.ctypes.data % 64 == second.ctypes.data % 64 == 0
+    first[:], second[:] = 1, 2
+    assert first.tolist() == [1] * 10
     grown = space.allocate(1000)
     assert len(grown) == 1000
-    assert two.tolist() == [2] * 100
+    assert second.tolist() == [2] * 100
     space.reset()
     assert space.may_contain(space.allocate(8))
-    assert not space.may_contain(one.copy())
+    assert not space.may_contain(first.copy())

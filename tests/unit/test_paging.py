@@ -1,4 +1,4 @@
-"""Physical pages and address ranges: on a pretend CUDA driver, and on the host's real memory."""
+"""Physical pages and address ranges, on an emulated CUDA driver and on real host memory."""
 
 from __future__ import annotations
 
@@ -125,20 +125,20 @@ def test_no_page_is_lost_or_mapped_twice(plan: list[tuple[str, int, int]], total
     pool = a_pool(library, total)
     ranges: list[AddressRange] = []
     addresses: dict[int, int] = {}
-    for what, number, pages in plan:
-        if what == "range":
+    for step, number, pages in plan:
+        if step == "range":
             ranges.append(pool.reserve_range(pages))
             addresses[id(ranges[-1])] = ranges[-1].address
         elif ranges:
             where = ranges[number % len(ranges)]
-            if what == "map" and not where.mapped:
+            if step == "map" and not where.mapped:
                 try:
                     pool.map_pages(where)
                 except OutOfPages:
                     assert not where.mapped
-            elif what == "unmap":
+            elif step == "unmap":
                 pool.unmap_pages(where)
-            elif what == "release":
+            elif step == "release":
                 pool.release_range(where)
                 ranges.remove(where)
         pool.check()

@@ -1,4 +1,4 @@
-"""The profiler: runs samples alone, tells what it learned, and is in nobody's way whatever fails."""
+"""Profiler core: it runs samples alone, publishes its measurements, and affects no one when something fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 
 
 def a_profiler(*specs: ModelSpec, **settings: Any) -> Profiler:
-    """Connected, one model known."""
+    """Return a profiler with a connected controller and one model."""
     profiler = Profiler("profiler/0#1", ProfilerSettings(**({"busy_share": 0.5, "busy_burst_ns": 0} | settings)))
     for address in (FRONTEND, CONTROLLER, WORKER):
         profiler.handle(0, address, PeerConnected(address), ())
@@ -54,7 +54,7 @@ def sample(profiler: Profiler, now_ns: int = 0, rows: int = 1, length: int = 0, 
     profiler.check()
 
 
-def ended(profiler: Profiler, submit: Submit, now_ns: int, took_ns: int, status: int = Status.OK) -> None:
+def finish_run(profiler: Profiler, submit: Submit, now_ns: int, took_ns: int, status: int = Status.OK) -> None:
     rows = (RowStatus(submit.id, submit.rows, int(status)),)
     outputs = Outputs(1, rows, (), submit.model, submit.rows, now_ns - took_ns, now_ns)
     profiler.handle(now_ns, WORKER, outputs, ())
@@ -62,17 +62,17 @@ def ended(profiler: Profiler, submit: Submit, now_ns: int, took_ns: int, status:
     profiler.check()
 
 
-def run(profiler: Profiler, now_ns: int, took_ns: int, **fields: Any) -> int:
-    """One sample, run alone at once; when the next may be."""
+def run_sample(profiler: Profiler, now_ns: int, took_ns: int, **fields: Any) -> int:
+    """Run one sample alone at once. Returns the time from which the next run may start."""
     sample(profiler, now_ns, **fields)
     (submit,) = sent(profiler, Submit)
-    ended(profiler, submit, now_ns + took_ns, took_ns)
+    finish_run(profiler, submit, now_ns + took_ns, took_ns)
     return now_ns + 2 * took_ns
 
 
-def learned(profiler: Profiler, took_ns: int, count: int = 20, now_ns: int = 0) -> int:
+def published_distributions(profiler: Profiler, took_ns: int, count: int = 20, now_ns: int = 0) -> int:
     for _ in range(count):
-        now_ns = run(profiler, now_ns, took_ns)
+        now_ns = run_sample(profiler, now_ns, took_ns)
     return now_ns
 
 
@@ -85,7 +85,7 @@ def test_a_sample_is_run_alone_without_a_deadline_of_anybodys() -> None:
     profiler.handle(1, CONTROLLER, Dispatch(5, WORKER, (submit.input_id,)), ())
     (ship,) = sent(profiler, Ship, WORKER)
     assert [item.input_id for item in ship.items] == [submit.input_id]
-    ended(profiler, submit, ms(3), ms(3))
+    finish_run(profiler, submit, ms(3), ms(3))
     assert not profiler.staging.ids()
 
 
@@ -101,7 +101,7 @@ def test_of_many_rows_the_first_is_run() -> None:
 
 def test_what_was_learned_is_told_the_controller_and_kept() -> None:
     profiler = a_profiler()
-    now_ns = learned(profiler, ms(2), 6)
+    now_ns = published_distributions(profiler, ms(2), 6)
     sent(profiler, Distributions)
     profiler.tick(now_ns + s(3))
     (message,) = sent(profiler, Distributions, CONTROLLER)
@@ -115,7 +115,7 @@ def test_what_was_learned_is_told_the_controller_and_kept() -> None:
 
 def test_it_is_told_seldom_and_only_when_changed() -> None:
     profiler = a_profiler(publish_interval_ns=s(5))
-    learned(profiler, ms(1), 20)
+    published_distributions(profiler, ms(1), 20)
     assert len(sent(profiler, Distributions)) == 1
     profiler.tick(s(6))
     assert len(sent(profiler, Distributions)) == 1
@@ -125,7 +125,7 @@ def test_it_is_told_seldom_and_only_when_changed() -> None:
 
 def test_a_new_controller_is_told_all_at_once() -> None:
     profiler = a_profiler()
-    now_ns = learned(profiler, ms(2))
+    now_ns = published_distributions(profiler, ms(2))
     profiler.tick(now_ns + s(3))
     sent(profiler, Distributions)
     profiler.handle(now_ns, CONTROLLER, PeerDisconnected(CONTROLLER), ())
@@ -140,7 +140,7 @@ def test_it_takes_no_more_than_its_share_of_a_device() -> None:
     for _ in range(5):
         sample(profiler)
     (submit,) = sent(profiler, Submit)
-    ended(profiler, submit, ms(10), ms(10))
+    finish_run(profiler, submit, ms(10), ms(10))
     assert sent(profiler, Submit) == []
     assert profiler.wakeup_ns() == ms(100)
     profiler.tick(ms(100) - 1)
@@ -156,7 +156,7 @@ def test_at_first_more_is_run_at_once_and_in_the_long_run_no_more_than_the_share
         sample(profiler, now_ns)
         for submit in sent(profiler, Submit):
             begun.append(now_ns)
-            ended(profiler, submit, now_ns + ms(10), ms(10))
+            finish_run(profiler, submit, now_ns + ms(10), ms(10))
         now_ns += ms(10)
     assert begun[:10] == [number * ms(10) for number in range(10)]
     assert ms(950) <= len(begun) * ms(10) <= ms(10_000) * 0.1 + ms(110)
@@ -164,30 +164,30 @@ def test_at_first_more_is_run_at_once_and_in_the_long_run_no_more_than_the_share
 
 def test_the_least_known_goes_first() -> None:
     profiler = a_profiler()
-    now_ns = learned(profiler, ms(1), 5)
+    now_ns = published_distributions(profiler, ms(1), 5)
     for length in (0, 0, 90, 0):
         sample(profiler, now_ns, length=length)
     (first,) = sent(profiler, Submit)
-    ended(profiler, first, now_ns + ms(1), ms(1))
+    finish_run(profiler, first, now_ns + ms(1), ms(1))
     profiler.tick(now_ns + ms(2))
     assert [submit.length for submit in sent(profiler, Submit)] == [90]
 
 
 def test_what_is_known_well_is_run_seldom() -> None:
     profiler = a_profiler(initial_runs=10, rerun_interval_ns=s(30))
-    now_ns = learned(profiler, ms(2), 10)
+    now_ns = published_distributions(profiler, ms(2), 10)
     sample(profiler, now_ns)
     assert sent(profiler, Submit) == []
-    run(profiler, now_ns + s(30), ms(2))
+    run_sample(profiler, now_ns + s(30), ms(2))
     sample(profiler, now_ns + s(31))
     assert sent(profiler, Submit) == []
 
 
 def test_another_application_and_other_lengths_are_not_known_by_that() -> None:
     profiler = a_profiler(initial_runs=10)
-    now_ns = learned(profiler, ms(2), 10)
-    now_ns = run(profiler, now_ns, ms(2), application="search")
-    run(profiler, now_ns, ms(2), length=40)
+    now_ns = published_distributions(profiler, ms(2), 10)
+    now_ns = run_sample(profiler, now_ns, ms(2), application="search")
+    run_sample(profiler, now_ns, ms(2), length=40)
 
 
 def test_a_row_is_also_run_in_batches_of_itself_as_far_as_they_are_short() -> None:
@@ -202,11 +202,11 @@ def test_a_row_is_also_run_in_batches_of_itself_as_far_as_they_are_short() -> No
         assert held[0][0].shape == (submit.rows, 4)
         assert held[1] == [b"abcd" * 4 * submit.rows]
         took_ns = ms(1) + ms(3) * submit.rows
-        ended(profiler, submit, now_ns + took_ns, took_ns)
+        finish_run(profiler, submit, now_ns + took_ns, took_ns)
         now_ns += 2 * took_ns
         profiler.tick(now_ns)
     assert sizes == [1, 2, 4]
-    learned(profiler, ms(4), 5, now_ns)
+    published_distributions(profiler, ms(4), 5, now_ns)
     profiler.tick(s(60))
     assert sent(profiler, Distributions)[-1].base_ns == pytest.approx(ms(1), rel=1e-3)
 
@@ -216,13 +216,13 @@ def test_after_drift_batches_are_tried_anew() -> None:
     sample(profiler)
     for _ in range(2):
         (submit,) = sent(profiler, Submit)
-        ended(profiler, submit, ms(10), ms(5))
+        finish_run(profiler, submit, ms(10), ms(5))
         profiler.tick(ms(20))
-    now_ns = learned(profiler, ms(5), 24, ms(30))
-    now_ns = learned(profiler, ms(15), 4, now_ns)
+    now_ns = published_distributions(profiler, ms(5), 24, ms(30))
+    now_ns = published_distributions(profiler, ms(15), 4, now_ns)
     sample(profiler, now_ns)
     (submit,) = sent(profiler, Submit)
-    ended(profiler, submit, now_ns + ms(15), ms(15))
+    finish_run(profiler, submit, now_ns + ms(15), ms(15))
     profiler.tick(now_ns + ms(30))
     (again,) = sent(profiler, Submit)
     assert again.rows == 2
@@ -255,7 +255,7 @@ def test_a_run_that_never_comes_back_is_given_up_after_its_budget() -> None:
     profiler.tick(s(6))
     assert sent(profiler, Cancel, CONTROLLER) == [Cancel((submit.id,))]
     assert (profiler.pending(), profiler.staging.ids()) == (0, [])
-    ended(profiler, submit, s(7), ms(1))
+    finish_run(profiler, submit, s(7), ms(1))
     assert len(profiler.measurements.fit_points("sum/1")) == 0
 
 
@@ -277,7 +277,7 @@ def test_a_run_whose_model_raised_teaches_nothing() -> None:
     profiler = a_profiler()
     sample(profiler)
     (submit,) = sent(profiler, Submit)
-    ended(profiler, submit, ms(2), ms(2), Status.FAILED)
+    finish_run(profiler, submit, ms(2), ms(2), Status.FAILED)
     profiler.tick(s(10))
     assert sent(profiler, Distributions) == []
 
@@ -296,11 +296,11 @@ def test_samples_of_a_withdrawn_model_go_with_it() -> None:
 
 def test_another_content_under_the_same_name_is_learned_anew() -> None:
     profiler = a_profiler()
-    now_ns = learned(profiler, ms(2))
+    now_ns = published_distributions(profiler, ms(2))
     announce(profiler, a_spec(batch_sizes=(1,), content_hash="another"))
     profiler.tick(now_ns + s(5))
     assert sent(profiler, Distributions)[-1].histograms == ()
-    run(profiler, now_ns + s(6), ms(9))
+    run_sample(profiler, now_ns + s(6), ms(9))
 
 
 def test_inputs_beyond_the_room_for_them_are_dropped() -> None:
@@ -318,7 +318,7 @@ def test_a_batch_that_there_is_no_room_for_is_not_tried() -> None:
     for step in range(6):
         for submit in sent(profiler, Submit):
             sizes.append(submit.rows)
-            ended(profiler, submit, ms(step), ms(1) // 2)
+            finish_run(profiler, submit, ms(step), ms(1) // 2)
         profiler.tick(ms(step) + ms(0.9))
     assert sizes == [1, 2]
     assert not profiler.staging.ids()
@@ -334,7 +334,7 @@ def test_each_model_and_application_has_its_turn() -> None:
     while submits := sent(profiler, Submit):
         (submit,) = submits
         turns.append((submit.model, submit.application))
-        ended(profiler, submit, now_ns + ms(1), ms(1))
+        finish_run(profiler, submit, now_ns + ms(1), ms(1))
         now_ns += ms(2)
         profiler.tick(now_ns)
     assert turns == [("a/1", "x"), ("a/1", "x"), ("a/1", "y"), ("b/1", "chat"), ("a/1", "x")]
@@ -350,19 +350,19 @@ def test_applications_without_end_take_bounded_room() -> None:
 
 def test_its_state_can_be_recorded() -> None:
     profiler = a_profiler(a_spec(batch_sizes=(1, 2)))
-    now_ns = learned(profiler, ms(2), 1)
+    now_ns = published_distributions(profiler, ms(2), 1)
     sample(profiler, now_ns)
     again = restore(snapshot(profiler))
     again.check()
-    for one in (profiler, again):
-        one.out.clear()
-        one.tick(s(100))
+    for each_profiler in (profiler, again):
+        each_profiler.out.clear()
+        each_profiler.tick(s(100))
     assert strip_tensors(again.out[-1].message) == strip_tensors(profiler.out[-1].message)
 
 
 @given(st.data())
 def test_whatever_comes_in_whatever_order_everything_has_one_end(data: st.DataObject) -> None:
-    """Samples, results, refusals, silence and restarts of the controller: nothing leaks, nothing spins."""
+    """Send random samples, results, refusals and controller restarts: nothing leaks, and every run ends."""
     profiler = a_profiler(a_spec(batch_sizes=(1, 2, 4)), budget_ns=s(1), staging_bytes=300, keys_max=4)
     now_ns = 0
     open_: list[Submit] = []
@@ -373,7 +373,7 @@ def test_whatever_comes_in_whatever_order_everything_has_one_end(data: st.DataOb
                 length, application = data.draw(st.integers(0, 9)), data.draw(st.sampled_from("ab"))
                 sample(profiler, now_ns, length=length, application=application)
             case "ended" if open_:
-                ended(profiler, open_.pop(0), now_ns, data.draw(st.integers(1, ms(50))))
+                finish_run(profiler, open_.pop(0), now_ns, data.draw(st.integers(1, ms(50))))
             case "refused" if open_:
                 profiler.handle(now_ns, CONTROLLER, Outcome(open_.pop().id, int(Status.REFUSED)), ())
             case "controller":

@@ -1,4 +1,4 @@
-"""c0 and c1 of batches: found where they are in the times, with the error that is left, and never negative."""
+"""The fit finds c0 and c1 of batch times, reports its error, and never returns negative values."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ SIZES = (1, 2, 4, 8)
 
 def test_lengths_and_batches_on_a_plane_are_found_exactly() -> None:
     points = [Point(size, length, 700_000 + 30 * size * length) for size in SIZES for length in (16, 100, 512)]
-    found = fit(points)
-    assert found is not None
-    assert found.base_ns == pytest.approx(700_000, rel=1e-6)
-    assert found.slope_ns == pytest.approx(30, rel=1e-6)
-    assert found.max_error < 1e-6
-    assert found.points == len(points)
+    fitted = fit(points)
+    assert fitted is not None
+    assert fitted.base_ns == pytest.approx(700_000, rel=1e-6)
+    assert fitted.slope_ns == pytest.approx(30, rel=1e-6)
+    assert fitted.max_error < 1e-6
+    assert fitted.points == len(points)
 
 
 def test_rows_of_hidden_length_have_the_intercept_in_common() -> None:
-    """Each row's own cost is unknown; only repeated in batches does it show what is not its own."""
+    """The cost of each row is unknown; only batches of a repeated row determine the common intercept."""
     costs = {1: 200_000, 2: 1_500_000, 3: 9_000_000}
     points = [Point(size, 0, 500_000 + cost * size, row) for row, cost in costs.items() for size in SIZES]
-    found = fit(points)
-    assert found is not None
-    assert found.base_ns == pytest.approx(500_000, rel=1e-6)
-    assert found.slope_ns == pytest.approx(sum(costs.values()) / 3, rel=1e-6)
+    fitted = fit(points)
+    assert fitted is not None
+    assert fitted.base_ns == pytest.approx(500_000, rel=1e-6)
+    assert fitted.slope_ns == pytest.approx(sum(costs.values()) / 3, rel=1e-6)
 
 
 def test_of_one_size_alone_nothing_is_common_to_all_rows() -> None:
-    found = fit([Point(1, 0, took, row) for row, took in enumerate((1000, 2000, 4000))])
-    assert found is not None
-    assert found.base_ns == 0
-    assert found.max_error < 1e-9
+    fitted = fit([Point(1, 0, took, row) for row, took in enumerate((1000, 2000, 4000))])
+    assert fitted is not None
+    assert fitted.base_ns == 0
+    assert fitted.max_error < 1e-9
 
 
 def test_what_no_line_goes_through_has_an_error() -> None:
-    found = fit([Point(1, length, length * length) for length in (10, 20, 40)])
-    assert found is not None
-    assert found.max_error > found.median_error > 0.1
+    fitted = fit([Point(1, length, length * length) for length in (10, 20, 40)])
+    assert fitted is not None
+    assert fitted.max_error > fitted.median_error > 0.1
 
 
 def test_no_points_no_fit() -> None:
@@ -57,11 +57,11 @@ def test_no_points_no_fit() -> None:
     )
 )
 def test_neither_part_is_negative_whatever_was_measured(points: list[Point]) -> None:
-    found = fit(points)
-    assert found is not None
-    assert found.base_ns >= 0
-    assert found.slope_ns >= 0
-    assert 0 <= found.median_error <= found.max_error
+    fitted = fit(points)
+    assert fitted is not None
+    assert fitted.base_ns >= 0
+    assert fitted.slope_ns >= 0
+    assert 0 <= fitted.median_error <= fitted.max_error
 
 
 @given(st.floats(0, 1e7), st.floats(1, 1e5), st.lists(st.floats(-0.05, 0.05), min_size=12, max_size=12))
@@ -71,8 +71,10 @@ def test_noise_of_five_percent_moves_what_is_expected_by_no_more(c0: float, c1: 
         Point(size, length, max(1, round((c0 + c1 * size * length) * (1 + more))))
         for (size, length), more in zip(plane, noise, strict=True)
     ]
-    found = fit(points)
-    assert found is not None
-    squares = sum(((found.base_ns + found.slope_ns * one.size * one.length) / one.took_ns - 1) ** 2 for one in points)
-    true = sum(((c0 + c1 * one.size * one.length) / one.took_ns - 1) ** 2 for one in points)
+    fitted = fit(points)
+    assert fitted is not None
+    squares = sum(
+        ((fitted.base_ns + fitted.slope_ns * point.size * point.length) / point.took_ns - 1) ** 2 for point in points
+    )
+    true = sum(((c0 + c1 * point.size * point.length) / point.took_ns - 1) ** 2 for point in points)
     assert squares <= true * (1 + 1e-6) + 1e-9

@@ -1,4 +1,4 @@
-"""What is remembered is bounded, forgets, follows drift, and comes back as it was stored."""
+"""Measurements are bounded, expire, follow drift, and are restored as they were stored."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def a_memory(**settings: int) -> Measurements:
     return Measurements(ProfilerSettings(**settings))  # type: ignore[arg-type]
 
 
-def learn(
+def record_times(
     memory: Measurements, key: MeasurementKey, times: list[int], from_ns: int = 0, every_ns: int = s(1), length: int = 0
 ) -> int:
-    """The rows come and are run, one after another; when the next would."""
+    """Record a run of each row in sequence. Returns the time of the next."""
     for took_ns in times:
         memory.record_sample(from_ns, key)
         memory.record_row_time(key, RowTime(from_ns, length, took_ns))
@@ -59,15 +59,15 @@ def test_bounds_grow_by_a_quarter() -> None:
 
 def test_more_than_the_window_is_forgotten() -> None:
     memory = a_memory(window=8)
-    learn(memory, KEY, list(range(100, 120)))
+    record_times(memory, KEY, list(range(100, 120)))
     (part,) = [part for _, part in memory.windows_of_model("m/1")]
     assert [took.took_ns for took in part.times] == list(range(112, 120))
 
 
 def test_what_is_older_than_the_window_is_forgotten_but_for_a_few() -> None:
     memory = a_memory(window_ns=s(60))
-    later_ns = learn(memory, KEY, [100] * 10)
-    learn(memory, KEY, [200], later_ns + s(120))
+    later_ns = record_times(memory, KEY, [100] * 10)
+    record_times(memory, KEY, [200], later_ns + s(120))
     part = memory.get_window(KEY)
     assert part is not None
     assert [took.took_ns for took in part.times] == [100] * (TIMES_MIN - 1) + [200]
@@ -81,12 +81,12 @@ def test_what_is_older_than_the_window_is_forgotten_but_for_a_few() -> None:
 def test_after_a_step_the_published_distribution_is_the_new_one_within_a_window(
     before: list[int], after: list[int], step: int
 ) -> None:
-    """Whatever the step: what is published is made of times measured after it, once a window has passed."""
+    """After a step change of any size, the published times are from after the change once a window has passed."""
     memory = a_memory(window=64, window_ns=s(120))
     scale = 2.0 ** (step / 5)
     after = [max(1, round(took_ns * scale)) for took_ns in after]
-    step_ns = learn(memory, KEY, before)
-    learn(memory, KEY, after * 10, step_ns)
+    step_ns = record_times(memory, KEY, before)
+    record_times(memory, KEY, after * 10, step_ns)
     part = published(memory).histograms[0]
     assert part.edges_ns[0] >= min(after)
     assert part.edges_ns[-1] <= max(after) + 1
@@ -95,9 +95,9 @@ def test_after_a_step_the_published_distribution_is_the_new_one_within_a_window(
 @pytest.mark.parametrize("factor", [0.3, 0.5, 2.0, 5.0])
 def test_a_clear_step_is_followed_after_a_few_runs(factor: float) -> None:
     memory = a_memory()
-    step_ns = learn(memory, KEY, [ms(10) + number * 1000 for number in range(40)])
+    step_ns = record_times(memory, KEY, [ms(10) + number * 1000 for number in range(40)])
     memory.record_batch_time(step_ns, "m/1", Point(4, 0, ms(40)))
-    learn(memory, KEY, [round(ms(10) * factor) + number * 1000 for number in range(DRIFT)], step_ns)
+    record_times(memory, KEY, [round(ms(10) * factor) + number * 1000 for number in range(DRIFT)], step_ns)
     part = published(memory).histograms[0]
     assert part.edges_ns[0] == round(ms(10) * factor)
     assert sum(part.counts) == DRIFT
@@ -106,7 +106,7 @@ def test_a_clear_step_is_followed_after_a_few_runs(factor: float) -> None:
 
 def test_a_few_long_ones_are_no_drift() -> None:
     memory = a_memory()
-    learn(memory, KEY, ([10] * 9 + [1000]) * 8)
+    record_times(memory, KEY, ([10] * 9 + [1000]) * 8)
     part = memory.get_window(KEY)
     assert part is not None
     assert len(part.times) == 80
@@ -124,8 +124,8 @@ def test_beyond_the_most_keys_the_one_sampled_the_longest_ago_goes() -> None:
 def test_any_length_weighs_ranges_by_how_often_they_came_not_by_how_often_they_were_run() -> None:
     memory = a_memory()
     short, long = MeasurementKey("m/1", "chat", 10), MeasurementKey("m/1", "chat", 100)
-    learn(memory, short, [ms(1)] * 20, length=10)
-    learn(memory, long, [ms(9)] * 20, length=100)
+    record_times(memory, short, [ms(1)] * 20, length=10)
+    record_times(memory, long, [ms(9)] * 20, length=100)
     for _ in range(160):
         memory.record_sample(0, short)
     whole, *ranges = published(memory).histograms
@@ -137,8 +137,10 @@ def test_any_length_weighs_ranges_by_how_often_they_came_not_by_how_often_they_w
 def test_lengths_give_c1_and_hidden_ones_do_not() -> None:
     memory = a_memory()
     for length in (10, 50, 200):
-        learn(memory, MeasurementKey("long/1", "", length_bound(length)), [ms(1) + 1000 * length] * 5, length=length)
-    learn(memory, MeasurementKey("flat/1", "", 0), [ms(3)] * 5)
+        record_times(
+            memory, MeasurementKey("long/1", "", length_bound(length)), [ms(1) + 1000 * length] * 5, length=length
+        )
+    record_times(memory, MeasurementKey("flat/1", "", 0), [ms(3)] * 5)
     for size in (1, 2, 4):
         memory.record_batch_time(0, "flat/1", Point(size, 0, ms(1) + ms(2) * size))
     long, flat = published(memory, "long/1"), published(memory, "flat/1")
@@ -151,7 +153,9 @@ def test_lengths_give_c1_and_hidden_ones_do_not() -> None:
 def test_a_range_that_was_hardly_run_has_the_times_of_the_others_if_length_explains_them() -> None:
     memory = a_memory()
     for length in (10, 40, 160):
-        learn(memory, MeasurementKey("m/1", "", length_bound(length)), [ms(1) + 10_000 * length] * 5, length=length)
+        record_times(
+            memory, MeasurementKey("m/1", "", length_bound(length)), [ms(1) + 10_000 * length] * 5, length=length
+        )
     memory.record_sample(0, MeasurementKey("m/1", "", length_bound(80)))
     bound = length_bound(80)
     (part,) = [part for part in published(memory).histograms if part.length == bound]
@@ -162,7 +166,9 @@ def test_a_range_that_was_hardly_run_has_the_times_of_the_others_if_length_expla
 def test_where_length_explains_little_nothing_is_lent() -> None:
     memory = a_memory()
     for number, length in enumerate((10, 40, 160)):
-        learn(memory, MeasurementKey("m/1", "", length_bound(length)), [ms(1 + 5 * (number % 2))] * 5, length=length)
+        record_times(
+            memory, MeasurementKey("m/1", "", length_bound(length)), [ms(1 + 5 * (number % 2))] * 5, length=length
+        )
     memory.record_sample(0, MeasurementKey("m/1", "", length_bound(80)))
     assert [part.length for part in published(memory).histograms] == [
         0,
@@ -172,30 +178,30 @@ def test_where_length_explains_little_nothing_is_lent() -> None:
 
 def test_too_few_times_are_not_published() -> None:
     memory = a_memory()
-    learn(memory, KEY, [100] * 4)
+    record_times(memory, KEY, [100] * 4)
     assert published(memory).histograms == ()
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 100), st.integers(0, 10**11)), min_size=1, max_size=200))
 def test_a_histogram_holds_all_it_was_given(times: list[tuple[float, int]]) -> None:
-    found = build_histogram("", 0, times)
-    assert list(found.edges_ns) == sorted(set(found.edges_ns))
-    assert len(found.counts) == len(found.edges_ns) - 1 <= 32
-    assert found.edges_ns[0] <= max(1, min(took for _, took in times))
-    assert found.edges_ns[-1] > max(took for _, took in times)
-    assert found.counts[0] > 0
-    assert found.counts[-1] > 0
+    histogram = build_histogram("", 0, times)
+    assert list(histogram.edges_ns) == sorted(set(histogram.edges_ns))
+    assert len(histogram.counts) == len(histogram.edges_ns) - 1 <= 32
+    assert histogram.edges_ns[0] <= max(1, min(took for _, took in times))
+    assert histogram.edges_ns[-1] > max(took for _, took in times)
+    assert histogram.counts[0] > 0
+    assert histogram.counts[-1] > 0
 
 
 def test_with_equal_weights_counts_are_counts() -> None:
-    found = build_histogram("", 0, [(1.0, took) for took in [100] * 7 + [900] * 3])
-    assert (found.counts[0], found.counts[-1], sum(found.counts)) == (7, 3, 10)
+    histogram = build_histogram("", 0, [(1.0, took) for took in [100] * 7 + [900] * 3])
+    assert (histogram.counts[0], histogram.counts[-1], sum(histogram.counts)) == (7, 3, 10)
 
 
 def test_another_content_is_another_model() -> None:
     memory = a_memory()
     assert not memory.set_content("m/1", "abc")
-    learn(memory, KEY, [100] * 9)
+    record_times(memory, KEY, [100] * 9)
     assert not memory.set_content("m/1", "abc")
     assert len(memory) == 1
     assert memory.set_content("m/1", "xyz")
@@ -205,7 +211,7 @@ def test_another_content_is_another_model() -> None:
 def test_what_was_stored_comes_back_as_old_as_it_is_then() -> None:
     memory = a_memory()
     memory.set_content("m/1", "abc")
-    at_ns = learn(memory, KEY, [100 + number for number in range(30)], from_ns=s(1000))
+    at_ns = record_times(memory, KEY, [100 + number for number in range(30)], from_ns=s(1000))
     memory.record_batch_time(at_ns, "m/1", Point(4, 0, 999, 7))
     body = msgspec.msgpack.encode(memory.to_state(at_ns))
     again = a_memory()

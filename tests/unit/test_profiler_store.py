@@ -1,4 +1,4 @@
-"""The profiler's file: what was learned comes back after a kill; a file that cannot be read is as good as none."""
+"""State file: measurements survive a kill, and an unreadable file is ignored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 KEY = MeasurementKey("m/1", "chat", 96)
 
 
-def some_kept() -> ProfilerState:
+def a_state() -> ProfilerState:
     memory = Measurements(ProfilerSettings())
     memory.set_content("m/1", "abc")
     memory.record_sample(0, KEY)
@@ -31,26 +31,26 @@ def some_kept() -> ProfilerState:
 def test_what_was_saved_is_loaded_with_its_age(tmp_path: Path) -> None:
     times = [s(100), s(130)]
     store = StateFile(str(tmp_path / "state"), "0", lambda: times.pop(0))
-    store.save(some_kept())
-    assert StateFile(str(tmp_path / "state"), "0", lambda: times.pop(0)).load() == (some_kept(), s(30))
+    store.save(a_state())
+    assert StateFile(str(tmp_path / "state"), "0", lambda: times.pop(0)).load() == (a_state(), s(30))
 
 
 def test_a_clock_that_was_set_back_makes_nothing_younger_than_it_is(tmp_path: Path) -> None:
-    StateFile(str(tmp_path), "0", lambda: s(100)).save(some_kept())
-    assert StateFile(str(tmp_path), "0", lambda: s(50)).load() == (some_kept(), 0)
+    StateFile(str(tmp_path), "0", lambda: s(100)).save(a_state())
+    assert StateFile(str(tmp_path), "0", lambda: s(50)).load() == (a_state(), 0)
 
 
 def test_saving_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
     store = StateFile(str(tmp_path), "0")
     for _ in range(2):
-        store.save(some_kept())
+        store.save(a_state())
     assert [path.name for path in tmp_path.iterdir()] == ["profiler-0.msgpack"]
 
 
 def test_nothing_there_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert StateFile(str(tmp_path), "0").load() is None
     assert StateFile("", "0").load() is None
-    StateFile("", "0").save(some_kept())
+    StateFile("", "0").save(a_state())
     assert caplog.text == ""
 
 
@@ -67,7 +67,7 @@ def test_a_file_that_is_none_is_told_of_and_ignored(
 
 def test_a_file_cut_short_or_of_another_version_is_ignored(tmp_path: Path) -> None:
     store, path = StateFile(str(tmp_path), "0"), tmp_path / "profiler-0.msgpack"
-    store.save(some_kept())
+    store.save(a_state())
     body = path.read_bytes()
     path.write_bytes(body[: len(body) // 2])
     assert store.load() is None
@@ -78,6 +78,6 @@ def test_a_file_cut_short_or_of_another_version_is_ignored(tmp_path: Path) -> No
 def test_where_it_cannot_be_kept_that_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     store = StateFile(str(tmp_path / "file" / "state"), "0")
-    store.save(some_kept())
-    store.save(some_kept())
+    store.save(a_state())
+    store.save(a_state())
     assert caplog.text.count("state file not written") == 1

@@ -1,4 +1,4 @@
-"""Profiles: measured once, kept, and measured again when what is kept is of no use."""
+"""Profiles are measured once, cached, and measured again if the cached profile is unusable."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ X = (TensorSpec("x", "FP32", (-1, 4)),)
 SPEC = ModelSpec("m", "1", "", X, X, (1, 2), content_hash="c0ffee")
 
 
-class Timed:
-    """A runtime on a clock of its own: opening takes 30 ms, a run 4 ms a row and every fifth run ten times that."""
+class TimedRuntime:
+    """A runtime with its own clock: opening takes 30 ms, a run 4 ms per row, and every fifth run ten times that."""
 
     inline_io = True
 
@@ -44,7 +44,7 @@ class Timed:
     def inspect(self, folder: Path) -> ModelSpec:
         return SPEC
 
-    def open(self, spec: ModelSpec, folder: Path) -> Timed:
+    def open(self, spec: ModelSpec, folder: Path) -> TimedRuntime:
         self.now_ns += ms(30)
         self.opened += 1
         return self
@@ -60,14 +60,14 @@ class Timed:
 
 
 def test_measures_loading_and_every_batch_size_without_the_outlier(tmp_path: Path) -> None:
-    runtime = Timed()
+    runtime = TimedRuntime()
     profile = measure_profile(runtime, SPEC, tmp_path, runtime.clock)
     assert profile == Profile({1: ms(4), 2: ms(8)}, ms(30))
     assert runtime.closed == 1
 
 
 def test_on_a_machine_in_use_most_runs_are_too_long(tmp_path: Path) -> None:
-    class Busy(Timed):
+    class Busy(TimedRuntime):
         def run(self, batch_size: int, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
             self.now_ns += ms(20) * (len(self.runs) % 4 > 0)
             return super().run(batch_size, inputs)
@@ -79,13 +79,13 @@ def test_on_a_machine_in_use_most_runs_are_too_long(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("row_ns", "runs"), [(ms(1000), RUNS_MIN), (1, RUNS_MAX)])
 def test_is_brief_for_slow_models_and_for_fast_ones(tmp_path: Path, row_ns: int, runs: int) -> None:
-    runtime = Timed(row_ns)
+    runtime = TimedRuntime(row_ns)
     measure_profile(runtime, SPEC, tmp_path, runtime.clock)
     assert (runtime.runs.count(1), runtime.runs.count(2)) == (runs, runs)
 
 
 def test_a_model_that_fails_is_closed(tmp_path: Path) -> None:
-    class Failing(Timed):
+    class Failing(TimedRuntime):
         def run(self, batch_size: int, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ModelFailed("no")
 
@@ -96,11 +96,11 @@ def test_a_model_that_fails_is_closed(tmp_path: Path) -> None:
 
 
 def test_is_measured_once_and_kept_by_hardware_and_content(tmp_path: Path) -> None:
-    cache, runtime, told = ProfileCache(tmp_path), Timed(), list[str]()
-    first = load_or_measure_profile(runtime, SPEC, tmp_path, cache, told.append)
-    again = load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path), told.append)
-    assert first == again
-    assert (runtime.opened, told) == (1, ["measuring m/1: batch sizes [1, 2]"])
+    cache, runtime, reported = ProfileCache(tmp_path), TimedRuntime(), list[str]()
+    first = load_or_measure_profile(runtime, SPEC, tmp_path, cache, reported.append)
+    second_profile = load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path), reported.append)
+    assert first == second_profile
+    assert (runtime.opened, reported) == (1, ["measuring m/1: batch sizes [1, 2]"])
     path = tmp_path / "profiles" / hardware_id() / "c0ffee.json"
     assert json.loads(path.read_text())["model"] == "m/1"
     assert [entry.name for entry in path.parent.iterdir()] == ["c0ffee.json"]
@@ -118,7 +118,7 @@ def test_is_measured_once_and_kept_by_hardware_and_content(tmp_path: Path) -> No
     ],
 )
 def test_what_cannot_be_read_is_measured_again(tmp_path: Path, content: bytes) -> None:
-    cache, runtime = ProfileCache(tmp_path), Timed()
+    cache, runtime = ProfileCache(tmp_path), TimedRuntime()
     load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None)
     cache.path(SPEC).write_bytes(content)
     load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None)
@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_measured_again(tmp_path: Path, content: bytes) -
 
 def test_a_cache_that_cannot_be_written_only_costs_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where the folder would be")
-    runtime = Timed()
+    runtime = TimedRuntime()
     for _ in range(2):
         assert (
             load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path / "file"), lambda line: None).load_ns
@@ -138,7 +138,7 @@ def test_a_cache_that_cannot_be_written_only_costs_the_next_start(tmp_path: Path
 
 
 def test_declared_times_need_no_measuring(tmp_path: Path) -> None:
-    class Declared(Timed):
+    class Declared(TimedRuntime):
         def profile(self, spec: ModelSpec, folder: Path) -> Profile:
             return Profile({1: 1, 2: 2}, 3)
 

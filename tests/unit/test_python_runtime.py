@@ -1,4 +1,4 @@
-"""A Python model that crashes, hangs, leaks or answers nonsense costs itself alone."""
+"""Python runtime: a model that crashes, hangs, leaks or returns invalid results affects only itself."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def row(command: int) -> dict[str, NDArray[Any]]:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[PythonModel]:
+def open_model(folder: Path) -> Iterator[PythonModel]:
     runtime = PythonRuntime()
     model = runtime.open(runtime.inspect(folder), folder)
     try:
@@ -66,11 +66,11 @@ def opened(folder: Path) -> Iterator[PythonModel]:
 
 
 def a_commanded_model(tmp_path: Path, **keys: Any) -> AbstractContextManager[PythonModel]:
-    return opened(a_python_model(tmp_path, COMMANDED, **keys))
+    return open_model(a_python_model(tmp_path, COMMANDED, **keys))
 
 
 def until_answered(model: PythonModel, seconds: float = 15) -> NDArray[Any]:
-    """The first answer once the model's process has been started again."""
+    """Return the first response after the model's process has been restarted."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -154,7 +154,7 @@ def test_output_to_the_terminal_never_blocks_the_model(tmp_path: Path) -> None:
     ],
 )
 def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path, source: str, text: str) -> None:
-    with pytest.raises(ModelFailed, match=text), opened(a_python_model(tmp_path, source)):
+    with pytest.raises(ModelFailed, match=text), open_model(a_python_model(tmp_path, source)):
         pass
 
 
@@ -165,7 +165,7 @@ def test_large_tensors_and_neighbours_in_the_folder(tmp_path: Path) -> None:
     (folder / "neighbour.py").write_text("def twice(x): return x * 2")
     manifest = (folder / "model.toml").read_text().replace("[-1, 4]", "[-1, 1000000]")
     (folder / "model.toml").write_text(manifest)
-    with opened(folder) as model:
+    with open_model(folder) as model:
         x = np.arange(2_000_000, dtype=np.float32).reshape(2, -1)
         np.testing.assert_array_equal(model.run(2, {"x": x})["y"], x * 2)
     assert not (folder / "__pycache__").exists()
@@ -182,11 +182,11 @@ class Model:
 
 def test_a_model_that_does_not_take_zeros_is_warmed_with_what_it_takes(tmp_path: Path) -> None:
     folder = a_python_model(tmp_path, CHOOSY)
-    with pytest.raises(ModelFailed, match="no zeros"), opened(folder):
+    with pytest.raises(ModelFailed, match="no zeros"), open_model(folder):
         pass
     manifest = folder / "model.toml"
     manifest.write_text(manifest.read_text().replace('name = "x"', 'name = "x"\nwarmup = 2'))
-    with opened(folder) as model:
+    with open_model(folder) as model:
         assert model.run(1, {"x": np.full((1, 4), 4, np.float32)})["y"].tolist() == [[0.25] * 4]
 
 
@@ -194,13 +194,13 @@ def test_strings_pass(tmp_path: Path) -> None:
     upper = '[[text.upper() for text in row] for row in inputs["x"]]'
     folder = a_python_model(tmp_path, ECHO.replace('inputs["x"]', upper))
     (folder / "model.toml").write_text((folder / "model.toml").read_text().replace("FP32", "BYTES"))
-    with opened(folder) as model:
+    with open_model(folder) as model:
         x = np.array([[b"a", b"", b"\xff", b"d"]], object)
         assert model.run(1, {"x": x})["y"].tolist() == [[b"A", b"", b"\xff", b"D"]]
 
 
 def test_a_hanging_process_dies_with_its_worker(tmp_path: Path) -> None:
-    """The worker is killed while the model sits in a call that never returns to the interpreter's loop."""
+    """Kill the worker while the model is in a call that never returns to the interpreter."""
     folder = a_python_model(tmp_path, COMMANDED, timeout='"60s"')
     worker = f"""
 import pathlib, threading, numpy as np
@@ -217,10 +217,10 @@ opened[0].run(1, {{"x": np.full((1, 4), {HANG}, np.float32)}})
         child = int(process.stdout.readline())
         assert is_running(child)
         process.kill()
-    wait_gone(child)
+    wait_until_ended(child)
 
 
-def wait_gone(pid: int) -> None:
+def wait_until_ended(pid: int) -> None:
     end = time.monotonic() + 10
     while is_running(pid):
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""The CUDA form of the PyTorch runtime on a pretend device: everything but the device itself."""
+"""The PyTorch runtime's CUDA code on an emulated device."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_the_runtime_serves_a_folder_on_it(kind: str, tmp_path: Path) -> None:
         module = build().eval()
         for rows in (1, 16, 2):
             x = np.random.default_rng(rows).random((rows, *row), np.float32)
-            found = model.run(rows, {spec.inputs[0].name: x})
+            outputs = model.run(rows, {spec.inputs[0].name: x})
             for name, wanted in module(torch.from_numpy(x)).items():
-                np.testing.assert_allclose(found[name], wanted.detach().numpy(), rtol=1e-4, atol=1e-6)
+                np.testing.assert_allclose(outputs[name], wanted.detach().numpy(), rtol=1e-4, atol=1e-6)
         model.close()
 
 
@@ -125,20 +125,20 @@ def test_batches_go_through_the_lanes_work_between_load_and_unload(
 
 
 def test_the_benchmark_runs_from_a_bare_checkout(tmp_path: Path) -> None:
-    """`-I`: nothing but the standard packages of this environment is on the path."""
+    """Run with `-I`: only the packages of this environment are on the path."""
     out, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
     command = [sys.executable, "-I", ROOT / "benchmarks" / "gpu.py", "--cpu", "--json", out, "--markdown", page]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = json.loads(out.read_text())
-    sections = {row["section"] for row in found["rows"]}
+    report = json.loads(out.read_text())
+    sections = {row["section"] for row in report["rows"]}
     assert {"ceiling", "EXEC alone", "EXEC eager", "LOAD", "INPUT", "EXEC concurrent", "goodput"} <= sections
     assert {"mapped: map", "captured: all batch sizes", "copied: weights"} <= sections
     assert page.read_text().strip() == done.stdout.strip()
 
 
 def test_what_runs_beside_a_device_imports_no_wire(tmp_path: Path) -> None:
-    """A machine that is lent has PyTorch and numpy, and neither msgspec nor pyzmq."""
+    """Check imports: a GPU machine may have PyTorch and numpy, but neither msgspec nor pyzmq."""
     code = (
         f"import sys; sys.path[:0] = ['{ROOT}/benchmarks', '{ROOT}/tests']\n"
         "sys.modules |= dict(msgspec=None, zmq=None)\n"

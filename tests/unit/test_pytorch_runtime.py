@@ -1,4 +1,4 @@
-"""PyTorch on the CPU: weights in pages, LOAD after UNLOAD, and programs that cannot be served."""
+"""PyTorch runtime on the CPU: weights in pages, LOAD after UNLOAD, and refused programs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def a_program(folder: Path, model: Any, *examples: Any, rows: Any = None, name: 
 
 
 class Function(torch.nn.Module):
-    """A module of a function."""
+    """A module that calls a function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -68,10 +68,10 @@ def test_answers_are_the_modules_before_and_after_unload(kind: str, runtime: Pyt
         x = np.random.default_rng(batch_size).random((batch_size, *row), np.float32)
         model = runtime.open(spec, folder)
         between = runtime.open(runtime.inspect(other), other)  # takes the pages that were free a moment ago
-        found = model.run(batch_size, {spec.inputs[0].name: x})
+        outputs = model.run(batch_size, {spec.inputs[0].name: x})
         wanted = module(torch.from_numpy(x))
-        for name in found:
-            np.testing.assert_allclose(found[name], wanted[name].detach().numpy(), rtol=1e-4, atol=1e-6)
+        for name in outputs:
+            np.testing.assert_allclose(outputs[name], wanted[name].detach().numpy(), rtol=1e-4, atol=1e-6)
         model.close()
         between.close()
         pool_of(runtime).check()
@@ -94,7 +94,7 @@ def test_tied_weights_are_kept_once(runtime: PytorchRuntime, tmp_path: Path) -> 
     spec = runtime.inspect(a_pytorch_export(tmp_path, "convnet"))
     parameters = dict(pytorch_exports().ConvNet().named_parameters())
     assert "again.weight" not in parameters
-    rounded = sum(-(-one.nbytes // 256) * 256 for one in parameters.values())
+    rounded = sum(-(-parameter.nbytes // 256) * 256 for parameter in parameters.values())
     assert rounded <= spec.weights_bytes <= rounded + 3 * 256  # the statistics of the batch norm
 
 
@@ -157,7 +157,7 @@ def test_an_answer_that_is_a_weight_outlives_the_model(runtime: PytorchRuntime, 
 def test_names_of_outputs_come_from_the_dict_or_the_manifest(runtime: PytorchRuntime, tmp_path: Path) -> None:
     pair = Function(lambda x: (x + 1, x.sum(1) > 0))
     plain = runtime.inspect(a_program(tmp_path, pair, torch.zeros(2, 4), name="plain"))
-    assert [(one.name, one.datatype, one.shape) for one in plain.outputs] == [
+    assert [(tensor.name, tensor.datatype, tensor.shape) for tensor in plain.outputs] == [
         ("output_0", "FP32", (-1, 4)),
         ("output_1", "BOOL", (-1,)),
     ]
@@ -165,7 +165,7 @@ def test_names_of_outputs_come_from_the_dict_or_the_manifest(runtime: PytorchRun
     names = entry.format("more", "FP32", [-1, 4]) + entry.format("any", "BOOL", [-1])
     named = a_program(tmp_path, pair, torch.zeros(2, 4), name="named", manifest=names)
     spec = runtime.inspect(named)
-    assert [one.name for one in spec.outputs] == ["more", "any"]
+    assert [tensor.name for tensor in spec.outputs] == ["more", "any"]
     model = runtime.open(spec, named)
     assert sorted(model.run(1, {"x": np.ones((1, 4), np.float32)})) == ["any", "more"]
     model.close()

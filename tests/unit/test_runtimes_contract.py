@@ -1,4 +1,4 @@
-"""What every runtime promises, and what each adds."""
+"""The contract of every runtime, and the specifics of each."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def test_onnx_failure_carries_the_models_text(tmp_path: Path) -> None:
 # emulated
 
 
-class Watch:
-    """A clock that a sleep moves, oversleeping by `late_ns`."""
+class OversleepingClock:
+    """A clock that a sleep advances, late by `late_ns`."""
 
     def __init__(self, late_ns: int) -> None:
         self.now_ns, self.late_ns = 1_000, late_ns
@@ -159,7 +159,7 @@ class Watch:
 
 
 def test_emulated_takes_the_profiled_time_even_if_sleeps_overrun(tmp_path: Path) -> None:
-    watch = Watch(late_ns=150_000)
+    watch = OversleepingClock(late_ns=150_000)
     runtime = EmulatedRuntime(Waiter(watch.clock, watch.sleep))
     folder = an_emulated_model(tmp_path)
     model = runtime.open(runtime.inspect(folder), folder)
@@ -186,7 +186,7 @@ def test_emulated_wants_a_time_for_every_batch_size(tmp_path: Path) -> None:
 
 
 def test_onnx_bound_to_buffers_answers_like_the_session(tmp_path: Path) -> None:
-    """IO binding as on a CUDA device, with the buffers on the host."""
+    """Test IO binding as on a CUDA device, with buffers on the host."""
     onnx, bound = (
         importlib.import_module(f"horologe_gpu_worker.runtimes.{name}")
         for name in ("onnx.onnx_runtime", "onnx.cuda_binding")

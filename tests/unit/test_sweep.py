@@ -1,4 +1,4 @@
-"""A sweep: which batches, in which order, of which shapes, and what comes of the times."""
+"""Sweep: the batches, their order and shapes, and the result of their times."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def test_medians_and_the_line_through_them() -> None:
     for number, cell in enumerate(sweep.iter_cells()):
         stalled = 10**9 if number == 5 else 0
         sweep.record_time(cell, 1000 + 7 * cell.size * cell.length + stalled)
-    rows, found = sweep.result()
-    assert found is not None
-    assert found.base_ns == pytest.approx(1000, rel=1e-3)
-    assert found.slope_ns == pytest.approx(7, rel=1e-3)
+    rows, fitted = sweep.result()
+    assert fitted is not None
+    assert fitted.base_ns == pytest.approx(1000, rel=1e-3)
+    assert fitted.slope_ns == pytest.approx(7, rel=1e-3)
     assert all(row.fitted_ns == pytest.approx(row.took_ns, rel=1e-3) for row in rows)
     assert max(row.most_ns for row in rows) > 10**9
     assert all(row.runs == 3 for row in rows)

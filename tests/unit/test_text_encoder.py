@@ -1,4 +1,4 @@
-"""The benchmarks' text encoder: padding changes no row's embedding; the committed graph is what the script makes."""
+"""Text encoder of the benchmarks: padding changes no embedding; the committed graph is the script's output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def encoder() -> tuple[ModelSpec, OpenModel]:
 
 
 def embeddings(encoder: tuple[ModelSpec, OpenModel], texts: list[NDArray[np.int64]]) -> NDArray[np.float32]:
-    """Of texts [rows, length] as the worker runs them in one batch; [rows, width]."""
+    """Return the embeddings [rows, width] of texts [rows, length], computed as one batch of the worker."""
     spec, model = encoder
     rows = sum(map(len, texts))
     longest = max(text.shape[1] for text in texts)
@@ -57,8 +57,8 @@ def embeddings(encoder: tuple[ModelSpec, OpenModel], texts: list[NDArray[np.int6
     space = Workspace()
     outputs = model.run(size, assemble_inputs(operation, True, space))
     [(header, buffer)] = output_tensors(operation, spec, outputs, space)
-    found: NDArray[np.float32] = decode_array(header, buffer)
-    return found
+    vectors: NDArray[np.float32] = decode_array(header, buffer)
+    return vectors
 
 
 def test_a_row_of_a_padded_batch_has_the_embedding_it_has_alone(encoder: tuple[ModelSpec, OpenModel]) -> None:

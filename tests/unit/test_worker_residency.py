@@ -1,4 +1,4 @@
-"""What a worker holds: loads and unloads, and what successive controllers hear of it."""
+"""Residency: LOAD and UNLOAD, and the reports to successive controllers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from worker_builders import (
     a_ship,
     a_worker,
     an_infer,
-    answers_of,
-    joined,
+    connect_controller,
+    deliver,
+    only_result,
     operations,
-    ran,
-    result,
-    told,
+    responses_by_row,
+    run_operation,
 )
 
 
@@ -48,35 +48,35 @@ def loaded(action_id: int = 1, status: Status = Status.OK) -> Finished:
 
 def test_load_takes_pages_once_and_unload_gives_them_back() -> None:
     worker = a_worker(pages_bytes=2 * PAGE)
-    joined(worker)
-    [operation] = operations(told(worker, 0, CONTROLLER, a_load()))
+    connect_controller(worker)
+    [operation] = operations(deliver(worker, 0, CONTROLLER, a_load()))
     assert (operation.lane, operation.model) == ("load", MODEL)
-    assert result(told(worker, 10, worker.lanes, loaded())) == Result(1, Status.OK, 5, 10, 5)
-    assert result(told(worker, 11, CONTROLLER, a_load(2))).status == Status.OK
+    assert only_result(deliver(worker, 10, worker.lanes, loaded())) == Result(1, Status.OK, 5, 10, 5)
+    assert only_result(deliver(worker, 11, CONTROLLER, a_load(2))).status == Status.OK
     assert worker.shares[0].pages.free_pages == 1
-    outs = told(worker, 12, CONTROLLER, Unload(3, 0, MODEL))
-    assert result(outs).status == Status.OK
+    outs = deliver(worker, 12, CONTROLLER, Unload(3, 0, MODEL))
+    assert only_result(outs).status == Status.OK
     assert [operation.lane for operation in operations(outs)] == ["unload"]
     assert worker.shares[0].pages.free_pages == 2
-    assert result(told(worker, 13, CONTROLLER, Unload(4, 0, MODEL))).status == Status.OK
+    assert only_result(deliver(worker, 13, CONTROLLER, Unload(4, 0, MODEL))).status == Status.OK
 
 
 def test_load_without_pages_is_refused_with_the_reason() -> None:
     worker = a_worker(specs=[a_spec(), a_spec("big", weights_bytes=2 * PAGE)], pages_bytes=2 * PAGE)
-    told(worker, 0, CONTROLLER, a_load())
-    refused = result(told(worker, 1, CONTROLLER, a_load(2, "big/1")))
+    deliver(worker, 0, CONTROLLER, a_load())
+    refused = only_result(deliver(worker, 1, CONTROLLER, a_load(2, "big/1")))
     assert refused.status == Status.REFUSED, "planned again, not withdrawn"
     assert "needs 2, 1 of 2 are free" in refused.reason
-    assert "not served" in result(told(worker, 1, CONTROLLER, a_load(3, "none/1"))).reason
+    assert "not served" in only_result(deliver(worker, 1, CONTROLLER, a_load(3, "none/1"))).reason
 
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.TOO_LATE])
 def test_a_load_that_comes_to_nothing_gives_its_pages_back_and_tells_all_who_asked(status: Status) -> None:
     worker = a_worker()
-    told(worker, 0, CONTROLLER, a_load(1))
-    assert not told(worker, 0, CONTROLLER, a_load(2))
-    assert not told(worker, 0, CONTROLLER, Unload(3, 0, MODEL))
-    outs = told(worker, 10, worker.lanes, loaded(status=status))
+    deliver(worker, 0, CONTROLLER, a_load(1))
+    assert not deliver(worker, 0, CONTROLLER, a_load(2))
+    assert not deliver(worker, 0, CONTROLLER, Unload(3, 0, MODEL))
+    outs = deliver(worker, 10, worker.lanes, loaded(status=status))
     results = {out.message.action_id: out.message.status for out in outs if isinstance(out.message, Result)}
     assert results == {1: status, 2: status, 3: Status.OK}
     assert MODEL not in worker.shares[0].pages
@@ -84,53 +84,53 @@ def test_a_load_that_comes_to_nothing_gives_its_pages_back_and_tells_all_who_ask
 
 def test_unload_during_load_waits_for_it() -> None:
     worker = a_worker()
-    told(worker, 0, CONTROLLER, a_load(1))
-    told(worker, 1, CONTROLLER, Unload(2, 0, MODEL))
-    outs = told(worker, 10, worker.lanes, loaded())
+    deliver(worker, 0, CONTROLLER, a_load(1))
+    deliver(worker, 1, CONTROLLER, Unload(2, 0, MODEL))
+    outs = deliver(worker, 10, worker.lanes, loaded())
     assert [operation.lane for operation in operations(outs)] == ["unload"]
     assert MODEL not in worker.shares[0].pages
 
 
 def test_every_controller_incarnation_hears_what_is_resident_and_running() -> None:
     worker = a_worker()
-    [first] = [out.message for out in joined(worker)]
+    [first] = [out.message for out in connect_controller(worker)]
     assert isinstance(first, Register)
     assert (first.shares[0].resident, first.running) == ((), ())
-    told(worker, 0, CONTROLLER, a_load(1))
-    told(worker, 0, worker.lanes, loaded())
-    told(worker, 0, CONTROLLER, an_infer(7))
-    told(worker, 0, CONTROLLER, a_load(8, MODEL))
-    told(worker, 1, "", PeerDisconnected(CONTROLLER))
-    [out] = joined(worker, "controller/0#b")
+    deliver(worker, 0, CONTROLLER, a_load(1))
+    deliver(worker, 0, worker.lanes, loaded())
+    deliver(worker, 0, CONTROLLER, an_infer(7))
+    deliver(worker, 0, CONTROLLER, a_load(8, MODEL))
+    deliver(worker, 1, "", PeerDisconnected(CONTROLLER))
+    [out] = connect_controller(worker, "controller/0#b")
     assert out.to == "controller/0#b"
     assert out.message.shares[0].resident == (MODEL,)
     assert out.message.running == (7,)
     assert [report.spec.key for report in out.message.models] == [MODEL]
-    assert not told(worker, 1, "", PeerConnected("frontend/0#x"))
+    assert not deliver(worker, 1, "", PeerConnected("frontend/0#x"))
 
 
 def test_a_load_of_a_lost_controller_is_told_to_its_successor_with_its_result() -> None:
     worker = a_worker()
-    joined(worker)
-    told(worker, 0, CONTROLLER, a_load(5))
-    told(worker, 1, "", PeerDisconnected(CONTROLLER))
-    [out] = joined(worker, "controller/0#b")
+    connect_controller(worker)
+    deliver(worker, 0, CONTROLLER, a_load(5))
+    deliver(worker, 1, "", PeerDisconnected(CONTROLLER))
+    [out] = connect_controller(worker, "controller/0#b")
     assert (out.message.shares[0].resident, out.message.shares[0].loading) == ((), ((MODEL, 5),))
-    assert result(told(worker, 10, worker.lanes, loaded(5)), "controller/0#b").action_id == 5
-    [out] = joined(worker, "controller/0#b")
+    assert only_result(deliver(worker, 10, worker.lanes, loaded(5)), "controller/0#b").action_id == 5
+    [out] = connect_controller(worker, "controller/0#b")
     assert (out.message.shares[0].resident, out.message.shares[0].loading) == ((MODEL,), ())
 
 
 def test_an_action_of_a_lost_controller_still_ends_and_its_successor_hears_of_it() -> None:
     worker = a_worker()
-    joined(worker)
-    told(worker, 0, CONTROLLER, an_infer())
-    told(worker, 1, "", PeerDisconnected(CONTROLLER))
-    joined(worker, "controller/0#b")
-    [operation] = operations(told(worker, 2, HOLDER, *a_ship({100: [7.0]})))
-    ended = told(worker, 3, worker.lanes, ran(operation))
-    assert answers_of(ended) == {(SELECTOR, 200): [7.0]}
-    assert result(ended, "controller/0#b").status == Status.OK
+    connect_controller(worker)
+    deliver(worker, 0, CONTROLLER, an_infer())
+    deliver(worker, 1, "", PeerDisconnected(CONTROLLER))
+    connect_controller(worker, "controller/0#b")
+    [operation] = operations(deliver(worker, 2, HOLDER, *a_ship({100: [7.0]})))
+    ended = deliver(worker, 3, worker.lanes, run_operation(operation))
+    assert responses_by_row(ended) == {(SELECTOR, 200): [7.0]}
+    assert only_result(ended, "controller/0#b").status == Status.OK
 
 
 def test_ping_is_answered_at_once() -> None:
@@ -141,60 +141,64 @@ def test_ping_is_answered_at_once() -> None:
 
 def test_scan_reads_one_model_again_and_registers() -> None:
     worker = a_worker(specs=[a_spec(), a_spec("other"), a_spec("sum", "2")])
-    joined(worker)
-    [scan] = operations(told(worker, 0, CONTROLLER, Scan("sum")))
+    connect_controller(worker)
+    [scan] = operations(deliver(worker, 0, CONTROLLER, Scan("sum")))
     assert (scan.lane, scan.model) == ("scan", "sum")
-    assert not told(worker, 0, CONTROLLER, Scan("sum")), "one at a time"
-    found = Finished(scan.action_id, "scan", Status.OK, 0, 1, models=[a_report(a_spec("sum", "3"))])
-    told(worker, 1, worker.lanes, found)
+    assert not deliver(worker, 0, CONTROLLER, Scan("sum")), "one at a time"
+    scanned = Finished(scan.action_id, "scan", Status.OK, 0, 1, models=[a_report(a_spec("sum", "3"))])
+    deliver(worker, 1, worker.lanes, scanned)
     assert sorted(worker.reports) == ["other/1", "sum/3"]
-    [again] = operations(told(worker, 2, CONTROLLER, Scan("sum")))
-    outs = told(worker, 3, worker.lanes, not_run(again, Status.FAILED, 3))
+    [again] = operations(deliver(worker, 2, CONTROLLER, Scan("sum")))
+    outs = deliver(worker, 3, worker.lanes, not_run(again, Status.FAILED, 3))
     assert [out.to for out in outs] == [CONTROLLER]
     assert sorted(worker.reports) == ["other/1", "sum/3"]
 
 
 def test_draining_finishes_what_is_in_flight_and_takes_nothing_new() -> None:
     worker = a_worker()
-    told(worker, 0, CONTROLLER, an_infer(1))
-    told(worker, 0, CONTROLLER, PeerConnected(CONTROLLER, "host"))
-    outs = told(worker, 0, CONTROLLER, Drain())
+    deliver(worker, 0, CONTROLLER, an_infer(1))
+    deliver(worker, 0, CONTROLLER, PeerConnected(CONTROLLER, "host"))
+    outs = deliver(worker, 0, CONTROLLER, Drain())
     assert [(out.to, out.message) for out in outs] == [(CONTROLLER, Drain())], "which plans nothing more for it"
     assert not worker.drained()
-    assert result(told(worker, 0, CONTROLLER, an_infer(2))).status == Status.REFUSED
-    [operation] = operations(told(worker, 2, HOLDER, *a_ship({100: [7.0]})))
-    told(worker, 3, worker.lanes, ran(operation))
+    assert only_result(deliver(worker, 0, CONTROLLER, an_infer(2))).status == Status.REFUSED
+    [operation] = operations(deliver(worker, 2, HOLDER, *a_ship({100: [7.0]})))
+    deliver(worker, 3, worker.lanes, run_operation(operation))
     assert worker.drained()
 
 
 def lane_counts(worker: Worker) -> dict[tuple[str, ...], float]:
-    """Operations by (lane, status)."""
+    """Return the number of operations by (lane, status)."""
     return {key[1:]: value for key, value in worker.stats.values.items() if key[0] == "horologe_lane_operations_total"}
 
 
 def test_each_lane_counts_its_operations_its_work_and_how_long_they_waited() -> None:
     worker = a_worker(inline=False)
-    told(worker, 0, CONTROLLER, Load(9, 0, MODEL, 0, ms(50), ms(2)))
-    told(worker, ms(3), worker.lanes, Finished(9, "load", Status.OK, ms(1), ms(3)))
-    told(worker, ms(3), CONTROLLER, an_infer(window=(ms(4), ms(20))))
-    [put_in] = operations(told(worker, ms(3), HOLDER, *a_ship({100: [1.0]})))
-    [run] = operations(told(worker, ms(7), worker.lanes, Finished(1, "input", Status.OK, ms(6), ms(7))))
-    [put_out] = operations(told(worker, ms(9), worker.lanes, Finished(1, "exec", Status.OK, ms(7), ms(9))))
-    told(worker, ms(10), worker.lanes, Finished(1, "output", Status.OK, ms(9) + 500, ms(10)))
+    deliver(worker, 0, CONTROLLER, Load(9, 0, MODEL, 0, ms(50), ms(2)))
+    deliver(worker, ms(3), worker.lanes, Finished(9, "load", Status.OK, ms(1), ms(3)))
+    deliver(worker, ms(3), CONTROLLER, an_infer(window=(ms(4), ms(20))))
+    [put_in] = operations(deliver(worker, ms(3), HOLDER, *a_ship({100: [1.0]})))
+    [run] = operations(deliver(worker, ms(7), worker.lanes, Finished(1, "input", Status.OK, ms(6), ms(7))))
+    [put_out] = operations(deliver(worker, ms(9), worker.lanes, Finished(1, "exec", Status.OK, ms(7), ms(9))))
+    deliver(worker, ms(10), worker.lanes, Finished(1, "output", Status.OK, ms(9) + 500, ms(10)))
     assert (put_in.lane, run.lane, put_out.lane) == ("input", "exec", "output")
     assert lane_counts(worker) == {(lane, "OK"): 1 for lane in ("load", "input", "exec", "output")}
     busy = {key[1]: value for key, value in worker.stats.values.items() if key[0] == "horologe_lane_busy_seconds_total"}
     assert busy == pytest.approx({"load": 0.002, "input": 0.001, "exec": 0.002, "output": 0.0009995})
-    waited = {key[1]: one.sum for key, one in worker.stats.histograms.items() if key[0] == "horologe_lane_wait_seconds"}
+    waited = {
+        key[1]: histogram.sum
+        for key, histogram in worker.stats.histograms.items()
+        if key[0] == "horologe_lane_wait_seconds"
+    }
     assert waited == {"load": ms(1), "input": ms(2), "exec": 0, "output": 500}, "a window that is not open is no wait"
     assert not worker.lane_metrics
 
 
 def test_an_operation_that_was_never_run_is_counted_but_was_neither_work_nor_a_wait() -> None:
     worker = a_worker()
-    told(worker, 0, CONTROLLER, an_infer(window=(0, ms(1))))
-    [operation] = operations(told(worker, 0, HOLDER, *a_ship({100: [1.0]})))
-    told(worker, ms(2), worker.lanes, not_run(operation, Status.TOO_LATE, ms(2)))
+    deliver(worker, 0, CONTROLLER, an_infer(window=(0, ms(1))))
+    [operation] = operations(deliver(worker, 0, HOLDER, *a_ship({100: [1.0]})))
+    deliver(worker, ms(2), worker.lanes, not_run(operation, Status.TOO_LATE, ms(2)))
     assert lane_counts(worker) == {("exec", "TOO_LATE"): 1}
     assert not [key for key in worker.stats.values if key[0] == "horologe_lane_busy_seconds_total"]
     assert not worker.stats.histograms
@@ -203,9 +207,9 @@ def test_an_operation_that_was_never_run_is_counted_but_was_neither_work_nor_a_w
 
 def test_an_unload_is_counted_by_its_own_name() -> None:
     worker = a_worker()
-    told(worker, 0, CONTROLLER, Load(9, 0, MODEL, 0, ms(50), ms(2)))
-    told(worker, ms(3), worker.lanes, Finished(9, "load", Status.OK, ms(1), ms(3)))
-    told(worker, ms(3), CONTROLLER, Unload(10, 0, MODEL))
-    told(worker, ms(4), worker.lanes, Finished(10, "unload", Status.OK, ms(3), ms(4)))
+    deliver(worker, 0, CONTROLLER, Load(9, 0, MODEL, 0, ms(50), ms(2)))
+    deliver(worker, ms(3), worker.lanes, Finished(9, "load", Status.OK, ms(1), ms(3)))
+    deliver(worker, ms(3), CONTROLLER, Unload(10, 0, MODEL))
+    deliver(worker, ms(4), worker.lanes, Finished(10, "unload", Status.OK, ms(3), ms(4)))
     assert lane_counts(worker) == {("load", "OK"): 1, ("unload", "OK"): 1}
     assert not worker.lane_metrics

@@ -1,4 +1,4 @@
-"""Whose rows are whose in a worker's batches."""
+"""Rows of a batch go to their submitters."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from worker_builders import (
     a_ship,
     a_worker,
     an_infer,
-    answers_of,
-    joined,
+    connect_controller,
+    deliver,
+    only_result,
     operations,
-    ran,
-    result,
-    ticked,
-    told,
+    responses_by_row,
+    run_operation,
+    tick_worker,
 )
 
 
 def test_a_model_without_batches_gets_its_one_row_as_it_is() -> None:
     spec = a_spec("one", batched=False, batch_sizes=(1,))
     worker = a_worker(specs=[spec])
-    told(worker, 0, CONTROLLER, an_infer(model="one/1"))
-    [operation] = operations(told(worker, 1, HOLDER, *a_ship({100: [7.0, 8.0]})))
+    deliver(worker, 0, CONTROLLER, an_infer(model="one/1"))
+    [operation] = operations(deliver(worker, 1, HOLDER, *a_ship({100: [7.0, 8.0]})))
     assert operation.inputs[0][0].shape == (2, 4)
     outputs = [(Tensor("y", "FP32", (3,), 12), np.array([1, 2, 3], np.float32).data.cast("B"))]
-    ended = told(worker, 2, worker.lanes, Finished(1, "exec", Status.OK, 1, 2, 1, outputs))
+    ended = deliver(worker, 2, worker.lanes, Finished(1, "exec", Status.OK, 1, 2, 1, outputs))
     [out] = [out for out in ended if isinstance(out.message, Outputs)]
     assert np.frombuffer(out.buffers[0], np.float32).tolist() == [1, 2, 3]
 
@@ -57,31 +57,31 @@ def test_a_model_without_batches_gets_its_one_row_as_it_is() -> None:
 def test_rows_of_different_length_do_not_share_a_batch() -> None:
     spec = msgspec.structs.replace(a_spec("text"), inputs=(TensorSpec("x", "FP32", (-1, -1)),))
     worker = a_worker(specs=[spec])
-    told(worker, 0, CONTROLLER, an_infer(rows=(1, 1), model="text/1"))
+    deliver(worker, 0, CONTROLLER, an_infer(rows=(1, 1), model="text/1"))
     items = (Shipped(100, (Tensor("x", "FP32", (1, 2), 8),)), Shipped(101, (Tensor("x", "FP32", (1, 3), 12),)))
-    [operation] = operations(told(worker, 1, HOLDER, Ship(1, HOLDER, items), [bytes(8), bytes(12)]))
+    [operation] = operations(deliver(worker, 1, HOLDER, Ship(1, HOLDER, items), [bytes(8), bytes(12)]))
     assert (operation.rows, operation.batch_size, operation.inputs[0][0].shape) == (1, 1, (1, 2))
 
 
 def test_strings_are_cut_by_row() -> None:
     worker = a_worker()
-    told(
+    deliver(
         worker,
         0,
         CONTROLLER,
         an_infer(entries=(Row(0, 1, 1, 11, 1), Row(0, 2, 0, 12, 1), Row(0, 3, 1, 13, 1)), batch_size=4),
     )
-    told(worker, 1, HOLDER, *a_ship({1: [1.0], 2: [2.0], 3: [3.0]}))
+    deliver(worker, 1, HOLDER, *a_ship({1: [1.0], 2: [2.0], 3: [3.0]}))
     text = b"".join(len(word).to_bytes(4, "little") + word for word in (b"a", b"", b"ccc"))
     outputs = [(Tensor("y", "BYTES", (3, 1), len(text)), text)]
-    ended = told(worker, 2, worker.lanes, Finished(1, "exec", Status.OK, 1, 2, 1, outputs))
-    found = {out.to: (bytes(out.buffers[0]), out.message.outputs[0].shape) for out in ended if out.buffers}
-    assert found == {SELECTOR: (b"\1\0\0\0a\3\0\0\0ccc", (2, 1)), HOLDER: (b"\0\0\0\0", (1, 1))}
+    ended = deliver(worker, 2, worker.lanes, Finished(1, "exec", Status.OK, 1, 2, 1, outputs))
+    responses = {out.to: (bytes(out.buffers[0]), out.message.outputs[0].shape) for out in ended if out.buffers}
+    assert responses == {SELECTOR: (b"\1\0\0\0a\3\0\0\0ccc", (2, 1)), HOLDER: (b"\0\0\0\0", (1, 1))}
 
 
 @dataclass
 class Piece:
-    """One row entry of a random batch and what happens to its input."""
+    """A row entry of a random batch, and what happens to its input."""
 
     holder: int
     submitter: int
@@ -98,9 +98,9 @@ pieces = st.builds(
 def test_every_row_goes_to_its_submitter_and_to_nobody_else(
     batch: list[Piece], infer_last: bool, cancel: bool, random: Any
 ) -> None:
-    """Submitter and holder may be the same address; a value identifies submitter, row entry and row."""
+    """Check random batches. Submitter and holder may be equal; a value identifies submitter, row entry and row."""
     worker = a_worker()
-    joined(worker)
+    connect_controller(worker)
     parties = ("frontend/0#a", "selector/0#a", "frontend/1#b")
     entries = tuple(Row(p.holder, at, p.submitter, 50 + at, p.rows) for at, p in enumerate(batch))
     infer = an_infer(
@@ -118,38 +118,38 @@ def test_every_row_goes_to_its_submitter_and_to_nobody_else(
     messages.insert(len(messages) if infer_last else 0, (CONTROLLER, infer, ()))
     outs: list[Out] = []
     for sender, message, buffers in messages:
-        outs += told(worker, 1, sender, message, buffers)
+        outs += deliver(worker, 1, sender, message, buffers)
     if cancel:
-        outs += told(worker, 2, CONTROLLER, Cancel((1,)))
-    outs += ticked(worker, ms(10) - worker.settings.join_margin_ns)
+        outs += deliver(worker, 2, CONTROLLER, Cancel((1,)))
+    outs += tick_worker(worker, ms(10) - worker.settings.join_margin_ns)
     for operation in operations(outs):
-        outs += told(worker, ms(10), worker.lanes, ran(operation))
-    outs += ticked(worker, ms(10))
-    assert isinstance(result(outs), Result)
-    found = answers_of(outs)
+        outs += deliver(worker, ms(10), worker.lanes, run_operation(operation))
+    outs += tick_worker(worker, ms(10))
+    assert isinstance(only_result(outs), Result)
+    responses = responses_by_row(outs)
     here = [at for at, p in enumerate(batch) if p.fate == "comes"]
     if not operations(outs):
-        assert not found
+        assert not responses
         return
     assert here
-    assert found == {
+    assert responses == {
         (parties[p.submitter], 50 + at): values[at] if p.fate == "comes" else Status.MISSING_INPUT
         for at, p in enumerate(batch)
     }
-    assert {row.id for row in result(outs).rows} == {at for at, p in enumerate(batch) if p.fate != "comes"}
+    assert {row.id for row in only_result(outs).rows} == {at for at, p in enumerate(batch) if p.fate != "comes"}
 
 
 def test_outputs_of_neighbouring_rows_are_not_copied() -> None:
     worker = a_worker()
-    told(
+    deliver(
         worker,
         0,
         CONTROLLER,
         an_infer(entries=(Row(0, 1, 1, 11, 1), Row(0, 2, 1, 12, 1), Row(0, 3, 0, 13, 1)), batch_size=4),
     )
-    [operation] = operations(told(worker, 1, HOLDER, *a_ship({1: [1.0], 2: [2.0], 3: [3.0]})))
-    finished = ran(operation)
-    outs = told(worker, 2, worker.lanes, finished)
+    [operation] = operations(deliver(worker, 1, HOLDER, *a_ship({1: [1.0], 2: [2.0], 3: [3.0]})))
+    finished = run_operation(operation)
+    outs = deliver(worker, 2, worker.lanes, finished)
     batch = np.frombuffer(finished.outputs[0][1], np.uint8)
     parts = [np.frombuffer(out.buffers[0], np.uint8) for out in outs if out.buffers]
     assert [len(part) for part in parts] == [8, 4]

@@ -1,4 +1,4 @@
-"""A plain function: how many words a text has."""
+"""A plain function on strings: count the words of a text."""
 
 import numpy as np
 

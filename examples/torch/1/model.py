@@ -15,7 +15,7 @@ class Model:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        self.net.eval()  # weights of your own: self.net.load_state_dict(torch.load(file, weights_only=True))
+        self.net.eval()  # to load weights instead: self.net.load_state_dict(torch.load(file, weights_only=True))
 
     @torch.inference_mode()
     def predict_batch(self, inputs):

@@ -22,7 +22,7 @@ REASON_LENGTH = 120
 
 
 class Outcome(IntEnum):
-    """How a request ended, as the client saw it."""
+    """The end of a request, as seen by the client."""
 
     OK = 0
     REFUSED = 1
@@ -38,7 +38,7 @@ class Outcome(IntEnum):
 
 
 class Samples:
-    """One entry per request, by index: due, sent and done times in nanoseconds, and the outcome.
+    """Due, sent and done times of requests in nanoseconds, and their outcomes, by index.
 
     `kept` holds every `keep_every`-th OK answer, by index, for checks after the run.
     """

@@ -83,13 +83,11 @@ class Selector:
         self.inflight = InflightPredictions(
             PredictionCache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._on_result
         )
-        self.registry = ApplicationRegistry(
-            losses or {}, self.models, self._post, self.store, shared, settings.applications
-        )
+        limit = settings.applications
+        self.registry = ApplicationRegistry(losses or {}, self.models, self._post, self.store, shared, limit)
         self.contexts = Contexts(settings, address, shared)
-        self.model_status = ModelStatusRequests(
-            self.registry, self.contexts, settings.context_read_timeout_ns, self._post
-        )
+        timeout_ns = settings.context_read_timeout_ns
+        self.model_status = ModelStatusRequests(self.registry, self.contexts, timeout_ns, self._post)
         self.feedback = FeedbackProcessor(settings, self.registry.active, self.contexts, self.inflight.cache)
         self.return_latency = ReturnLatency()
         self.application_queries = ApplicationQueries(

@@ -42,9 +42,8 @@ class Exp3(SingleChoicePolicy):
         self.discount = 1 - 1 / self.settings.memory
 
     def init(self, previous: Any = None) -> Exp3State:
-        return Exp3State(
-            carry_over_weights(self.models, previous.log_weights if isinstance(previous, Exp3State) else None)
-        )
+        log_weights = previous.log_weights if isinstance(previous, Exp3State) else None
+        return Exp3State(carry_over_weights(self.models, log_weights))
 
     def select(self, state: Exp3State, random_source: RandomSource) -> Selection:
         probabilities = self.weights(state)

@@ -46,7 +46,7 @@ class ActiveApplication:
         self.policy = make_policy(application)
         self.loss = find_loss(application, losses)
         self.replaced = False
-        """True once it was declared anew or withdrawn; queries in flight still refer to it."""
+        """True once it was replaced by another declaration or withdrawn; queries in flight still refer to it."""
         models = (*application.models, *application.shadows)
         self.fallbacks = {model: FallbackPrediction(application.task == "regression") for model in models}
         self.tallies = {model: ModelTally() for model in models}

@@ -52,12 +52,8 @@ def _combine_rows(
     active, values = query.active, query.values
     regression = active.application.task == "regression"
     fallbacks = {model: active.fallbacks[model].shares() for model in missing}
-    return tuple(
-        active.policy.combine(
-            state, RowPredictions({model: values[model][row] for model in present}, fallbacks, regression)
-        )
-        for row in range(query.query.rows)
-    )
+    rows = [{model: values[model][row] for model in present} for row in range(query.query.rows)]
+    return tuple(active.policy.combine(state, RowPredictions(row, fallbacks, regression)) for row in rows)
 
 
 def _answer(

@@ -172,9 +172,8 @@ class FeedbackProcessor:
             item.duplicates.append((feedback, index))
         else:
             reason = f"prediction: this feedback was sent {DUPLICATES} times already and waits to be saved"
-            self._acknowledgements.set_status(
-                feedback, index, int(Status.REFUSED), reason, self.settings.store_retry_ns
-            )
+            retry_ns = self.settings.store_retry_ns
+            self._acknowledgements.set_status(feedback, index, int(Status.REFUSED), reason, retry_ns)
 
     def _join_predictions(
         self, now_ns: int, item: FeedbackItem, active: ActiveApplication, observation: Observation
