@@ -56,7 +56,7 @@ def compose_command() -> list[str]:
 
 
 def base_images() -> dict[str, str]:
-    """Return the base images: existing local images, images from a registry, or images built now (a minute, as root)."""
+    """Return the base images: existing local images, images from a registry, or images built now (as root)."""
     local_images = dict(line.split("=", 1) for line in (AIRGAP / "images.env").read_text().splitlines() if "=" in line)
     if not all(_present(image) for image in local_images.values()):
         if all(
@@ -83,7 +83,7 @@ def free_port() -> int:
 
 
 def wait_until(event: str, seconds: float, condition: Callable[[], Any]) -> Any:
-    """Call `condition` until it returns a true value, and return that value. Connection and server errors are retried."""
+    """Call `condition` until its value is true, and return the value. Connection and server errors are retried."""
     end, last = time.monotonic() + seconds, "nothing"
     while time.monotonic() < end:
         try:
