@@ -54,7 +54,7 @@ def test_the_limit_stays_between_one_and_the_largest_size(batches: list[tuple[in
 
 @pytest.mark.parametrize("regression", [False, True])
 def test_the_limit_finds_the_largest_batch_within_the_slo(regression: bool) -> None:
-    """37 rows fit into 20.1 ms. AIMD exceeds that by one row and goes back by a tenth; regression probes now and then."""
+    """37 rows fit into 20.1 ms. AIMD exceeds that by one and goes back by a tenth; regression probes now and then."""
     limit, settings, rows = BatchLimit(), ControllerSettings(), []
     for _ in range(400):
         size = limit.largest_size(EVERY_SIZE)

@@ -147,9 +147,7 @@ def test_without_distributions_deadlines_decide(order: str) -> None:
     st.lists(st.tuples(st.sampled_from(["short", "long"]), st.floats(1, 300), st.integers(1, 2)), max_size=25),
     st.sampled_from(["earliest", "latest"]),
 )
-def test_no_request_starts_late_and_every_request_leaves_the_queue(
-    told: list[tuple[str, float, int]], order: str
-) -> None:
+def test_no_request_starts_late_and_all_leave_the_queue(told: list[tuple[str, float, int]], order: str) -> None:
     desk = Desk(orloj_order=order)
     open_ids = {request.id for request, refusal in (desk.ask(*one[:2], rows=one[2]) for one in told) if not refusal}
     now_ns = NOW
