@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.latency import quantile
 from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:
@@ -169,13 +170,6 @@ def summarize(
         wrong=wrong,
         reasons=dict(samples.reasons.most_common(REASONS)),
     )
-
-
-def quantile(ascending: Sequence[float], share: float) -> float:
-    """Return the nearest-rank quantile: the smallest value that `share` of all do not exceed; NaN if there is none."""
-    if not ascending:
-        return math.nan
-    return ascending[min(len(ascending), max(1, math.ceil(share * len(ascending) - 1e-9))) - 1]
 
 
 def _quantile_ms(ascending_ns: Sequence[int], share: float) -> float:
