@@ -26,6 +26,8 @@ _encode = msgspec.msgpack.encode
 
 
 class ChainRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A request of the client."""
+
     id: int
     model: str
     budget_ns: int
@@ -34,6 +36,8 @@ class ChainRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class BatchAction(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A batch for the worker."""
+
     action: int
     model: str
     ids: list[int]
@@ -42,12 +46,16 @@ class BatchAction(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class BatchResult(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The times of a batch."""
+
     ids: list[int]
     begin_ns: int
     end_ns: int
 
 
 class ChainReply(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The answer to a request; its outputs follow as bytes."""
+
     id: int
     status: int
     datatype: str
@@ -61,6 +69,8 @@ _decode_reply = msgspec.msgpack.Decoder(ChainReply).decode
 
 
 class ChainRow(NamedTuple):
+    """Throughput and latency with `clients` requests in flight."""
+
     clients: int
     requests_s: float
     p50_ms: float

@@ -27,7 +27,7 @@ from horologe_load.samples import LoadSummary
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One run of one side in one round. `load`: `64 clients`, `capacity` or `2x capacity`."""
+    """A run of one side in one round. `load`: `64 clients`, `capacity` or `2x capacity`."""
 
     scenario: str
     side: str
@@ -36,7 +36,8 @@ class Measurement(msgspec.Struct, frozen=True):
     summary: LoadSummary
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", default="noop")
     parser.add_argument("--sides", default="horologe:sdk,horologe:http")
@@ -93,7 +94,7 @@ def rows(results: list[Measurement]) -> list[list[str]]:
 
 
 def main() -> None:
-    options = arguments()
+    options = parse_arguments()
     sides = [name for name in options.sides.split(",") if name] + [f"{p}:json" for p in options.peers.split(",") if p]
     results: list[Measurement] = []
     bare: list[ChainRow] = []

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from horologe_load.samples import LoadSummary
 
 
-def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenario", nargs="?", default="noop", help="name in benchmarks/scenarios, or a .toml file")
     parser.add_argument("url", nargs="?", default="", help="http://... or, for the SDK, tcp://... or ipc://...")
@@ -77,7 +78,7 @@ def measure(options: argparse.Namespace) -> dict[str, LoadSummary]:
 
 
 def main() -> None:
-    options = arguments()
+    options = parse_arguments()
     if not options.calibrate and not options.url:
         sys.exit("url: got nothing, wanted http://..., tcp://... or ipc://... (or --calibrate)")
     results = calibrate(options.seconds) if options.calibrate else measure(options)

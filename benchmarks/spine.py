@@ -68,21 +68,21 @@ def noop(options: argparse.Namespace, log: RunLog, split: bool) -> list[Bar]:
         chain = run_chain(options.yardstick, (1, 64))
         with start_horologe(scenario.repository, 1, split, model=scenario.model, ipc=options.ipc) as server:
             sdk(server, scenario).closed(16, 1.0)
-            one = log(f"{where} sdk 1 client", sdk(server, scenario).closed(1, seconds))
+            single = log(f"{where} sdk 1 client", sdk(server, scenario).closed(1, seconds))
             many = log(f"{where} sdk 64 clients", sdk(server, scenario).closed(64, seconds))
             http(server, scenario).closed(16, 1.0)
             web_one = log(f"{where} http 1 client", http(server, scenario).closed(1, seconds))
             web_many = log(f"{where} http 64 clients", http(server, scenario).closed(64, seconds))
         rounds.append(
             {
-                "p50": one.p50_ms / chain[1].p50_ms,
+                "p50": single.p50_ms / chain[1].p50_ms,
                 "rate": many.throughput / chain[64].requests_s,
                 "web_p50": web_one.p50_ms,
                 "web_rate": web_many.throughput / chain[64].requests_s,
                 "chain_p50": chain[1].p50_ms,
                 "chain_rate": chain[64].requests_s,
-                "hits": sum(run.cached for run in (one, many, web_one, web_many)),
-                "wrong": sum(run.wrong + run.failed + run.unanswered for run in (one, many, web_one, web_many)),
+                "hits": sum(run.cached for run in (single, many, web_one, web_many)),
+                "wrong": sum(run.wrong + run.failed + run.unanswered for run in (single, many, web_one, web_many)),
             }
         )
     medians = {key: statistics.median([values[key] for values in rounds]) for key in rounds[0]}
@@ -193,7 +193,8 @@ def placement(split: bool) -> str:
     return "split" if split else "fused"
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line, and set the defaults that depend on --quick."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
     parser.add_argument("--placements", default="fused,split")
@@ -216,7 +217,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    options = arguments()
+    options = parse_arguments()
     machine, log = report.describe_machine(), RunLog()
     bars: list[Bar] = []
     for part in options.only.split(","):

@@ -17,7 +17,7 @@ unpack, pack = struct.Struct("<16f").unpack, struct.Struct("<f").pack
 
 
 class EchoConnection(asyncio.Protocol):
-    """One connection with one request in flight at a time."""
+    """A connection with one request in flight at a time."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.write = cast("asyncio.Transport", transport).write
@@ -34,6 +34,7 @@ class EchoConnection(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
+    """Serve on 127.0.0.1 until the process ends."""
     server = await asyncio.get_running_loop().create_server(EchoConnection, "127.0.0.1", port)
     await server.serve_forever()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.targets import CheckedTarget
     from bench.workload import Scenario
 
-SETTLE_S = 20.0
+IDLE_TIMEOUT_S = 20.0
 GROWTH, PRECISION, MAX_TRIALS = 1.5, 1.05, 16
 FACTORS = (2, 3, 4)
 """Multiples of the capacity that `overload` offers."""
@@ -76,7 +76,7 @@ def find_capacity(
     """
     search = CapacitySearch(runs.scenario.start_rate, max_trials, GROWTH, precision)
     while (rate := search.next_rate()) is not None:
-        settle(runs)
+        wait_until_idle(runs)
         run = runs.open(rate, seconds, seed=round(rate))
         print(f"  {rate:9.1f}/s offered: {run.attained:7.2%} in time, p99 {run.p99_ms:.1f} ms", file=sys.stderr)
         search.observe(rate, 0.0 if run.wrong else run.attained)
@@ -89,12 +89,12 @@ def overload(
     """Return a summary for each multiple of `rate`."""
     summaries = {}
     for factor in factors:
-        settle(runs)
+        wait_until_idle(runs)
         summaries[factor] = runs.open(rate * factor, seconds, seed=round(rate * factor))
     return summaries
 
 
-def settle(runs: ScenarioRuns, timeout_s: float = SETTLE_S) -> None:
+def wait_until_idle(runs: ScenarioRuns, timeout_s: float = IDLE_TIMEOUT_S) -> None:
     """Wait until a lone request is within the SLO: the queues of the last overload must not count in the next run."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:

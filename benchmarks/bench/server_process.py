@@ -79,20 +79,20 @@ class Server:
 def answers(url: str) -> Callable[[], bool]:
     """Return a check: True when a GET of `url` is answered with 200."""
 
-    def ready() -> bool:
+    def is_ready() -> bool:
         try:
             with urllib.request.urlopen(url, timeout=5) as response:
                 return bool(response.status == 200)
         except OSError:
             return False
 
-    return ready
+    return is_ready
 
 
 def accepts(port: int, request: bytes) -> Callable[[], bool]:
     """Return a check: True when this HTTP request is answered with 200."""
 
-    def ready() -> bool:
+    def is_ready() -> bool:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
                 connection.sendall(request)
@@ -100,14 +100,14 @@ def accepts(port: int, request: bytes) -> Callable[[], bool]:
         except OSError:
             return False
 
-    return ready
+    return is_ready
 
 
 def listens(port: int) -> Callable[[], bool]:
     """Return a check: True when the port accepts connections."""
 
-    def ready() -> bool:
+    def is_ready() -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
-    return ready
+    return is_ready

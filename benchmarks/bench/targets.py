@@ -29,7 +29,7 @@ class CheckedTarget(Target, Protocol):
 
 
 class SdkScenarioTarget:
-    """One `AsyncClient`, which carries any number of requests in flight."""
+    """Sends through one `AsyncClient`, which carries any number of requests in flight."""
 
     def __init__(self, url: str, scenario: Scenario, inputs: Inputs) -> None:
         self._url = url

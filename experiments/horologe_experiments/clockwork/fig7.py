@@ -31,7 +31,7 @@ MAX_LOSS = 0.001
 MIN_IDLE_SHARE = 0.8
 """Part of the idle device time that best-effort clients must use."""
 DECIMALS = 1
-"""Of multipliers in the rows."""
+"""Decimals of multipliers in the rows."""
 
 
 class BestEffortClients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -42,7 +42,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Mean rate in requests per second."""
     warmup_ns: int
     duration_ns: int
-    """Without the warm-up."""
+    """Length after the warm-up."""
     mapping: Mapping
     cluster: FastClusterSettings
     runs: tuple[Variant, ...]
@@ -71,7 +71,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TraceRun(NamedTuple):
-    """One replay with all its parameters."""
+    """A replay with all its parameters."""
 
     name: str
     rate: float

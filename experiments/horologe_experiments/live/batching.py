@@ -202,33 +202,34 @@ def _delays(scene: Scene, model: BatchTimes, seed: int, runs: SimulationRuns) ->
 
 def _profiles(models: Sequence[BatchTimes]) -> list[dict[str, Any]]:
     """Return a row for each power of two."""
-    sizes = sorted({size for one in models for size in one.p50_ms if size & (size - 1) == 0})
+    sizes = sorted({size for model in models for size in model.p50_ms if size & (size - 1) == 0})
     return [
-        {"batch": size} | {one.name: round(one.p50_ms[size], 3) if size in one.p50_ms else None for one in models}
+        {"batch": size}
+        | {model.name: round(model.p50_ms[size], 3) if size in model.p50_ms else None for model in models}
         for size in sizes
     ]
 
 
 def _facts(scene: Scene, models: Mapping[str, BatchTimes]) -> dict[str, str]:
-    most = {name: one.most_rows(scene.slo_ms) for name, one in models.items()}
+    most = {name: model.most_rows(scene.slo_ms) for name, model in models.items()}
     svms = [most[name] for name in PAPER_QPS if name in most]
-    ratio = f"; the linear SVM has {svms[0] / svms[-1]:.0f} times those of the kernel SVM (the paper: 241)"
+    ratio = f"; the linear SVM has {svms[0] / svms[-1]:.0f} times as many as the kernel SVM (paper: 241)"
     return {
-        "machine": f"{describe_machine()}; python models run scikit-learn in a process of their own, one thread each",
+        "machine": f"{describe_machine()}; each python model runs scikit-learn in its own process, with one thread",
         "largest": f"rows of a batch that takes {scene.slo_ms:g} ms, as measured{ratio if len(svms) > 1 else ''}",
         "load": f"{scene.overload:g} times what the best fixed batch serves, SLO {scene.slo_ms:g} ms, of which the "
-        f"scheduler keeps {scene.cluster.controller.margin_ns / 1e6:g} ms for the way back",
-        "of_fixed": "throughput over that of a device that does nothing but batches of `largest` rows; of_best: or of "
-        "any smaller fixed size, where a model does more in smaller ones",
-        "requests": f"the device serves {scene.requests} of them in {scene.slo_ms:g} ms at most: of a faster model "
-        "each brings several rows (but one with batching `none` and in Fig. 5)",
-        "times": "on a processor, of the worker's and the model's process together, in the quietest of "
-        f"{scene.effort.rounds} rounds; no-op is what a model's process costs with none in it",
-        "batch_p99_ms": "execution of a batch, which is what Clipper holds against the SLO; a request (request_p99_ms) "
-        "has waited for the batch before",
-        "step_ms": "what a batch with one request more than `largest` takes: additive increase finds the limit by "
-        "going beyond it",
-        "noise": "that of the other experiments (Clockwork's), whatever else this machine did meanwhile",
+        f"scheduler reserves {scene.cluster.controller.margin_ns / 1e6:g} ms for the return latency",
+        "of_fixed": "throughput / that of a device that runs only batches of `largest` rows; of_best: of the best "
+        "fixed size up to `largest`",
+        "requests": f"the device serves at most {scene.requests} of them in {scene.slo_ms:g} ms: requests to a faster "
+        "model have several rows (but one row with batching `none` and in Fig. 5)",
+        "times": "processor time of the worker's and the model's process together, in the fastest of "
+        f"{scene.effort.rounds} rounds; no-op shows the cost of a process without a model",
+        "batch_p99_ms": "execution of a batch, which Clipper compares with the SLO; a request (request_p99_ms) "
+        "also waits for the batch before it",
+        "step_ms": "time of a batch with one request more than `largest`: additive increase finds the limit by "
+        "exceeding it",
+        "noise": "the measured noise of Clockwork's repository, as in the other experiments",
     }
 
 
@@ -236,11 +237,11 @@ def _bars(scene: Scene, rows: list[dict[str, Any]], delays: list[dict[str, Any]]
     bars = []
     for name in ("aimd", "quantile"):
         least = min(row["of_fixed"] for row in rows if row["batching"] == name)
-        bars.append(Bar(f"{name}: throughput / largest fixed batch, least", least, OF_FIXED))
+        bars.append(Bar(f"{name}: throughput / largest fixed batch, minimum", least, OF_FIXED))
     beyond = max(row["batch_p99_ms"] / max(scene.slo_ms, row["step_ms"]) for row in rows if row["batching"] == "aimd")
-    bars.append(Bar("aimd: p99 of a batch / one request beyond the SLO, most", round(beyond, 4), 1.0, "at most"))
+    bars.append(Bar("aimd: p99 of a batch / one request beyond the SLO, maximum", round(beyond, 4), 1.0, "at most"))
     p99_ms = max(row["batch_p99_ms"] for row in rows if row["batching"] == "quantile")
-    bars.append(Bar("quantile: p99 of a batch in ms, most", p99_ms, scene.slo_ms, "at most"))
+    bars.append(Bar("quantile: p99 of a batch in ms, maximum", p99_ms, scene.slo_ms, "at most"))
     gains = [row["gain"] for row in rows if (row["model"], row["batching"]) == ("linear-svm", "aimd")]
     bars += [Bar("linear-svm: gain of aimd", gain, PAPER_GAIN) for gain in gains]
     for row in delays:

@@ -1,4 +1,4 @@
-"""One run of `horologe experiment batching`: the scheduler `clipper` with one model on a simulated device."""
+"""A run of `horologe experiment batching`: the scheduler `clipper` with one model on a simulated device."""
 
 from __future__ import annotations
 

@@ -210,8 +210,9 @@ def _facts(scene: Scene, runs: Sequence[DynamicRun]) -> dict[str, str]:
     return {
         "machine": f"{describe_machine()}, shared by client, edge, worker and profiler",
         "applications": "; ".join(
-            f"{one.name}: {one.share:g} of the requests, {one.median:g} tokens (median), {one.least} to {one.most}"
-            for one in scene.applications
+            f"{source.name}: {source.share:g} of the requests, {source.median:g} tokens (median), "
+            f"{source.least} to {source.most}"
+            for source in scene.applications
         ),
         "load": f"{scene.load:g} of what the worker serves one at a time: {scene.load * 1e3 / mean_ms:.1f} r/s; "
         f"a text takes {mean_ms:.1f} ms alone on average, {p99_ms:.1f} ms at the 99th percentile, "

@@ -228,8 +228,8 @@ def _describe_run(scene: Scene, source: ModelSource, requests: list[ModelRequest
     for (action, status), count in sorted(errors.statuses.items()):
         actions.setdefault(action, Counter())[status] += count
     ends = "; ".join(
-        f"{action.upper()}: " + ", ".join(f"{count:,} {status}" for status, count in found.items())
-        for action, found in actions.items()
+        f"{action.upper()}: " + ", ".join(f"{count:,} {status}" for status, count in counts.items())
+        for action, counts in actions.items()
     )
     return (
         f"{len(source.names)} models, {source.pages} pages, {source.rate:g} r/s for "

@@ -188,7 +188,7 @@ def _side(name: str, goodput: float, p50_ms: float, p99_ms: float) -> dict[str, 
 
 
 def _median_row(load: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    fields = [f"{side}_{what}" for what in ("goodput", "p50_ms", "p99_ms") for side in ("live", "sim")]
+    fields = [f"{side}_{field}" for field in ("goodput", "p50_ms", "p99_ms") for side in ("live", "sim")]
     return {"load": load} | {field: round(statistics.median(run[field] for run in runs), 3) for field in fields}
 
 

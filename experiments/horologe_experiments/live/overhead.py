@@ -37,7 +37,7 @@ PARTS = "predict", "queue", "rest"
 FASTER = 0.75
 """Largest time of an ensemble, as a part of one by one, at the largest size. Seven of eight round trips are saved."""
 ADDED = 1.25
-"""Of at once: choosing the models and combining what they say is done by the edge, in scene of the client's part."""
+"""Largest time of an ensemble, as a part of at once: the edge combines the predictions instead of the client."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -52,6 +52,7 @@ class TableRow(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
+        """Return the case and the multiple of its P99."""
         return f"{self.case.name} x{self.slo_x_p99:g}"
 
 

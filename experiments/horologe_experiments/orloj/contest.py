@@ -46,7 +46,7 @@ SEARCHED: dict[str, tuple[Overrides, ...]] = {
 SEARCH_SEEDS = (101, 102)
 HISTORY_SEED = 977
 FEW = 5
-"""With fewer seeds the mean difference stands in for the limit of its interval."""
+"""Least number of seeds for an interval. With fewer, the mean difference replaces its lower limit."""
 LIMIT = 0.975
 """Quantile of Student's t for the lower limit of the two-sided 95% interval."""
 

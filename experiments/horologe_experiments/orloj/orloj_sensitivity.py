@@ -64,9 +64,9 @@ class OrlojSensitivity:
             ),
         ]
         rows, begin = [], time.perf_counter()
-        for number, (what, slo, value, scheduler) in enumerate(points):
-            progress(number / len(points), f"{what} {value:g} at x{slo:g}")
-            rows.append(_row(case, what, slo, value, scheduler, scene, seed))
+        for number, (parameter, slo, value, scheduler) in enumerate(points):
+            progress(number / len(points), f"{parameter} {value:g} at x{slo:g}")
+            rows.append(_row(case, parameter, slo, value, scheduler, scene, seed))
         cost = Cost(len(points) * scene.seeds * scene.requests, time.perf_counter() - begin)
         facts = {"workload": f"{CASE}, lengths hidden, {LOAD:g} of its critical rate, {scene.requests} requests a run"}
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, rows), cost=cost)
@@ -76,13 +76,13 @@ class OrlojSensitivity:
         from horologe_experiments.harness.plots import make_figure
 
         figure, axes = make_figure(1, 2)
-        for panel, what, label in zip(axes, ("b", "p99"), ("b (1/ms)", "P99 alone (ms)"), strict=True):
+        for panel, parameter, label in zip(axes, ("b", "p99"), ("b (1/ms)", "P99 alone (ms)"), strict=True):
             for slo in sorted({row["slo_x_p99"] for row in findings.rows}):
                 for scheduler, style in (("orloj", "-"), ("horologe", "--")):
                     line = [
                         row
                         for row in findings.rows
-                        if (row["what"], row["slo_x_p99"], row["scheduler"]) == (what, slo, scheduler)
+                        if (row["what"], row["slo_x_p99"], row["scheduler"]) == (parameter, slo, scheduler)
                     ]
                     if line:
                         x, y = [row["value"] for row in line], [row["finish_rate"] for row in line]
@@ -92,12 +92,14 @@ class OrlojSensitivity:
         return figure
 
 
-def _row(case: Case, what: str, slo: float, value: float, scheduler: str, scene: Scene, seed: int) -> dict[str, Any]:
-    scale = value / _p99_ms(case) if what == "p99" else 1.0
+def _row(
+    case: Case, parameter: str, slo: float, value: float, scheduler: str, scene: Scene, seed: int
+) -> dict[str, Any]:
+    scale = value / _p99_ms(case) if parameter == "p99" else 1.0
     shorter = msgspec.structs.replace(case, mean_ms=case.mean_ms * scale, p99_ms=case.p99_ms * scale)
     rate = LOAD * critical_rates()[CASE] / scale
     history = build_case(shorter, slo, rate, HISTORY, HISTORY_SEED)
-    overrides = {"orloj_b_per_ms": value} if what == "b" else {}
+    overrides = {"orloj_b_per_ms": value} if parameter == "b" else {}
     finished = [
         finish_rate(
             build_case(shorter, slo, rate, scene.requests, seed + offset),
@@ -109,7 +111,7 @@ def _row(case: Case, what: str, slo: float, value: float, scheduler: str, scene:
         for offset in range(scene.seeds)
     ]
     return {
-        "what": what,
+        "what": parameter,
         "slo_x_p99": slo,
         "value": value,
         "scheduler": scheduler,

@@ -131,7 +131,7 @@ def _simulate_row(task: tuple[int, TableLoad, int, int]) -> tuple[dict[str, Any]
     if load.undecided_seeds > load.seeds and any(is_undecided(finished, lengths, WORSE) for lengths in (False, True)):
         seeds = [seed + offset for offset in range(load.undecided_seeds)]
         finished = run_contest(line.build, rate, requests, seeds, load.searched)
-    workloads = [line.build(rate, requests, one) for one in seeds[: load.bound_seeds]]
+    workloads = [line.build(rate, requests, workload_seed) for workload_seed in seeds[: load.bound_seeds]]
     solutions = [solve(workload) for workload in workloads]
     best, bound = (
         float(np.mean(values))
@@ -179,8 +179,8 @@ def _bars(scene: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
         at = f"at {load.share:g} of the critical rate"
         if load.searched:
             bars += [
-                Bar(f"rows where another may finish {-WORSE:g} more, lengths {known}, {at}", count, 0, "at most")
-                for known, field in (("known", "margin+"), ("hidden", "margin"))
+                Bar(f"rows where another may finish {-WORSE:g} more, lengths {knowledge}, {at}", count, 0, "at most")
+                for knowledge, field in (("known", "margin+"), ("hidden", "margin"))
                 for count in [sum(row[field] <= WORSE for row in here if row["table"])]
             ]
             part = float(np.mean([row["horologe+"] for row in here]) / np.mean([row["bound"] for row in here]))

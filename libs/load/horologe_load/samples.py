@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.latency import quantile
 from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ REASON_LENGTH = 120
 
 
 class Outcome(IntEnum):
-    """How a request ended, as the client saw it."""
+    """The end of a request, as seen by the client."""
 
     OK = 0
     REFUSED = 1
@@ -38,7 +39,7 @@ class Outcome(IntEnum):
 
 
 class Samples:
-    """One entry per request, by index: due, sent and done times in nanoseconds, and the outcome.
+    """Due, sent and done times of requests in nanoseconds, and their outcomes, by index.
 
     `kept` holds every `keep_every`-th OK answer, by index, for checks after the run.
     """
@@ -169,13 +170,6 @@ def summarize(
         wrong=wrong,
         reasons=dict(samples.reasons.most_common(REASONS)),
     )
-
-
-def quantile(ascending: Sequence[float], share: float) -> float:
-    """Return the nearest-rank quantile: the smallest value that `share` of all do not exceed; NaN if there is none."""
-    if not ascending:
-        return math.nan
-    return ascending[min(len(ascending), max(1, math.ceil(share * len(ascending) - 1e-9))) - 1]
 
 
 def _quantile_ms(ascending_ns: Sequence[int], share: float) -> float:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OnAnswer: TypeAlias = "Callable[[int, int, int, object], None]"
 """`on_answer(index, now_ns, outcome, answer)`, called exactly once for each request that ends."""
 TIMEOUT_S = 30.0
-"""Of requests without an SLO."""
+"""Timeout of requests without an SLO."""
 
 
 class Target(Protocol):
@@ -130,8 +130,8 @@ class ModelLoad:
         rows = distinct_rows(self._rows, count, self._seed)
 
         def input_at(index: int) -> ModelInput:
-            place = index % count
-            return ModelInput(self._model, rows[place : place + 1])
+            row = index % count
+            return ModelInput(self._model, rows[row : row + 1])
 
         return SdkTarget(self._client, input_at, slo_ns)
 

@@ -98,16 +98,16 @@ def _run(
     count, lines, until, oldest, earliest = 1, 0, 0, 0, 0
     while earliest < OVER:
         until = max(until, earliest) + stride
-        place = 0
-        while place < count:
-            if states.table[place, TIME] < until:
-                count = _advance(problem, guide, marks, states, place, count, oldest, scratch)
+        index = 0
+        while index < count:
+            if states.table[index, TIME] < until:
+                count = _advance(problem, guide, marks, states, index, count, oldest, scratch)
             else:
-                place += 1
+                index += 1
         count, lines = _select(states, count, width, oldest, stored, lines)
         earliest = OVER
-        for place in range(count):
-            earliest = min(earliest, states.table[place, TIME])
+        for index in range(count):
+            earliest = min(earliest, states.table[index, TIME])
         while oldest < len(problem.arrival) and problem.deadline[oldest] <= earliest:
             oldest += 1
     return count
@@ -119,28 +119,28 @@ def _advance(
     guide: Guide,
     marks: NDArray[np.int64],
     states: States,
-    place: int,
+    index: int,
     count: int,
     oldest: int,
     scratch: Scratch,
 ) -> int:
     """Replace a state by its best child and append its other children. Return the new number of states."""
-    first, now = oldest, states.table[place, TIME]
-    while first < len(problem.arrival) and (states.served[place, first] or problem.deadline[first] <= now):
+    first, now = oldest, states.table[index, TIME]
+    while first < len(problem.arrival) and (states.served[index, first] or problem.deadline[first] <= now):
         first += 1
     if first == len(problem.arrival):
-        states.table[place, TIME] = OVER
+        states.table[index, TIME] = OVER
         return count
-    choices, until = choose(problem, guide, states.served[place], first, now, scratch)
+    choices, until = choose(problem, guide, states.served[index], first, now, scratch)
     if choices == 0:
-        states.table[place, TIME] = until
+        states.table[index, TIME] = until
         return count
-    base = states.promise[place] - value_at(guide, now)
+    base = states.promise[index] - value_at(guide, now)
     for choice in range(choices - 1, -1, -1):
-        child = place if choice == 0 else count
+        child = index if choice == 0 else count
         if choice > 0:
             count += 1
-            _copy(states, place, child, oldest)
+            _copy(states, index, child, oldest)
         states.promise[child] = base + scratch.worth[choice]
         _append_batch(states, child, scratch.choices, choice, marks)
     return count
@@ -155,8 +155,8 @@ def _append_batch(
     states.table[child, FRESH] = 1
     states.table[child, TIME] = choices[choice, END]
     states.table[child, FINISHED] += choices[choice, ROWS]
-    for place in range(choices[choice, ROWS]):
-        request = choices[choice, MEMBERS + place]
+    for index in range(choices[choice, ROWS]):
+        request = choices[choice, MEMBERS + index]
         states.served[child, request] = True
         states.reached[0] = max(states.reached[0], request + 1)
         states.table[child, DIGEST] ^= marks[request]
@@ -173,24 +173,24 @@ def _select(
     chosen, count_chosen, table, keeps = np.empty(width, np.int64), 0, states.table, np.zeros(count, np.bool_)
     for state in np.argsort(-states.promise[:count], kind="mergesort"):
         twin = False
-        for place in range(count_chosen):
-            other = chosen[place]
+        for index in range(count_chosen):
+            other = chosen[index]
             twin = twin or (table[other, DIGEST] == table[state, DIGEST] and table[other, TIME] <= table[state, TIME])
         if not twin:
             chosen[count_chosen], keeps[state] = state, True
             count_chosen += 1
         if count_chosen == width:
             break
-    place = 0
+    index = 0
     for state in range(count):
         if keeps[state]:
-            if state != place:
-                _copy(states, state, place, oldest)
-            if table[place, FRESH]:
-                copy_batch(states.newest, place, stored, lines)
-                table[place, LAST], table[place, FRESH] = lines, 0
+            if state != index:
+                _copy(states, state, index, oldest)
+            if table[index, FRESH]:
+                copy_batch(states.newest, index, stored, lines)
+                table[index, LAST], table[index, FRESH] = lines, 0
                 lines += 1
-            place += 1
+            index += 1
     return count_chosen, lines
 
 

@@ -58,19 +58,21 @@ def choose(
     time exceeds the worst choice so far, and before the first choice would end.
     """
     requests = len(problem.arrival)
-    start, last, found, soonest = max(now, problem.arrival[first]), first, 0, OVER
+    start, last, choice_count, soonest = max(now, problem.arrival[first]), first, 0, OVER
     while True:
         while last < requests and problem.arrival[last] <= start:
             last += 1
         count = _list_waiting(problem, guide, served, first, last, start, scratch.waiting)
-        found, soonest = _try_batches(problem, guide, served, first, last, now, start, count, found, soonest, scratch)
+        choice_count, soonest = _try_batches(
+            problem, guide, served, first, last, now, start, count, choice_count, soonest, scratch
+        )
         if last == requests:
-            return found, OVER
-        if found == 0:
+            return choice_count, OVER
+        if choice_count == 0:
             return 0, problem.arrival[last]
         start = problem.arrival[last]
-        if start >= soonest or (found == BRANCHES and value_at(guide, start) <= scratch.worth[found - 1]):
-            return found, start
+        if start >= soonest or (choice_count == BRANCHES and value_at(guide, start) <= scratch.worth[choice_count - 1]):
+            return choice_count, start
 
 
 @inlined
@@ -106,13 +108,13 @@ def _try_batches(
     now: int,
     start: int,
     count: int,
-    found: int,
+    choice_count: int,
     soonest: int,
     scratch: Scratch,
 ) -> tuple[int, int]:
     """Try all sizes and longest requests of batches that start then. Return the number of choices and the first end."""
-    for place in range(count):
-        cap = scratch.waiting[place]
+    for index in range(count):
+        cap = scratch.waiting[index]
         for size in range(len(problem.sizes)):
             end = start + problem.fixed[size] + problem.per[size] * problem.solo[cap]
             if end > problem.deadline[cap]:
@@ -124,8 +126,8 @@ def _try_batches(
                 break
             if true:
                 soonest = min(soonest, end)
-                found = _insert_choice(scratch, found, worth + value_at(guide, end), start, end, taken)
-    return found, soonest
+                choice_count = _insert_choice(scratch, choice_count, worth + value_at(guide, end), start, end, taken)
+    return choice_count, soonest
 
 
 @inlined
@@ -158,10 +160,10 @@ def _fill_batch(
             taken += 1
             worth += 1.0
             true = true or solo == longest
-    for place in range(count):
+    for index in range(count):
         if taken == size:
             break
-        request = scratch.waiting[place]
+        request = scratch.waiting[index]
         if problem.solo[request] <= longest and problem.deadline[request] >= end + problem.solo[request]:
             scratch.members[taken] = request
             taken += 1
@@ -171,20 +173,20 @@ def _fill_batch(
 
 
 @inlined
-def _insert_choice(scratch: Scratch, found: int, worth: float, start: int, end: int, taken: int) -> int:
+def _insert_choice(scratch: Scratch, choice_count: int, worth: float, start: int, end: int, taken: int) -> int:
     """Insert the batch in `scratch.members` if it is among the best. Return the number of choices."""
-    if found == BRANCHES and worth <= scratch.worth[found - 1]:
-        return found
-    at, choices = min(found, BRANCHES - 1), scratch.choices
+    if choice_count == BRANCHES and worth <= scratch.worth[choice_count - 1]:
+        return choice_count
+    at, choices = min(choice_count, BRANCHES - 1), scratch.choices
     while at > 0 and scratch.worth[at - 1] < worth:
         scratch.worth[at] = scratch.worth[at - 1]
         copy_batch(choices, at - 1, choices, at)
         at -= 1
     scratch.worth[at] = worth
     choices[at, START], choices[at, END], choices[at, ROWS] = start, end, taken
-    for place in range(taken):
-        choices[at, MEMBERS + place] = scratch.members[place]
-    return min(found + 1, BRANCHES)
+    for index in range(taken):
+        choices[at, MEMBERS + index] = scratch.members[index]
+    return min(choice_count + 1, BRANCHES)
 
 
 @inlined
@@ -192,8 +194,8 @@ def copy_batch(source: NDArray[np.int64], line: int, target: NDArray[np.int64], 
     """Copy a row of a table of batches."""
     target[to, START], target[to, END] = source[line, START], source[line, END]
     target[to, ROWS], target[to, BEFORE] = source[line, ROWS], source[line, BEFORE]
-    for place in range(source[line, ROWS]):
-        target[to, MEMBERS + place] = source[line, MEMBERS + place]
+    for index in range(source[line, ROWS]):
+        target[to, MEMBERS + index] = source[line, MEMBERS + index]
 
 
 @inlined

@@ -93,11 +93,11 @@ def _kinds(workload: Workload, bucket_ns: int) -> Kinds:
     batching, columns = workload.batching, workload.slo_ns // bucket_ns + 3
     lines, within = [], []
     for application in range(len(workload.solos_ns)):
-        for place, size in enumerate(batching.sizes):
-            before = batching.sizes[place - 1] if place else 0
-            ends = (np.arange(columns) + 1) * bucket_ns - 1 - batching.fixed_ns[place]
+        for index, size in enumerate(batching.sizes):
+            before = batching.sizes[index - 1] if index else 0
+            ends = (np.arange(columns) + 1) * bucket_ns - 1 - batching.fixed_ns[index]
             alone = np.array(
-                [_within(solos_ns, ends, batching.per[place]) for solos_ns in workload.solos_ns[: application + 1]]
+                [_within(solos_ns, ends, batching.per[index]) for solos_ns in workload.solos_ns[: application + 1]]
             )
             for count in range(1 if application else before + 1, size + 1):
                 others = alone[:-1].max(0) ** max(0, before + 1 - count) if application else 1.0
@@ -137,14 +137,14 @@ def _sweep(
             first -= 1
         _fill_most(prices, first, last, chosen, worths, most)
         best = value[bucket + 1]
-        for place in range(len(kinds.size)):
-            then = value[min(len(kind), bucket + max(1, kinds.soonest[place]))]
-            if last - first > kinds.more_than[place] and most[kinds.size[place]] + then > best:
+        for index in range(len(kinds.size)):
+            then = value[min(len(kind), bucket + max(1, kinds.soonest[index]))]
+            if last - first > kinds.more_than[index] and most[kinds.size[index]] + then > best:
                 total, count = _best_batch(
-                    problem, application, kinds, prices, bucket_ns, value, bucket, place, first, last, chosen, worths
+                    problem, application, kinds, prices, bucket_ns, value, bucket, index, first, last, chosen, worths
                 )
                 if total > best + 1e-12:
-                    best, kind[bucket] = total, place
+                    best, kind[bucket] = total, index
                     for member in range(LARGEST):
                         members[bucket, member] = chosen[member] if member < count else NONE
         value[bucket] = best
@@ -163,8 +163,8 @@ def _fill_most(
     count = 0
     for request in range(first, last):
         count = _insert(chosen, worths, 0, count, LARGEST, request, 1.0 - prices[request])
-    for place in range(LARGEST):
-        most[place + 1] = most[place] + (worths[place] if place < count else 0.0)
+    for index in range(LARGEST):
+        most[index + 1] = most[index] + (worths[index] if index < count else 0.0)
 
 
 @inlined
@@ -176,31 +176,31 @@ def _best_batch(
     bucket_ns: int,
     value: NDArray[np.float64],
     bucket: int,
-    place: int,
+    index: int,
     first: int,
     last: int,
     chosen: NDArray[np.int64],
     worths: NDArray[np.float64],
 ) -> tuple[float, int]:
     """Choose the best batch of a kind. Return its total and the number of its members, which are in `chosen`."""
-    wanted, within, own, others = kinds.application[place], kinds.within[place], 0, 0
-    room, total, arrived = kinds.size[place] - kinds.own[place], 0.0, 0
+    wanted, within, own, others = kinds.application[index], kinds.within[index], 0, 0
+    room, total, arrived = kinds.size[index] - kinds.own[index], 0.0, 0
     for request in range(first, last):
         arrived += application[request] == wanted
         worth = within[(problem.deadline[request] - bucket * bucket_ns) // bucket_ns] - prices[request]
         if worth > 0 and application[request] == wanted:
-            own = _insert(chosen, worths, 0, own, kinds.own[place], request, worth)
+            own = _insert(chosen, worths, 0, own, kinds.own[index], request, worth)
         elif worth > 0 and application[request] < wanted:
             others = _insert(chosen, worths, LARGEST, others, room, request, worth)
-    if arrived < kinds.own[place] or own + others == 0:
+    if arrived < kinds.own[index] or own + others == 0:
         return -1.0, 0
     for other in range(own):
         total += worths[other]
     for other in range(others):
         chosen[own + other] = chosen[LARGEST + other]
         total += worths[LARGEST + other]
-    for later in range(kinds.soonest[place], kinds.latest[place] + 1):
-        total += kinds.chance[place, later] * value[min(len(value) - 1, bucket + max(1, later))]
+    for later in range(kinds.soonest[index], kinds.latest[index] + 1):
+        total += kinds.chance[index, later] * value[min(len(value) - 1, bucket + max(1, later))]
     return total, own + others
 
 

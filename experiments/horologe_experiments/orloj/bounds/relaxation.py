@@ -23,7 +23,7 @@ LEAST = 1e-12
 
 
 class Plan(NamedTuple):
-    """By bucket: the value of the time from it on (one entry more than buckets), and the chosen option, or NONE."""
+    """Value of the time from each bucket on (one entry more than buckets), and the chosen option, or NONE."""
 
     value: NDArray[np.float64]
     size: NDArray[np.int64]
@@ -61,11 +61,11 @@ def sweep(problem: Problem, reward: NDArray[np.float64], bucket_ns: int, plan: P
         while first > 0 and problem.deadline[first - 1] > bucket * bucket_ns:
             first -= 1
         count = _sort_admissible(reward, first, last, inside)
-        found = _list_options(problem, inside, count, last, options)
+        option_count = _list_options(problem, inside, count, last, options)
         until = problem.arrival[last - 1] // bucket_ns if last > 0 else 0
         if first > 0:
             until = max(until, (problem.deadline[first - 1] - 1) // bucket_ns + 1)
-        _choose_options(problem, reward, bucket_ns, plan, bucket, until, options, found, inside[:count])
+        _choose_options(problem, reward, bucket_ns, plan, bucket, until, options, option_count, inside[:count])
         bucket = until - 1
     return float(plan.value[0])
 
@@ -99,21 +99,21 @@ def _sort_admissible(reward: NDArray[np.float64], first: int, last: int, inside:
 @compiled
 def _list_options(problem: Problem, inside: NDArray[np.int64], count: int, last: int, options: Options) -> int:
     """List every size with every cap, except sizes that the admissible requests do not need. Return the number."""
-    found = 0
-    for place in range(count):
-        longest, fit, listed = problem.solo[inside[place]], 0, False
+    option_count = 0
+    for index in range(count):
+        longest, fit, listed = problem.solo[inside[index]], 0, False
         for other in range(count):
             solo = problem.solo[inside[other]]
             fit += solo <= longest
-            listed = listed or (other < place and solo == longest)
+            listed = listed or (other < index and solo == longest)
         for size in range(0 if not listed else len(problem.sizes), len(problem.sizes)):
             if size > 0 and fit <= problem.sizes[size - 1]:
                 break
-            options.size[found], options.cap[found] = size, inside[place]
-            options.takes[found] = problem.fixed[size] + problem.per[size] * longest
-            options.first[found], options.worth[found] = last, 0.0
-            found += 1
-    return found
+            options.size[option_count], options.cap[option_count] = size, inside[index]
+            options.takes[option_count] = problem.fixed[size] + problem.per[size] * longest
+            options.first[option_count], options.worth[option_count] = last, 0.0
+            option_count += 1
+    return option_count
 
 
 @compiled
@@ -125,7 +125,7 @@ def _choose_options(
     bucket: int,
     until: int,
     options: Options,
-    found: int,
+    option_count: int,
     inside: NDArray[np.int64],
 ) -> None:
     """Choose the best option or waiting for each bucket from `bucket` back to `until`, which have the same options."""
@@ -139,7 +139,7 @@ def _choose_options(
     )
     for now in range(bucket, until - 1, -1):
         best, chosen = values[now + 1], NONE
-        for option in range(found):
+        for option in range(option_count):
             end, first = now * bucket_ns + takes[option], firsts[option]
             while first > 0 and deadline[first - 1] >= end:
                 first -= 1
@@ -187,9 +187,9 @@ def count_batches(problem: Problem, reward: NDArray[np.float64], bucket_ns: int,
         while last < requests and problem.arrival[last] < (bucket + 1) * bucket_ns:
             last += 1
         left = problem.sizes[size]
-        for place in range(_sort_admissible(reward, first, last, inside)):
-            if left > 0 and problem.solo[inside[place]] <= longest:
-                times[inside[place]] += 1
+        for index in range(_sort_admissible(reward, first, last, inside)):
+            if left > 0 and problem.solo[inside[index]] <= longest:
+                times[inside[index]] += 1
                 left -= 1
         bucket += max(1, takes // bucket_ns)
     return times
