@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.application_outputs import answer_tensors, output_specs
+from horologe_common.application_answers import answer_tensors, output_specs
 from horologe_common.applications import Application, undeclared_application
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import Status, UnknownModel

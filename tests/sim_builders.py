@@ -1,4 +1,4 @@
-"""Scenarios and worlds for tests, one verb a line."""
+"""Builds and runs scenarios for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE_MB = 16.0
 
 
 def an_entry(name: str = "m", exec_ms: Any = None, **fields: Any) -> ModelEntry:
-    """A model that gives its inputs back, so that swapped answers show."""
+    """Return a model that returns its inputs, so that swapped answers are detected."""
     facts = {"load_ms": 4.0, "slo_ns": ms(50), "echo": True} | fields
     return ModelEntry(name, exec_ms or {1: 2.0, 2: 3.0, 4: 5.0, 8: 9.0}, **facts)
 
@@ -32,7 +32,7 @@ def poisson(rate: float, **fields: Any) -> LoadPhase:
 def a_scenario(
     *models: ModelEntry, load: Any = (), scheduler: str = "horologe", split: bool = False, **fields: Any
 ) -> Scenario:
-    """Two seconds of 200 requests per second, unless said otherwise."""
+    """Return a scenario. Default: two seconds with 200 requests per second."""
     facts: dict[str, Any] = {
         "duration_ns": s(2),
         "settle_ns": ms(200),
@@ -59,7 +59,7 @@ def cut(process: str, at_ms: float, for_ms: float) -> Fault:
 
 
 def played(scenario: Scenario) -> SimulatedCluster:
-    """Run it to the end, check every core's laws, and what must hold of every run."""
+    """Run the scenario, and check the invariants of every core and of every run."""
     house = SimulatedCluster(scenario)
     house.run()
     house.world.check()
@@ -68,7 +68,7 @@ def played(scenario: Scenario) -> SimulatedCluster:
 
 
 def assert_one_answer_each(house: SimulatedCluster) -> None:
-    """Every request has ended; none was answered with another's outputs; no device did what it could not."""
+    """Assert that every request has ended, no answer has the outputs of another request, and no device broke a rule."""
     assert house.tally.sent_total == house.tally.ended_total, (
         f"{house.tally.sent_total - house.tally.ended_total} unanswered"
     )
@@ -79,7 +79,7 @@ def assert_one_answer_each(house: SimulatedCluster) -> None:
 
 
 def assert_at_rest(house: SimulatedCluster) -> None:
-    """Nothing is left anywhere, and what the controller believes of every page is so."""
+    """Assert that no core has pending requests, and that the controller's page tables are correct."""
     house.world.run(house.world.now_ns + s(2))
     house.world.check()
     for name, process in house.world.processes.items():
@@ -90,18 +90,20 @@ def assert_at_rest(house: SimulatedCluster) -> None:
 
 
 def assert_mirror(house: SimulatedCluster) -> None:
-    """The controller's pages are the workers', where no LOAD or UNLOAD is under way."""
+    """Assert that the controller's page tables equal the workers'. No LOAD or UNLOAD may be in flight."""
     controller: Any = house.world.core("controller/0")
     mirrored = {(share.worker, share.number): share for share in controller.cluster.shares()}
     for name in house.meters:
         for worker in house.world.processes[name].cores.values():
             for number, held in enumerate(worker.shares):  # type: ignore[attr-defined]
                 share, pages = mirrored[worker.address, number], held.pages
-                held_there = {model: pages.pages_of(model) for model in sorted(pages)}
-                believed = dict(sorted(share.resident.items()))
-                assert believed == held_there, f"{worker.address}, share {number}: {believed} is not {held_there}"
+                on_worker = {model: pages.pages_of(model) for model in sorted(pages)}
+                mirrored_models = dict(sorted(share.resident.items()))
+                assert mirrored_models == on_worker, (
+                    f"{worker.address}, share {number}: {mirrored_models} is not {on_worker}"
+                )
                 assert share.pages_free == pages.free_pages
-                assert not share.exec.pending, "nothing that a lane waits for will come any more"
+                assert not share.exec.pending, "a lane waits for an action that has ended"
 
 
 def reported(house: SimulatedCluster) -> Report:

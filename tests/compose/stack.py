@@ -1,4 +1,4 @@
-"""The composed system under a project name and ports of its own, or the reason why it cannot be had here."""
+"""The composed system with its own project name and ports, or the reason why it cannot run here."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ DEFAULTS = {
 
 
 class Unavailable(Exception):
-    """There is no engine, no compose, or no base image on this machine."""
+    """Docker Engine, Compose or base images are missing on this machine."""
 
 
 def run(*command: str, timeout_s: float = 60, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Never raises for an exit code: the caller decides what one means."""
+    """Run a command. The caller checks the exit code."""
     return subprocess.run(
         command,
         cwd=ROOT,
@@ -45,9 +45,9 @@ def run(*command: str, timeout_s: float = 60, env: Mapping[str, str] | None = No
 
 
 def compose_command() -> list[str]:
-    """Compose v2 or v1, whichever there is."""
+    """Return the command of Compose v2 or v1."""
     if not shutil.which("docker") or run("docker", "version").returncode:
-        raise Unavailable("no Docker engine answers")
+        raise Unavailable("no Docker engine runs")
     if run("docker", "compose", "version").returncode == 0:
         return ["docker", "compose"]
     if shutil.which("docker-compose"):
@@ -56,20 +56,20 @@ def compose_command() -> list[str]:
 
 
 def base_images() -> dict[str, str]:
-    """Stand-ins that exist already, images that can be pulled, or stand-ins made now (about a minute, as root)."""
-    stand_ins = dict(line.split("=", 1) for line in (AIRGAP / "images.env").read_text().splitlines() if "=" in line)
-    if not all(_present(image) for image in stand_ins.values()):
+    """Return the base images: existing local images, images from a registry, or images built now (as root)."""
+    local_images = dict(line.split("=", 1) for line in (AIRGAP / "images.env").read_text().splitlines() if "=" in line)
+    if not all(_present(image) for image in local_images.values()):
         if all(
             _present(image) or run("docker", "pull", "-q", image, timeout_s=120).returncode == 0
             for image in DEFAULTS.values()
         ):
             return {}
         if os.getuid() or not shutil.which("debootstrap"):
-            raise Unavailable("base images cannot be pulled, and making stand-ins takes root and debootstrap")
+            raise Unavailable("base images cannot be pulled, and building them needs root and debootstrap")
     built = run(str(AIRGAP / "build"), timeout_s=300)
     if built.returncode:
         raise RuntimeError(f"deploy/airgap/build: {built.stderr[-4000:]}")
-    return stand_ins
+    return local_images
 
 
 def _present(image: str) -> bool:
@@ -82,21 +82,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(what: str, seconds: float, true: Callable[[], Any]) -> Any:
-    """What `true` returns as soon as that is truthy; no connection and no good answer count as not yet."""
+def wait_until(event: str, seconds: float, condition: Callable[[], Any]) -> Any:
+    """Call `condition` until its value is true, and return the value. Connection and server errors are retried."""
     end, last = time.monotonic() + seconds, "nothing"
     while time.monotonic() < end:
         try:
-            if found := true():
-                return found
+            if value := condition():
+                return value
         except (OSError, HorologeError) as error:
             last = repr(error)
         time.sleep(0.25)
-    raise AssertionError(f"{what}: not within {seconds} s; last: {last}")
+    raise AssertionError(f"{event}: not within {seconds} s; last: {last}")
 
 
 class Stack:
-    """`up()` builds and starts, `down()` removes everything but the images."""
+    """`up()` builds images and starts containers. `down()` removes everything except the images."""
 
     def __init__(self, models: Path) -> None:
         self.command = compose_command()
@@ -119,7 +119,7 @@ class Stack:
     def up(self) -> None:
         self.compose("build", timeout_s=400)
         self.compose("up", "-d", timeout_s=120)
-        until("every service healthy", 90, lambda: all(self.health(name) == "healthy" for name in SERVICES))
+        wait_until("every service healthy", 90, lambda: all(self.health(name) == "healthy" for name in SERVICES))
 
     def down(self) -> None:
         self.compose("down", "-v", "--remove-orphans", "-t", "10")
@@ -130,13 +130,13 @@ class Stack:
     def container(self, service: str) -> str:
         labels = {"project": self.project, "service": service}
         filters = [f"--filter=label=com.docker.compose.{name}={value}" for name, value in labels.items()]
-        found = run("docker", "ps", "-a", "-q", *filters).stdout.split()
-        assert len(found) == 1, f"{service}: {found}"
-        return found[0]
+        ids = run("docker", "ps", "-a", "-q", *filters).stdout.split()
+        assert len(ids) == 1, f"{service}: {ids}"
+        return ids[0]
 
     def inspect(self, service: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(run("docker", "inspect", self.container(service)).stdout)[0]
-        return found
+        container: dict[str, Any] = json.loads(run("docker", "inspect", self.container(service)).stdout)[0]
+        return container
 
     def health(self, service: str) -> str:
         return str(self.inspect(service)["State"]["Health"]["Status"])
@@ -146,7 +146,7 @@ class Stack:
         assert done.returncode == 0, done.stderr
 
     def execute(self, service: str, *command: str) -> None:
-        """The exit code is not looked at: the command may kill the container it runs in."""
+        """Run a command in the container. The exit code is ignored: the command may kill the container."""
         run("docker", "exec", self.container(service), *command)
 
 

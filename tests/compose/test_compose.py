@@ -1,4 +1,4 @@
-"""`docker-compose up`, for real: every service in a container, CURVE between them, SDK and HTTP from outside."""
+"""`docker-compose up`: every service in a container, CURVE between containers, SDK and HTTP clients outside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
-from compose.stack import ROOT, Stack, Unavailable, get_json, until
+from compose.stack import ROOT, Stack, Unavailable, get_json, wait_until
 from horologe import Application, Client
 from horologe_cli.demo.digits import held_out
 from horologe_common.status import HorologeError
@@ -45,7 +45,7 @@ shape = [-1, 4]
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's models and one whose answers show whose they are."""
+    """Return a repository with the demo's models, and a model whose answers depend on the input."""
     folder = tmp_path_factory.mktemp("models")
     shutil.copytree(ROOT / "models", folder, dirs_exist_ok=True)
     version = folder / "twice" / "1"
@@ -71,7 +71,7 @@ def stack(repository: Path) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def keys(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a client needs: the service's public key and a pair of its own."""
+    """Return a folder with the service's public key and a client's key pair."""
     folder = tmp_path_factory.mktemp("keys")
     (folder / "service").mkdir()
     stack.copy("frontend", "/keys/service/service.key", folder / "service")
@@ -82,7 +82,7 @@ def keys(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(stack: Stack, keys: Path) -> Iterator[Client]:
     with Client(f"tcp://127.0.0.1:{stack.clients}", keys=keys) as client:
-        until("the models to be ready", 60, lambda: _all_ready(client))
+        wait_until("the models to be ready", 60, lambda: _all_ready(client))
         yield client
 
 
@@ -119,12 +119,12 @@ def test_every_model_of_the_demo_answers(client: Client) -> None:
         assert set(outputs) == {tensor.name for tensor in model.spec.outputs}
 
 
-def test_http_answers_beside_it(stack: Stack, client: Client) -> None:
+def test_http_works_at_the_same_time(stack: Stack, client: Client) -> None:
     assert _infer(stack, _rows(21)) == [42] * 4
     assert get_json(f"http://127.0.0.1:{stack.http}/v2/models/twice")["name"] == "twice"
 
 
-def test_a_client_without_keys_learns_nothing(stack: Stack) -> None:
+def test_a_client_without_keys_is_rejected(stack: Stack) -> None:
     with Client(f"tcp://127.0.0.1:{stack.clients}") as stranger, pytest.raises(HorologeError):
         stranger.predict("twice", _rows(1), slo_ms=1_000)
 
@@ -149,10 +149,10 @@ def test_prometheus_scrapes_every_service(stack: Stack) -> None:
             "worker",
         }
 
-    until("every target up", 60, healthy)
+    wait_until("every target up", 60, healthy)
 
 
-def test_what_an_application_has_learned_outlives_its_selector_and_its_store(stack: Stack, client: Client) -> None:
+def test_selection_states_survive_restarts_of_selector_and_store(stack: Stack, client: Client) -> None:
     client.declare(Application("digits", ("novice", "digits-linear", "digits-mlp"), slo_ms=5_000))
     images, truths = held_out()
     replies = [client.ask("digits", images[at : at + 1]) for at in range(60)]
@@ -161,19 +161,19 @@ def test_what_an_application_has_learned_outlives_its_selector_and_its_store(sta
     assert learned["novice"] == min(learned.values())
     for service in ("selector", "redis"):
         stack.execute(service, "sh", "-c", "kill -9 -1")
-        until(f"{service} restarted", 30, lambda: stack.inspect(service)["RestartCount"] >= 1)  # noqa: B023
-        until("the same weights", 60, lambda: _weights(client) == pytest.approx(learned))
-    until("an answer", 30, lambda: client.ask("digits", images[:1]).models)
+        wait_until(f"{service} restarted", 30, lambda: stack.inspect(service)["RestartCount"] >= 1)  # noqa: B023
+        wait_until("the same weights", 60, lambda: _weights(client) == pytest.approx(learned))
+    wait_until("an answer", 30, lambda: client.ask("digits", images[:1]).models)
 
 
 def _weights(client: Client) -> dict[str, float]:
-    return {standing.model: standing.weight for standing in client.application("digits").statistics}
+    return {statistics.model: statistics.weight for statistics in client.application("digits").statistics}
 
 
-def test_a_killed_worker_comes_back_and_service_resumes(stack: Stack, client: Client) -> None:
-    # `docker kill` counts as a person's stop and is not restarted; this is the process dying by itself.
+def test_service_resumes_after_a_killed_worker_restarts(stack: Stack, client: Client) -> None:
+    # Docker restarts a container whose process exits by itself, but not one that was stopped with `docker kill`.
     stack.execute("worker", "sh", "-c", "kill -9 -1")
 
-    until("the worker restarted", 30, lambda: stack.inspect("worker")["RestartCount"] >= 1)
-    until("an answer after the restart", 60, lambda: (client.predict("twice", _rows(4), slo_ms=1_000) == 8).all())
+    wait_until("the worker restarted", 30, lambda: stack.inspect("worker")["RestartCount"] >= 1)
+    wait_until("an answer after the restart", 60, lambda: (client.predict("twice", _rows(4), slo_ms=1_000) == 8).all())
     assert _infer(stack, _rows(5)) == [10] * 4

@@ -1,4 +1,4 @@
-"""Errors of single actions, read off a run: what the metrics count, one value each."""
+"""Prediction errors of single actions, compared with the metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METRICS = ("prediction", "completion")
 
 
 def busy() -> Scenario:
-    """More models than fit, and durations that are not what they were."""
+    """Return a scenario with more models than fit into memory, and with noisy durations."""
     return a_scenario(
         an_entry("m", count=4),
         load=[poisson(300)],
@@ -37,21 +37,21 @@ def busy() -> Scenario:
 
 
 def played(errors: ActionErrors, scenario: Scenario) -> SimulatedCluster:
-    house = SimulatedCluster(scenario)
-    house.world.observer = errors
-    house.run()
-    return house
+    cluster = SimulatedCluster(scenario)
+    cluster.world.observer = errors
+    cluster.run()
+    return cluster
 
 
-def core_of(house: SimulatedCluster, kind: type[C]) -> C:
-    cores = [core for process in house.world.processes.values() for core in process.cores.values()]
+def core_of(cluster: SimulatedCluster, kind: type[C]) -> C:
+    cores = [core for process in cluster.world.processes.values() for core in process.cores.values()]
     return next(core for core in cores if isinstance(core, kind))
 
 
-def test_there_is_a_value_for_each_that_the_metrics_count_and_their_sums_agree() -> None:
+def test_values_agree_with_counts_and_sums_of_the_metrics() -> None:
     errors = ActionErrors()
-    house = played(errors, busy())
-    controller = core_of(house, Controller)
+    cluster = played(errors, busy())
+    controller = core_of(cluster, Controller)
     counted = {
         (action, error, side): (histogram.total, histogram.sum)
         for error in METRICS
@@ -62,7 +62,7 @@ def test_there_is_a_value_for_each_that_the_metrics_count_and_their_sums_agree()
     assert {key[:2] for key in counted} == {(action, error) for action in ("infer", "load") for error in METRICS}
 
 
-def test_the_start_error_of_an_infer_is_the_workers() -> None:
+def test_the_start_errors_of_infers_agree_with_the_worker() -> None:
     errors = ActionErrors()
     worker = core_of(played(errors, busy()), Worker)
     histogram = worker.stats.histograms[("horologe_start_error_seconds",)]
@@ -70,27 +70,27 @@ def test_the_start_error_of_an_infer_is_the_workers() -> None:
     assert (histogram.total, histogram.sum) == (len(values), sum(values))
 
 
-def test_only_actions_sent_in_the_time_asked_for_count() -> None:
+def test_only_actions_of_the_interval_count() -> None:
     whole, part = ActionErrors(), ActionErrors(START_NS + ms(500), START_NS + ms(1500))
     for errors in (whole, part):
         played(errors, busy())
-    first, all_of_it = part.statuses["infer", "OK"], whole.statuses["infer", "OK"]
-    assert 0 < first < all_of_it
+    in_part, in_whole = part.statuses["infer", "OK"], whole.statuses["infer", "OK"]
+    assert 0 < in_part < in_whole
     assert sum(len(values) for (_, error, _), values in part.values.items() if error == "start") == sum(
         count for (_, status), count in part.statuses.items() if status == "OK"
     )
 
 
-def test_a_recording_has_the_errors_of_the_run_that_was_recorded(tmp_path: Path) -> None:
-    live, again = ActionErrors(), ActionErrors()
+def test_a_replay_has_the_errors_of_the_recorded_run(tmp_path: Path) -> None:
+    live, replayed = ActionErrors(), ActionErrors()
     played(live, busy())
     recorder = Recorder(RecorderSettings(str(tmp_path), 100_000, roles=("controller",)), "sim")
-    house = SimulatedCluster(busy())
-    house.world.observer = recorder
-    house.run()
+    cluster = SimulatedCluster(busy())
+    cluster.world.observer = recorder
+    cluster.run()
     path = recorder.write("stop")
     assert path is not None
-    report = replay_recording(path, observer=again)
+    report = replay_recording(path, observer=replayed)
     assert report.identical
     assert [core.partition("/")[0] for core in report.cores] == ["controller"]
-    assert (again.values, again.statuses) == (live.values, live.statuses)
+    assert (replayed.values, replayed.statuses) == (live.values, live.statuses)

@@ -1,4 +1,4 @@
-"""`horologe sim` as a tool: scenarios from a few words, the fewest devices, a timeline."""
+"""`horologe sim`: scenarios from options, the fewest devices, a timeline."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ def sim(*arguments: str) -> Any:
     return result
 
 
-def test_models_and_a_rate_are_enough() -> None:
+def test_a_scenario_from_models_and_a_rate() -> None:
     report = json.loads(sim("--model", "resnet50_v1*3", "--rate", "300", "--slo", "50ms", "--json", *SHORT).stdout)
     assert report["total"]["ok"] == report["total"]["sent"] > 50
     assert len(report["workers"]) == 1
     assert "attainment 100.000%" in sim("--model", "resnet50_v1", "--rate", "100", "--devices", "2", *SHORT).stdout
 
 
-def test_a_trace_is_followed_line_by_line(tmp_path: Path) -> None:
+def test_every_line_of_a_trace_is_a_request(tmp_path: Path) -> None:
     trace = tmp_path / "arrivals.csv"
     trace.write_text("0.1,resnet18_v1\n0.2,resnet50_v1\n0.2,resnet50_v1\n")
-    words = ["--model", "resnet18_v1", "--model", "resnet50_v1", "--trace", str(trace), "--json"]
-    report = json.loads(sim(*words).stdout)
+    options = ["--model", "resnet18_v1", "--model", "resnet50_v1", "--trace", str(trace), "--json"]
+    report = json.loads(sim(*options).stdout)
     assert {name: row["sent"] for name, row in report["models"].items()} == {"resnet18_v1": 1, "resnet50_v1": 2}
 
 
 def test_the_fewest_devices_reach_the_target_and_one_less_does_not() -> None:
-    words = ["--model", "resnet50_v1*4", "--rate", "1800", "--slo", "40ms", "--find-devices", "99", "--json", *SHORT]
-    size = json.loads(sim(*words).stdout)
+    options = ["--model", "resnet50_v1*4", "--rate", "1800", "--slo", "40ms", "--find-devices", "99", "--json", *SHORT]
+    size = json.loads(sim(*options).stdout)
     attained = {probe["devices"]: probe["attainment"] for probe in size["probes"]}
     assert attained[size["devices"]] >= 0.99
     assert size["devices"] > 1
     assert attained[size["devices"] - 1] < 0.99
 
 
-def test_what_no_number_of_devices_reaches_is_said() -> None:
+def test_an_unreachable_target_is_an_error() -> None:
     result = sim("--model", "resnet50_v1", "--rate", "100", "--slo", "2ms", "--find-devices", "99", *SHORT)
     assert result.exit_code == FAILED
     assert "99.000%" in result.stderr
@@ -55,8 +55,8 @@ def test_what_no_number_of_devices_reaches_is_said() -> None:
 
 def test_a_timeline_has_every_action_predicted_and_actual(tmp_path: Path) -> None:
     file = tmp_path / "timeline.json"
-    words = ["--model", "resnet50_v1*2", "--rate", "200", "--json", "--trace-out", str(file), *SHORT]
-    report = json.loads(sim(*words).stdout)
+    options = ["--model", "resnet50_v1*2", "--rate", "200", "--json", "--trace-out", str(file), *SHORT]
+    report = json.loads(sim(*options).stdout)
     events = [event for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"]
     execs = [event for event in events if event["cat"] == "infer"]
     batches = sum(worker["batches"] for worker in report["workers"].values())
@@ -66,7 +66,7 @@ def test_a_timeline_has_every_action_predicted_and_actual(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--model", "nope", "--rate", "1"], "resnet50_v1"),
         (["--model", "resnet50_v1*0", "--rate", "1"], "COPIES"),
@@ -77,13 +77,13 @@ def test_a_timeline_has_every_action_predicted_and_actual(tmp_path: Path) -> Non
         (["--model", "resnet50_v1", "--rate", "1", "--noise", "loud"], "clockwork"),
     ],
 )
-def test_what_cannot_be_is_a_usage_error_that_names_it(arguments: list[str], told: str) -> None:
+def test_invalid_options_are_usage_errors(arguments: list[str], message: str) -> None:
     result = sim(*arguments)
     assert result.exit_code == USAGE
-    assert told in result.stderr
+    assert message in result.stderr
 
 
-def test_a_line_of_a_trace_that_is_no_time_is_named(tmp_path: Path) -> None:
+def test_an_invalid_line_of_a_trace_is_named(tmp_path: Path) -> None:
     trace = tmp_path / "arrivals.csv"
     trace.write_text("0.1\nsoon\n")
     result = sim("--model", "resnet50_v1", "--trace", str(trace))

@@ -14,7 +14,7 @@ import pytest
 
 from horologe import Application, Client, HorologeError, InvalidInput, UnknownModel
 from horologe_cli.demo.digits import held_out
-from up_house import Up
+from running_up import Up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

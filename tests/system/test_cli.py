@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COMMANDS = ("up", "demo", "predict", "models", "load", "unload", "status", "profile", "sim", "replay", "doctor", "keys")
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
-NOBODY = "ipc:///nonexistent/horologe-nobody"
+NO_SERVER = "ipc:///nonexistent/horologe-no-server"
 
 
 def horologe(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -48,7 +48,7 @@ def test_every_command_has_help_with_examples(command: str) -> None:
     assert "--json" in result.stdout
 
 
-def test_help_needs_none_of_the_heavy_libraries() -> None:
+def test_help_imports_no_heavy_library() -> None:
     heavy = "zmq numpy rich.table sklearn onnxruntime uvloop structlog asyncio"
     code = f"import sys, horologe_cli.main; print([name for name in {heavy.split()} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
@@ -67,12 +67,12 @@ def test_unknown_commands_and_options_are_usage_errors() -> None:
 @pytest.mark.parametrize(
     "arguments", [("models",), ("status",), ("predict", "m", "--input", "[[1]]", "--slo-ms", "50")]
 )
-def test_nobody_at_the_endpoint(arguments: tuple[str, ...]) -> None:
-    result = horologe(*arguments, "--endpoint", NOBODY)
-    assert_one_line(result, UNREACHABLE, NOBODY, "horologe up")
+def test_no_server_at_the_endpoint(arguments: tuple[str, ...]) -> None:
+    result = horologe(*arguments, "--endpoint", NO_SERVER)
+    assert_one_line(result, UNREACHABLE, NO_SERVER, "horologe up")
 
 
-def test_an_endpoint_that_is_none() -> None:
+def test_an_invalid_endpoint() -> None:
     assert_one_line(horologe("models", "--endpoint", "localhost:8003"), USAGE, "'localhost:8003'", "tcp://HOST:PORT")
 
 
@@ -84,10 +84,10 @@ def test_an_endpoint_that_is_none() -> None:
     ],
 )
 def test_unreadable_input(source: str, words: tuple[str, ...]) -> None:
-    assert_one_line(horologe("predict", "m", "--input", source, "--endpoint", NOBODY), USAGE, *words)
+    assert_one_line(horologe("predict", "m", "--input", source, "--endpoint", NO_SERVER), USAGE, *words)
 
 
-def test_input_that_is_pickled_is_not_opened(tmp_path: Path) -> None:
+def test_pickled_input_is_rejected(tmp_path: Path) -> None:
     import numpy as np
 
     np.save(tmp_path / "evil.npy", np.array([{}], dtype=object), allow_pickle=True)
@@ -108,12 +108,12 @@ def test_input_that_is_pickled_is_not_opened(tmp_path: Path) -> None:
         (("--config", "nowhere.toml"), ("nowhere.toml",)),
     ],
 )
-def test_up_refuses_what_cannot_be(arguments: tuple[str, ...], words: tuple[str, ...], tmp_path: Path) -> None:
+def test_up_rejects_invalid_options(arguments: tuple[str, ...], words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     assert_one_line(horologe("up", *arguments, cwd=tmp_path), USAGE, *words)
 
 
-def test_up_says_which_port_is_taken(tmp_path: Path) -> None:
+def test_up_names_a_port_in_use(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -132,27 +132,27 @@ def test_doctor_as_json() -> None:
     assert all(finding["hint"] for finding in report["findings"] if finding["level"] != "ok")
 
 
-def test_doctor_for_people() -> None:
+def test_doctor_as_text() -> None:
     assert "real-time priority" in horologe("doctor").stdout
 
 
-def test_keys_are_private_and_stay(tmp_path: Path) -> None:
+def test_keys_are_private_and_kept(tmp_path: Path) -> None:
     first = horologe("keys", str(tmp_path / "keys"), "--client", "alice", "--json")
     assert first.returncode == OK
     made = json.loads(first.stdout)["made"]
     assert f"{tmp_path}/keys/clients/alice.key_secret" in made
     secret = (tmp_path / "keys/clients/alice.key_secret").read_text()
     assert stat.S_IMODE((tmp_path / "keys/clients/alice.key_secret").stat().st_mode) == 0o600
-    again = horologe("keys", str(tmp_path / "keys"), "--client", "alice", "--client", "bob", "--json")
-    assert [path.rpartition("/")[2] for path in json.loads(again.stdout)["made"]] == ["bob.key", "bob.key_secret"]
+    second = horologe("keys", str(tmp_path / "keys"), "--client", "alice", "--client", "bob", "--json")
+    assert [path.rpartition("/")[2] for path in json.loads(second.stdout)["made"]] == ["bob.key", "bob.key_secret"]
     assert (tmp_path / "keys/clients/alice.key_secret").read_text() == secret
 
 
-def test_keys_with_a_name_that_leaves_the_folder(tmp_path: Path) -> None:
+def test_a_client_name_that_leaves_the_folder(tmp_path: Path) -> None:
     assert_one_line(horologe("keys", str(tmp_path), "--client", "../evil"), USAGE, "'../evil'")
 
 
-def test_keys_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_keys_in_an_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert_one_line(horologe("keys", str(tmp_path / "file" / "keys")), USAGE, "keys")
 
@@ -161,9 +161,9 @@ def test_sim_lists_its_examples() -> None:
     assert "two-models" in horologe("sim").stdout.split()
 
 
-def test_sim_without_such_a_scenario() -> None:
+def test_sim_with_an_unknown_scenario() -> None:
     assert_one_line(horologe("sim", "nowhere.toml"), USAGE, "nowhere.toml")
 
 
-def test_replay_without_such_a_recording() -> None:
+def test_replay_with_an_unknown_recording() -> None:
     assert_one_line(horologe("replay", "nowhere.rec"), USAGE, "nowhere.rec", "no such file")

@@ -12,7 +12,7 @@ import pytest
 
 from fake_frontend import ECHO, FakeFrontend
 from horologe_cli.commands.application_definition import parse_policy_settings, parse_truth, read_application
-from horologe_common.application_outputs import answer_tensors, output_specs
+from horologe_common.application_answers import answer_tensors, output_specs
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Status
@@ -41,23 +41,23 @@ COMMANDS = ("list", "show", "create", "delete", "rollback", "predict", "feedback
 OK, FAILED, USAGE = 0, 1, 2
 
 
-class Kept:
-    """Answers of a selector that learns nothing."""
+class FakeSelector:
+    """Answers like a selector, without learning."""
 
     def __init__(self) -> None:
         self.applications: dict[str, Application] = {}
         self.status = 0
-        """Of feedback."""
+        """Status of the answers to feedback."""
 
     def react(self, message: Any, buffers: Any) -> Any:
         match message:
             case Declare():
                 self.applications[message.application.name] = message.application
-                return [(self._told(message.id, message.application.name), ())]
+                return [(self._states(message.id, message.application.name), ())]
             case Withdraw():
                 return [(Applications(message.id, (), 0 if self.applications.pop(message.name, None) else 3), ())]
             case Rollback() | ApplicationInfo():
-                return [(self._told(message.id, message.name), ())]
+                return [(self._states(message.id, message.name), ())]
             case ModelInfo() if message.application:
                 signature = output_specs(self.applications[message.application])
                 spec = ModelSpec(message.application, "", "application", ECHO.inputs, signature)
@@ -70,10 +70,12 @@ class Kept:
                 return [(Acknowledged(message.id, (self.status,) * len(message.items), "store is away"), ())]
         return None
 
-    def _told(self, number: int, name: str) -> Applications:
-        standings = (ModelStatistics("echo", 0.75, False, 4, 1, 3, 2, 0.5),) if name else ()
+    def _states(self, number: int, name: str) -> Applications:
+        statistics = (ModelStatistics("echo", 0.75, False, 4, 1, 3, 2, 0.5),) if name else ()
         states = [
-            ApplicationState(one, 7, standings, 2) for one in self.applications.values() if name in ("", one.name)
+            ApplicationState(application, 7, statistics, 2)
+            for application in self.applications.values()
+            if name in ("", application.name)
         ]
         if name and not states:
             return Applications(number, (), int(Status.UNKNOWN_MODEL), f"application: got {name!r}")
@@ -81,11 +83,11 @@ class Kept:
 
 
 class Shell:
-    def __init__(self, endpoint: str, kept: Kept, frontend: FakeFrontend) -> None:
-        self.endpoint, self.kept, self.frontend = endpoint, kept, frontend
+    def __init__(self, endpoint: str, selector: FakeSelector, frontend: FakeFrontend) -> None:
+        self.endpoint, self.selector, self.frontend = endpoint, selector, frontend
 
     def run(self, *arguments: str, code: int = OK, stdin: str = "") -> str:
-        """Standard output of `horologe application ...`, or standard error where it is to fail."""
+        """Run `horologe application ...`. Return standard output, or standard error if `code` is not 0."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}
         command = [sys.executable, "-m", "horologe_cli.main", "application", *arguments, "--endpoint", self.endpoint]
         result = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=30, env=env)
@@ -98,10 +100,10 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    kept = Kept()
-    kept.applications["digits"] = Application("digits", ("echo", "other/2"), default=7.0, settings={"eta": 0.5})
-    with FakeFrontend(f"ipc://{tmp_path}/f", react=kept.react) as frontend:
-        yield Shell(f"ipc://{tmp_path}/f", kept, frontend)
+    selector = FakeSelector()
+    selector.applications["digits"] = Application("digits", ("echo", "other/2"), default=7.0, settings={"eta": 0.5})
+    with FakeFrontend(f"ipc://{tmp_path}/f", react=selector.react) as frontend:
+        yield Shell(f"ipc://{tmp_path}/f", selector, frontend)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -134,7 +136,7 @@ def test_an_application_from_flags(shell: Shell) -> None:
         "0",
         "--no-cache",
     )
-    assert shell.kept.applications["canary"] == Application(
+    assert shell.selector.applications["canary"] == Application(
         "canary",
         ("echo/1", "echo/2"),
         20.0,
@@ -147,7 +149,7 @@ def test_an_application_from_flags(shell: Shell) -> None:
     assert (shown["application"]["name"], shown["revision"]) == ("canary", 7)
 
 
-def test_a_model_that_is_not_served_is_named(shell: Shell) -> None:
+def test_models_that_are_not_ready_are_named(shell: Shell) -> None:
     command = [sys.executable, "-m", "horologe_cli.main", "application", "create", "new", "--endpoint", shell.endpoint]
     result = subprocess.run([*command, "-m", "echo", "-m", "ecco"], capture_output=True, text=True, timeout=30)
     assert result.returncode == OK
@@ -158,11 +160,11 @@ def test_an_application_from_a_file(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "app.toml"
     file.write_text('name = "filed"\nmodels = ["echo"]\nslo_ms = 30\n[settings]\neta = 0.25\n')
     shell.run("create", "--file", str(file), "--slo-ms", "40")
-    assert shell.kept.applications["filed"] == Application("filed", ("echo",), 40.0, settings={"eta": 0.25})
+    assert shell.selector.applications["filed"] == Application("filed", ("echo",), 40.0, settings={"eta": 0.25})
 
 
 def test_lists_and_shows(shell: Shell) -> None:
-    assert [one["application"]["name"] for one in shell.json("list")] == ["digits"]
+    assert [state["application"]["name"] for state in shell.json("list")] == ["digits"]
     shown = shell.json("show", "digits", "--context", "user-1")
     assert shown["statistics"][0]["weight"] == 0.75
     assert shell.frontend.named(ApplicationInfo)[-1].context == "user-1"
@@ -183,12 +185,12 @@ def test_predicts_and_takes_feedback(shell: Shell) -> None:
     assert "prediction [3]" in shell.run("predict", "digits", "--input", "[[1, 2, 3, 4]]")
     named = ("--prediction", answer["prediction_id"], "--truth", "3")
     assert shell.json("feedback", "digits", *named, "--context", "u") == {"learned": 1}
-    ((item,),) = [told.items for told in shell.frontend.named(Feedback)]
+    ((item,),) = [message.items for message in shell.frontend.named(Feedback)]
     assert (item.prediction, item.truths, item.context) == (b"P" * 40, (3.0,), "u")
     shell.json("feedback", "digits", "--input", "[[1, 2, 3, 4], [5, 6, 7, 8]]", "--truth", "3,4")
     (item,) = shell.frontend.named(Feedback)[-1].items
     assert (item.inputs[0].datatype, item.inputs[0].shape, item.truths) == ("FP32", (2, 4), (3.0, 4.0))
-    shell.kept.status = int(Status.REFUSED)
+    shell.selector.status = int(Status.REFUSED)
     assert "REFUSED: store is away" in shell.run("feedback", "digits", *named, code=FAILED)
 
 
@@ -204,17 +206,17 @@ def test_predicts_and_takes_feedback(shell: Shell) -> None:
     ],
 )
 def test_wrong_arguments_are_usage_errors(shell: Shell, arguments: tuple[str, ...], word: str) -> None:
-    said = shell.run(*arguments, code=USAGE)
-    assert said.startswith("horologe: ")
-    assert said.count("\n") == 1
-    assert word in said
+    error = shell.run(*arguments, code=USAGE)
+    assert error.startswith("horologe: ")
+    assert error.count("\n") == 1
+    assert word in error
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [("[1]", "fields"), ("{", "--file"), ('{"models": ["a"], "eta": 1}', "eta"), ('{"models": "a"}', "models")],
 )
-def test_files_that_are_none(tmp_path: Path, text: str, word: str) -> None:
+def test_invalid_files(tmp_path: Path, text: str, word: str) -> None:
     file = tmp_path / "app.json"
     file.write_text(text)
     with pytest.raises(InvalidInput, match=word):

@@ -1,4 +1,4 @@
-"""Whatever dies: every request has exactly one answer, no answer is swapped, and service resumes without a hand."""
+"""Failures of processes and connections: every request has exactly one answer, and service resumes by itself."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ SETTLE_S = 20
 START_S = 60
 
 
-class House:
-    """The whole system as processes, with an emulated model that echoes its input."""
+class RunningSystem:
+    """The whole system as processes, with an emulated model that returns its input."""
 
     def __init__(self, folder: Path, split: bool) -> None:
         an_emulated_model(folder / "models")
@@ -50,7 +50,7 @@ class House:
             metrics="off",
             sets=sets,
         )
-        self.embedded = LocalSystem(self.options, lambda name, line: self.lines.append(f"{name}: {line}"))
+        self.local = LocalSystem(self.options, lambda name, line: self.lines.append(f"{name}: {line}"))
         self.endpoint = endpoint
 
     def kill(self, module: str, number: signal.Signals = signal.SIGKILL) -> None:
@@ -63,30 +63,30 @@ class House:
 
 
 @pytest.fixture(params=[False, True], ids=["fused", "split"], scope="module")
-def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    house = House(tmp_path_factory.mktemp("h"), request.param)
-    with house.embedded:
-        house.embedded.wait_ready(START_S)
-        yield house
+def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
+    system = RunningSystem(tmp_path_factory.mktemp("h"), request.param)
+    with system.local:
+        system.local.wait_ready(START_S)
+        yield system
 
 
 class Tally:
-    """Ends of requests by number; an end that comes twice, or with someone else's data, is an error."""
+    """Final statuses of requests by number. A second status, or the data of another request, is an error."""
 
     def __init__(self) -> None:
         self.ends: dict[int, str] = {}
         self.overtime_s = 0.0
 
-    def end(self, number: int, what: str) -> None:
+    def end(self, number: int, status: str) -> None:
         assert number not in self.ends, f"request {number} ended twice"
-        self.ends[number] = what
+        self.ends[number] = status
 
     def counts(self) -> Counter[str]:
         return Counter(self.ends.values())
 
 
 async def ask(client: AsyncClient, tally: Tally, number: int, slo_ms: float = SLO_MS) -> None:
-    """One request whose rows carry its number; its end goes to the tally."""
+    """Send a request whose rows contain its number, and count its status."""
     rows = 1 + number % 2
     x = np.full((rows, 4), number, np.float32)
     x[:, 1] = np.arange(rows)
@@ -104,7 +104,7 @@ async def ask(client: AsyncClient, tally: Tally, number: int, slo_ms: float = SL
 
 
 async def offer(client: AsyncClient, tally: Tally, rate: float, seconds: float, *, cancel_every: int = 0) -> None:
-    """An open loop: one request every 1/rate seconds, none waited for until all are sent."""
+    """Send a request every 1/rate seconds without waiting for answers, then wait for all of them."""
     tasks = []
     first = len(tally.ends)
     for index in range(int(rate * seconds)):
@@ -116,8 +116,8 @@ async def offer(client: AsyncClient, tally: Tally, rate: float, seconds: float, 
     await asyncio.wait_for(asyncio.gather(*tasks), SETTLE_S)
 
 
-async def resumes(client: AsyncClient, within_s: float = SETTLE_S) -> None:
-    """Good answers come again."""
+async def wait_for_service(client: AsyncClient, within_s: float = SETTLE_S) -> None:
+    """Send requests until five in a row succeed."""
     tally, number = Tally(), 0
     end = time.monotonic() + within_s
     while list(tally.ends.values())[-5:] != ["OK"] * 5:
@@ -137,10 +137,10 @@ def run(scenario: Any) -> Any:
     return asyncio.run(scenario)
 
 
-def test_no_answers_are_swapped_under_load_with_batching_and_cancellation(house: House) -> None:
+def test_no_answers_are_swapped_under_load_with_batching_and_cancellation(system: RunningSystem) -> None:
     async def scenario() -> Tally:
         tally = Tally()
-        async with AsyncClient(house.endpoint, grace_ms=GRACE_MS) as client:
+        async with AsyncClient(system.endpoint, grace_ms=GRACE_MS) as client:
             await offer(client, tally, 400, 2, cancel_every=7)
         return tally
 
@@ -151,41 +151,41 @@ def test_no_answers_are_swapped_under_load_with_batching_and_cancellation(house:
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_kill_nine_under_load(house: House, which: int) -> None:
-    names = victims(house.options.split)
+def test_kill_nine_under_load(system: RunningSystem, which: int) -> None:
+    names = victims(system.options.split)
     if which >= len(names):
         pytest.skip("fused: fewer processes")
 
     async def scenario() -> Tally:
         tally = Tally()
-        async with AsyncClient(house.endpoint, grace_ms=GRACE_MS) as client:
-            await resumes(client)
+        async with AsyncClient(system.endpoint, grace_ms=GRACE_MS) as client:
+            await wait_for_service(client)
             load = asyncio.ensure_future(offer(client, tally, 200, 3, cancel_every=11))
             await asyncio.sleep(1)
-            house.kill(names[which])
+            system.kill(names[which])
             await load
-            await resumes(client)
+            await wait_for_service(client)
         return tally
 
     tally = run(scenario())
     assert sorted(tally.ends) == list(range(600))
     assert tally.counts()["OK"] > 0
-    assert tally.overtime_s < GRACE_MS / 1000 + 1  # the SDK's timer, and what a busy machine adds to it
+    assert tally.overtime_s < GRACE_MS / 1000 + 1  # the timeout of the SDK, with a margin for a busy machine
 
 
-def test_a_stopped_worker_costs_no_request_its_answer(house: House) -> None:
+def test_every_request_is_answered_if_a_worker_stops(system: RunningSystem) -> None:
     async def scenario() -> Tally:
         tally = Tally()
-        async with AsyncClient(house.endpoint, grace_ms=GRACE_MS) as client:
-            await resumes(client)
+        async with AsyncClient(system.endpoint, grace_ms=GRACE_MS) as client:
+            await wait_for_service(client)
             load = asyncio.ensure_future(offer(client, tally, 100, 2))
             await asyncio.sleep(0.5)
-            house.kill("horologe_gpu_worker", signal.SIGSTOP)
+            system.kill("horologe_gpu_worker", signal.SIGSTOP)
             try:
                 await load
             finally:
-                house.kill("horologe_gpu_worker", signal.SIGCONT)
-            await resumes(client)
+                system.kill("horologe_gpu_worker", signal.SIGCONT)
+            await wait_for_service(client)
         return tally
 
     tally = run(scenario())
@@ -195,7 +195,7 @@ def test_a_stopped_worker_costs_no_request_its_answer(house: House) -> None:
 
 @pytest.fixture
 def far_worker(tmp_path: Path) -> Iterator[tuple[str, Proxy]]:
-    """An edge, and one worker whose only way to it is a proxy: the clients' endpoint, and the proxy."""
+    """Start an edge, and a worker connected to it through a proxy. Yield the client endpoint and the proxy."""
     an_emulated_model(tmp_path / "models")
     endpoint, port = f"ipc://{tmp_path}/clients", free_port("127.0.0.1")
     sets = [f"links.bind=tcp://127.0.0.1:{port}", f"frontend.clients={endpoint}", "http.port=0"]
@@ -216,19 +216,19 @@ def a_process(module: str, *sets: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", module, "--set=metrics.bind=", *(f"--set={text}" for text in sets)])
 
 
-def test_broken_connections_cost_no_request_its_answer(far_worker: tuple[str, Proxy]) -> None:
+def test_every_request_is_answered_if_connections_break(far_worker: tuple[str, Proxy]) -> None:
     endpoint, proxy = far_worker
 
     async def scenario() -> Tally:
         tally = Tally()
         async with AsyncClient(endpoint, grace_ms=GRACE_MS) as client:
-            await resumes(client, START_S)
-            for told in (False, True) * 4:
+            await wait_for_service(client, START_S)
+            for both_ends in (False, True) * 4:
                 load = asyncio.ensure_future(offer(client, tally, 200, 0.3, cancel_every=11))
                 await asyncio.sleep(0.15)
-                proxy.cut(both_ends=told)
+                proxy.cut(both_ends=both_ends)
                 await load
-                await resumes(client)
+                await wait_for_service(client)
         return tally
 
     tally = run(scenario())

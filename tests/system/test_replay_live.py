@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from horologe import Application, Client, HorologeError
 from horologe_cli.demo.digits import held_out
 from horologe_sim.replay import replay_recording
-from up_house import Up
+from running_up import Up
 
 if TYPE_CHECKING:
     from collections.abc import Callable

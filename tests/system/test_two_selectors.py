@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from horologe import Application, AsyncClient
-from horologe_common.prediction_id import MARK_BYTES
+from horologe_common.application_answers import MARK_BYTES
 from horologe_common.status import HorologeError, Lost, Refused, Status
 from model_folders import an_emulated_model
 from redis_server import RedisServer, a_redis

@@ -1,4 +1,4 @@
-"""`horologe up` and the commands that ask it, as processes: ready, answers, a settings change, ^C."""
+"""`horologe up` and commands against it, as processes: ready, answers, settings, ^C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from model_folders import an_emulated_model
-from up_house import HOROLOGE, Up
+from running_up import HOROLOGE, Up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,13 +29,13 @@ def up(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Up]:
         up.stop(signal.SIGKILL)
 
 
-def test_serves_until_it_is_told_to_stop(up: Up) -> None:
+def test_serves_until_it_is_stopped(up: Up) -> None:
     split = len(up.ready["processes"]) == 5
     front = ("frontend", "selector", "controller") if split else ("edge",)
     assert set(up.ready["processes"]) == {*front, "worker-0", "profiler"}
     assert [model["name"] for model in up.ready["models"]] == ["pretend"]
     assert up.get(f"{up.ready['http']}/v2/health/ready")[0] == 200
-    needed = [url for name, url in up.ready["metrics"].items() if name != "profiler"]  # nobody waits for that one
+    needed = [url for name, url in up.ready["metrics"].items() if name != "profiler"]  # may start later
     assert all(up.get(url)[0] == 200 for url in needed)
 
     answer = up.ask("predict", "pretend", "--input", INPUT)
@@ -60,24 +60,24 @@ def test_serves_until_it_is_told_to_stop(up: Up) -> None:
 
 def test_settings_come_from_the_file_and_the_command_line(tmp_path: Path) -> None:
     an_emulated_model(tmp_path / "elsewhere")
-    (tmp_path / "house.toml").write_text('[controller]\nscheduler = "edf"\n[worker]\nrepository = "elsewhere"\n')
-    up = Up(tmp_path, "--config", "house.toml", "--set", "log.json=true")
+    (tmp_path / "settings.toml").write_text('[controller]\nscheduler = "edf"\n[worker]\nrepository = "elsewhere"\n')
+    up = Up(tmp_path, "--config", "settings.toml", "--set", "log.json=true")
     try:
         assert up.ready["scheduler"] == "edf"
         assert [model["name"] for model in up.ready["models"]] == ["pretend"]
-        lines = [line.partition("| ")[2] for line in up.said().splitlines() if line.startswith("edge")]
+        lines = [line.partition("| ")[2] for line in up.read_log().splitlines() if line.startswith("edge")]
         assert all(json.loads(line)["service"] == "edge" for line in lines)
     finally:
         assert up.stop(signal.SIGTERM) == 0
 
 
-def test_told_twice_in_a_row_it_still_drains(tmp_path: Path) -> None:
+def test_two_signals_in_a_row_drain(tmp_path: Path) -> None:
     an_emulated_model(tmp_path / "models")
     up = Up(tmp_path)
     up.process.send_signal(signal.SIGTERM)
     up.process.send_signal(signal.SIGTERM)
     assert up.process.wait(20) == 0
-    assert "drained" in up.said()
+    assert "drained" in up.read_log()
     up.stop(signal.SIGTERM)
 
 

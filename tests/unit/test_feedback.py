@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contexts_harness import BOTH, A, B, ContextsHarness, RecordedLosses, make_active_application
+from horologe_common.application_answers import HEAD_BYTES
 from horologe_common.clock import ms, s
-from horologe_common.prediction_id import HEAD_BYTES
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Feedback, Observation, Query, Release, Tensor
 from horologe_selector.core.feedback.feedback import FeedbackProcessor

@@ -23,10 +23,10 @@ from frontend_builders import (
     request_application,
     send_feedback,
 )
+from horologe_common.application_answers import selector_mark
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance
-from horologe_common.prediction_id import selector_mark
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from horologe_common.latency import quantile
 from horologe_common.status import Late, Lost, Refused
 from horologe_load.arrivals import bursts, poisson, popularity, read_arrivals
 from horologe_load.capacity_search import MAX_TRIALS, PRECISION, CapacitySearch, Confirmation
 from horologe_load.closed_loop import closed_loop, one_by_one
 from horologe_load.open_loop import open_loop
-from horologe_load.samples import Outcome, Samples, error_text, quantile, summarize
+from horologe_load.samples import Outcome, Samples, error_text, summarize
 from horologe_load.targets import ModelInput, ModelLoad, SdkTarget, distinct_rows
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def test_a_summary_without_answers_has_zeros() -> None:
 
 def test_reasons_leave_out_the_figures_of_one_request() -> None:
     assert error_text(Refused("no capacity: 12.3 ms needed")) == "no capacity"
-    assert error_text((b"HTTP/1.1 500 Internal", b"broken")) == "500 broken"
+    assert error_text((b"HTTP/1.1 503 Busy", b"possible in 18.9 ms")) == "503 possible in # ms"
     assert error_text(None) == "connection lost"
 
 

@@ -13,7 +13,7 @@ from horologe.core.feedback import feedback_messages, find_application, raise_fi
 from horologe.core.reply import decode_answer
 from horologe.core.session import Session
 from horologe.core.signature import Signature
-from horologe_common.application_outputs import answer_tensors, output_specs
+from horologe_common.application_answers import answer_tensors, output_specs
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status

@@ -1,4 +1,4 @@
-"""What an application is: models behind one name, an SLO, a policy that learns from feedback (Clipper section 5)."""
+"""Applications: models behind one name, with an SLO and a policy that learns from feedback (Clipper section 5)."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ NAME_LIMIT = 128
 MODELS_LIMIT = 64
 CONTEXTS_LIMIT = 1_000_000_000
 BYTES_LIMIT = 8 << 10
-"""Of a declaration, encoded. A selector announces all of its 1,000 at once, in a header of 16 MB at most."""
-EXACT = 1 << 53
-"""Whole numbers up to here are floats without loss."""
+"""Size of an encoded declaration. A selector announces up to 1,000 in one header of at most 16 MB."""
+EXACT_INTEGER_LIMIT = 1 << 53
+"""Integers up to this are exact as 64-bit floats."""
 
 
 class Application(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """As declared by its owner. The same form in JSON, in the store and on the wire.
+    """A declared application. The form is the same in JSON, in the store and on the wire.
 
-    `models` and `shadows`: `name`, the newest version that is ready, or `name/version`. Shadows are asked like models
-    but never answered from.
+    `models` and `shadows` are names (the newest ready version) or `name/version`. Shadows predict like models, but no
+    answer uses their predictions.
     """
 
     name: str
     models: tuple[str, ...]
     slo_ms: float = 100.0
-    """Of every request that brings no deadline of its own."""
+    """Deadline of requests without one of their own."""
     task: str = "classes"
-    """`classes`: a model's prediction is a whole number, or the place of the largest score; `regression`: a number;
-    `any`: outputs are passed on as they are, which only policies that ask one model can do."""
+    """`classes`: a prediction is an integer, or the index of the largest score. `regression`: a number. `any`: outputs
+    are passed on unchanged, which only policies that use one model can do."""
     output: str = ""
-    """The output that holds the prediction; empty: a model's first."""
+    """Output that holds the prediction. Empty: the first output of a model."""
     policy: str = ""
     """Empty: `static` for one model, `exp4` for several."""
     settings: dict[str, float | dict[str, float]] = {}
-    """Of the policy."""
+    """Settings of the policy."""
     loss: str = ""
     """Empty: `zero_one` for classes, `absolute` for regression."""
     default: float | None = None
-    """Answered where nothing better is known in time; None: the request fails."""
+    """Answer if no prediction arrives in time. None: the request fails."""
     confidence: float = 0.0
-    """Predictions of less agreement than this are answered by the default."""
+    """If the share of agreeing models is below this, the answer is the default."""
     shadows: tuple[str, ...] = ()
     cache: bool = True
-    """Whether equal inputs may be answered from the prediction cache, for `cache_ttl_ns` of the selector."""
+    """Answer equal inputs from the prediction cache, for `cache_ttl_ns` of the selector."""
     contexts: int = 10_000
-    """States kept, one for each context; beyond, the ones not used for longest are forgotten."""
+    """Contexts with a state of their own. Beyond this number the least recently used is deleted."""
 
 
 def check_application(application: Application) -> None:
-    """Raise `InvalidInput`, naming field, got and wanted, where the declaration contradicts itself."""
+    """Raise `InvalidInput`, with the field and the expected value, for an invalid declaration."""
     check_name("name", application.name)
     if "/" in application.name:
         raise InvalidInput(f"name: got {application.name!r}, wanted no slash")
@@ -73,9 +73,9 @@ def check_application(application: Application) -> None:
 
 
 def _check_models(application: Application) -> None:
-    known = (*application.models, *application.shadows)
-    if not application.models or len(known) > MODELS_LIMIT:
-        shown = f"{len(known)} names" if known else "[]"
+    names = (*application.models, *application.shadows)
+    if not application.models or len(names) > MODELS_LIMIT:
+        shown = f"{len(names)} names" if names else "[]"
         raise InvalidInput(f"models, shadows: got {shown}, wanted 1 to {MODELS_LIMIT}, each once")
     for field, texts in (("models", application.models), ("shadows", application.shadows)):
         for text in texts:
@@ -83,8 +83,8 @@ def _check_models(application: Application) -> None:
             name, slash, version = text.partition("/")
             if not name or "/" in version or (slash and not version):
                 raise InvalidInput(f"{field}: got {text!r}, wanted name or name/version")
-    if len(set(known)) != len(known):
-        raise InvalidInput(f"models, shadows: got {list(known)}, wanted each once")
+    if len(set(names)) != len(names):
+        raise InvalidInput(f"models, shadows: got {list(names)}, wanted each once")
 
 
 def _check_default(task: str, default: float) -> None:
@@ -92,16 +92,18 @@ def _check_default(task: str, default: float) -> None:
         raise InvalidInput("default: an application of task 'any' cannot have one")
     if not isfinite(default):
         raise InvalidInput(f"default: got {default}, wanted a finite number")
-    if task == "classes" and (default % 1 or abs(default) > EXACT):
-        raise InvalidInput(f"default: got {default}, wanted a whole number up to {EXACT}, the task being classes")
+    if task == "classes" and (default % 1 or abs(default) > EXACT_INTEGER_LIMIT):
+        raise InvalidInput(
+            f"default: got {default}, wanted a whole number up to {EXACT_INTEGER_LIMIT}, the task being classes"
+        )
 
 
 def check_name(field: str, text: str) -> None:
-    """Raise `InvalidInput` unless the text is fit to name something."""
+    """Raise `InvalidInput` unless the text is a valid name."""
     if not 0 < len(text) <= NAME_LIMIT or not text.isprintable() or text != text.strip():
         raise InvalidInput(f"{field}: got {text[:NAME_LIMIT]!r}, wanted 1 to {NAME_LIMIT} printable characters")
 
 
 def undeclared_application(name: str) -> UnknownModel:
-    """What to raise, or to answer, where there is no application of this name."""
+    """Return the error for an application that is not declared."""
     return UnknownModel(f"application: got {name!r}, which is not declared")

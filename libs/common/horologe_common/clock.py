@@ -1,32 +1,36 @@
-"""Nanosecond helpers, the one real clock, and the offset between two hosts' clocks."""
+"""Time in nanoseconds: units, the real clock, and the offset between the clocks of two machines."""
 
 import time
 from collections import deque
 
 NEVER_NS = 1 << 62
+"""A time later than any other."""
 
 
 def us(value: float) -> int:
+    """Return microseconds in nanoseconds."""
     return round(value * 1_000)
 
 
 def ms(value: float) -> int:
+    """Return milliseconds in nanoseconds."""
     return round(value * 1_000_000)
 
 
 def s(value: float) -> int:
+    """Return seconds in nanoseconds."""
     return round(value * 1_000_000_000)
 
 
 monotonic_ns = time.monotonic_ns
-"""The real clock. Only the reactor and the shells around cores read it."""
+"""The real clock. Cores do not read it; they get the time as an argument."""
 
 
 class ClockOffset:
-    """Offset of a peer's monotonic clock to ours, from ping round trips.
+    """Offset of a peer's monotonic clock to this machine's, from the round trips of pings.
 
-    The sample with the smallest round trip among the last `window` bounds the error by half that round trip
-    (Cristian's algorithm with a minimum filter, as NTP's clock filter does).
+    The estimate uses the shortest of the last `window` round trips. Its error is at most half of that round trip
+    (Cristian's algorithm with a minimum filter, as in NTP).
     """
 
     def __init__(self, window: int = 16) -> None:
@@ -35,10 +39,10 @@ class ClockOffset:
 
     @property
     def is_measured(self) -> bool:
-        """Whether there has been a round trip; `offset_ns` means nothing before."""
+        """Return whether there was a round trip. Before, `offset_ns` is 0 and meaningless."""
         return bool(self._samples)
 
     def observe(self, sent_ns: int, peer_ns: int, received_ns: int) -> None:
-        """`sent_ns`, `received_ns`: our clock around the round trip; `peer_ns`: the peer's clock inside it."""
+        """Add a round trip: `sent_ns` and `received_ns` on this clock, `peer_ns` on the peer's in between."""
         self._samples.append((received_ns - sent_ns, peer_ns - (sent_ns + received_ns) // 2))
         self.offset_ns = min(self._samples)[1]

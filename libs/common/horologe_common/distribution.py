@@ -1,8 +1,8 @@
-"""Distributions of execution times as histograms: mixtures, maxima, and what a batch of requests takes (ORLOJ 4.2).
+"""Distributions of execution times as histograms: mixtures, maxima, and times of batches (ORLOJ section 4.2).
 
-A histogram says how likely each bin is; within a bin every time is as likely as any other. So a CDF is a line on each
-bin, and that of a maximum of independent times, the product of their CDFs, a polynomial there: its values at the edges
-and its mean are exact, and only its course within a bin is then taken for a line again.
+Within a bin all times are equally likely, so the CDF is linear on each bin. The CDF of the maximum of independent times
+is the product of their CDFs, a polynomial on each bin. Its values at the edges and its mean are exact. Only between the
+edges it is approximated by a line.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 BINS = 64
 POINT_NS = 1.0
-"""Width of a bin that stands for a single time: that of the clock."""
+"""Width of a bin for a single time: the resolution of the clock."""
 APART_NS = 1e-3
-"""Edges nearer than this are one: they are rounded differently, and no time lies between them."""
+"""Edges closer than this are merged: they differ by rounding, and no time lies between them."""
 
 
 class Distribution:
-    """Of times in ns; immutable. `edges_ns` (n + 1,) increase strictly, `mass` (n,) adds up to 1; float64.
+    """Immutable distribution of times in ns: increasing `edges_ns` (n + 1,) and `mass` (n,) of sum 1, float64.
 
-    `mean_ns` may be known better than from the bins: of samples, and of maxima.
+    `mean_ns` can be more precise than the bins, for samples and for maxima.
     """
 
     __slots__ = ("_below", "edges_ns", "mass", "mean_ns")
 
     def __init__(self, edges_ns: ArrayLike, mass: ArrayLike, mean_ns: float | None = None) -> None:
-        """Raises ValueError where the edges do not increase or the masses are no probabilities."""
+        """Raise ValueError if the edges do not increase or the masses are not probabilities."""
         edges, masses = np.array(edges_ns, np.float64), np.array(mass, np.float64)
         if edges.ndim != 1 or masses.shape != (edges.size - 1,) or not masses.size:
             raise ValueError(f"edges_ns, mass: got shapes {edges.shape} and {masses.shape}, wanted (n + 1,) and (n,)")
@@ -60,7 +60,7 @@ class Distribution:
 
     @staticmethod
     def from_samples(samples_ns: ArrayLike, bins: int = BINS) -> Distribution:
-        """The histogram of samples (n,), whole ns; see `coarse` for its bins. Raises ValueError without any."""
+        """Return the histogram of samples (n,) in ns, with the bins of `coarsen`. Raises ValueError without any."""
         samples = np.rint(np.asarray(samples_ns, np.float64).ravel())
         if not samples.size:
             raise ValueError("samples_ns: got none, wanted at least one")
@@ -72,22 +72,22 @@ class Distribution:
 
     @staticmethod
     def point(ns: float) -> Distribution:
-        """Always this long."""
+        """Return the distribution of a constant time."""
         return Distribution((ns - POINT_NS / 2, ns + POINT_NS / 2), (1.0,))
 
     @staticmethod
     def from_counts(edges_ns: ArrayLike, counts: ArrayLike) -> Distribution:
-        """From how many fell into each bin. Raises ValueError where nothing was counted."""
+        """Return the distribution of counts per bin. Raises ValueError if their sum is 0."""
         counted = np.asarray(counts, np.float64)
         if not counted.sum() > 0:
             raise ValueError("counts: got a sum of 0, wanted at least one")
         return Distribution(edges_ns, counted / counted.sum())
 
     def coarsen(self, bins: int = BINS) -> Distribution:
-        """The same with bins merged: each holds at most 1/bins, or was one; at most 3 * `bins` of them.
+        """Return the distribution with merged bins, at most 3 * `bins`. A merged bin holds at most 1/bins of the mass.
 
-        Edges are quantiles and not evenly spaced: times range over decades, and one outlier would squeeze all others
-        into a bin. Bins wider than 1/bins of the range stay as they are, so gaps between modes stay empty.
+        The edges are quantiles: times span decades, and with even bins one outlier would put all others into one bin.
+        Bins wider than 1/bins of the range are not merged, so gaps between modes stay empty.
         """
         if self.mass.size <= bins:
             return self
@@ -97,24 +97,24 @@ class Distribution:
         return Distribution(self.edges_ns[kept], np.diff(self._below[kept]), self.mean_ns)
 
     def cdf(self, t_ns: ArrayLike) -> Any:
-        """How likely it takes no longer than `t_ns`: a float, or an array of the shape of `t_ns`."""
+        """Return the probability of at most `t_ns`: a float, or an array of the shape of `t_ns`."""
         times_ns = np.asarray(t_ns, np.float64)
         below = np.interp(times_ns, self.edges_ns, self._below)
         return below if times_ns.ndim else float(below)
 
     def quantile_ns(self, q: float) -> float:
-        """The least time within which a part `q` (0 to 1) of them end."""
+        """Return the shortest time that a part `q` (0 to 1) does not exceed."""
         place = max(1, int(np.searchsorted(self._below, q)))
         low, high = self._below[place - 1], self._below[place]
         start_ns, end_ns = self.edges_ns[place - 1], self.edges_ns[place]
         return float(start_ns + (end_ns - start_ns) * (q - low) / (high - low)) if high > low else float(start_ns)
 
     def affine(self, base_ns: float, factor: float) -> Distribution:
-        """Of base_ns + factor * t, factor > 0. The density is scaled by 1 / factor; the masses stay."""
+        """Return the distribution of base_ns + factor * t, factor > 0. The masses do not change."""
         return Distribution(base_ns + factor * self.edges_ns, self.mass, base_ns + factor * self.mean_ns)
 
     def excess_over(self, base_ns: float) -> Distribution:
-        """Of max(0, t - base_ns): what lies below 0 is put into a bin that ends at 0."""
+        """Return the distribution of max(0, t - base_ns). Mass below 0 is put into a bin that ends at 0."""
         if self.edges_ns[0] >= base_ns:
             return self.affine(-base_ns, 1.0)
         inside = self.edges_ns[self.edges_ns > base_ns]
@@ -123,33 +123,33 @@ class Distribution:
         return Distribution(edges - base_ns, np.diff(below))
 
     def maximum(self, k: int) -> Distribution:
-        """Of the largest of `k` independent ones like this (ORLOJ eq. 6)."""
+        """Return the distribution of the largest of `k` independent times (ORLOJ eq. 6)."""
         return maximum_of([self] * k)
 
     def batch(self, base_ns: float, size: int) -> Distribution:
-        """What a batch of `size` like requests takes, this being what one alone takes: see `batch_of`."""
+        """Return the distribution of a batch of `size` requests that each take this alone; see `batch_of`."""
         return batch_of([self] * size, base_ns)
 
 
 def mixture(parts: Sequence[Distribution], weights: Sequence[float] | None = None) -> Distribution:
-    """Of a time drawn from one of the `parts`, chosen with these weights (evenly if none are given)."""
+    """Return the mixture of `parts` with these weights, or equal weights."""
     if not parts:
         raise ValueError("parts: got none, wanted at least one")
     if len(parts) == 1:
         return parts[0]
-    wanted = np.ones(len(parts)) if weights is None else np.asarray(weights, np.float64)
-    wanted = wanted / wanted.sum()
+    shares = np.ones(len(parts)) if weights is None else np.asarray(weights, np.float64)
+    shares = shares / shares.sum()
     edges = _edges(parts)
-    below = sum(weight * part.cdf(edges) for weight, part in zip(wanted, parts, strict=True))
-    mean_ns = sum(weight * part.mean_ns for weight, part in zip(wanted, parts, strict=True))
+    below = sum(weight * part.cdf(edges) for weight, part in zip(shares, parts, strict=True))
+    mean_ns = sum(weight * part.mean_ns for weight, part in zip(shares, parts, strict=True))
     return Distribution(edges, _masses(np.asarray(below)), float(mean_ns))
 
 
 def maximum_of(parts: Sequence[Distribution]) -> Distribution:
-    """Of the largest of independent times: the product of the CDFs, which says the same as ORLOJ eq. 8 with less work.
+    """Return the distribution of the largest of independent times: the product of their CDFs, equal to ORLOJ eq. 8.
 
-    Edges are those of all parts. The mean is that of the polynomials: E = end - integral of the CDF, by Gauss-Legendre
-    with as many nodes as their degree asks for.
+    The edges are those of all parts. The mean is exact: E = end - integral of the CDF, by Gauss-Legendre quadrature
+    with as many nodes as the degree of the polynomials needs.
     """
     if not parts:
         raise ValueError("parts: got none, wanted at least one")
@@ -158,13 +158,13 @@ def maximum_of(parts: Sequence[Distribution]) -> Distribution:
     powers: dict[int, int] = {}
     for part in parts:
         powers[id(part)] = powers.get(id(part), 0) + 1
-    different = {id(part): part for part in parts}
-    edges = _edges(different.values())
-    edges = edges[edges >= max(part.edges_ns[0] for part in different.values())]
+    distinct = {id(part): part for part in parts}
+    edges = _edges(distinct.values())
+    edges = edges[edges >= max(part.edges_ns[0] for part in distinct.values())]
 
     def below(t_ns: Floats) -> Floats:
         product = np.ones_like(t_ns)
-        for key, part in different.items():
+        for key, part in distinct.items():
             product *= part.cdf(t_ns) ** powers[key]
         return product
 
@@ -175,7 +175,7 @@ def maximum_of(parts: Sequence[Distribution]) -> Distribution:
 
 
 def _edges(parts: Iterable[Distribution]) -> Floats:
-    """All edges of all parts, in order."""
+    """Return the edges of all parts, in order."""
     edges: Floats = np.unique(np.concatenate([part.edges_ns for part in parts]))
     last_of_each = np.diff(edges, append=np.inf) > APART_NS
     kept: Floats = edges[last_of_each]
@@ -183,16 +183,17 @@ def _edges(parts: Iterable[Distribution]) -> Floats:
 
 
 def _masses(below: Floats) -> Floats:
-    """Of the bins, by the CDF (n + 1,) at their edges."""
+    """Return the masses of bins from the CDF (n + 1,) at their edges."""
     below[0] = 0.0
     return np.maximum(0.0, np.diff(below))
 
 
 def batch_of(parts: Sequence[Distribution], base_ns: float) -> Distribution:
-    """What a batch takes whose requests take `parts` alone: base_ns + k * max(l), k requests, l = max(0, t - base_ns).
+    """Return the distribution of a batch whose requests take `parts` alone: base_ns + k * max(l).
 
-    ORLOJ eq. 3 to 9: the rows are padded to the longest. A request alone takes c0 + l (eq. 3 at k = 1, with c1 in l),
-    so l is what a row adds. Eq. 9 is printed without the factor 1 / (c1 k) that keeps its area 1: see `affine`.
+    ORLOJ eq. 3 to 9, for k requests padded to the longest, with l = max(0, t - base_ns). A
+    request alone takes c0 + l (eq. 3 at k = 1, with c1 in l),
+    so l is the time that a row adds. Eq. 9 lacks a factor 1 / (c1 k), without which its area is not 1; see `affine`.
     """
     rows: dict[int, Distribution] = {}
     for part in parts:

@@ -1,11 +1,11 @@
-"""Measured times: rolling estimates and histograms with fixed buckets."""
+"""Measured times: quantiles, rolling estimates, and histograms with fixed buckets."""
 
 from __future__ import annotations
 
 import bisect
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import NEVER_NS, s
 
@@ -13,15 +13,26 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WINDOW = 10
-"""Clockwork section 5.3: the last ten measurements of each action."""
+"""Measurements per estimate (Clockwork section 5.3)."""
 AGE_NS = s(2)
-"""A measurement older than this says nothing about now: one stall must not refuse a model for ever."""
+"""Age at which a measurement is dropped. Without it, the requests of a model could be refused forever after a stall,
+because a model without requests is not measured again."""
+
+
+def quantile(ascending: Sequence[Any], q: float) -> Any:
+    """Return the nearest-rank quantile of sorted values: the smallest one that a part `q` (0 to 1) do not exceed.
+
+    NaN if there is no value.
+    """
+    if not ascending:
+        return math.nan
+    return ascending[max(1, math.ceil(q * len(ascending) - 1e-9)) - 1]
 
 
 class RollingQuantile:
-    """The last `window` measurements, none older than `age_ns`, and a high quantile of them.
+    """A high quantile of the last `window` measurements, none of them older than `age_ns`.
 
-    By default the second largest of ten (p90): one stalled action among ten does not move the estimate.
+    The default is the second largest of ten (p90): one stalled action among ten does not change the estimate.
     """
 
     def __init__(self, window: int = WINDOW, age_ns: int = AGE_NS, quantile: float = 0.9) -> None:
@@ -31,42 +42,43 @@ class RollingQuantile:
         self._age_ns = age_ns
         self._quantile = quantile
         self.valid_until_ns = NEVER_NS
-        """Until when the last answer of `high` is the quantile, if nothing is measured: asked several times as often as
-        measured."""
+        """Time until which the last result of `high_quantile` is valid if nothing is measured. It is read more often
+        than measurements arrive."""
         self._high: int | None = None
 
     def observe(self, now_ns: int, value: int) -> None:
+        """Add a measurement."""
         samples = self._samples
         if len(samples) == self._window:
-            self._forget()
+            self._drop_oldest()
         samples.append((now_ns, value))
         bisect.insort(self._ordered, value)
         self.valid_until_ns = -1
 
     def high_quantile(self, now_ns: int) -> int | None:
-        """The high quantile, or None without a recent measurement."""
+        """Return the high quantile, or None without a recent measurement."""
         if now_ns > self.valid_until_ns:
-            self._forget_old(now_ns)
+            self._drop_old(now_ns)
             ordered, samples = self._ordered, self._samples
-            self._high = ordered[math.ceil(self._quantile * len(ordered)) - 1] if ordered else None
+            self._high = quantile(ordered, self._quantile) if ordered else None
             self.valid_until_ns = samples[0][0] + self._age_ns if samples else NEVER_NS
         return self._high
 
     def median(self, now_ns: int) -> int | None:
-        """The median, or None without a recent measurement."""
-        self._forget_old(now_ns)
+        """Return the lower median, or None without a recent measurement."""
+        self._drop_old(now_ns)
         ordered = self._ordered
-        return ordered[(len(ordered) - 1) // 2] if ordered else None
+        return quantile(ordered, 0.5) if ordered else None
 
     def summary(self, now_ns: int) -> tuple[int, int, int]:
-        """(until when this holds if nothing is measured, high quantile, median); zeros without a measurement."""
+        """Return (time until which this is valid, high quantile, median); zeros without a measurement."""
         high_ns, median_ns = self.high_quantile(now_ns), self.median(now_ns)
         if high_ns is None or median_ns is None:
             return 0, 0, 0
         return self._samples[0][0] + self._age_ns, high_ns, median_ns
 
     def discard_above(self, value: int) -> None:
-        """Drop what is larger."""
+        """Drop measurements above `value`."""
         self._samples = deque(sample for sample in self._samples if sample[1] <= value)
         del self._ordered[bisect.bisect_right(self._ordered, value) :]
         self.valid_until_ns = -1
@@ -75,12 +87,11 @@ class RollingQuantile:
     def count(self) -> int:
         return len(self._samples)
 
-    def _forget_old(self, now_ns: int) -> None:
+    def _drop_old(self, now_ns: int) -> None:
         while self._samples and self._samples[0][0] < now_ns - self._age_ns:
-            self._forget()
+            self._drop_oldest()
 
-    def _forget(self) -> None:
-        """Drop the oldest."""
+    def _drop_oldest(self) -> None:
         _, value = self._samples.popleft()
         del self._ordered[bisect.bisect_left(self._ordered, value)]
 
@@ -89,7 +100,7 @@ BUCKETS_NS = (
     *(round(step * 10**exponent) for exponent in range(4, 10) for step in (1, 1.5, 2, 3, 5, 7)),
     s(10),
 )
-"""10 us to 10 s, six a decade."""
+"""10 us to 10 s, six buckets per decade."""
 ERROR_BUCKETS_NS = (
     *(
         round(step * 10**exponent)
@@ -99,11 +110,11 @@ ERROR_BUCKETS_NS = (
     *(round(step * 10**exponent) for exponent in (8, 9) for step in (1, 3)),
     s(10),
 )
-"""10 us to 100 ms, twelve a decade, for tails of some hundred microseconds; then two a decade to 10 s."""
+"""10 us to 100 ms, twelve buckets per decade, for errors of some hundred microseconds; two per decade to 10 s."""
 
 
 class Histogram:
-    """Counts by bucket, a sum, and quantiles good to a bucket."""
+    """A histogram: counts by bucket, their sum, and quantiles with the precision of a bucket."""
 
     def __init__(self, bounds: Sequence[int] = BUCKETS_NS) -> None:
         self.bounds = bounds
@@ -112,15 +123,16 @@ class Histogram:
         self.sum = 0
 
     def observe(self, value: int) -> None:
+        """Add a value."""
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.total += 1
         self.sum += value
 
     def quantile(self, q: float) -> int:
-        """Upper bound of the bucket that holds quantile `q`; 0 when empty."""
-        wanted, seen = q * self.total, 0
+        """Return the upper bound of the bucket that holds quantile `q`; 0 if the histogram is empty."""
+        rank, seen = q * self.total, 0
         for count, bound in zip(self.counts, (*self.bounds, self.bounds[-1]), strict=True):
             seen += count
-            if seen and seen >= wanted:
+            if seen and seen >= rank:
                 return bound
         return 0

@@ -1,4 +1,4 @@
-"""What a model is: its signature, its sizes, its measured times."""
+"""Models: signature, sizes and measured times, and checks of tensors against a signature."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PAGE_BYTES = 16 << 20
-"""Clockwork section 5.2: weights are held in 16 MiB pages."""
+"""Size of a page of weights (Clockwork section 5.2)."""
 
 DTYPES: dict[str, np.dtype[np.generic]] = {
     "BOOL": np.dtype("?"),
@@ -38,12 +38,12 @@ DATATYPES: dict[np.dtype[np.generic], str] = {dtype: name for name, dtype in DTY
 
 
 MAX_DIMS = 32
-"""numpy's bound before version 2."""
+"""Limit of numpy before version 2."""
 MAX_DIM = 1 << 40
 
 
 class TensorSpec(msgspec.Struct, array_like=True, frozen=True):
-    """A tensor of a model's signature. `shape` includes the batch dimension; -1 is a variable one."""
+    """A tensor of a model's signature. `shape` includes the batch dimension; -1 is a variable dimension."""
 
     name: str
     datatype: str
@@ -51,11 +51,11 @@ class TensorSpec(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
-    """A model version as every service sees it. `batched`: dimension 0 of every tensor counts rows.
+    """A model version. `batched`: dimension 0 of every tensor counts rows.
 
-    `padded`: inputs of different shapes share a batch, filled up with zeros to the longest of each variable dimension.
-    `profile_length`: of every variable dimension when its profile is measured; 0 where all are fixed. `max_length`: the
-    most that a variable dimension may have; 0: no limit.
+    `padded`: inputs of different shapes share a batch; each variable dimension is padded with zeros to the longest.
+    `profile_length`: length of every variable dimension when the profile is measured; 0 if all are fixed. `max_length`:
+    limit of a variable dimension; 0: none.
     """
 
     name: str
@@ -76,28 +76,30 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
 
     @cached_property
     def key(self) -> str:
-        """`name/version`: how every message behind the selector names the model."""
+        """Return `name/version`, the name of the model in messages behind the selector."""
         return f"{self.name}/{self.version}"
 
     @cached_property
     def variable_dimensions(self) -> dict[str, tuple[int, ...]]:
-        """By input, the places of its variable dimensions, that of the rows left out; only inputs that have any."""
+        """Return the indices of the variable dimensions of each input that has any, without the rows' dimension."""
         places = {
-            one.name: tuple(at for at in range(self.batched, len(one.shape)) if one.shape[at] == -1)
-            for one in self.inputs
+            tensor.name: tuple(at for at in range(self.batched, len(tensor.shape)) if tensor.shape[at] == -1)
+            for tensor in self.inputs
         }
-        return {name: found for name, found in places.items() if found}
+        return {name: dimensions for name, dimensions in places.items() if dimensions}
 
     @property
     def pages(self) -> int:
+        """Return the number of pages of the weights."""
         return max(1, math.ceil(self.weights_bytes / PAGE_BYTES))
 
     @property
     def max_batch(self) -> int:
+        """Return the largest compiled batch size."""
         return self.batch_sizes[-1]
 
     def compiled_batch_size(self, rows: int) -> int:
-        """The smallest compiled batch size that holds `rows`; batches are padded up to it."""
+        """Return the smallest compiled batch size of at least `rows`, to which batches are padded."""
         for size in self.batch_sizes:
             if size >= rows:
                 return size
@@ -105,7 +107,7 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
 
 
 class Profile(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Measured times of one model on one kind of device: `exec_ns[batch size]`, `load_ns`."""
+    """Measured times of a model on a kind of device: `exec_ns` by batch size, and `load_ns`."""
 
     exec_ns: dict[int, int]
     load_ns: int
@@ -113,7 +115,7 @@ class Profile(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 @lru_cache(4096)
 def nbytes(datatype: str, shape: tuple[int, ...]) -> int:
-    """Size of a fixed-width tensor. Raises `InvalidInput` for an unknown datatype or a negative dimension."""
+    """Return the bytes of a fixed-width tensor. Raises `InvalidInput` for an unknown datatype or invalid shape."""
     dtype = DTYPES.get(datatype)
     if dtype is None:
         raise InvalidInput(f"datatype: got {datatype!r}, wanted one of {', '.join(DTYPES)}")
@@ -121,11 +123,11 @@ def nbytes(datatype: str, shape: tuple[int, ...]) -> int:
 
 
 def element_count(shape: Sequence[int]) -> int:
-    """Elements of a tensor of this shape. Raises `InvalidInput` for one that no array can have."""
+    """Return the elements of a tensor of this shape. Raises `InvalidInput` for a shape that no array can have."""
     if len(shape) > MAX_DIMS:
         raise InvalidInput(f"shape: got {len(shape)} dimensions, at most {MAX_DIMS}")
     elements = 1
-    for dim in shape:  # a loop: on the path of every tensor, three times as fast as any() and prod()
+    for dim in shape:  # called for every tensor: a loop is three times as fast as any() and prod()
         if not 0 <= dim <= MAX_DIM:
             raise InvalidInput(f"shape: got {list(shape)}, wanted no negative dimension and none over {MAX_DIM}")
         elements *= dim
@@ -133,7 +135,7 @@ def element_count(shape: Sequence[int]) -> int:
 
 
 def check_tensor(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
-    """Raise `InvalidInput`, naming field, got and wanted, unless the tensor fits the signature."""
+    """Raise `InvalidInput`, with the field and the expected value, unless the tensor matches the signature."""
     if datatype != spec.datatype:
         raise InvalidInput(f"input {spec.name!r}: datatype: got {datatype}, wanted {spec.datatype}")
     if len(shape) != len(spec.shape) or any(
@@ -143,10 +145,10 @@ def check_tensor(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
 
 
 def input_length(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> int:
-    """How large inputs of these shapes are in the variable dimensions: their product; 0 where all are fixed.
+    """Return the length of inputs of these shapes: the product of their variable dimensions, 0 if all are fixed.
 
-    Of several inputs the one with the most such dimensions counts, and of these the largest. For most models whose
-    execution time depends on the input, this is what it depends on: tokens of a text, pixels of an image.
+    If several inputs have variable dimensions, the input with the most of them counts, then the largest. Execution time
+    mostly depends on this length: the tokens of a text, the pixels of an image.
     """
     sizes = (
         (len(places), math.prod(shapes[name][at] for at in places)) for name, places in spec.variable_dimensions.items()
@@ -155,22 +157,22 @@ def input_length(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> int:
 
 
 def check_variable_dimensions(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Raise `InvalidInput` where a variable dimension is too long, or, being padded, not the same in all inputs.
+    """Raise `InvalidInput` if a variable dimension is too long, or differs between the inputs of a padded model.
 
-    Padded batches are filled up input by input: one whose mask is shorter than its tokens would fail its neighbours.
+    Inputs are padded separately. A request whose mask is shorter than its tokens would make its whole batch fail.
     """
     firsts: dict[int, str] = {}
     for name, places in spec.variable_dimensions.items():
         for at in places:
             got, first = shapes[name][at], firsts.setdefault(at, name)
-            said = f"input {name!r}: shape: got {list(shapes[name])}, wanted"
+            text = f"input {name!r}: shape: got {list(shapes[name])}, wanted"
             if spec.max_length and got > spec.max_length:
-                raise InvalidInput(f"{said} at most {spec.max_length} in dimension {at}")
+                raise InvalidInput(f"{text} at most {spec.max_length} in dimension {at}")
             if spec.padded and got != (wanted := shapes[first][at]):
-                raise InvalidInput(f"{said} {wanted} in dimension {at}, as in input {first!r}")
+                raise InvalidInput(f"{text} {wanted} in dimension {at}, as in input {first!r}")
 
 
 def natural_sort_key(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Numbers inside a version compare as numbers."""
+    """Return a sort key by which numbers inside a version compare as numbers: `v9` before `v10`."""
     parts = re.findall(r"\d+|\D+", version)
     return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)

@@ -1,13 +1,13 @@
-"""How a request or an action ended, and the exceptions that carry it."""
+"""Final status of requests and actions, and an exception for each."""
 
 from enum import IntEnum
 from typing import Any
 
 
 class Status(IntEnum):
-    """The end of a request (what a client sees) or of an action (what a worker reports).
+    """Final status of a request (for a client) or of an action (from a worker).
 
-    Numbers are part of the wire protocol: they are never reused.
+    The numbers are part of the wire protocol and are never reused.
     """
 
     OK = 0
@@ -20,18 +20,18 @@ class Status(IntEnum):
     LOST = 7
     CANCELLED = 8
     FAILED = 9
-    """The model itself raised; the reason carries its message."""
+    """The model raised an exception. The reason contains its message."""
     TOO_LATE = 10
-    """Actions only: the window had passed, so nothing was run."""
+    """Actions only: the window had passed, so the action was not run."""
     MISSING_INPUT = 11
-    """Of actions: a row's tensors had not arrived by the end of the window. Of feedback: neither prediction nor inputs
-    are there."""
+    """Actions: the inputs of a row had not arrived by the end of the window. Feedback: the prediction is unknown and
+    there are no inputs."""
     PROTOCOL = 12
-    """Peer speaks another protocol version."""
+    """The peer has another protocol version."""
 
 
 class HorologeError(Exception):
-    """An answer other than OK. `status` says which; `retry_after_ns` is 0 when retrying does not help."""
+    """An answer with a status other than OK. `retry_after_ns` is 0 if a retry does not help."""
 
     status = Status.FAILED
 
@@ -58,20 +58,20 @@ class TooLarge(HorologeError):
 
 
 class Refused(HorologeError):
-    """The deadline cannot be met; no work was done. `retry_after_ns`: so much later it would have been possible."""
+    """The deadline cannot be met; no work was done. After `retry_after_ns` it can be."""
 
     status = Status.REFUSED
 
 
 class Late(HorologeError):
-    """Admitted, but finished after its deadline. `reply`: what came nevertheless (the SDK's `Reply`), or None."""
+    """The request was admitted but finished after its deadline. `reply`: the late answer (a `Reply`), or None."""
 
     status = Status.LATE
     reply: Any = None
 
 
 class Lost(HorologeError):
-    """No answer came by the deadline: something on the way died."""
+    """No answer arrived by the deadline, because a process or connection failed."""
 
     status = Status.LOST
 
@@ -85,7 +85,7 @@ class ModelFailed(HorologeError):
 
 
 class MissingInput(HorologeError):
-    """Feedback on a prediction that is known no more, without inputs: send them."""
+    """Feedback on a prediction that is no longer stored. Send it again with the inputs."""
 
     status = Status.MISSING_INPUT
 
@@ -113,6 +113,6 @@ ERRORS: dict[Status, type[HorologeError]] = {
 
 
 def error_for(status: int, reason: str, retry_after_ns: int = 0) -> HorologeError:
-    """The exception a client raises for an answer with this status (one a newer server made up included)."""
-    known = status in Status._value2member_map_
-    return (ERRORS.get(Status(status), ModelFailed) if known else ModelFailed)(reason, retry_after_ns)
+    """Return the exception for a status. A status of a newer server that is unknown here gives `ModelFailed`."""
+    is_known = status in Status._value2member_map_
+    return (ERRORS.get(Status(status), ModelFailed) if is_known else ModelFailed)(reason, retry_after_ns)

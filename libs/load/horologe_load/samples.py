@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 from collections import Counter
 from contextlib import contextmanager
 from enum import IntEnum
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.latency import quantile
 from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 REASONS = 5
 """Reasons in a summary, the most frequent ones."""
 REASON_LENGTH = 120
+FIGURE = re.compile(r"\d+(\.\d+)?")
 
 
 class Outcome(IntEnum):
@@ -171,13 +174,6 @@ def summarize(
     )
 
 
-def quantile(ascending: Sequence[float], share: float) -> float:
-    """Return the nearest-rank quantile: the smallest value that `share` of all do not exceed; NaN if there is none."""
-    if not ascending:
-        return math.nan
-    return ascending[min(len(ascending), max(1, math.ceil(share * len(ascending) - 1e-9))) - 1]
-
-
 def _quantile_ms(ascending_ns: Sequence[int], share: float) -> float:
     return quantile(ascending_ns, share) / 1e6 if ascending_ns else 0.0
 
@@ -188,7 +184,8 @@ def error_text(answer: object) -> str:
         return answer.reason.partition(":")[0]  # the figures of this one request follow the colon
     if isinstance(answer, tuple):
         head, body = answer
-        return f"{head.split(b' ', 1)[-1][:3].decode()} {body[:REASON_LENGTH].decode(errors='replace')}"
+        text = FIGURE.sub("#", body[:REASON_LENGTH].decode(errors="replace"))
+        return f"{head.split(b' ', 1)[-1][:3].decode()} {text}"
     return f"{type(answer).__name__}: {answer}"[:REASON_LENGTH] if answer is not None else "connection lost"
 
 

@@ -1,4 +1,4 @@
-"""What a service core is: a plain object that takes messages and the time, and appends messages to a list."""
+"""The interface of a core: an object that gets messages and the time, and appends messages to a list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Arrival: TypeAlias = "tuple[str, str, Any, Sequence[Buffer]]"
 
 
 class Out(msgspec.Struct, frozen=True, gc=False):
-    """A message for the core at address `to`, with its tensors' bytes in the order of its tensor headers."""
+    """A message to send to the core at address `to`. `buffers` are the bytes of its tensors, in their order."""
 
     to: str
     message: Any
@@ -23,44 +23,45 @@ class Out(msgspec.Struct, frozen=True, gc=False):
 
 
 class PeerConnected(msgspec.Struct, frozen=True):
-    """From the loop, never over a socket: the core at `address` can be reached from now on."""
+    """Event from the host, never sent over a socket: the core at `address` has connected."""
 
     address: str
     host: str = ""
-    """Boot id of its host: equal ids share a monotonic clock."""
+    """Boot id of its machine. Processes with equal ids share a monotonic clock."""
 
 
 class PeerDisconnected(msgspec.Struct, frozen=True):
-    """From the loop, never over a socket: the core at `address` (this incarnation) will not be heard of again."""
+    """Event from the host, never sent over a socket: the core at `address` (this incarnation) has disconnected."""
 
     address: str
 
 
 class Core(Protocol):
-    """A service's decisions. No sockets, threads, clock, environment or global random inside.
+    """The decisions of a service. It has no sockets, threads, clock, environment or global random numbers.
 
-    The loop calls `handle` for every message of a drain, then `tick` once, then sends what is in `out` and
-    clears it. `wakeup_ns` says when `tick` is wanted if nothing arrives.
+    The host calls `handle` for every message that has arrived, then `tick` once. It sends the messages in `out`, and
+    calls `tick` again at `wakeup_ns` or after the next message.
     """
 
     address: str
-    """`role/instance#incarnation`; the incarnation is random per start."""
+    """`role/instance#incarnation`. The incarnation is random at every start."""
     out: list[Out]
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """Take one message. Only queues: what follows from the whole drain is decided in `tick`."""
+        """Buffer a message. Decisions follow in `tick`, after all messages that have arrived."""
 
     def tick(self, now_ns: int) -> None:
-        """Decide. Called after every drain and at `wakeup_ns`."""
+        """Decide. Called after messages and at `wakeup_ns`."""
 
     def wakeup_ns(self) -> int | None:
-        """When to call `tick` next if nothing arrives; None: not before the next message."""
+        """Return when to call `tick` if no message arrives before; None: never."""
 
 
 def role(address: str) -> str:
+    """Return the role in an address: `controller` of `controller/0#1`."""
     return address.partition("/")[0]
 
 
 def instance(address: str) -> str:
-    """The address without its incarnation: the same after a restart."""
+    """Return the address without its incarnation, which does not change at a restart."""
     return address.partition("#")[0]

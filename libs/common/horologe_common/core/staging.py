@@ -1,4 +1,4 @@
-"""Tensors held for whoever will fetch them, unopened."""
+"""Staged inputs: tensors that a holder keeps until a worker has them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class StagedInputs:
-    """Inputs by id, bounded in bytes. `hold` before it is named to anyone; `release` frees.
+    """Inputs by id, bounded in bytes. `hold` them before sending their id; `release` frees them.
 
-    Law: `held_bytes` is the sum over what is held, and at most `limit_bytes`.
+    Invariant: `held_bytes` is the sum of the sizes of all inputs, and at most `limit_bytes`.
     """
 
     def __init__(self, holder: str, limit_bytes: int) -> None:
@@ -32,10 +32,11 @@ class StagedInputs:
         return input_id in self._held
 
     def ids(self) -> list[int]:
+        """Return the ids of all inputs."""
         return list(self._held)
 
     def hold(self, input_id: int, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> bool:
-        """Keep the inputs; False (and nothing kept) when that would pass the bound."""
+        """Hold the inputs. Return False, without holding them, if they would exceed the limit."""
         self.release(input_id)
         size = sum(map(len, buffers))
         if self.held_bytes + size > self.limit_bytes:
@@ -45,16 +46,17 @@ class StagedInputs:
         return True
 
     def inputs_of(self, input_id: int) -> tuple[tuple[Tensor, ...], Sequence[Buffer]] | None:
-        """Headers and bytes, None if they are not held."""
+        """Return headers and bytes, or None if the id is not held."""
         held = self._held.get(input_id)
         return held[:2] if held else None
 
     def release(self, input_id: int) -> None:
+        """Free the inputs of an id, if they are held."""
         if held := self._held.pop(input_id, None):
             self.held_bytes -= held[2]
 
     def answer_dispatch(self, dispatch: Dispatch) -> Out:
-        """Answer a Dispatch: the inputs still held, and the ids of those that are not."""
+        """Return the Ship for a Dispatch: the inputs that are held, and the ids of those that are not."""
         items: list[Shipped] = []
         buffers: list[Buffer] = []
         missing: list[int] = []

@@ -13,6 +13,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+from horologe_common.latency import quantile
 from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.waiting import WHEN_DRY, QueueWaits
@@ -164,4 +165,5 @@ def quantile_loss(points: Sequence[tuple[int, int]], slope: float, q: float) -> 
 
 def _intercept(residuals: Sequence[float], q: float) -> float:
     """Return the `q` quantile of the sorted residuals."""
-    return residuals[max(0, math.ceil(q * len(residuals)) - 1)]
+    residual: float = quantile(residuals, q)
+    return residual

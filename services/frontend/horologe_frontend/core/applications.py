@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from horologe_common.application_outputs import output_specs
+from horologe_common.application_answers import output_specs
 from horologe_common.applications import check_application, undeclared_application
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, TensorSpec

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.application_outputs import answer_tensors
+from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import NAME_LIMIT, Application
 from horologe_common.clock import NEVER_NS, ms
 from horologe_common.core.timers import Timers

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from horologe_common.application_answers import MARK_BYTES, selector_mark
 from horologe_common.core.protocol import instance
-from horologe_common.prediction_id import MARK_BYTES, selector_mark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
-from horologe_common.prediction_id import HEAD_BYTES, MARK_BYTES, NONCE_BYTES
+from horologe_common.application_answers import HEAD_BYTES, MARK_BYTES, NONCE_BYTES
 from horologe_selector.store import RecordChange
 
 if TYPE_CHECKING:

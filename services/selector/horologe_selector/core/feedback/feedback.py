@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_common.application_answers import HEAD_BYTES
 from horologe_common.applications import undeclared_application
 from horologe_common.core.protocol import Out
-from horologe_common.prediction_id import HEAD_BYTES
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.core.contexts.context import observation_name

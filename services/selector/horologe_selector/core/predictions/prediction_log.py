@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from horologe_common.prediction_id import HEAD_BYTES
+from horologe_common.application_answers import HEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from horologe_common.application_outputs import answer_tensors
-from horologe_common.applications import EXACT
+from horologe_common.application_answers import answer_tensors
+from horologe_common.applications import EXACT_INTEGER_LIMIT
 from horologe_common.status import InvalidInput
 from horologe_common.wire.frames import decode_array
 
@@ -67,8 +67,8 @@ def _labels(tensor: Tensor, array: NDArray[np.generic]) -> tuple[float, ...]:
         return tuple(map(float, array.argmax(axis=1).tolist()))
     if kind in "iub" and (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
         labels = array.ravel().tolist()
-        if any(abs(label) > EXACT for label in labels):
-            raise InvalidInput(f"output {tensor.name!r}: got labels beyond {EXACT}, wanted smaller ones")
+        if any(abs(label) > EXACT_INTEGER_LIMIT for label in labels):
+            raise InvalidInput(f"output {tensor.name!r}: got labels beyond {EXACT_INTEGER_LIMIT}, wanted smaller ones")
         return tuple(map(float, labels))
     raise _unusable(tensor, "scores [rows, classes], or whole numbers [rows] or [rows, 1]")
 

@@ -1,4 +1,4 @@
-"""A running `horologe up`, and its other commands beside it."""
+"""Runs `horologe up` as a process, and other commands against it."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ HOROLOGE = [sys.executable, "-m", "horologe_cli.main"]
 
 
 class Up:
-    """A running `horologe up`; `ready` is what it said then."""
+    """A running `horologe up`. `ready`: the JSON document that it printed when it was ready."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}
         self.log = (folder / "log").open("w+")
-        everywhere_free = ["--http", "127.0.0.1:0", "--client", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0"]
-        command = [*HOROLOGE, "up", "--workers", "1", "--json", *everywhere_free, *options]
+        free_ports = ["--http", "127.0.0.1:0", "--client", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+        command = [*HOROLOGE, "up", "--workers", "1", "--json", *free_ports, *options]
         self.process = subprocess.Popen(
             command, cwd=folder, env=self.env, stdout=subprocess.PIPE, stderr=self.log, text=True
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, self.said()
+        assert line, self.read_log()
         self.ready: dict[str, Any] = json.loads(line)
 
     def ask(self, command: str, *arguments: str, code: int = 0) -> Any:
-        """Another `horologe` command; its JSON, or its standard error if it should fail."""
+        """Run a `horologe` command. Return its JSON, or its standard error if `code` is not 0."""
         full = [*HOROLOGE, command, *arguments, "--json", "--endpoint", self.ready["clients"][0]]
         result = subprocess.run(full, capture_output=True, text=True, timeout=30, cwd=self.folder, env=self.env)
-        assert result.returncode == code, (result.stderr, self.said())
+        assert result.returncode == code, (result.stderr, self.read_log())
         return result.stderr if code else json.loads(result.stdout)
 
     def get(self, url: str) -> tuple[int, bytes]:
@@ -48,11 +48,11 @@ class Up:
         connection = HTTPConnection(host, timeout=5)
         connection.request(method, f"/{path}", body)
         answer = connection.getresponse()
-        found = answer.status, answer.read()
+        status, content = answer.status, answer.read()
         connection.close()
-        return found
+        return status, content
 
-    def said(self) -> str:
+    def read_log(self) -> str:
         self.log.seek(0)
         return self.log.read()
 
