@@ -56,7 +56,7 @@ def house(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """Those whose packages are installed, served."""
+    """Serve the examples whose packages are installed."""
     folder = tmp_path_factory.mktemp("examples")
     for name, module in NEEDS.items():
         if find_spec(module):
@@ -91,7 +91,7 @@ def test_the_function_counts_words(examples: Client) -> None:
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One worker with a model that does what it is told, and a good one."""
+    """Serve a model that obeys commands in its input, and a good model, on one worker."""
     folder = tmp_path_factory.mktemp("beside")
     a_python_model(folder / "models", COMMANDED, name="commanded", timeout='"500ms"')
     a_python_model(folder / "models", ECHO, name="good")

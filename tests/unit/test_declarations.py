@@ -1,4 +1,4 @@
-"""What may be declared: bounds that keep one application from being a danger to the others."""
+"""Bounds of declarations, which protect applications from one another."""
 
 from __future__ import annotations
 

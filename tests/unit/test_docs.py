@@ -154,7 +154,7 @@ def test_messages_of_the_journey_have_the_fields_of_the_wire() -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub generates for the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
