@@ -15,7 +15,8 @@ from horologe_controller.core.runtime_distributions import RuntimeDistributions,
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.virtual_worker import SimModel
-from horologe_sim.fast.fast_world import FastClusterSettings, FastWorld
+from horologe_sim.fast.fast_worker import FastClusterSettings
+from horologe_sim.fast.fast_world import FastWorld
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import STATIC, Chunk, DynamicRequest, Loop
 from horologe_sim.scenario.clockwork_models import catalogue_models
@@ -37,7 +38,7 @@ TEXT = SimModel(ModelReport(SPEC, Profile({size: BASE_NS + size * ms(5) for size
 
 
 def solos(application: str, rng: np.random.Generator, count: int) -> list[int]:
-    """Of requests of one application, in ns."""
+    """Draw solo times of requests of one application, in ns."""
     rows_ms = np.maximum(0.2, rng.normal(ROW_MS[application], ROW_MS[application] / 6, count))
     return [BASE_NS + int(row_ms * 1e6) for row_ms in rows_ms]
 
