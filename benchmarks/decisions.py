@@ -27,7 +27,8 @@ from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.trace_replay import Scene
 from horologe_experiments.harness.experiment import load_scene
 from horologe_experiments.traces.azure_functions import replay
-from horologe_sim.fast.fast_world import FastClusterSettings, FastWorld
+from horologe_sim.fast.fast_worker import FastClusterSettings
+from horologe_sim.fast.fast_world import FastWorld
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Chunk, Stream, poisson
 

@@ -55,7 +55,7 @@ class Tournament:
             node >>= 1
 
     def top(self, t: float) -> int:
-        """The place of the highest line, or NOBODY."""
+        """Return the place of the highest line, or NOBODY."""
         if self._until[1] <= t:
             self._advance(1, t, math.exp(self._b * t))
         best = self._best[1]
@@ -86,7 +86,7 @@ class Tournament:
 
 
 class TournamentQueue:
-    """The same questions as to `ScoreQueue`; times must not go back."""
+    """The interface of `ScoreQueue`; times must not go back."""
 
     def __init__(self, scores: Scores, *, earliest: bool = True) -> None:
         self.scores, self.earliest = scores, earliest

@@ -1,4 +1,4 @@
-"""What Clipper, Nexus and Symphony do by their papers, on queues made by hand. A batch of n takes 1.5 + n / 2 ms."""
+"""Clipper, Nexus and Symphony behave as in their papers, on small queues. A batch of n takes 1.5 + n / 2 ms."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_limit_stays_between_one_and_the_largest_size(batches: list[tuple[in
 
 @pytest.mark.parametrize("regression", [False, True])
 def test_the_limit_finds_the_largest_batch_within_the_slo(regression: bool) -> None:
-    """20.1 ms hold 37 rows. Additive increase goes one beyond and back by a tenth, regression looks now and then."""
+    """37 rows fit into 20.1 ms. AIMD exceeds that by one and goes back by a tenth; regression probes now and then."""
     limit, settings, rows = BatchLimit(), ControllerSettings(), []
     for _ in range(400):
         size = limit.largest_size(EVERY_SIZE)
@@ -68,7 +68,7 @@ def test_the_limit_finds_the_largest_batch_within_the_slo(regression: bool) -> N
 
 
 def test_regression_does_not_take_noise_for_a_slope() -> None:
-    """Batches of nearly one size, 2% apart by chance, say nothing of those twice as large."""
+    """Batches of nearly one size, with 2% of noise, say nothing about batches twice as large."""
     limit, noise, large = BatchLimit(), random.Random(0), []
     for _ in range(1000):
         size = limit.largest_size(EVERY_SIZE)
@@ -81,7 +81,7 @@ def test_regression_does_not_take_noise_for_a_slope() -> None:
 
 
 def test_regression_leaves_room_for_the_slow_ones() -> None:
-    """Three in a hundred take half as long again: their line is the one for the 99th percentile."""
+    """Three in a hundred take 1.5 times as long: the line of the 99th percentile goes through them."""
     limit = BatchLimit()
     for number in range(300):
         size = SIZES[number % 5]
@@ -139,7 +139,7 @@ def test_replicas_have_limits_of_their_own() -> None:
     assert limit_of(desk, 1).rows == 1
 
 
-def test_what_will_be_late_is_run_and_what_is_late_is_not() -> None:
+def test_clipper_runs_requests_that_will_be_late_and_drops_expired_ones() -> None:
     desk = Desk("clipper", [("m",)])
     doomed = desk.ask(NOW, 1)  # takes 2 ms
     gone = desk.ask(NOW, 1)
@@ -173,7 +173,7 @@ def test_the_head_is_dropped_for_the_first_window_that_can_be_done() -> None:
     assert len(desk.scheduler) == 4
 
 
-def test_nobody_is_dropped_for_a_window_that_the_queue_does_not_fill() -> None:
+def test_no_request_is_dropped_for_a_window_that_the_queue_cannot_fill() -> None:
     desk = Desk("nexus", [("m",)])
     for _ in range(5):
         desk.ask(NOW - ms(15), 20)
@@ -239,7 +239,7 @@ def test_the_largest_batch_waits_for_nothing() -> None:
     assert desk.wake_ns is None
 
 
-def test_nor_does_one_whose_next_larger_does_not_fit_the_slo() -> None:
+def test_a_batch_does_not_wait_for_a_size_beyond_the_slo() -> None:
     desk = Desk("deferred", [("m",)], admission=False)
     for _ in range(4):
         desk.ask(NOW, 5.5)  # 8 take as long

@@ -1,4 +1,4 @@
-"""Which requests go together where their times are distributions."""
+"""Choice of a batch from distributions of execution times."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NOW = ms(1000)
 
 
 def fixed(*solo_ms: float) -> RuntimeDistributions:
-    """Applications "0", "1", ... that always take this long."""
+    """Return distributions of applications "0", "1", ... with constant solo times."""
     return RuntimeDistributions(
         BASE_NS, [SoloDistribution(str(number), 0, Distribution.point(ms(took))) for number, took in enumerate(solo_ms)]
     )
 
 
 def best(known: RuntimeDistributions, *waiting: tuple[str, float]) -> batch_value.BatchChoice | None:
-    """Of requests (application, ms left), ascending."""
+    """Return the choice for queued requests (application, ms left), ascending."""
     return batch_value.choose_batch(
         NOW, [NOW + ms(left) for _, left in waiting], [known.kind_of(one, 0) for one, _ in waiting], SIZES, known
     )
@@ -36,7 +36,7 @@ def test_likes_go_with_likes() -> None:
     assert found.expected_ns == pytest.approx(ms(7 + 2 * 3), rel=0.03)
 
 
-def test_one_that_can_wait_gives_way() -> None:
+def test_a_kind_with_slack_gives_way() -> None:
     found = best(fixed(10, 30), ("1", 32), ("0", 300), ("0", 300), ("0", 300))
     assert found is not None
     assert found.places == (0,)
@@ -55,7 +55,7 @@ def test_all_the_time_in_the_world_is_no_reason_to_wait() -> None:
     assert found.places == (0, 1)
 
 
-def test_what_cannot_be_in_time_is_not_run() -> None:
+def test_a_request_that_cannot_be_in_time_is_not_chosen() -> None:
     assert best(fixed(10, 30), ("1", 20), ("1", 25)) is None
     found = best(fixed(10, 30), ("1", 20), ("0", 20))
     assert found is not None

@@ -59,7 +59,7 @@ def contributing_example() -> Iterator[None]:
 
 
 class Desk:
-    """A scheduler with a cluster of its own: workers of one share, models resident as said."""
+    """A scheduler with its own cluster: workers of one share each, with the given models resident."""
 
     def __init__(
         self, name: str, models: Sequence[ModelSpec], resident: Sequence[str] = (), workers: int = 1, pages: int = 64
@@ -99,7 +99,7 @@ class Desk:
         return plan
 
     def start(self, now_ns: int = NOW) -> list[Batch]:
-        """What is started now, or when the scheduler wants to be asked again."""
+        """Return the batches that start now, or at the next wake-up."""
         plan = self.plan(now_ns)
         while not plan.start and plan.wake_ns is not None:
             plan = self.plan(plan.wake_ns)
@@ -135,7 +135,7 @@ def test_refused_as_soon_as_not_even_batch_one_fits(name: str, deadline_ms: floa
 
 @names
 def test_refused_when_its_turn_has_not_come_before_any_work(name: str) -> None:
-    """Its model is nowhere resident and nothing can be loaded in time: refused when batch 1 cannot finish any more."""
+    """If no LOAD ends in time, the request is refused when a batch of one cannot finish any more."""
     spec = a_spec()
     desk = Desk(name, [spec], pages=64)
     request, _ = desk.ask(spec, 10)
@@ -298,7 +298,7 @@ def test_the_same_questions_get_the_same_answers(name: str) -> None:
 
 
 class Witness:
-    """Watches controller and workers of a world (as a recorder would), and keeps what they say in order."""
+    """Observes the controller and the workers of a world, and records their messages in order."""
 
     def __init__(self, house: SimulatedCluster) -> None:
         self.house = house
@@ -334,7 +334,7 @@ def watched(scenario: Scenario) -> tuple[SimulatedCluster, Witness]:
 
 
 def a_busy_one(name: str, path: str = "direct", noise: Noise | None = None) -> Scenario:
-    """Overload in waves, over more models than there is room for, two workers, some without a deadline."""
+    """Return bursts of overload on two workers, with more models than pages and some best-effort requests."""
     entries = [
         an_entry("m", count=5, weights_mb=160.0, slo_ns=ms(60)),
         an_entry("slow", {1: 6.0, 4: 15.0}, slo_ns=ms(150)),
@@ -356,7 +356,7 @@ def a_busy_one(name: str, path: str = "direct", noise: Noise | None = None) -> S
 @everyone
 @pytest.mark.parametrize("noise", [Noise(), Noise(0.15, 0.01, ms(25))])
 def test_the_world_holds_together(name: str, noise: Noise) -> None:
-    """Every answer once and unswapped, no EXEC of a model that is not there, pages as the mirror says."""
+    """Every request gets its own answer once, no EXEC runs without its model, and pages match the mirror."""
     house = played(a_busy_one(name, noise=noise))
     assert house.report().total.ok > 100
     assert sum(row.unloads for row in house.report().workers.values()) > 0
@@ -396,7 +396,7 @@ def test_infer_only_after_its_load_and_before_its_unload(name: str) -> None:
 
 @names
 def test_under_its_own_estimates_nobody_in_a_batch_is_late(name: str) -> None:
-    """Durations are exactly the profile's: every admitted request is in time, and no window is too late."""
+    """With durations exactly as profiled, every admitted request is in time, and no window is too late."""
     house, witness = watched(a_busy_one(name))
     total = house.report().total
     assert total.late == total.lost == total.failed == 0

@@ -76,7 +76,7 @@ class Desk:
         return self.plan(now_ns)[0][0].requests
 
 
-def test_a_batch_is_promised_what_its_own_requests_hardly_exceed() -> None:
+def test_the_expected_duration_is_a_high_quantile_of_the_batch() -> None:
     desk = Desk()
     asked = [desk.ask("short", 200)[0], desk.ask("long", 200)[0]]
     ((batch, *_), _) = desk.plan()
@@ -87,8 +87,8 @@ def test_a_batch_is_promised_what_its_own_requests_hardly_exceed() -> None:
     assert NOW < batch.latest_ns < asked[0].deadline_ns - ms(40)
 
 
-def test_who_could_hardly_make_it_gives_way_to_who_can() -> None:
-    """Both are viable; the long one has the earlier deadline, and is in time half the times only."""
+def test_a_likely_failure_gives_way_to_a_likely_success() -> None:
+    """Both requests are viable. The long one has the earlier deadline, and a chance of one half."""
     desk = Desk(orloj_order="latest")
     desk.ask("long", 31)
     sure, _ = desk.ask("short", 40)
@@ -120,7 +120,7 @@ def test_the_order_of_sizes_is_a_setting() -> None:
         assert len(desk.first()) == size
 
 
-def test_what_is_learned_counts_for_those_that_wait() -> None:
+def test_new_distributions_apply_to_queued_requests() -> None:
     desk = Desk()
     for number in range(4):
         desk.ask("short", 60 + number)
@@ -147,7 +147,7 @@ def test_without_distributions_deadlines_decide(order: str) -> None:
     st.lists(st.tuples(st.sampled_from(["short", "long"]), st.floats(1, 300), st.integers(1, 2)), max_size=25),
     st.sampled_from(["earliest", "latest"]),
 )
-def test_nobody_is_started_late_and_everybody_leaves(told: list[tuple[str, float, int]], order: str) -> None:
+def test_no_request_starts_late_and_all_leave_the_queue(told: list[tuple[str, float, int]], order: str) -> None:
     desk = Desk(orloj_order=order)
     open_ids = {request.id for request, refusal in (desk.ask(*one[:2], rows=one[2]) for one in told) if not refusal}
     now_ns = NOW
@@ -167,7 +167,7 @@ def test_nobody_is_started_late_and_everybody_leaves(told: list[tuple[str, float
     assert not desk.policy._scored
 
 
-def test_its_state_travels() -> None:
+def test_the_state_survives_a_snapshot() -> None:
     desk = Desk()
     for number in range(9):
         desk.ask("short" if number % 2 else "long", 60 + number)
@@ -186,7 +186,7 @@ def test_its_state_travels() -> None:
     ]
 
 
-def test_what_is_promised_is_of_the_longest_row() -> None:
+def test_the_expected_duration_follows_the_longest_row() -> None:
     desk = Desk()
     known = desk.cluster.distributions[desk.spec.key]
     requests = [desk.ask(one, 500)[0] for one in ("long", "long", "short")]

@@ -31,7 +31,7 @@ MEAN_NS = [MIXED.batch(BASE_NS, size).mean_ns for size in SIZES]
 
 
 def equation_2(latency: Distribution, mean_ns: float, b: float, deadline_ns: int, t_ns: int, cost: float) -> float:
-    """As the paper prints it, in ms; h is the density in the bin."""
+    """Return eq. 2 as printed in the paper, in ms; h is the density in the bin."""
     mean, score = mean_ns / 1e6, 0.0
     deadline, t = (deadline_ns - t_ns) / 1e6, 0.0  # times count from t: then nothing overflows
     edges = (latency.edges_ns / 1e6).tolist()
@@ -56,7 +56,7 @@ class Pending(NamedTuple):
 
 
 class Oracle:
-    """Algorithm 1 over a list, with eq. 2 for every request anew."""
+    """Algorithm 1 over a list, with eq. 2 computed for every request at every choice."""
 
     def __init__(self, b_per_ms: float, *, earliest: bool) -> None:
         self.b_per_ms, self.earliest = b_per_ms, earliest
@@ -80,7 +80,7 @@ class Oracle:
         return sorted(self.requests.keys() - {key for place in range(len(SIZES)) for key in self.viable(place, t_ns)})
 
     def size(self, t_ns: int) -> int | None:
-        """The place of the size that goes first. Single rows."""
+        """Return the index of the size that goes first, for requests of one row."""
         queues = [(place, self.viable(place, t_ns)) for place in range(len(SIZES))]
         full = [
             (min(self.requests[key].deadline_ns for key in queue), place)
@@ -161,7 +161,7 @@ def test_alpha_and_beta_are_equation_2(left_ms: float, group: int, b_per_ms: flo
 
 
 def test_missing_several_deadlines_is_the_sum_of_missing_each() -> None:
-    """Appendix B: the differences of the costs are those of single steps."""
+    """Appendix B: a cost function with several steps is a sum of single steps."""
     scores, oracle = scores_of(sizes=(1,)), Oracle(1e-4, earliest=True)
     together = ((NOW + ms(20), 1.0), (NOW + ms(40), 1.5), (NOW + ms(90), 4.0))
     queue: ScoreQueue[int] = ScoreQueue(scores)
@@ -185,7 +185,7 @@ def test_missing_several_deadlines_is_the_sum_of_missing_each() -> None:
     assert queue.timed_out_keys(NOW + ms(90)) == [1]
 
 
-def test_what_is_dropped_from_large_sizes_goes_in_a_smaller_one() -> None:
+def test_a_request_too_late_for_large_sizes_runs_in_a_smaller_one() -> None:
     scores = scores_of()
     queue: ScoreQueue[int] = ScoreQueue(scores)
     for key in range(4):
@@ -222,8 +222,8 @@ def test_rows_fill_a_batch() -> None:
         assert queue.choose_batch(NOW) is None
 
 
-def test_the_base_of_times_is_set_anew_before_anything_overflows() -> None:
-    """fig. 13 goes up to b = 0.1 per ms: e^(bt) would overflow after 7 s."""
+def test_the_base_of_times_moves_before_an_overflow() -> None:
+    """Fig. 13 goes up to b = 0.1 per ms, where e^(bt) would overflow after 7 s."""
     scores, oracle = scores_of(0.1), Oracle(0.1, earliest=True)
     queue: ScoreQueue[int] = ScoreQueue(scores)
     for key in range(20):
@@ -253,7 +253,7 @@ def test_times_may_go_back_a_little() -> None:
     assert queue.choose_batch(NOW) == first
 
 
-def test_it_travels_in_a_snapshot() -> None:
+def test_a_score_queue_survives_a_snapshot() -> None:
     queue: ScoreQueue[int] = ScoreQueue(scores_of(), earliest=False)
     for key in range(100):
         queue.insert(key, key % 3, ((NOW + ms(20 + 3 * key), 1.0), (NOW + ms(60 + 3 * key), 1.5)))

@@ -1,4 +1,4 @@
-"""Applications in the simulator: the whole way, with pretend classifiers that are right or wrong."""
+"""Applications in the simulator, on the whole path, with emulated classifiers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_scenario_file_declares_applications(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"applications": (Application("a", ("a",)),)}, "'a', which is a model"),
         ({"applications": (Application("digits", ("z",)),)}, "'z', wanted a model"),
@@ -123,9 +123,9 @@ def test_a_scenario_file_declares_applications(tmp_path: Path) -> None:
         ({"applications": (Application("digits", ("a",), task="guess"),)}, "task: got 'guess'"),
     ],
 )
-def test_what_cannot_be_is_named(changes: dict[str, Any], told: str) -> None:
+def test_invalid_fields_are_named(changes: dict[str, Any], message: str) -> None:
     facts = {"load": (asked(),), "applications": (Application("digits", ("a",)),)} | changes
-    with pytest.raises(InvalidInput, match=told):
+    with pytest.raises(InvalidInput, match=message):
         SimulatedCluster(a_scenario(a_classifier("a", 0), **facts))
 
 

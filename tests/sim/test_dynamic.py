@@ -15,7 +15,8 @@ from horologe_controller.core.runtime_distributions import RuntimeDistributions,
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.virtual_worker import SimModel
-from horologe_sim.fast.fast_world import FastClusterSettings, FastWorld
+from horologe_sim.fast.fast_worker import FastClusterSettings
+from horologe_sim.fast.fast_world import FastWorld
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import STATIC, Chunk, DynamicRequest, Loop
 from horologe_sim.scenario.clockwork_models import catalogue_models

@@ -17,8 +17,8 @@ from horologe_common.wire import Infer, Load, Row
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.engine.noise import NOISES, Draws, measured
-from horologe_sim.fast.fast_worker import FastDevice
-from horologe_sim.fast.fast_world import FastClusterSettings, FastWorld
+from horologe_sim.fast.fast_worker import FastClusterSettings, FastDevice
+from horologe_sim.fast.fast_world import FastWorld
 from horologe_sim.fast.ledger import DurationCounts, Ledger
 from horologe_sim.fast.traffic import Chunk, Loop, Stream, poisson
 from horologe_sim.scenario import scenario as scenarios

@@ -1,4 +1,4 @@
-"""The models under `examples/` on real processes; and what a crash or a hang in one costs the others beside it."""
+"""The models of `examples/` on real processes. Crashes and hangs of one model do not affect others."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ class Model:
 """
 FINE, EXIT, SEGFAULT, HANG = 0, 1, 2, 3
 PATIENCE_MS = 20_000
-"""More than a LOAD takes, which trains the model, and than the `timeout` for which a hanging batch has the device."""
+"""Longer than a LOAD, which trains the model, and than the `timeout` of a hanging batch."""
 
 
 @contextmanager
-def house(folder: Path) -> Iterator[str]:
-    """The services on `folder`/models; the endpoint for clients."""
-    with local_services(folder / "models", [f"worker.cache={folder / 'cache'}"]) as embedded:
-        embedded.wait_ready(READY_S)
-        yield embedded.topology.clients[0]
+def running_services(folder: Path) -> Iterator[str]:
+    """Start the services on `folder`/models. Yield the client endpoint."""
+    with local_services(folder / "models", [f"worker.cache={folder / 'cache'}"]) as system:
+        system.wait_ready(READY_S)
+        yield system.topology.clients[0]
 
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """Those whose packages are installed, served."""
+    """Serve the examples whose packages are installed."""
     folder = tmp_path_factory.mktemp("examples")
     for name, module in NEEDS.items():
         if find_spec(module):
             shutil.copytree(EXAMPLES / name, folder / "models" / name)
-    with house(folder) as endpoint, Client(endpoint) as client:
+    with running_services(folder) as endpoint, Client(endpoint) as client:
         yield client
 
 
-def test_there_is_a_test_for_each_and_none_is_longer_than_promised() -> None:
+def test_every_example_is_tested_and_short() -> None:
     assert sorted(NEEDS) == sorted(path.name for path in EXAMPLES.iterdir())
     for name in NEEDS:
         assert len((EXAMPLES / name / "1" / "model.py").read_text().splitlines()) <= LINES
@@ -90,39 +90,39 @@ def test_the_function_counts_words(examples: Client) -> None:
 
 
 @pytest.fixture(scope="module")
-def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One worker with a model that does what it is told, and a good one."""
-    folder = tmp_path_factory.mktemp("beside")
+def crash_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve a model that crashes on command and a good model on one worker. Yield the client endpoint."""
+    folder = tmp_path_factory.mktemp("crash")
     a_python_model(folder / "models", COMMANDED, name="commanded", timeout='"500ms"')
     a_python_model(folder / "models", ECHO, name="good")
-    with house(folder) as endpoint:
+    with running_services(folder) as endpoint:
         yield endpoint
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [(EXIT, r"exit code 7"), (SEGFAULT, "SIGSEGV"), (HANG, r"no answer within 0\.5 s")],
     ids=["exit", "segfault", "endless-loop"],
 )
-def test_a_model_that_goes_down_takes_no_other_with_it(beside: str, command: int, told: str) -> None:
+def test_a_crash_of_a_model_does_not_affect_others(crash_endpoint: str, command: int, message: str) -> None:
     async def ask(client: AsyncClient, model: str, value: int) -> None:
         x = np.full((1, 4), value, np.float32)
         np.testing.assert_array_equal(await client.predict(model, x, slo_ms=PATIENCE_MS), x)
 
     async def scenario() -> None:
-        async with AsyncClient(beside) as client:
+        async with AsyncClient(crash_endpoint) as client:
             await ask(client, "commanded", FINE)
             bad = asyncio.ensure_future(ask(client, "commanded", command))
             others = []
             for number in range(100):  # before, during and after: none of them may fail
                 others.append(asyncio.ensure_future(ask(client, "good", number)))
                 await asyncio.sleep(0.01)
-            with pytest.raises(ModelFailed, match=told):
+            with pytest.raises(ModelFailed, match=message):
                 await bad
             await asyncio.gather(*others)
-            await comes_back(client)
+            await wait_for_restart(client)
 
-    async def comes_back(client: AsyncClient) -> None:
+    async def wait_for_restart(client: AsyncClient) -> None:
         end = time.monotonic() + 20
         while True:
             try:

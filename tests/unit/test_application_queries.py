@@ -239,3 +239,31 @@ def test_each_query_gets_one_answer_and_one_release(events: list[str], default: 
         assert not harness.count_answers()
     assert not harness.selector.application_queries
     harness.selector.check()
+
+
+def test_an_application_query_that_is_sent_again_while_it_is_open_is_answered_once() -> None:
+    harness = ApplicationHarness(models=("a", "b"))
+    harness.query()
+    harness.query()
+    assert len(harness.submits) == 2
+    harness.predict("a", 3)
+    harness.predict("b", 3)
+    assert harness.count_answers() == 1
+    assert not sent(harness.selector, Release)
+    harness.selector.check()
+
+
+def test_an_application_query_whose_answer_was_lost_is_answered_again() -> None:
+    harness = ApplicationHarness(models=("a", "b"))
+    harness.query(budget_ms=50)
+    harness.predict("a", 3)
+    harness.advance_to(48)
+    harness.pop_answer()
+    harness.query(budget_ms=20)
+    assert not sent(harness.selector, Release)
+    harness.predict("b", 3)
+    answer, values = harness.pop_answer()
+    assert (values, answer.models) == ([3], ("a", "b"))
+    harness.advance_to(2000)
+    assert not harness.count_answers()
+    harness.selector.check()

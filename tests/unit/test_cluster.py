@@ -35,7 +35,7 @@ def register(
     shares: tuple[Share, ...] = (),
     now_ns: int = 0,
 ) -> None:
-    """A first report, or another: the worker joins if it has not."""
+    """Send a report of the worker, and connect it first if necessary."""
     if worker not in controller.cluster.workers:
         controller.handle(now_ns, worker, PeerConnected(worker, "host"), ())
     controller.handle(now_ns, worker, Register(shares or (Share(0, "cpu", 10),), reports), ())
@@ -62,7 +62,7 @@ def end(controller: Controller, action: Infer | Load, now_ns: int, status: Statu
 
 
 def state(controller: Controller, model: str = "sum") -> Any:
-    """(state, reason) as followers were told last."""
+    """Return (state, reason) of each model as last announced."""
     found = {one.spec.name: (one.state, one.reason) for one in sent(controller, Models, FRONTEND)[-1].models}
     return found.get(model)
 

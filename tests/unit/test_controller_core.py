@@ -40,12 +40,12 @@ FRONTEND, SELECTOR, WORKER = "frontend/0#1", "selector/0#1", "worker/0#1"
 
 @pytest.fixture(params=[name for name in SCHEDULERS if name not in ("clipper", "deferred", "fifo")])
 def scheduler(request: pytest.FixtureRequest) -> str:
-    """Of those that refuse what cannot be done, and let no device idle."""
+    """Return each policy that refuses late requests and never lets a device wait."""
     return str(request.param)
 
 
 def a_controller(scheduler: str = "edf", reports: Any = None, pages: int = 64, **settings: Any) -> Controller:
-    """One worker with one share whose models are all loaded."""
+    """Return a controller with one worker of one share, on which all models are loaded."""
     controller = Controller("controller/0#1", ControllerSettings(scheduler=scheduler, margin_ns=0, **settings), "host")
     for address in (FRONTEND, SELECTOR):
         controller.handle(0, address, PeerConnected(address, "host"), ())
@@ -91,7 +91,7 @@ def test_a_request_becomes_an_infer_with_a_window_and_a_dispatch(scheduler: str)
     assert not sent(controller, Outcome)
 
 
-def test_requests_that_wait_are_batched(scheduler: str) -> None:
+def test_queued_requests_are_batched(scheduler: str) -> None:
     controller = a_controller(scheduler, in_flight=1)
     submit(controller, *range(1, 18))
     (first,) = sent(controller, Infer)
@@ -101,7 +101,7 @@ def test_requests_that_wait_are_batched(scheduler: str) -> None:
     assert sizes == [16, 4]
 
 
-def test_what_cannot_be_done_in_time_is_refused_at_once_with_the_time_missing(scheduler: str) -> None:
+def test_a_hopeless_request_is_refused_at_once_with_the_missing_time(scheduler: str) -> None:
     controller = a_controller(scheduler)
     submit(controller, 1, budget_ms=1)
     (outcome,) = sent(controller, Outcome, SELECTOR)
@@ -143,7 +143,7 @@ def test_load_comes_before_infer_and_lru_goes_first(scheduler: str) -> None:
 
 
 @pytest.mark.parametrize("status", [Status.TOO_LATE, Status.MISSING_INPUT])
-def test_what_was_not_run_is_planned_again(status: Status) -> None:
+def test_a_batch_that_did_not_run_is_planned_again(status: Status) -> None:
     controller = a_controller()
     submit(controller, 1, 2)
     (infer,) = sent(controller, Infer)
@@ -187,7 +187,7 @@ def test_a_request_refused_for_a_model_withdrawn_runs_where_it_is_still_served(s
 
 
 def test_a_draining_worker_is_given_nothing_more(scheduler: str) -> None:
-    """It refuses all at once, so its lanes look idle: three attempts would be used up while others serve."""
+    """A draining worker refuses at once, so its lanes look idle: a request would use up its three attempts there."""
     controller = a_controller(scheduler)
     join(controller, "worker/1#1")
     for load in sent(controller, Load, "worker/1"):
@@ -284,7 +284,7 @@ def test_a_request_that_hangs_worker_after_worker_is_not_given_to_every_one() ->
 
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_share_is_not_held_by_a_batch_whose_inputs_do_not_come(cancelled: bool) -> None:
-    """Its holder may have died, and its window may be open for long: the worker is told to drop it."""
+    """The holder may be lost and the window long: the worker receives a Cancel."""
     controller = a_controller("horologe", in_flight=1)
     submit(controller, 1, budget_ms=30_000)
     (infer,) = sent(controller, Infer)
@@ -366,8 +366,8 @@ def test_a_late_start_is_an_error_of_completion_and_none_of_duration() -> None:
     assert found["horologe_completion_error_seconds", "infer", "under"] == (1, ms(3))
 
 
-def test_what_compounds_is_measured_against_what_was_promised_at_first() -> None:
-    """The second INFER is to follow the first. That one is late, and so is the second, which takes no longer."""
+def test_completion_errors_are_measured_against_the_first_prediction() -> None:
+    """The first INFER is late, so the second is late as well, although its duration is as predicted."""
     controller = a_controller(scheduler="clockwork", in_flight=2, lookahead_ns=ms(50))
     controller.stats.histograms.clear()
     submit(controller, 1)
@@ -428,7 +428,7 @@ def test_the_cluster_can_be_described() -> None:
 
 
 def test_a_share_does_not_wait_for_the_inputs_of_a_solo_request() -> None:
-    """Whoever submitted it may be dead or hang; its window is short, however late its deadline."""
+    """The submitter may be lost or hang, so the window is short, however late the deadline."""
     controller = a_controller("clockwork")
     message = Submit(1, "sum/1", s(10), 1, "profiler/0#1", 1, best_effort=True, solo=True)
     controller.handle(0, SELECTOR, message, ())
@@ -438,7 +438,7 @@ def test_a_share_does_not_wait_for_the_inputs_of_a_solo_request() -> None:
 
 
 def test_solo_requests_have_a_batch_each(scheduler: str) -> None:
-    """So that its time is its own: neither another solo nor ordinary best effort is in it."""
+    """A solo request measures its own time: no other request is in its batch."""
     controller = a_controller(scheduler, in_flight=8, lookahead_ns=ms(100))
     for number in range(1, 7):
         solo = number % 2 == 0

@@ -1,4 +1,4 @@
-"""What may be declared: bounds that keep one application from being a danger to the others."""
+"""Limits of application declarations."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from horologe_selector.settings import SelectorSettings
         ({"output": "y" * BYTES_LIMIT}, "application"),
     ],
 )
-def test_what_could_not_be_kept_announced_or_answered_is_refused(fields: dict[str, Any], field: str) -> None:
+def test_invalid_fields_are_rejected(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput, match=f"^{field}: "):
         check_application(Application("a", ("m",), **fields))
 
 
 @pytest.mark.parametrize("name", ["/", "m/", "/1", "m/1/2"])
 @pytest.mark.parametrize("shadow", [False, True])
-def test_a_model_is_a_name_or_a_name_and_a_version(name: str, shadow: bool) -> None:
+def test_models_have_a_name_and_an_optional_version(name: str, shadow: bool) -> None:
     with pytest.raises(InvalidInput, match=f"^{'shadows' if shadow else 'models'}: got '{name}', wanted name"):
         check_application(Application("a", ("ok", "ok/2") if shadow else (name,), shadows=(name,) if shadow else ()))
 
 
-def test_what_is_wrong_is_said_in_few_words_however_much_it_is() -> None:
+def test_the_error_for_a_long_list_is_short() -> None:
     with pytest.raises(InvalidInput) as error:
         check_application(Application("a", tuple(f"m{number}" for number in range(100_000))))
     assert error.value.reason == "models, shadows: got 100000 names, wanted 1 to 64, each once"
 
 
 @pytest.mark.parametrize("fields", [{"default": float(1 << 53)}, {"default": -1e300, "task": "regression"}])
-def test_the_largest_defaults_can_be_answered(fields: dict[str, Any]) -> None:
+def test_the_largest_defaults_are_valid(fields: dict[str, Any]) -> None:
     check_application(Application("a", ("m",), **fields))
 
 
-def test_as_many_models_as_may_be_with_long_names_fit() -> None:
+def test_the_maximum_number_of_models_with_long_names_fits() -> None:
     application = Application("a" * 128, tuple(f"{number:0100}" for number in range(MODELS_LIMIT)))
     check_application(application)
     assert len(msgspec.msgpack.encode(application)) > BYTES_LIMIT // 2

@@ -1,4 +1,4 @@
-"""Demand forgets the requests that have left, also while no share lacks a model and nobody asks for an update."""
+"""Demand drops removed requests, even if it is never updated because no share lacks a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horologe_controller.core.scheduling.demand import Demand
 
 
 @given(st.permutations(range(1, 9)))
-def test_nothing_is_kept_of_requests_that_have_left(order: list[int]) -> None:
+def test_demand_drops_removed_requests(order: list[int]) -> None:
     demand, spec = Demand(0), a_spec()
     requests = {
         number: Request(number, "s", number, spec, spec.key, 1, "h", number, 0, 100 + number, False) for number in order

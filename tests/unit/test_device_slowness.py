@@ -1,4 +1,4 @@
-"""What is kept of how slow shares are is what each share says of itself now."""
+"""The cached slowness of shares equals their present slowness."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ steps = st.lists(
 
 
 @given(steps)
-def test_it_is_what_each_share_says(steps: list[tuple[str, int, int]]) -> None:
-    """An INFER is given without anyone being told of it; a LOAD, and that something has ended, are told."""
+def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, int]]) -> None:
+    """An INFER is sent without marking the share; a LOAD and the end of an action mark it."""
     holders, outstanding, slowness = ModelResidency(ClusterChanges()), OutstandingWork(), DeviceSlowness(GRACE_NS)
     shares = [Share("w", number, number, "d", 10, holders, outstanding) for number in range(3)]
     now_ns = s(100)

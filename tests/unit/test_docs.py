@@ -1,4 +1,4 @@
-"""The pages agree with the code: what is generated is fresh, what is linked exists, what is named can be typed."""
+"""The documentation agrees with the code: generated pages, links, commands, options and settings."""
 
 from __future__ import annotations
 
@@ -69,17 +69,17 @@ def test_a_setting_without_a_docstring_is_an_error(
     class Bare(msgspec.Struct):
         """A table."""
 
-        told: int = 1
+        documented: int = 1
         """Something."""
-        silent: int = 2
+        bare: int = 2
 
     monkeypatch.setattr(generate, "settings_sections", lambda: {"bare": Bare})
     assert generate.main(["--check"]) == 1
-    assert "bare.silent" in capsys.readouterr().err
+    assert "bare.bare" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
         if link.startswith(("http://", "https://", "mailto:")):
             continue
@@ -102,7 +102,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         if hasattr(command, "commands") and len(words) > 2:  # a group: `horologe application show`
             assert words[2] in command.commands, f"horologe {name} {words[2]}: no such command"
             command = command.commands[words[2]]
-        known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)} | {
             "--help",
             "-h",
         }
@@ -112,7 +112,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_settings_that_pages_name_exist(page: Path) -> None:
+def test_settings_in_pages_exist(page: Path) -> None:
     known = {f"{section}.{name}" for section, kind in settings_sections().items() for name in kind.__struct_fields__}
     text = page.read_text(encoding="utf-8")
     named = re.findall(r"--set[ =]([a-z]+\.[a-z_]+)=", text)
@@ -134,14 +134,14 @@ def test_make_targets_and_services_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "kind"), [("models.md", Manifest), ("simulating.md", Scenario)])
-def test_every_key_of_a_file_that_people_write_is_told(page: str, kind: Any) -> None:
+def test_every_key_of_a_configuration_file_is_documented(page: str, kind: Any) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     for name in kind.__struct_fields__:
         plain = name.removesuffix("_ns")
         assert re.search(rf"`\[*{plain}\]*`|`{name}`", text), f"{page}: {plain}"
 
 
-def test_messages_of_the_journey_have_the_fields_of_the_wire() -> None:
+def test_messages_of_the_request_path_have_the_fields_of_the_wire() -> None:
     text = (ROOT / "docs" / "request-path.md").read_text(encoding="utf-8")
     blocks = [ast.parse(body) for _, language, body in FENCE.findall(text) if language == "python"]
     calls = [node for block in blocks for node in ast.walk(block) if isinstance(node, ast.Call)]
@@ -149,18 +149,18 @@ def test_messages_of_the_journey_have_the_fields_of_the_wire() -> None:
     for call in calls:
         assert isinstance(call.func, ast.Name)
         fields = getattr(wire, call.func.id).__struct_fields__
-        assert {str(one.arg) for one in call.keywords} <= set(fields), call.func.id
+        assert {str(keyword.arg) for keyword in call.keywords} <= set(fields), call.func.id
         assert len(call.args) + len(call.keywords) <= len(fields)
 
 
 def _anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub creates for headings."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def _code(text: str) -> list[str]:
-    """The lines of shell blocks, and what stands between backticks."""
+    """Return the lines of shell blocks and the texts between backticks."""
     blocks = [body for _, language, body in FENCE.findall(text) if language in SHELLS]
     return [
         *(line for body in blocks for line in _joined(body).splitlines()),
@@ -169,16 +169,16 @@ def _code(text: str) -> list[str]:
 
 
 def _commands(text: str) -> list[list[str]]:
-    """The words of every `horologe …`."""
-    found = []
+    """Return the words of every `horologe` command."""
+    commands = []
     for line in _code(text):
         match = re.search(r"(?:^|[/|&(]\s*|\s)(horologe\s[^|&;#]*)", line.strip().removeprefix("$ "))
         if match and not re.search(r"\b(import|pip|from)\b", line):
             try:
-                found.append(shlex.split(match[1].replace("…", "X")))
-            except ValueError:  # a quotation that goes on in the next line
-                found.append(match[1].split())
-    return found
+                commands.append(shlex.split(match[1].replace("…", "X")))
+            except ValueError:  # a quotation that continues in the next line
+                commands.append(match[1].split())
+    return commands
 
 
 def _joined(block: str) -> str:

@@ -10,7 +10,7 @@ FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
 
 
 def an_estimate(*took_ns: int, now_ns: int = 0) -> Estimate:
-    """Of a profile of 5 ms and 9 ms, with these measurements of batches of one, on a share as fast as profiled."""
+    """Return an estimate with profiles of 5 ms and 9 ms, and these measurements of batches of one."""
     pace = RollingQuantile(age_ns=s(10), quantile=0.5)
     for _ in range(5):
         pace.observe(now_ns, 1000)
@@ -21,19 +21,19 @@ def an_estimate(*took_ns: int, now_ns: int = 0) -> Estimate:
 
 
 def first_trial_ns(estimate: Estimate, size: int = 1, within_ns: int = BUDGET_NS, from_ns: int = 0) -> int | None:
-    """When the first of requests that come every millisecond may try; None if none does within a minute."""
+    """Return when a trial is allowed, with a request every millisecond; None if there is none within a minute."""
     times = range(from_ns, from_ns + s(60), ms(1))
     return next((at_ns for at_ns in times if estimate.allow_trial(at_ns, size, within_ns)), None)
 
 
-def test_one_slow_action_in_ten_changes_nothing_and_two_do() -> None:
+def test_two_slow_actions_in_ten_change_the_estimate_and_one_does_not() -> None:
     estimate = an_estimate(*[FAST_NS] * 9, SLOW_NS)
     assert estimate.predict(1, 1) == FAST_NS
     estimate.observe(1, 1, SLOW_NS)
     assert estimate.predict(2, 1) == SLOW_NS
 
 
-def test_what_slow_actions_refuse_is_tried_after_a_few_times_as_long() -> None:
+def test_a_trial_follows_slow_actions_after_a_multiple_of_their_duration() -> None:
     estimate = an_estimate(*[FAST_NS] * 8, SLOW_NS, SLOW_NS)
     at_ns = first_trial_ns(estimate)
     assert at_ns == TRIAL_EXECS * SLOW_NS
@@ -42,7 +42,7 @@ def test_what_slow_actions_refuse_is_tried_after_a_few_times_as_long() -> None:
     assert estimate.predict(at_ns + BUDGET_NS + 1, 1) == SLOW_NS, "of a trial nothing was heard"
 
 
-def test_a_trial_that_goes_well_makes_the_slow_ones_forgotten() -> None:
+def test_a_successful_trial_discards_slow_measurements() -> None:
     estimate = an_estimate(*[FAST_NS] * 8, SLOW_NS, SLOW_NS)
     at_ns = first_trial_ns(estimate)
     assert at_ns is not None
@@ -50,7 +50,7 @@ def test_a_trial_that_goes_well_makes_the_slow_ones_forgotten() -> None:
     assert estimate.predict(at_ns + ms(6), 1) == ms(6)
 
 
-def test_one_that_does_not_is_not_tried_again_at_once_nor_when_most_are_slow() -> None:
+def test_a_failed_trial_is_not_repeated_at_once_nor_if_most_actions_are_slow() -> None:
     estimate, at_ns = an_estimate(*[FAST_NS] * 6, SLOW_NS, SLOW_NS), 0
     for _ in range(4):
         found_ns = first_trial_ns(estimate, from_ns=at_ns)
@@ -82,7 +82,7 @@ def test_a_profile_that_refuses_everything_is_tried_now_and_then() -> None:
         assert estimate.predict(since_ns, 1) == FAST_NS
 
 
-def test_no_request_tries_that_has_less_than_a_quarter_of_the_profile() -> None:
+def test_a_trial_needs_a_quarter_of_the_profile() -> None:
     assert first_trial_ns(an_estimate(), within_ns=FAST_NS // PROFILE_PART - 1) is None
 
 

@@ -1,4 +1,4 @@
-"""A worker that refuses a LOAD is asked again, after growing pauses; who can only be served there is told so."""
+"""Backoff of refused LOADs: growing pauses, and refusal of requests that only such a worker could serve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPORTS = (a_report(), a_report(a_spec("other")))
 
 
 def a_controller(workers: int = 1, **settings: Any) -> Controller:
-    """Nothing is loaded before it is asked for."""
+    """Return a controller that does not preload, with connected workers."""
     controller = Controller("controller/0#1", ControllerSettings(margin_ns=0, preload=False, **settings), "host")
     controller.handle(0, "selector/0#1", PeerConnected("selector/0#1", "host"), ())
     for worker in WORKERS[:workers]:
@@ -45,7 +45,7 @@ def answer(controller: Controller, load: Load, now_ns: int, status: Status, work
 
 
 def refuse_until(controller: Controller, end_ns: int, status: Status = Status.REFUSED) -> list[int]:
-    """Time goes on as the controller wishes, and every LOAD is refused at once; when they came."""
+    """Run until `end_ns`, refuse every LOAD at once, and return the times of the LOADs."""
     asked_ns, now_ns = [], 0
     while now_ns <= end_ns:
         for load in sent(controller, Load):
@@ -76,7 +76,7 @@ def test_another_model_is_loaded_meanwhile() -> None:
     assert [load.model for load in sent(controller, Load)] == ["other/1"]
 
 
-def test_a_request_that_can_wait_for_the_next_try_does() -> None:
+def test_a_request_with_time_waits_for_the_next_attempt() -> None:
     controller = a_controller()
     submit(controller, 1, 0, 1_000)
     (load,) = sent(controller, Load)
@@ -88,8 +88,8 @@ def test_a_request_that_can_wait_for_the_next_try_does() -> None:
     assert not sent(controller, Outcome)
 
 
-def test_who_cannot_wait_is_refused_with_the_reason() -> None:
-    """Those that wait already, when the pause begins, and those that come during it."""
+def test_a_request_that_cannot_wait_is_refused_with_the_reason() -> None:
+    """Both the requests that are queued when the backoff begins and those that arrive during it."""
     controller = a_controller(load_backoff_ns=s(1))
     submit(controller, 1, 0, 500)
     submit(controller, 2, 0, 5_000)
@@ -104,7 +104,7 @@ def test_who_cannot_wait_is_refused_with_the_reason() -> None:
     assert controller.pending() == 2
 
 
-def test_a_share_that_does_not_refuse_is_asked() -> None:
+def test_another_share_without_refusals_gets_the_load() -> None:
     controller = a_controller(workers=2, load_backoff_ns=s(1))
     submit(controller, 1, 0, 500)
     (load,) = sent(controller, Load, WORKERS[0])
@@ -141,7 +141,7 @@ def test_a_success_ends_the_growth() -> None:
     assert not share.load_retry_ns
 
 
-def test_requests_that_are_looked_at_again_are_not_asked_for_more_often() -> None:
+def test_requeued_requests_do_not_count_as_arrivals() -> None:
     controller = a_controller()
     for number in range(20):
         submit(controller, number, ms(10 * number), 60_000)

@@ -1,4 +1,4 @@
-"""What the EXECs given to all shares still take is kept added up, and is what adding up says."""
+"""The incremental sum of outstanding work equals the sum over all lanes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_it_is_the_sum_of_what_each_lane_still_takes(steps: list[tuple[str, int, int]]) -> None:
+def test_outstanding_work_is_the_sum_over_lanes(steps: list[tuple[str, int, int]]) -> None:
     outstanding = OutstandingWork()
     lanes = [Lane(outstanding, index) for index in range(3)]
     now_ns = 1000
@@ -47,7 +47,7 @@ def _action(number: int, start_ns: int, takes_ns: int) -> Any:
 
 
 def _left_ns(lane: Lane, now_ns: int) -> int:
-    """The first ends as predicted, but not before the next ns; the others follow it."""
+    """Return the remaining work: the first action ends as predicted, 1 ns from now at the earliest."""
     if not (actions := list(lane.pending.values())):
         return 0
     first, *others = actions

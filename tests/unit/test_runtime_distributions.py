@@ -40,7 +40,7 @@ def test_kinds_are_ordered_by_their_mean() -> None:
     assert list(known.row_mean_ns) == sorted(known.row_mean_ns)
 
 
-def test_nothing_known_is_an_error() -> None:
+def test_no_distributions_is_an_error() -> None:
     with pytest.raises(ValueError, match="parts: got none"):
         RuntimeDistributions(BASE_NS, [])
 

@@ -229,3 +229,26 @@ def test_queries_of_a_lost_frontend_are_dropped() -> None:
     selector.handle(1, FRONTEND, PeerDisconnected(FRONTEND), ())
     assert sent(selector, Cancel, CONTROLLER)[0].ids == (first.id,)
     selector.check()
+
+
+def test_a_query_that_is_sent_again_while_it_is_open_is_answered_once() -> None:
+    """A frontend sends its open queries again when it reconnects, perhaps before the selector notices that it left."""
+    selector = make_selector()
+    send_query(selector, 10, hashed=bytes(32))
+    send_query(selector, 10, hashed=bytes(32))
+    (submit,) = sent(selector, Submit, CONTROLLER)
+    selector.check()
+    message, buffers = make_outputs((submit.id, 1, Status.OK), values=[1])
+    selector.handle(1, WORKER, message, buffers)
+    assert len(sent(selector, Answer)) == 1
+    selector.check()
+
+
+def test_a_query_without_an_input_hash_that_is_sent_again_is_submitted_once() -> None:
+    selector = make_selector()
+    send_query(selector, 10)
+    send_query(selector, 10)
+    (submit,) = sent(selector, Submit, CONTROLLER)
+    selector.handle(1, CONTROLLER, Outcome(submit.id, int(Status.REFUSED), "no room"), ())
+    assert len(sent(selector, Answer)) == 1
+    selector.check()

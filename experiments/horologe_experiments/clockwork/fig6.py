@@ -12,7 +12,7 @@ import numpy as np
 
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
-from horologe_sim.fast.fast_world import FastClusterSettings
+from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import IntervalCounts, Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 from horologe_sim.scenario.clockwork_models import catalogue_models

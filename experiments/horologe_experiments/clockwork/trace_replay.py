@@ -8,7 +8,7 @@ import msgspec
 
 from horologe_experiments.traces.azure_functions import Mapping as Mapping
 from horologe_experiments.traces.azure_functions import Replay, replay
-from horologe_sim.fast.fast_world import FastClusterSettings
+from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import SIGNS, IntervalCounts, Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 

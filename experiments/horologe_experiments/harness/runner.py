@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.wire import Infer
+from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.fast_world import FastWorld
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from horologe_common.wire import Result
     from horologe_experiments.harness.experiment import Cost, Progress
     from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.fast_world import FastClusterSettings, Watch
+    from horologe_sim.fast.fast_worker import FastClusterSettings
+    from horologe_sim.fast.fast_world import Watch
     from horologe_sim.fast.ledger import Ledger
     from horologe_sim.fast.traffic import Chunk, Loop
 

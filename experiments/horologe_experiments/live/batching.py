@@ -19,7 +19,7 @@ from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_sc
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.live.batch_times import BEYOND, BatchTimes, Effort, measure_batches, write_models
 from horologe_experiments.live.batching_runs import BatchingCase, simulate_case
-from horologe_sim.fast.fast_world import FastClusterSettings
+from horologe_sim.fast.fast_worker import FastClusterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

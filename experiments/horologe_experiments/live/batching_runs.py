@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.runner import SimulationRuns
     from horologe_experiments.live.batch_times import BatchTimes
-    from horologe_sim.fast.fast_world import FastClusterSettings
+    from horologe_sim.fast.fast_worker import FastClusterSettings
 
 
 class BatchingCase(NamedTuple):

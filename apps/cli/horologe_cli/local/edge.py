@@ -1,4 +1,4 @@
-"""`horologe-edge`: frontend, selector and controller in one process; messages between them skip the socket."""
+"""`horologe-edge`: frontend, selector and controller in one process; messages between them use no socket."""
 
 from horologe_common.core.protocol import Core
 from horologe_common.service.service import Service

@@ -1,4 +1,4 @@
-"""How long a packet takes from one process to another. Packets between the same two arrive in the order sent."""
+"""The network between processes: a delay for each packet. Packets of a link arrive in the order sent."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[network]` of a scenario. Cores fused in one process need no network."""
 
     delay_ns: int = us(60)
-    """One way between two processes: a packet over ipc, with the wake-up of the reader."""
+    """One-way delay between two processes: a packet over ipc, including the wake-up of the reader."""
     jitter_ns: int = us(20)
-    """Mean of an exponential addition to it."""
+    """Mean of an exponentially distributed addition to the delay."""
     notice_ns: int = us(500)
-    """Until the others learn that a process has died."""
+    """Time until the peers notice that a process has died."""
     turn_ns: int = us(50)
-    """What a turn of a process takes: what comes meanwhile is handled in the next. More is faster to simulate."""
+    """Duration of a turn of a process. A message that arrives meanwhile is handled in the next turn. Longer turns are
+    faster to simulate."""
     split: bool = False
-    """False: frontend, selector and controller are one process; True: a process each."""
+    """Run frontend, selector and controller in a process each instead of in one."""
 
 
 class Network:
@@ -36,13 +37,13 @@ class Network:
     def __init__(self, settings: NetworkSettings, seed: int, delays_ns: Mapping[tuple[str, str], int] | None = None):
         self.settings = settings
         self.delays_ns = dict(delays_ns or {})
-        """Own delays for some links, by names of processes (from, to)."""
+        """Delays of single links, by names of processes (from, to)."""
         self._rng = np.random.default_rng([seed, 1])
         self._draws: list[int] = []
         self._last_ns: dict[tuple[str, str], int] = {}
 
     def arrival_ns(self, now_ns: int, source: str, target: str) -> int:
-        """When a packet sent now from process `source` is at process `target`."""
+        """Return when a packet sent now from process `source` arrives at process `target`."""
         link = (source, target)
         at_ns = now_ns + self.delays_ns.get(link, self.settings.delay_ns) + self._jitter_ns()
         at_ns = self._last_ns[link] = max(at_ns, self._last_ns.get(link, 0))

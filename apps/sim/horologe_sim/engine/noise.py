@@ -1,4 +1,4 @@
-"""How far real durations are from the profile: a lognormal or measured body, a tail, and rare spikes."""
+"""Noise of execution times around the profile: a lognormal or measured body, a tail, and rare spikes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A duration is its profile times a factor (the body), plus now and then an addition (the tail, the spikes)."""
 
     sigma: float = 0.0
-    """Of a lognormal factor's logarithm; its median is 1."""
+    """Standard deviation of the logarithm of a lognormal factor with median 1."""
     spike_share: float = 0.0
     """Share of operations that also take `spike_ns`."""
     spike_ns: int = 0
@@ -43,8 +43,8 @@ NOISES = {
         body="measured", tail_share=0.02, tail_ns=round(us(250) / math.log(2)), spike_share=1e-5, spike_ns=ms(20)
     ),
 }
-"""By name. `clockwork`: the tail of Fig. 9. Half of the exponentials exceed their median, so one operation in 100 is
-more than 250 us late (the 99th percentile of the figure), and one in 100,000 is 20 ms late."""
+"""Noise by name. `clockwork`: the tail of Fig. 9. Half of the exponentials exceed their median, so one operation in 100
+is more than 250 us late (the 99th percentile of the figure), and one in 100,000 is 20 ms late."""
 
 
 class Draws:
@@ -57,7 +57,7 @@ class Draws:
         self._left: dict[str, list[tuple[float, int]]] = {"exec": [], "load": []}
 
     def noisy(self, profile_ns: int, lane: str = "exec") -> int:
-        """What an operation of this profiled duration takes, at least 1 ns."""
+        """Return a noisy duration for a profiled one, at least 1 ns."""
         if self._quiet:
             return max(1, profile_ns)
         left = self._left["load" if lane == "load" else "exec"]

@@ -1,6 +1,6 @@
-"""Simulated clients, as cores of processes of their own: one that asks a frontend, one that asks the controller.
+"""Simulated clients as cores: one sends requests to a frontend, one to the controller.
 
-Both count one end per request. A request that nobody answers becomes LOST by the client's own timer, as in the SDK.
+Both count one final status per request. A request without an answer becomes LOST by the client's timer, as in the SDK.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Asker:
     """
 
     recorded = False
-    """It is not a part of what is examined."""
+    """The recorder ignores it: it is not part of the system under test."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Asker:
         self._last_id = 0
 
     def tick(self, now_ns: int) -> None:
-        """Send what is due; cancel what is to be cancelled; give up on what was not answered."""
+        """Send and cancel requests by the load, and end requests whose timer has expired."""
         for ask in self._demand.pop_due(now_ns - self._begin_ns):
             self._ask(now_ns, ask)
         if self._peer and self._unsent:
@@ -99,7 +99,7 @@ class Asker:
         return min((at for at in times if at is not None), default=None)
 
     def check(self) -> None:
-        """Every request is open or has ended, once."""
+        """Check that every request is open or has ended once."""
         assert self._tally.sent_total == self._tally.ended_total + len(self.open)
 
     def _ask(self, now_ns: int, ask: PlannedRequest) -> None:
@@ -130,7 +130,7 @@ class Asker:
         return request
 
     def _end(self, now_ns: int, request: OpenRequest, status: int) -> None:
-        """The one end of a request."""
+        """End a request."""
         del self.open[request.id]
         self._limits.cancel(request.id)
         self._cancels.cancel(request.id)
@@ -138,7 +138,7 @@ class Asker:
         self._demand.schedule_next(now_ns - self._begin_ns, request.ask.loop)
 
     def _inspect(self, request: OpenRequest, outputs: Sequence[Tensor], buffers: Sequence[Buffer], rows: int) -> None:
-        """Note outputs that are not those of this request. `rows`: how many it got."""
+        """Record outputs that belong to another request. `rows`: number of rows received."""
         spec = self._specs[request.ask.name]
         echo = echoes(spec)
         right = len(outputs) == len(spec.outputs) == len(buffers) and rows == request.ask.rows
@@ -147,10 +147,10 @@ class Asker:
 
 
 class Client(Asker):
-    """Asks a frontend, as the SDK does."""
+    """Sends requests to a frontend, as the SDK does."""
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """An answer, or news of the connection."""
+        """Handle an answer or a peer event."""
         match message:
             case Answer():
                 request = self._answered(now_ns, message.id, message.status)
@@ -167,7 +167,7 @@ class Client(Asker):
     def _send(self, now_ns: int, request: OpenRequest) -> None:
         ask = request.ask
         inputs, buffers = inputs_of(self._specs[ask.name], request.id, ask.rows)
-        waited = ask.slo_ns or now_ns > request.sent_ns  # else the frontend knows the model's SLO
+        waited = ask.slo_ns or now_ns > request.sent_ns  # else the frontend applies the model's SLO
         budget_ns = max(1, request.deadline_ns - now_ns) if request.deadline_ns and waited else 0
         predict = Predict(
             request.id, ask.model, "", budget_ns, inputs, application=ask.application, context=ask.context
@@ -175,7 +175,7 @@ class Client(Asker):
         self.out.append(Out(self._peer, predict, buffers))
 
     def _judge(self, request: OpenRequest, answer: Answer, buffers: Sequence[Buffer]) -> None:
-        """Note how true an application's answer is, and who was missing."""
+        """Count the correct rows of an application's answer and its missing models."""
         true = None
         if answer.status == Status.OK and self._specs[request.ask.name].outputs == (LABEL,):
             true = right(request.id, buffers[0])
@@ -183,10 +183,10 @@ class Client(Asker):
 
 
 class Submitter(Asker):
-    """Asks the controller, in the place of frontend and selector: it also holds the inputs."""
+    """Sends requests to the controller in the place of frontend and selector. It also holds the inputs."""
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """An end of a submit, a wish for inputs, or news of the controller."""
+        """Handle an Outcome, Outputs, a Dispatch or a peer event."""
         match message:
             case Outputs():
                 self._outputs(now_ns, message, buffers)
@@ -236,7 +236,7 @@ class Submitter(Asker):
         total, at = sum(item.rows for item in message.items), 0
         for item in message.items:
             if item.status not in (Status.OK, Status.FAILED):
-                continue  # the controller has the word
+                continue  # the controller decides what happens to this row
             request = self._answered(now_ns, item.id, item.status)
             if request is not None and item.status == Status.OK:
                 mine = [_part(buffer, at, item.rows, total) for buffer in buffers]

@@ -1,7 +1,7 @@
-"""Inputs that say whose they are, and what pretend models answer to them: the same back, or a label.
+"""Inputs with a mark that identifies their request, and outputs of simulated models: the same rows, or a label.
 
-The label of a row is drawn from its mark, so everybody knows the truth without asking; whether a pretend classifier is
-right about it is drawn from the mark too, and from the model's name.
+The true label of a row is drawn from its mark, so it needs no storage. Whether a simulated classifier is right is drawn
+from the mark and the name of the model.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 ROWS_A_REQUEST = 1 << 8
 CLASSES = 10
 LABEL = TensorSpec("label", "INT64", (-1, 1))
-"""The output of a pretend classifier."""
+"""Output of a simulated classifier."""
 MARKED = "UINT64", (-1, 1)
 """Datatype and shape of an input that can carry marks."""
 _ZEROS = memoryview(bytes(1 << 20))
 
 
 class Skill(msgspec.Struct, frozen=True):
-    """Of a pretend classifier. `alike`: for this share of inputs it is right or wrong as all others are for which that
-    is so too, and errs with the same label: inputs that are hard are hard for many."""
+    """Accuracy of a simulated classifier. For a share `alike` of the inputs, models are right or wrong together and
+    make the same error, as real classifiers do on hard inputs."""
 
     accuracy: float
     alike: float = 0.0
 
 
 def truth(mark: int) -> int:
-    """The label that is right."""
+    """Return the true label of a mark."""
     return int(_draws("", mark)[0] * CLASSES)
 
 
 def label(model: str, skill: Skill, mark: int) -> int:
-    """What this model says."""
+    """Return the label that a model predicts."""
     common, own = _draws("", mark), _draws(model, mark)
     luck, other = common[1:3] if own[0] < skill.alike else own[1:3]
     right = int(common[0] * CLASSES)
@@ -53,37 +53,37 @@ def label(model: str, skill: Skill, mark: int) -> int:
 
 
 def labels(model: str, skill: Skill, marks: bytes) -> bytes:
-    """INT64 of UINT64, a row each."""
-    found = [label(model, skill, int(one)) for one in np.frombuffer(marks, "<u8")]
-    return np.array(found, "<i8").tobytes()
+    """Return predicted labels (INT64) for marks (UINT64), one per row."""
+    predictions = [label(model, skill, int(mark)) for mark in np.frombuffer(marks, "<u8")]
+    return np.array(predictions, "<i8").tobytes()
 
 
 def right(request_id: int, predictions: Buffer) -> int:
-    """How many of the predictions, INT64 of a request's rows, are true."""
+    """Return the number of correct predictions (INT64) of a request's rows."""
     first = request_id * ROWS_A_REQUEST
     return sum(truth(first + row) == one for row, one in enumerate(np.frombuffer(predictions, "<i8").tolist()))
 
 
 def mark(request_id: int, rows: int) -> bytes:
-    """Rows that say whose they are, and which: as UINT64."""
+    """Return the marks of a request's rows as UINT64."""
     return b"".join((request_id * ROWS_A_REQUEST + row).to_bytes(8, "little") for row in range(rows))
 
 
 def inputs_of(spec: ModelSpec, request_id: int, rows: int) -> tuple[tuple[Tensor, ...], Sequence[Buffer]]:
-    """Inputs of the model's signature: zeros, and the request's own mark where the first can carry it."""
+    """Return inputs of the model's signature: marks if the first input can hold them, else zeros."""
     headers, buffers = _blank(spec, rows)
     first = spec.inputs[0]
     return headers, [mark(request_id, rows), *buffers[1:]] if (first.datatype, first.shape) == MARKED else buffers
 
 
 def zeros(size: int) -> Buffer:
-    """So many bytes, of memory that is shared where they are few."""
+    """Return zero bytes, from shared memory up to 1 MiB."""
     return _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
 
 
 @functools.lru_cache(1 << 12)
 def echoes(spec: ModelSpec) -> int | None:
-    """Which output gives the marks back, if there are any."""
+    """Return the index of the output that returns the marks, or None."""
     first = spec.inputs[0]
     if (first.datatype, first.shape) != MARKED:
         return None
@@ -105,7 +105,7 @@ def _blank(spec: ModelSpec, rows: int) -> tuple[tuple[Tensor, ...], tuple[Buffer
 
 @functools.lru_cache(1 << 12)
 def _draws(who: str, mark: int) -> tuple[float, float, float]:
-    """Uniform in [0, 1), by name and mark alone."""
+    """Return three numbers, uniform in [0, 1), that depend on name and mark only."""
     digest = hashlib.blake2b(mark.to_bytes(8, "little"), digest_size=12, key=who.encode()[:64]).digest()
     one, two, three = (int.from_bytes(digest[at : at + 4], "little") / (1 << 32) for at in (0, 4, 8))
     return one, two, three

@@ -1,7 +1,7 @@
-"""Plays the executors of one worker process: its own lanes (`Lane`), driven by virtual time.
+"""The executors of a simulated worker: the lanes (`Lane`) of the real one, in virtual time.
 
-A duration is the model's profile, times noise by seed. Outputs have the shape they should have; where a model has an
-input and an output alike, its rows come back as they went in, so that a swapped answer would show.
+A duration is the model's profile with noise by seed. If a model has an input and an output of equal datatype and shape,
+the output returns the rows of the input, so that tests detect swapped answers.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ ON_LOAD_LANE = ("load", "unload")
 
 
 class SimModel(msgspec.Struct, frozen=True):
-    """A model with the times its pretend device takes. Transfers are per row; where they are 0, EXEC includes them."""
+    """A model with the times of its simulated device. Transfers are per row. If they are 0, EXEC includes them."""
 
     report: ModelReport
     input_ns: int = 0
     output_ns: int = 0
     base_ns: int = 0
-    """Of a dynamic model: what a batch takes besides its rows."""
+    """Dynamic models: time of a batch without its rows."""
     skill: Skill | None = None
-    """Of a classifier, whose output is `LABEL`."""
+    """Classifiers, whose output is `LABEL`: their accuracy."""
     noise: Noise | None = None
-    """Of its EXECs; None: as everything on the device."""
+    """Noise of its EXECs. None: the noise of the device."""
 
     @property
     def inline_io(self) -> bool:
@@ -50,20 +50,20 @@ class SimModel(msgspec.Struct, frozen=True):
 
 
 class Meter(msgspec.Struct):
-    """What was seen of one worker, over all its incarnations."""
+    """Counts of a worker over all its incarnations."""
 
     busy_ns: Counter[int] = msgspec.field(default_factory=Counter)
     """EXEC time by share."""
     rows: Counter[tuple[str, int]] = msgspec.field(default_factory=Counter)
-    """How often a batch of (model key, rows) was run."""
+    """Number of batches by (model key, rows)."""
     ended: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     """Operations by (lane, status name)."""
     violations: list[str] = msgspec.field(default_factory=list)
-    """What a real device would not have survived: an EXEC of a model that is not there, or outside its window."""
+    """Operations that a real device could not run: EXEC of a model that is not loaded, or outside its window."""
 
 
 class Runner:
-    """A lane and what it is doing."""
+    """A lane, and whether it runs an operation."""
 
     __slots__ = ("busy", "lane", "wake", "wake_ns")
 
@@ -93,7 +93,7 @@ class Device:
         self.meter = meter
         self.loaded: dict[tuple[int, str], bool] = {}
         self.slowness = 1.0
-        """Everything takes so many times as long as it should."""
+        """Factor on all durations."""
         self._draws = Draws(noise, seed)
         self._own = {
             key: Draws(one.noise, [*seed, number]) for number, (key, one) in enumerate(models.items()) if one.noise
@@ -101,24 +101,24 @@ class Device:
         self._runners: dict[tuple[int, str], Runner] = {}
 
     def inline_io(self, model: str) -> bool:
-        """What the worker's core asks of its executors."""
+        """Return whether the model needs no INPUT and OUTPUT lanes."""
         return self.models[model].inline_io
 
     def holds(self, model: str) -> bool:
-        """Whether the model is loaded on any share now."""
+        """Return whether the model is loaded on any share."""
         return self.process.alive and any(key == model for _, key in self.loaded)
 
     def deliver(self, message: Any, buffers: Sequence[Buffer]) -> None:
-        """From the worker's core."""
+        """Handle a message of the worker's core."""
         match message:
             case Operation():
                 runner = self._runner(message)
                 runner.lane.push(message)
-                self._go(runner)
+                self._start_next(runner)
             case Abort():
                 runner = self._runner(message)
                 if operation := runner.lane.remove_operation(message.action_id):
-                    self._end(not_run(operation, Status.CANCELLED, self.process.now_ns))
+                    self._report(not_run(operation, Status.CANCELLED, self.process.now_ns))
 
     def _runner(self, message: Operation | Abort) -> Runner:
         lane = "load" if message.lane in ON_LOAD_LANE else message.lane
@@ -127,35 +127,35 @@ class Device:
             runner = self._runners[message.share, lane] = Runner()
         return runner
 
-    def _go(self, runner: Runner) -> None:
-        """Begin what is to begin now; else come back when something is."""
+    def _start_next(self, runner: Runner) -> None:
+        """Start the next operation, or set a timer for it."""
         if runner.busy:
             return
         now_ns = self.process.now_ns
         while (late := runner.lane.pop_expired(now_ns)) is not None:
-            self._end(not_run(late, Status.TOO_LATE, now_ns))
+            self._report(not_run(late, Status.TOO_LATE, now_ns))
         todo = runner.lane.pop_startable(now_ns)
         if isinstance(todo, Operation):
             runner.busy = True
             begun = self._begin(todo, now_ns)
-            self.process.schedule(begun.end_ns, self._done, runner, todo, begun)
+            self.process.schedule(begun.end_ns, self._on_done, runner, todo, begun)
         elif todo is not None:
-            self._wake(runner, now_ns + todo)
+            self._set_timer(runner, now_ns + todo)
 
-    def _wake(self, runner: Runner, at_ns: int) -> None:
+    def _set_timer(self, runner: Runner, at_ns: int) -> None:
         if runner.wake is not None and runner.wake_ns == at_ns:
             return
         if runner.wake is not None:
             self.process.world.events.cancel(runner.wake)
         runner.wake_ns = at_ns
-        runner.wake = self.process.schedule(at_ns, self._woken, runner)
+        runner.wake = self.process.schedule(at_ns, self._on_timer, runner)
 
-    def _woken(self, runner: Runner) -> None:
+    def _on_timer(self, runner: Runner) -> None:
         runner.wake = None
-        self._go(runner)
+        self._start_next(runner)
 
     def _begin(self, todo: Operation, now_ns: int) -> Finished:
-        """How it will end."""
+        """Start an operation and return its result."""
         status, reason = Status.OK, ""
         duration_ns = self._duration_ns(todo)
         if not todo.earliest_ns <= now_ns <= todo.latest_ns:
@@ -168,7 +168,7 @@ class Device:
             self.meter.busy_ns[todo.share] += duration_ns
         return Finished(todo.action_id, todo.lane, status, now_ns, now_ns + duration_ns, duration_ns, reason=reason)
 
-    def _done(self, runner: Runner, todo: Operation, begun: Finished) -> None:
+    def _on_done(self, runner: Runner, todo: Operation, begun: Finished) -> None:
         runner.busy = False
         match todo.lane:
             case "load":
@@ -176,7 +176,7 @@ class Device:
             case "unload":
                 self.loaded.pop((todo.share, todo.model), None)
             case "scan":
-                reports = [one.report for one in self.models.values() if todo.model in ("", one.report.spec.name)]
+                reports = [model.report for model in self.models.values() if todo.model in ("", model.report.spec.name)]
                 begun = msgspec.structs.replace(begun, models=reports)
             case "input":
                 begun = msgspec.structs.replace(begun, staged=todo.inputs)
@@ -187,10 +187,10 @@ class Device:
                 begun = msgspec.structs.replace(begun, **{field: outputs})
             case "output":
                 begun = msgspec.structs.replace(begun, outputs=todo.staged)
-        self._end(begun)
-        self._go(runner)
+        self._report(begun)
+        self._start_next(runner)
 
-    def _end(self, finished: Finished) -> None:
+    def _report(self, finished: Finished) -> None:
         self.meter.ended[finished.lane, Status(finished.status).name] += 1
         self.process.post(self.lanes, self.worker, finished)
 
@@ -211,15 +211,15 @@ class Device:
 
 
 def outputs_of(model: SimModel, todo: Operation) -> list[tuple[Tensor, Buffer]]:
-    """Header and bytes of each output: a label, or an input of the same datatype and shape as it came, else zeros."""
+    """Return header and bytes of each output: a label, or an input of equal datatype and shape, else zeros."""
     spec, inputs = model.report.spec, todo.inputs or todo.staged or ()
     if model.skill:
-        said = labels(spec.name, model.skill, b"".join(inputs[0][1]))
-        return [(Tensor(LABEL.name, LABEL.datatype, inputs[0][0].shape, len(said)), said)]
+        predicted = labels(spec.name, model.skill, b"".join(inputs[0][1]))
+        return [(Tensor(LABEL.name, LABEL.datatype, inputs[0][0].shape, len(predicted)), predicted)]
     outputs: list[tuple[Tensor, Buffer]] = []
     for output in spec.outputs:
-        for wanted, (tensor, parts) in zip(spec.inputs, inputs, strict=False):
-            if (wanted.datatype, wanted.shape) == (output.datatype, output.shape):
+        for spec_input, (tensor, parts) in zip(spec.inputs, inputs, strict=False):
+            if (spec_input.datatype, spec_input.shape) == (output.datatype, output.shape):
                 joined = parts[0] if len(parts) == 1 else b"".join(parts)
                 outputs.append((Tensor(output.name, tensor.datatype, tensor.shape, len(joined)), joined))
                 break

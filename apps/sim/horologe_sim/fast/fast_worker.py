@@ -1,17 +1,22 @@
-"""A lean worker: keeps windows and pages as the real one does, and says what each action came to. One event each.
+"""The worker of the fast world, with windows and pages like the real one, and one event per action.
 
-INFERs go through the same `Lane` as in a real worker; INPUT and OUTPUT overlap EXEC and are left out, as are tensors.
+INFERs use the `Lane` of the real worker. INPUT and OUTPUT overlap EXEC and are left out, as are tensors.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS
+import msgspec
+
+from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Result
+from horologe_controller.settings import ControllerSettings
 from horologe_gpu_worker.core.lanes import Lane, Operation
 from horologe_gpu_worker.core.residency import PageCache
+from horologe_sim.engine.noise import NOISES, Noise
+from horologe_sim.scenario.clockwork_models import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,8 +28,27 @@ if TYPE_CHECKING:
 Ended = tuple["FastDevice", "Infer | Load", Result]
 
 
+class FastClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The cluster of a run in the fast world."""
+
+    devices: int = 1
+    pages: int = PAGES
+    noise: Noise = NOISES["clockwork"]
+    settle_ns: int = s(3)
+    """Time before the load, in which free pages are filled."""
+    client_ns: int = us(100)
+    """Delay between a client and the edge, and from a worker to the client."""
+    worker_ns: int = us(60)
+    """Delay between the controller and a worker."""
+    grace_ns: int = 0
+    """Time after the SLO until a client gets its final answer. Late outputs are sent until then."""
+    turn_ns: int = us(50)
+    """Duration of a turn of the controller. A message that arrives meanwhile is handled in the next turn."""
+    controller: ControllerSettings = ControllerSettings()
+
+
 class LaneRun:
-    """One lane. `clock_ns`: up to when everything in it has been decided."""
+    """A lane. Everything in it is decided up to `clock_ns`."""
 
     __slots__ = ("busy_ns", "clock_ns", "lane", "wake_ns")
 
@@ -36,9 +60,9 @@ class LaneRun:
 
 
 class FastDevice:
-    """`at(time, call, argument)` makes an event; `ended` is called with each Result when it reaches the controller.
+    """A device. `schedule(time, call, argument)` makes an event. `on_result` gets each Result at the controller.
 
-    `solo_ns`: by input, what requests of dynamic models take alone.
+    `solo_ns`: execution time alone of each request of a dynamic model, by input id.
     """
 
     def __init__(
@@ -48,8 +72,8 @@ class FastDevice:
         pages: int,
         draws: Draws,
         delay_ns: int,
-        at: Callable[..., None],
-        ended: Callable[[int, Ended], None],
+        schedule: Callable[..., None],
+        on_result: Callable[[int, Ended], None],
         solo_ns: Mapping[int, int],
     ) -> None:
         self.address = address
@@ -60,17 +84,17 @@ class FastDevice:
         self._models = models
         self._draws = draws
         self._delay_ns = delay_ns
-        self._at = at
-        self._ended = ended
+        self._schedule = schedule
+        self._on_result = on_result
         self._solo_ns = solo_ns
         self._actions: dict[int, Infer | Load] = {}
 
     def infer(self, now_ns: int, infer: Infer) -> None:
-        """Sent by the controller at `now_ns`."""
+        """Handle an INFER that the controller sends at `now_ns`."""
         self._push(now_ns + self._delay_ns, self.exec, "exec", infer)
 
     def begin_load(self, now_ns: int, load: Load) -> None:
-        """Sent by the controller at `now_ns`. Pages are taken at once."""
+        """Handle a LOAD that the controller sends at `now_ns`. Its pages are allocated at once."""
         pages = self._models[load.model].report.spec.pages
         if self.pages.allocate(load.model, pages):
             self._push(now_ns + self._delay_ns, self.load, "load", load)
@@ -79,16 +103,16 @@ class FastDevice:
             self._end(now_ns + self._delay_ns, now_ns + self._delay_ns, load, Status.FAILED)
 
     def unload(self, model: str) -> bool:
-        """Free the pages. True if the model could have been run."""
+        """Free the pages of a model. Return whether it was loaded."""
         self.pages.free(model)
         return self.loaded.pop(model, False)
 
     def busy_ns(self, now_ns: int) -> tuple[int, int]:
-        """EXEC and LOAD time up to now, of what has begun."""
+        """Return the EXEC and LOAD time up to now."""
         return tuple(run.busy_ns - max(0, run.clock_ns - now_ns) for run in (self.exec, self.load))  # type: ignore[return-value]
 
     def advance(self, until_ns: int, run: LaneRun) -> None:
-        """Begin, one after the other, what begins up to `until_ns`."""
+        """Run the operations of a lane that begin up to `until_ns`."""
         while run.clock_ns <= until_ns:
             now_ns = run.clock_ns
             while (late := run.lane.pop_expired(now_ns)) is not None:
@@ -105,14 +129,14 @@ class FastDevice:
                 return
 
     def check(self) -> None:
-        """The laws of its pages and lanes, and that nothing impossible was asked of it."""
+        """Check the invariants of pages and lanes, and that no action was impossible."""
         self.pages.check()
         self.exec.lane.check()
         self.load.lane.check()
         assert not self.violations, self.violations[:5]
 
     def _push(self, arrival_ns: int, run: LaneRun, lane: str, action: Infer | Load) -> None:
-        """Everything before its arrival is decided by now: what is sent later arrives later."""
+        """Queue an action. Everything before its arrival can be decided, because later actions arrive later."""
         self.advance(arrival_ns, run)
         if arrival_ns > action.latest_ns:
             self._end(arrival_ns, arrival_ns, action, Status.TOO_LATE)
@@ -148,7 +172,7 @@ class FastDevice:
         self._end(now_ns, run.clock_ns, action, status)
 
     def _exec_ns(self, infer: Infer, profile: Profile) -> int:
-        """By the profile; of a dynamic model base + size * (longest - base), its rows padded to the longest."""
+        """Return the profiled time; for a dynamic model base + size * (longest - base), for padded rows."""
         base_ns = self._models[infer.model].base_ns
         if not base_ns:
             return profile.exec_ns[infer.batch_size]
@@ -158,9 +182,9 @@ class FastDevice:
     def _end(self, begin_ns: int, end_ns: int, action: Infer | Load, status: Status) -> None:
         self._actions.pop(action.action_id, None)
         if status == Status.OK and isinstance(action, Load):
-            self._at(end_ns, self._load_done, action.model)
+            self._schedule(end_ns, self._load_done, action.model)
         result = Result(action.action_id, int(status), begin_ns, end_ns, end_ns - begin_ns, begin_ns)
-        self._at(end_ns + self._delay_ns, self._ended, (self, action, result))
+        self._schedule(end_ns + self._delay_ns, self._on_result, (self, action, result))
 
     def _load_done(self, now_ns: int, model: str) -> None:
         if model in self.pages:
@@ -169,8 +193,8 @@ class FastDevice:
     def _wake(self, at_ns: int, run: LaneRun) -> None:
         if run.wake_ns != at_ns:
             run.wake_ns = at_ns
-            self._at(at_ns, self._woken, run)
+            self._schedule(at_ns, self._on_wakeup, run)
 
-    def _woken(self, now_ns: int, run: LaneRun) -> None:
+    def _on_wakeup(self, now_ns: int, run: LaneRun) -> None:
         run.clock_ns = max(run.clock_ns, min(now_ns, NEVER_NS))
         self.advance(now_ns, run)

@@ -1,7 +1,7 @@
-"""The third place where the controller's core runs: turns as in a process of its own, everything else made lean.
+"""The fast world: the real controller in a `CoreHost`, with simplified workers and clients.
 
-What a turn is, what a window means and when a Result arrives are those of `world.py`; there are no packets, no
-tensors and one event per action, so that an hour at thousands of requests a second takes minutes.
+Turns, windows and the arrival of Results are those of engine/world.py. There are no packets and no tensors, and an
+action is one event, so that an hour at thousands of requests per second takes minutes.
 """
 
 from __future__ import annotations
@@ -10,26 +10,22 @@ import heapq
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.core.hosting import CoreHost, NoTransport, raise_fault
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.controller import Controller
-from horologe_controller.settings import ControllerSettings
-from horologe_sim.engine.noise import NOISES, Draws, Noise
+from horologe_sim.engine.noise import Draws
 from horologe_sim.fast.fast_worker import FastDevice
 from horologe_sim.fast.traffic import STATIC, Chunk, Open
-from horologe_sim.scenario.clockwork_models import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from horologe_common.core.protocol import Buffer, Core, Out
     from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.fast_worker import Ended
+    from horologe_sim.fast.fast_worker import Ended, FastClusterSettings
     from horologe_sim.fast.ledger import Ledger
     from horologe_sim.fast.traffic import DynamicRequest, Loop
 
@@ -43,27 +39,8 @@ PATIENCE_NS = s(2)
 PROGRESS_NS = s(1)
 
 
-class FastClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cluster of a lean run."""
-
-    devices: int = 1
-    pages: int = PAGES
-    noise: Noise = NOISES["clockwork"]
-    settle_ns: int = s(3)
-    """Before the load: free pages are filled."""
-    client_ns: int = us(100)
-    """One way between a client and the edge, and from a worker to the client."""
-    worker_ns: int = us(60)
-    """One way between the controller and a worker."""
-    grace_ns: int = 0
-    """Until a client is told, after its SLO, that it has been missed; outputs that come meanwhile are still sent."""
-    turn_ns: int = us(50)
-    """What a turn of the controller takes: what comes meanwhile is handled in the next."""
-    controller: ControllerSettings = ControllerSettings()
-
-
 class TimedCore:
-    """A core, with the time of `clock` spent in it."""
+    """A core that measures, with `clock`, the time spent in it."""
 
     def __init__(self, core: Core, clock: Callable[[], int]) -> None:
         self.address = core.address
@@ -87,14 +64,11 @@ class TimedCore:
 
     def wakeup_ns(self) -> int | None:
         """Return the core's wakeup time."""
-        begin = self._clock()
-        at_ns = self._core.wakeup_ns()
-        self.spent_ns += self._clock() - begin
-        return at_ns
+        return self._core.wakeup_ns()
 
 
 class FastWorld:
-    """A run. `watch` is told of every action that has ended: the device, the message, the Result, the promised end."""
+    """A run. `watch` gets the device, message, Result and predicted end of every finished action."""
 
     def __init__(
         self,
@@ -125,7 +99,7 @@ class FastWorld:
         self._watch = watch
         self._heap: list[tuple[int, int, Callable[[int, Any], None], Any]] = []
         self._events = 0
-        self._asked = 0
+        self._last_id = 0
         self._free_ns = self._wake_ns = START_NS
         self._solo_ns: dict[int, int] = {}
         by_key = {model.report.spec.key: model for model in models}
@@ -152,12 +126,12 @@ class FastWorld:
         return self._core.spent_ns if isinstance(self._core, TimedCore) else 0
 
     def schedule(self, at_ns: int, call: Callable[[int, Any], None], argument: Any) -> None:
-        """Have `call(now_ns, argument)` happen."""
+        """Schedule `call(now_ns, argument)`."""
         self._events += 1
         heapq.heappush(self._heap, (at_ns, self._events, call, argument))
 
     def run(self, duration_ns: int, progress: Callable[[float], None] | None = None) -> None:
-        """Settle, then play the load for so long; then let what is under way end."""
+        """Settle, run the load for `duration_ns`, and wait for pending requests."""
         self._run(self.begin_ns)
         self._next_chunk()
         for number, loop in enumerate(self._loops):
@@ -167,11 +141,11 @@ class FastWorld:
             if progress:
                 progress(min(1.0, (done_ns + PROGRESS_NS) / duration_ns))
         self._loops, self._next_ns = (), NEVER_NS
-        patience_ns = BEST_EFFORT_NS if any(not one.slo_ns for one in self.open.values()) else PATIENCE_NS
+        patience_ns = BEST_EFFORT_NS if any(not request.slo_ns for request in self.open.values()) else PATIENCE_NS
         self._run(self.now_ns + patience_ns)
 
     def check(self) -> None:
-        """The laws of everybody."""
+        """Check the invariants of controller, ledger and devices."""
         self.controller.check()
         self.ledger.check()
         for device in self.devices.values():
@@ -200,7 +174,7 @@ class FastWorld:
         self._wake_ns = max(host.wakeup_ns(), self._free_ns)
 
     def _make_host(self) -> CoreHost:
-        """Host the controller; the client and the devices are addresses of its process."""
+        """Return a host of the controller. The client and the devices are attached functions."""
         self._core: Core = TimedCore(self.controller, self._clock) if self._clock else self.controller
         host = CoreHost([self._core], lambda: self.now_ns, NoTransport(), raise_fault)
         host.attached = {address: partial(self._to_device, device) for address, device in self.devices.items()}
@@ -231,8 +205,6 @@ class FastWorld:
             self._enqueue(address, Register((Share(0, "emulated", self.setting.pages),), self._reports))
         self._run_turn()
 
-    # requests
-
     def _next_chunk(self) -> None:
         for chunk in self._chunks:
             if chunk.times_ns:
@@ -242,7 +214,7 @@ class FastWorld:
         self._next_ns = NEVER_NS
 
     def _submit_arrived(self, now_ns: int) -> None:
-        """Requests that have reached the controller by now."""
+        """Submit the requests that have arrived at the controller."""
         while self._next_ns <= now_ns:
             times_ns, models, slos_ns, groups, requests = self._chunk
             offset_ns = self.begin_ns + self.setting.client_ns
@@ -255,46 +227,46 @@ class FastWorld:
             else:
                 self._at, self._next_ns = at, times_ns[at] + offset_ns
 
-    def _submit_next(self, now_ns: int, asking: tuple[int, Loop]) -> None:
-        """The request of a closed loop reaches the controller."""
-        number, loop = asking
+    def _submit_next(self, now_ns: int, numbered: tuple[int, Loop]) -> None:
+        """Submit the next request of a closed loop."""
+        number, loop = numbered
         if self._loops:
             sent_ns = max(0, now_ns - self.begin_ns - self.setting.client_ns)
             self._submit(sent_ns, loop.model, loop.slo_ns, loop.group, number, STATIC)
 
-    def _submit(self, sent_ns: int, model: int, slo_ns: int, group: int, loop: int, request: DynamicRequest) -> None:
+    def _submit(self, sent_ns: int, model: int, slo_ns: int, group: int, loop: int, traits: DynamicRequest) -> None:
         key = self._keys[model]
-        self._asked = number = self._asked + 1
+        self._last_id = number = self._last_id + 1
         self.open[number] = Open(sent_ns, slo_ns, group, loop)
         self.ledger.sent(sent_ns, group, model, not self._loaded[key])
         if loop >= 0 and slo_ns:
             self.schedule(self.begin_ns + sent_ns + slo_ns + self.setting.grace_ns + 1, self._on_timeout, number)
         budget_ns = (slo_ns or BEST_EFFORT_NS) - (self.now_ns - self.begin_ns - sent_ns)
-        solo_ns, application, length = request
+        solo_ns, application, length = traits
         if solo_ns:
             self._solo_ns[number] = solo_ns
         budget_ns = max(1, budget_ns)
         self._enqueue(CLIENT, Submit(number, key, budget_ns, 1, CLIENT, number, not slo_ns, 0, length, application))
 
     def _on_outcome(self, now_ns: int, outcome: Outcome) -> None:
-        if (one := self.open.pop(outcome.id, None)) is None:
+        if (request := self.open.pop(outcome.id, None)) is None:
             return
-        self.ledger.unserved(one.sent_ns, one.group)
-        if one.loop >= 0 and self._loops:
-            loop = self._loops[one.loop]
-            self.schedule(now_ns + 2 * self.setting.client_ns + loop.resend_ns, self._submit_next, (one.loop, loop))
+        self.ledger.unserved(request.sent_ns, request.group)
+        if request.loop >= 0 and self._loops:
+            loop = self._loops[request.loop]
+            self.schedule(now_ns + 2 * self.setting.client_ns + loop.resend_ns, self._submit_next, (request.loop, loop))
 
     def _on_timeout(self, now_ns: int, number: int) -> None:
-        """The client of a closed loop has its word at SLO and grace, and asks again; what it asked for is still run."""
-        if (one := self.open.pop(number, None)) is None:
+        """End a request of a closed loop at SLO and grace, and send its next. The first is still executed."""
+        if (request := self.open.pop(number, None)) is None:
             return
-        took_ns = now_ns - self.begin_ns - one.sent_ns
-        self.ledger.answered(one.sent_ns, one.group, took_ns, one.slo_ns, self.setting.grace_ns)
+        took_ns = now_ns - self.begin_ns - request.sent_ns
+        self.ledger.answered(request.sent_ns, request.group, took_ns, request.slo_ns, self.setting.grace_ns)
         if self._loops:
-            self.schedule(now_ns + self.setting.client_ns, self._submit_next, (one.loop, self._loops[one.loop]))
+            self.schedule(now_ns + self.setting.client_ns, self._submit_next, (request.loop, self._loops[request.loop]))
 
     def _on_result(self, now_ns: int, ended: Ended) -> None:
-        """A Result reaches the controller; outputs of an INFER reach the clients."""
+        """Handle a Result that arrives at the controller, and count the outputs of an INFER."""
         device, action, result = ended
         run = device.exec if isinstance(action, Infer) else device.load
         if result.status == Status.OK:
@@ -318,10 +290,10 @@ class FastWorld:
         self.ledger.ran(end_ns, len(action.rows), took_ns, action.expected_ns, pending.promised_ns - self.begin_ns)
         client_ns = self.setting.client_ns
         for row in action.rows:
-            if (one := self.open.pop(row.submit_id, None)) is None:
+            if (request := self.open.pop(row.submit_id, None)) is None:
                 continue
-            took_ns = end_ns + client_ns - one.sent_ns
-            self.ledger.answered(one.sent_ns, one.group, took_ns, one.slo_ns, self.setting.grace_ns)
-            if one.loop >= 0 and self._loops:
+            took_ns = end_ns + client_ns - request.sent_ns
+            self.ledger.answered(request.sent_ns, request.group, took_ns, request.slo_ns, self.setting.grace_ns)
+            if request.loop >= 0 and self._loops:
                 back_ns = result.end_ns + 2 * client_ns
-                self.schedule(back_ns, self._submit_next, (one.loop, self._loops[one.loop]))
+                self.schedule(back_ns, self._submit_next, (request.loop, self._loops[request.loop]))

@@ -1,4 +1,4 @@
-"""What became of the requests, added up: memory does not grow with their number."""
+"""The ledger of the fast world: counts of requests and actions, in memory that does not grow with their number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIGNS = ("over", "under")
 
 
 class DurationCounts:
-    """A histogram of durations, even buckets up to a second; what is longer is in the last, but for the maximum."""
+    """A histogram of durations with equal buckets up to a second. Longer ones are in the last bucket."""
 
     def __init__(self, width_ns: int = FINE_NS) -> None:
         self.width_ns = width_ns
@@ -24,6 +24,7 @@ class DurationCounts:
         self.max_ns = 0
 
     def add(self, took_ns: int) -> None:
+        """Add a duration."""
         at = took_ns // self.width_ns
         self.counts[at if at < len(self.counts) else -1] += 1
         self.total += 1
@@ -31,18 +32,18 @@ class DurationCounts:
             self.max_ns = took_ns
 
     def quantile_ms(self, q: float) -> float:
-        """Upper bound of the bucket that holds the quantile, at most the maximum; 0 when empty."""
-        wanted = q * self.total
+        """Return the upper bound of the bucket of the quantile, at most the maximum; 0 if there are no durations."""
+        rank = q * self.total
         for at, seen in enumerate(accumulate(self.counts)):
-            if seen and seen >= wanted:
+            if seen and seen >= rank:
                 return round(min((at + 1) * self.width_ns, self.max_ns) / 1e6, 3)
         return round(self.max_ns / 1e6, 3)
 
 
 class GroupCounts:
-    """Requests of one group: `late` got their outputs after their SLO, `timed_out` a word at SLO and grace without.
+    """Requests of a group by status. `late`: outputs after the SLO. `timed_out`: no outputs by SLO and grace.
 
-    `unserved` were refused.
+    `unserved`: refused.
     """
 
     __slots__ = ("cold", "late", "ok", "sent", "timed_out", "times", "unserved")
@@ -53,12 +54,12 @@ class GroupCounts:
 
     @property
     def satisfaction(self) -> float:
-        """Share answered in time."""
+        """Return the share of requests answered in time."""
         return self.ok / self.sent if self.sent else 1.0
 
 
 class IntervalCounts:
-    """One interval of time, by when requests were sent; actions by when they ended."""
+    """Counts of an interval: requests by the time they were sent, actions by the time they ended."""
 
     def __init__(self, groups: int, models: int) -> None:
         self.lines = [GroupCounts(COARSE_NS) for _ in range(groups)]
@@ -68,7 +69,7 @@ class IntervalCounts:
 
 
 class Ledger:
-    """Counts of all groups from `from_ns` on, and of every interval. Times count from the beginning of the load."""
+    """Counts of all groups from `from_ns` on, and of every interval. Times are relative to the start of the load."""
 
     def __init__(self, groups: Sequence[str], models: int, interval_ns: int, from_ns: int = 0) -> None:
         self.groups = list(groups)
@@ -82,17 +83,18 @@ class Ledger:
         self._models = models
 
     def line(self, group: str) -> GroupCounts:
+        """Return the counts of a group."""
         return self.lines[self.groups.index(group)]
 
     def panel(self, at_ns: int) -> IntervalCounts:
-        """The panel of a time."""
+        """Return the counts of the interval of a time."""
         at = at_ns // self.interval_ns
         while len(self.panels) <= at:
             self.panels.append(IntervalCounts(len(self.groups), self._models))
         return self.panels[at]
 
     def sent(self, sent_ns: int, group: int, model: int, cold: bool) -> None:
-        """A request has been sent; `cold`: no device had its model then."""
+        """Count a request that was sent. `cold`: no device held its model."""
         panel = self.panel(sent_ns)
         panel.lines[group].sent += 1
         if cold:
@@ -104,9 +106,9 @@ class Ledger:
             line.cold += cold
 
     def answered(self, sent_ns: int, group: int, took_ns: int, slo_ns: int, grace_ns: int) -> None:
-        """Its outputs were there after `took_ns`; the client had its answer at SLO and grace at the latest.
+        """Count a request whose outputs arrived after `took_ns`; the client waits until SLO and grace.
 
-        `slo_ns` 0: any time will do.
+        `slo_ns` 0: best effort, always in time.
         """
         lines = (self.panels[sent_ns // self.interval_ns].lines[group], self.lines[group])
         limit_ns = slo_ns + grace_ns if slo_ns else took_ns
@@ -120,13 +122,13 @@ class Ledger:
             line.times.add(min(took_ns, limit_ns))
 
     def unserved(self, sent_ns: int, group: int) -> None:
-        """It was refused."""
+        """Count a refused request."""
         self.panels[sent_ns // self.interval_ns].lines[group].unserved += 1
         if sent_ns >= self.from_ns:
             self.lines[group].unserved += 1
 
     def ran(self, end_ns: int, rows: int, took_ns: int, expected_ns: int, promised_ns: int) -> None:
-        """An INFER has ended. `promised_ns`: when it was predicted to, as it was sent."""
+        """Count a finished INFER. `promised_ns`: its end as predicted when it was sent."""
         panel = self.panel(end_ns)
         panel.batches += 1
         panel.rows += rows
@@ -137,14 +139,14 @@ class Ledger:
             self._error("completion", end_ns - promised_ns)
 
     def loaded(self, end_ns: int, took_ns: int, expected_ns: int) -> None:
-        """A LOAD has ended."""
+        """Count a finished LOAD."""
         self.panel(end_ns).load_ns += took_ns
         if end_ns >= self.from_ns:
             self.loads += 1
             self._error("load", took_ns - expected_ns)
 
     def check(self) -> None:
-        """Every request has one end at most."""
+        """Check that every request has at most one end."""
         for line in self.lines:
             assert line.ok + line.late + line.timed_out + line.unserved <= line.sent
             assert line.times.total == line.ok + line.late + line.timed_out

@@ -1,4 +1,4 @@
-"""Who asks for what, and when: open streams drawn in chunks, and closed loops."""
+"""Load of the fast world: open-loop streams drawn in chunks, and closed loops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEST_EFFORT = 0
 
 
 class DynamicRequest(NamedTuple):
-    """What one request of a dynamic model is: `solo_ns` is what it takes alone, which only the device knows."""
+    """A request of a dynamic model. Only the device knows `solo_ns`, its execution time alone."""
 
     solo_ns: int
     application: str = ""
@@ -31,9 +31,9 @@ STATIC = DynamicRequest(0)
 
 
 class Chunk(NamedTuple):
-    """Requests in order of time, counted from the beginning of the load. `models`: places in the list of models.
+    """Requests in order of time, relative to the start of the load. `models`: indices in the list of models.
 
-    `requests`: of dynamic models; empty where all are static.
+    `requests` is empty if all models are static.
     """
 
     times_ns: Sequence[int]
@@ -44,7 +44,7 @@ class Chunk(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A client that asks again when it has its answer, `resend_ns` after a refusal."""
+    """A closed-loop client: sends a request after each answer, or `resend_ns` after a refusal."""
 
     model: int
     slo_ns: int
@@ -53,7 +53,7 @@ class Loop(NamedTuple):
 
 
 class Open(msgspec.Struct, frozen=True, gc=False):
-    """A request under way. `slo_ns` 0: best effort. `loop`: whose, or -1."""
+    """A request in flight. `slo_ns` 0: best effort. `loop`: index of its closed loop, or -1."""
 
     sent_ns: int
     slo_ns: int
@@ -62,17 +62,17 @@ class Open(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stream(NamedTuple):
-    """A Poisson stream whose rates change by step: `rates(step)` gives requests a second by model, in the step."""
+    """A Poisson stream whose rates change by step: `rates(step)` returns requests per second of each model."""
 
     rates: Rates
     step_ns: int
     slo_ns: Callable[[int], int]
-    """By step."""
+    """SLO of the requests of a step."""
     group: int = 0
 
 
 def poisson(streams: Sequence[Stream], duration_ns: int, seed: Sequence[int], chunk_ns: int = s(1)) -> Iterator[Chunk]:
-    """All streams together, in chunks of `chunk_ns` (a divisor of every step)."""
+    """Yield the requests of all streams in chunks of `chunk_ns`, which must divide every step."""
     rng = np.random.default_rng(seed)
     for begin_ns in range(0, duration_ns, chunk_ns):
         end_ns = min(begin_ns + chunk_ns, duration_ns)

@@ -113,7 +113,15 @@ class ApplicationQueries:
         token: int = 0,
         selection: Selection | None = None,
     ) -> None:
-        """Open a query; it starts when the state of its context is known. `selection` overrides the policy's."""
+        """Open a query; it starts when the state of its context is known. `selection` overrides the policy's.
+
+        Ignore a query that is open already. Answer one again whose answer was sent but stragglers are in flight: the
+        holder sends it again only if the answer was lost.
+        """
+        if (earlier := self._queries.get(self._by_input.get((holder, query.id), 0))) is not None:
+            if not earlier.answered:
+                return
+            self._cancel(now_ns, earlier, release=False)
         self._last_id += 1
         # At most half of the budget: a stall of 400 ms stays in the 99th percentile of pings for 20 s, and would leave
         # no time until then.
@@ -251,12 +259,12 @@ class ApplicationQueries:
         for address, query_id in [key for key in reversed(self._by_input) if key[0] == holder]:
             self.cancel_query(now_ns, address, query_id)
 
-    def _cancel(self, now_ns: int, query: ApplicationQuery) -> None:
+    def _cancel(self, now_ns: int, query: ApplicationQuery, release: bool = True) -> None:
         for waiter in query.pending.values():
             self._inflight.remove_waiter(now_ns, waiter)
         if query.token and not query.answered:
             self.finished.append(query)
-        self._remove_query(query, release=True)
+        self._remove_query(query, release)
 
     def _remove_query(self, query: ApplicationQuery, release: bool) -> None:
         del self._queries[query.id]

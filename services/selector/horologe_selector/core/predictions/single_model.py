@@ -27,7 +27,12 @@ class SingleModelQueries:
         self._waiters: dict[tuple[str, int], Waiter] = {}
 
     def on_query(self, now_ns: int, holder: str, query: Query) -> None:
-        """Answer the query from the cache, or wait for its prediction."""
+        """Answer the query from the cache, or wait for its prediction. Ignore a query that is open already.
+
+        A frontend sends its open queries again when it reconnects, perhaps before this selector noticed its loss.
+        """
+        if (holder, query.id) in self._waiters:
+            return
         waiter = Waiter(holder, query, now_ns, now_ns + query.budget_ns)
         spec = self._models.versions.get(query.model)
         cache_key = prediction_key(spec, query.input_hash) if query.input_hash and spec is not None else b""
