@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe.core.call import BEST_EFFORT_NS, Call
-from horologe_common.core.timers import Timers
+from horologe_common.core.indexed_heap import Timers
 from horologe_common.status import HorologeError, Lost, Refused
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
-from horologe_common.core.counters import Stats
+from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out
-from horologe_common.core.timers import Timers
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Result, Ship
 from horologe_gpu_worker.core.infer_actions import InferAction, batch_outputs
