@@ -26,6 +26,7 @@ from horologe_common.wire import (
     Withdraw,
 )
 from horologe_frontend.core.stats import ModelStats, StatsByModel
+from horologe_frontend.gateway import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +89,7 @@ def an_answer(application: Application, predict: Predict, buffers: Sequence[Buff
     return answer, payloads
 
 
-class FakeGateway:
+class FakeGateway(Gateway):
     """Echo the inputs. `slow` answers when `slow_answers` is set, models in ENDS with that status, `broken` raises."""
 
     def __init__(self) -> None:
@@ -165,9 +166,6 @@ class FakeGateway:
 
     def is_ready(self) -> bool:
         return self.ready
-
-    def is_live(self) -> bool:
-        return True
 
     def model_stats(self, key: str) -> ModelStats:
         return self.stats_by_model.find_stats(key)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_common.clock import ms, us
-from horologe_frontend.gateway import ReactorGateway
+from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.connection import HttpConnection
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
@@ -61,9 +61,9 @@ def trace_request() -> Trace:
 
 
 async def _trace(cluster: SimulatedCluster) -> Trace:
-    edge = cluster.world.processes["edge"]
+    edge: Any = cluster.world.processes["edge"]
     core: Any = cluster.world.core("frontend/0")
-    gateway = ReactorGateway(edge, core.address.replace("frontend/", "http/"), core)
+    gateway = Gateway(edge, core.address.replace("frontend/", "http/"), core)
     gateway.open()
     settings = HttpSettings()
     server = HttpServer(settings, OipHandler(gateway, settings))

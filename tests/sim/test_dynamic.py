@@ -38,7 +38,7 @@ TEXT = SimModel(ModelReport(SPEC, Profile({size: BASE_NS + size * ms(5) for size
 
 
 def solos(application: str, rng: np.random.Generator, count: int) -> list[int]:
-    """Of requests of one application, in ns."""
+    """Draw solo times of requests of one application, in ns."""
     rows_ms = np.maximum(0.2, rng.normal(ROW_MS[application], ROW_MS[application] / 6, count))
     return [BASE_NS + int(row_ms * 1e6) for row_ms in rows_ms]
 

@@ -1,4 +1,4 @@
-"""What holds of every action, whatever the cluster, the load, the faults and the scheduler (Clockwork section 5)."""
+"""Invariants of every action, for random clusters, loads, faults and schedulers (Clockwork section 5)."""
 
 from __future__ import annotations
 

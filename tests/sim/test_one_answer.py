@@ -1,4 +1,4 @@
-"""Whatever the cluster, the load and the faults: one answer to every request, in time, and never another's."""
+"""Every request gets exactly one answer, its own, in time, for random clusters, loads and faults."""
 
 from __future__ import annotations
 

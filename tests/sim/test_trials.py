@@ -19,13 +19,13 @@ EXEC_MS = {1: 5.0, 2: 7.0, 4: 11.0, 8: 19.0}
 
 
 def part(house: SimulatedCluster, status: str, model: str = "m") -> float:
-    """Of the requests for a model, those that ended so."""
+    """Return the share of a model's requests that ended with the status."""
     ended = next(line.statuses for name, line in house.tally.counts.items() if name.startswith(model))
     return ended[status] / sum(ended.values())
 
 
 def with_a_tail(share: float, rate: float) -> Scenario:
-    """So many EXECs take 80 ms longer than the 5 ms of the others; the SLO is 50 ms."""
+    """Return a scenario in which a `share` of EXECs takes 80 ms more than the usual 5 ms; the SLO is 50 ms."""
     return a_scenario(an_entry("m", EXEC_MS, noise=Noise(0.02, share, ms(80))), load=[poisson(rate)], duration_ns=s(20))
 
 

@@ -177,7 +177,7 @@ def test_a_closed_loop_asks_again_when_it_has_its_answer() -> None:
 
 
 def test_the_cache_answers_what_was_asked_before() -> None:
-    """Without marks all inputs are alike."""
+    """Inputs without marks are all equal."""
     entry = an_entry(cache=True, echo=False)
     report = played(a_scenario(entry)).report()
     assert report.total.ok == report.total.sent

@@ -34,7 +34,7 @@ server = pytest.fixture(name="server")(a_redis)
 
 
 class SelectorProcesses:
-    """One process for each service. A killed process is not restarted."""
+    """Runs a process for each service, and does not restart killed ones."""
 
     def __init__(self, redis: RedisServer) -> None:
         folder = redis.folder

@@ -1,4 +1,4 @@
-"""What the controller makes of what workers report, at first and again: models that come, go and change."""
+"""The mirror of workers: first and later reports, with models that are added, removed and changed."""
 
 from __future__ import annotations
 

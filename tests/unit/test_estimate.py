@@ -1,4 +1,4 @@
-"""What an action is predicted to take, and how a prediction that refuses everything is corrected."""
+"""Predicted durations of actions, and trials of predictions that refuse every request."""
 
 from __future__ import annotations
 

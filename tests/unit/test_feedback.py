@@ -200,10 +200,11 @@ def test_feedback_with_inputs_is_predicted_again() -> None:
     harness = FeedbackHarness()
     prediction = harness.log_answer("ann", a=(7,))
     number = harness.send_feedback(make_observation(prediction, query=QUERY))
-    (request,) = harness.feedback.pop_repredict_requests()
-    assert (request.holder, request.active, request.query, request.selection) == (FRONTEND, harness.active, QUERY, BOTH)
+    (request,) = harness.feedback.pop_unstarted_repredictions()
+    assert request.item.feedback.frontend == FRONTEND
+    assert (request.active, request.query, request.selection) == (harness.active, QUERY, BOTH)
     twice = harness.send_feedback(make_observation(prediction, query=msgspec.structs.replace(QUERY, id=10)))
-    assert harness.feedback.pop_repredict_requests() == []
+    assert harness.feedback.pop_unstarted_repredictions() == []
     harness.feedback.on_repredicted(0, request.token, {B: (7.0,)})
     harness.feedback.on_repredicted(0, request.token, {B: (7.0,)})
     harness.tick()
@@ -226,7 +227,7 @@ def test_unneeded_inputs_are_released_at_once(application: str) -> None:
     )
     harness.pop_acknowledgements()
     assert harness.released == [QUERY.id]
-    assert harness.feedback.pop_repredict_requests() == []
+    assert harness.feedback.pop_unstarted_repredictions() == []
 
 
 def test_removed_models_do_not_predict_again() -> None:
@@ -236,7 +237,7 @@ def test_removed_models_do_not_predict_again() -> None:
     less.application = msgspec.structs.replace(less.application, models=(A,))
     harness.feedback._applications["digits"] = less  # type: ignore[index]
     harness.send_feedback(make_observation(prediction, query=QUERY))
-    (request,) = harness.feedback.pop_repredict_requests()
+    (request,) = harness.feedback.pop_unstarted_repredictions()
     assert request.selection == Selection((A,))
 
 
@@ -261,7 +262,7 @@ def test_feedback_with_inputs_needs_no_prediction() -> None:
     number = harness.send_feedback(
         make_observation(b"", query=QUERY, context="bob"), make_observation(b"unheard of", query=QUERY)
     )
-    first, second = harness.feedback.pop_repredict_requests()
+    first, second = harness.feedback.pop_unstarted_repredictions()
     assert first.selection is second.selection is None
     harness.feedback.on_repredicted(0, first.token, {A: (7.0,), B: (7.0,)}, BOTH)
     harness.feedback.on_repredicted(0, second.token, {}, BOTH)
@@ -270,7 +271,7 @@ def test_feedback_with_inputs_needs_no_prediction() -> None:
     assert harness.pop_acknowledgements()[number].statuses == (OK, MISSING)
     assert harness.observed_losses("bob") == [0.0]
     again = harness.send_feedback(make_observation(b"unheard of", query=QUERY))
-    (third,) = harness.feedback.pop_repredict_requests()
+    (third,) = harness.feedback.pop_unstarted_repredictions()
     harness.feedback.on_repredicted(0, third.token, {A: (7.0,)}, BOTH)
     harness.tick()
     harness.run_until_idle()
@@ -365,13 +366,13 @@ def test_feedback_not_predicted_again_in_time_is_lost_and_may_be_sent_again() ->
     harness = FeedbackHarness()
     prediction = harness.log_answer()
     number = harness.send_feedback(make_observation(prediction, query=QUERY))
-    (request,) = harness.feedback.pop_repredict_requests()
+    (request,) = harness.feedback.pop_unstarted_repredictions()
     harness.tick(s(5))
     assert harness.pop_acknowledgements()[number].statuses == (LOST,)
     harness.feedback.on_repredicted(harness.contexts_harness.now_ns, request.token, {A: (7.0,)}, BOTH)
     assert harness.contexts_harness.contexts.unsaved == 0
     again = harness.send_feedback(make_observation(prediction, query=QUERY))
-    (request,) = harness.feedback.pop_repredict_requests()
+    (request,) = harness.feedback.pop_unstarted_repredictions()
     harness.feedback.on_repredicted(harness.contexts_harness.now_ns, request.token, {A: (7.0,)}, BOTH)
     harness.tick()
     harness.run_until_idle()

@@ -28,7 +28,7 @@ strings = hnp.arrays(object, shapes, elements=st.binary(max_size=6))
 
 
 def a_packet(*messages: list[np.ndarray[Any, Any]]) -> list[bytes]:
-    """One Predict per list of arrays."""
+    """Return a packet with one Predict per list of arrays."""
     predicts, buffers = [], []
     for number, inputs in enumerate(messages):
         tensors = [encode_array(f"t{at}", array) for at, array in enumerate(inputs)]

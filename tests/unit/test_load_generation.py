@@ -6,19 +6,19 @@ import asyncio
 import math
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from horologe_common.core.instruments import quantile
-from horologe_common.status import Refused
+from horologe_common.status import Late, Lost, Refused
 from horologe_load.arrivals import bursts, poisson, popularity, read_arrivals
 from horologe_load.capacity_search import MAX_TRIALS, PRECISION, CapacitySearch, Confirmation
 from horologe_load.closed_loop import closed_loop, one_by_one
 from horologe_load.open_loop import open_loop
 from horologe_load.samples import Outcome, Samples, error_text, summarize
-from horologe_load.targets import distinct_rows
+from horologe_load.targets import ModelInput, ModelLoad, SdkTarget, distinct_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,7 @@ def test_a_summary_without_answers_has_zeros() -> None:
 
 def test_reasons_leave_out_the_figures_of_one_request() -> None:
     assert error_text(Refused("no capacity: 12.3 ms needed")) == "no capacity"
-    assert error_text((b"HTTP/1.1 500 Internal", b"broken")) == "500 broken"
+    assert error_text((b"HTTP/1.1 503 Busy", b"possible in 18.9 ms")) == "503 possible in # ms"
     assert error_text(None) == "connection lost"
 
 
@@ -256,3 +256,61 @@ def test_inputs_are_distinct_and_near_their_images() -> None:
     assert len(np.unique(rows, axis=0)) == 100
     assert rows.dtype == np.float32
     assert (np.round(rows).sum(axis=1) == 1).all()
+
+
+class FakeClient:
+    """Answers models by name: `ok` with a cached reply, the others with an error."""
+
+    def __init__(self) -> None:
+        self.budgets_ms: list[float | None] = []
+
+    def submit(self, model: str, inputs: Any, **options: Any) -> asyncio.Future[Any]:
+        self.budgets_ms.append(options.get("slo_ms"))
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        errors = {"refused": Refused("full: 3 ms"), "late": Late("late"), "lost": Lost("lost")}
+        if model in errors:
+            future.set_exception(errors[model])
+        else:
+            future.set_result(type("Reply", (), {"cached": True})())
+        return future
+
+
+def test_the_sdk_target_reports_every_outcome() -> None:
+    models = ["ok", "refused", "late", "lost"]
+    target = SdkTarget(FakeClient(), lambda index: ModelInput(models[index], np.ones(1)), 10**9)  # type: ignore[arg-type]
+    samples = Samples()
+    asyncio.run(open_loop(target, samples, [0, 1, 2, 3]))
+    assert samples.outcomes == [Outcome.OK, Outcome.REFUSED, Outcome.LATE, Outcome.FAILED]
+    assert target.cached == 1
+    assert set(samples.reasons) == {"full", "lost"}
+
+
+def test_the_slo_counts_from_the_due_time_or_from_sending() -> None:
+    async def budgets(from_due: bool) -> tuple[list[float | None], list[int]]:
+        client, outcomes = FakeClient(), list[int]()
+        target = SdkTarget(client, lambda index: ModelInput("ok", np.ones(1)), 10**9, from_due)  # type: ignore[arg-type]
+        await target.start(1, lambda index, now_ns, outcome, answer: outcomes.append(outcome))
+        now_ns = time.monotonic_ns()
+        target.send(0, now_ns - 400_000_000)
+        target.send(1, now_ns - 2 * 10**9)
+        await asyncio.sleep(0)
+        return client.budgets_ms, sorted(outcomes)
+
+    (budget_ms,), outcomes = asyncio.run(budgets(from_due=True))
+    assert budget_ms is not None
+    assert 0 < budget_ms <= 600
+    assert outcomes == [Outcome.OK, Outcome.UNSENT]
+    assert asyncio.run(budgets(from_due=False)) == ([1000.0, 1000.0], [Outcome.OK, Outcome.OK])
+
+
+def test_the_load_of_a_model_is_summed_up() -> None:
+    async def run() -> None:
+        load = ModelLoad(FakeClient(), "ok", np.eye(4, dtype=np.float32), slo_ms=1000, seed=1)  # type: ignore[arg-type]
+        offered = await load.offer_rate(500, 0.1)
+        assert offered.sent == offered.in_time == offered.cached > 20
+        assert offered.attained == 1.0
+        saturated = await load.saturate(4, 0.05)
+        assert saturated.throughput > 100
+        assert saturated.slo_ms == 0
+
+    asyncio.run(run())

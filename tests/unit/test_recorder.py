@@ -83,7 +83,7 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
 
 
 def tell(recorder: Recorder, core: Any, now_ns: int) -> None:
-    """One message and one tick, as a reactor does it."""
+    """Hand the core one message and one tick, as a reactor does."""
     recorder.observe_message(now_ns, core, "controller/0#1", Ping(now_ns), ())
     core.handle(now_ns, "controller/0#1", Ping(now_ns), ())
     core.tick(now_ns)

@@ -126,7 +126,7 @@ def test_answers_in_any_order_and_any_packets_find_their_requests(order: list[in
 
 
 class AnyWeather(RuleBasedStateMachine):
-    """Whatever happens in whatever order, each request ends at most once, and at the latest when its time is up."""
+    """Each request ends at most once, and at the latest when its time is up, for random orders of events."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the client makes of inputs, by signatures that it has to ask for."""
+"""Conversion of inputs by the client, with signatures that it requests first."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.core.instruments import quantile
 from horologe_experiments.clipper.feedback_process.__main__ import Measurement, Order
 from horologe_experiments.clipper.feedback_process.durability import Durability, compare_with_store
 from horologe_experiments.clipper.feedback_process.feedback_load import FeedbackLoad, LoadSettings
@@ -169,8 +170,8 @@ def _row(store: str, cached: bool, measurement: Measurement) -> dict[str, Any]:
     }
 
 
-def _quantile_ms(values_ns: list[int], q: float) -> float:
-    return round(values_ns[min(len(values_ns) - 1, int(q * len(values_ns)))] / 1e6, 2) if values_ns else 0.0
+def _quantile_ms(ascending_ns: list[int], share: float) -> float:
+    return round(quantile(ascending_ns, share) / 1e6, 2) if ascending_ns else 0.0
 
 
 def _bars(rows: list[dict[str, Any]], durability: Durability) -> list[Bar]:

@@ -46,7 +46,7 @@ class Scale:
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, series, cost)
 
     def draw(self, findings: Findings) -> Figure:
-        """Latency CDFs with the tail figure out, and the paper's two quantiles."""
+        """Draw the latency distributions on a logarithmic scale, and two quantiles of the paper."""
         from horologe_experiments.harness.plots import make_figure
 
         figure, (axes,) = make_figure(1, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 from collections import Counter
 from contextlib import contextmanager
 from enum import IntEnum
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 REASONS = 5
 """Reasons in a summary, the most frequent ones."""
 REASON_LENGTH = 120
+FIGURE = re.compile(r"\d+(\.\d+)?")
 
 
 class Outcome(IntEnum):
@@ -182,7 +184,8 @@ def error_text(answer: object) -> str:
         return answer.reason.partition(":")[0]  # the figures of this one request follow the colon
     if isinstance(answer, tuple):
         head, body = answer
-        return f"{head.split(b' ', 1)[-1][:3].decode()} {body[:REASON_LENGTH].decode(errors='replace')}"
+        text = FIGURE.sub("#", body[:REASON_LENGTH].decode(errors="replace"))
+        return f"{head.split(b' ', 1)[-1][:3].decode()} {text}"
     return f"{type(answer).__name__}: {answer}"[:REASON_LENGTH] if answer is not None else "connection lost"
 
 

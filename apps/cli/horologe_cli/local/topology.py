@@ -212,7 +212,7 @@ def _read_settings(config: str, env: Mapping[str, str], flags: Mapping[str, Mapp
     sections = settings_sections()
     for section in flags:
         if section not in sections:
-            raise SettingsError(f"setting {section}: no such section; known are {', '.join(sections)}")
+            raise SettingsError(f"setting {section}: no such section; the sections are {', '.join(sections)}")
     file = config or env.get("HOROLOGE_CONFIG")
     settings: dict[str, Any] = {
         name: load_settings(kind, name, file, env, flags.get(name)) for name, kind in sections.items()

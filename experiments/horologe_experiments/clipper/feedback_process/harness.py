@@ -90,7 +90,7 @@ class FeedbackCore:
 
     def _repredict(self, now_ns: int) -> None:
         """Predict again, with the stub models, the inputs of which no prediction is cached."""
-        if not (wanted := self.feedback.pop_repredict_requests()):
+        if not (wanted := self.feedback.pop_unstarted_repredictions()):
             return
         inputs = [int.from_bytes(item.query.input_hash, "big") for item in wanted]
         labels = self._load.predict(inputs)

@@ -7,13 +7,17 @@ senders and slow readers, bounded pipelining in order, 100-continue, and cancell
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import httptools
 
 from horologe_common.clock import NEVER_NS, monotonic_ns, s
-from horologe_frontend.http.http_responses import CONTINUE, encode_head, failure
+from horologe_frontend.http.http_responses import failure
 from horologe_frontend.http.request_reader import RequestReader, StopReading
 
 if TYPE_CHECKING:
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from horologe_frontend.http.request_reader import HttpRequest
     from horologe_frontend.http.server import HttpServer
 
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+STATUS_LINES = {int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 MAX_PIPELINED = 64
 LINGER_NS = s(2)
 """Closing a socket with unread bytes resets the connection, and the client may lose the response. So the connection
@@ -193,7 +199,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _write(self, queued: QueuedRequest, response: HttpResponse) -> None:
         closing = self._server.closing or not queued.keep_alive
-        head = encode_head(response, self._server.date_header.line(), b"close" if closing else queued.connection)
+        head = encode_head(response, b"close" if closing else queued.connection)
         if not queued.body_wanted:
             self._transport.write(head)
         elif len(response.body) < JOIN_BYTES:
@@ -262,3 +268,23 @@ class HttpConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+def encode_head(response: HttpResponse, connection: bytes) -> bytes:
+    """Return status line and headers. `connection` is the Connection header; empty: the default of the version."""
+    parts = [
+        STATUS_LINES[response.status],
+        b"content-length: %d\r\ncontent-type: %s\r\n" % (len(response.body), response.content_type),
+        _date_line(int(time.time())),
+    ]
+    parts += [b"%s: %s\r\n" % header for header in response.headers]
+    if connection:
+        parts.append(b"connection: %s\r\n" % connection)
+    parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=1)
+def _date_line(second: int) -> bytes:
+    """Return the Date header. The cache formats it once per second."""
+    return b"date: %s\r\n" % formatdate(second, usegmt=True).encode()

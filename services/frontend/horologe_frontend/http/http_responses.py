@@ -1,10 +1,7 @@
-"""HTTP responses: status, headers and body, their bytes in HTTP/1.1, and the responses that errors become."""
+"""HTTP responses: status, headers and body, and the responses that errors become."""
 
 from __future__ import annotations
 
-import time
-from email.utils import formatdate
-from http import HTTPStatus
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +10,6 @@ from horologe_common.status import HorologeError, Status
 
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 HTTP_STATUS: dict[Status, int] = {
     Status.OK: 200,
@@ -29,7 +25,6 @@ HTTP_STATUS: dict[Status, int] = {
     Status.FAILED: 500,
 }
 """Every other status is a 500."""
-_STATUS_LINES = {int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 
 
 class HttpResponse(NamedTuple):
@@ -49,34 +44,6 @@ class HttpError(Exception):
         self.status = status
         self.reason = reason
         self.headers = headers
-
-
-class DateHeader:
-    """The Date header, formatted once per second."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._line = b""
-
-    def line(self) -> bytes:
-        second = int(time.time())
-        if second != self._second:
-            self._second, self._line = second, b"date: %s\r\n" % formatdate(second, usegmt=True).encode()
-        return self._line
-
-
-def encode_head(response: HttpResponse, date: bytes, connection: bytes) -> bytes:
-    """Return status line and headers. `connection` is the Connection header; empty: the default of the version."""
-    parts = [
-        _STATUS_LINES[response.status],
-        b"content-length: %d\r\ncontent-type: %s\r\n" % (len(response.body), response.content_type),
-        date,
-    ]
-    parts += [b"%s: %s\r\n" % header for header in response.headers]
-    if connection:
-        parts.append(b"connection: %s\r\n" % connection)
-    parts.append(b"\r\n")
-    return b"".join(parts)
 
 
 def json_response(content: object, status: int = 200) -> HttpResponse:

@@ -12,9 +12,8 @@ from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_frontend.auth import read_keys
-from horologe_frontend.gateway import ReactorGateway
+from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.connection import HttpConnection
-from horologe_frontend.http.http_responses import DateHeader
 from horologe_frontend.http.request_reader import RequestLimits
 from horologe_frontend.oip.handler import OipHandler
 
@@ -38,7 +37,6 @@ class HttpServer:
 
     def __init__(self, settings: HttpSettings, handler: HttpHandler) -> None:
         self.limits = RequestLimits(settings, handler)
-        self.date_header = DateHeader()
         self.closing = False
         self.loop: asyncio.AbstractEventLoop
         self._settings = settings
@@ -121,7 +119,7 @@ def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor],
     """Return a coroutine function for `Service.run`: serve HTTP until cancelled, then drain."""
 
     async def serve(reactor: Reactor) -> None:
-        gateway = ReactorGateway(reactor, core.address.replace("frontend/", "http/"), core)
+        gateway = Gateway(reactor, core.address.replace("frontend/", "http/"), core)
         gateway.open()
         handler = OipHandler(gateway, settings, read_keys(settings.keys_file), version("horologe"))
         server = HttpServer(settings, handler)

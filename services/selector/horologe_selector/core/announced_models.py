@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.applications import Application
+    from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import ModelState
+    from horologe_common.wire import Models
 
 
 class AnnouncedModels:
@@ -23,10 +24,10 @@ class AnnouncedModels:
         self._newest: dict[str, ModelSpec] = {}
         self._ready: dict[str, ModelSpec] = {}
 
-    def replace(self, models: Sequence[ModelState]) -> None:
+    def on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer] = ()) -> None:
         """Replace all models by those of an announcement, which is always complete."""
-        self.versions = {state.spec.key: state.spec for state in models}
-        ready = [state.spec for state in models if state.state == "READY"]
+        self.versions = {state.spec.key: state.spec for state in message.models}
+        ready = [state.spec for state in message.models if state.state == "READY"]
         self._ready = {spec.key: spec for spec in ready}
         self._newest = {spec.name: spec for spec in sorted(ready, key=lambda spec: natural_sort_key(spec.version))}
 

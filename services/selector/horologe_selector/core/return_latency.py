@@ -10,7 +10,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.wire import Ping, Pong
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
 
@@ -33,6 +33,10 @@ class ReturnLatency:
 
     def remove_frontend(self, frontend: str) -> None:
         self._round_trips.pop(frontend, None)
+
+    def frontends(self) -> Iterable[str]:
+        """Return the addresses of the connected frontends."""
+        return self._round_trips
 
     def on_pong(self, now_ns: int, frontend: str, pong: Pong, buffers: Sequence[Buffer] = ()) -> None:
         if round_trips := self._round_trips.get(frontend):

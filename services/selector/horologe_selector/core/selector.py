@@ -26,6 +26,7 @@ from horologe_common.wire import (
     Outputs,
     Pong,
     Query,
+    Release,
     Rollback,
     Withdraw,
 )
@@ -35,9 +36,8 @@ from horologe_selector.core.applications.query import ApplicationQueries
 from horologe_selector.core.applications.registry import FAMILY, MODEL_METRICS, ApplicationRegistry
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.core.feedback.feedback import FeedbackProcessor
-from horologe_selector.core.predictions.cache import PredictionCache
-from horologe_selector.core.predictions.inflight import InflightPredictions
-from horologe_selector.core.predictions.single_model import SingleModelQueries
+from horologe_selector.core.predictions.cache import PredictionCache, prediction_key
+from horologe_selector.core.predictions.inflight import OK, InflightPredictions, Waiter
 from horologe_selector.core.return_latency import ReturnLatency
 from horologe_selector.store import FamilyListed, RecordsRead, RecordsWritten
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_selector.core.applications.losses import Loss
-    from horologe_selector.core.predictions.inflight import PredictionResult, Waiter
+    from horologe_selector.core.predictions.inflight import PredictionResult
     from horologe_selector.policy import RandomSource
     from horologe_selector.settings import SelectorSettings
 
@@ -93,19 +93,16 @@ class Selector:
         self.application_queries = ApplicationQueries(
             address, random_source, self.inflight, self.contexts, self.models, self.return_latency, self._post
         )
-        self.model_queries = SingleModelQueries(self.inflight, self.models, self._post)
-        self._frontends: dict[str, bool] = {}
+        self._waiters: dict[tuple[str, int], Waiter] = {}
+        """Open queries for one model, by holder and id."""
         self._tick_needed = True
         self._wakeup_ns = 0
-        self._handlers = self._message_handlers()
-
-    def _message_handlers(self) -> dict[type, Handler]:
-        return {
+        self._handlers: dict[type, Handler] = {
             Query: self._on_query,
             Outputs: self.inflight.on_outputs,
             Outcome: self.inflight.on_outcome,
             Cancel: self._on_cancel,
-            Models: self._on_models,
+            Models: self.models.on_models,
             PeerConnected: self._on_peer_connected,
             PeerDisconnected: self._on_peer_disconnected,
             Pong: self.return_latency.on_pong,
@@ -169,8 +166,9 @@ class Selector:
                 context = query.query.context
                 self.feedback.log_prediction(query.prediction, query.active, query.selection, query.cache_keys, context)
         self.feedback.tick(now_ns)
-        for request in self.feedback.pop_repredict_requests():
-            queries.on_query(now_ns, request.holder, request.query, request.active, request.token, request.selection)
+        for again in self.feedback.pop_unstarted_repredictions():
+            holder = again.item.feedback.frontend
+            queries.on_query(now_ns, holder, again.query, again.active, again.token, again.selection)
         self.out += self.feedback.pop_messages()
 
     def _announce_applications(self) -> None:
@@ -183,7 +181,7 @@ class Selector:
         if removed:
             self.stats.remove_values(MODEL_METRICS, *[name for name, _ in removed])
         announcement = Applications(0, self.registry.announced_states())
-        self.out += [Out(frontend, announcement) for frontend in self._frontends]
+        self.out += [Out(frontend, announcement) for frontend in self.return_latency.frontends()]
 
     def wakeup_ns(self) -> int | None:
         return None if self._wakeup_ns == NEVER_NS else self._wakeup_ns
@@ -200,7 +198,8 @@ class Selector:
         self.application_queries.check()
         self.contexts.check()
         self.feedback.check()
-        self.model_queries.check()
+        waiting = [waiter for waiter in self.inflight.waiters() if not waiter.application_query]
+        assert sorted(self._waiters) == sorted((waiter.holder, waiter.query.id) for waiter in waiting)
 
     def refresh_stats(self) -> None:
         """Update the metrics that are computed from counters, before they are exported."""
@@ -211,7 +210,7 @@ class Selector:
 
     def _on_query(self, now_ns: int, holder: str, query: Query, buffers: Sequence[Buffer]) -> None:
         if query.model:
-            self.model_queries.on_query(now_ns, holder, query)
+            self._on_model_query(now_ns, holder, query)
         elif (active := self.registry.active.get(query.application)) is not None:
             self._tick_needed = True
             self.application_queries.on_query(now_ns, holder, query, active)
@@ -219,17 +218,50 @@ class Selector:
             error = undeclared_application(query.application)
             self.out.append(Out(holder, Answer(query.id, int(error.status), reason=error.reason)))
 
+    def _on_model_query(self, now_ns: int, holder: str, query: Query) -> None:
+        """Answer the query from the cache, or wait for its prediction. Ignore a query that is open already.
+
+        A frontend sends its open queries again when it reconnects, perhaps before this selector noticed its loss.
+        """
+        key = holder, query.id
+        if key in self._waiters:
+            return
+        waiter = Waiter(holder, query, now_ns, now_ns + query.budget_ns)
+        spec = self.models.versions.get(query.model)
+        cache_key = prediction_key(spec, query.input_hash) if query.input_hash and spec is not None else b""
+        result = self.inflight.request_prediction(now_ns, waiter, spec, query.model, cache_key)
+        if result is None:
+            self._waiters[key] = waiter
+        else:
+            self._answer_model_query(now_ns, waiter, result)
+
     def _on_result(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
         if waiter.application_query:
             self._tick_needed = True
             self.application_queries.on_result(now_ns, waiter, result)
         else:
-            self.model_queries.on_result(now_ns, waiter, result)
+            del self._waiters[waiter.holder, waiter.query.id]
+            self._answer_model_query(now_ns, waiter, result)
+
+    def _answer_model_query(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
+        """Answer with the prediction, or with the status of its failure."""
+        status, outputs, buffers, reason, retry_after_ns, exec_ns, size, cached = result
+        number, (name, _, version) = waiter.query.id, waiter.query.model.partition("/")
+        computed = status == OK and waiter.inflight_id
+        queue_ns = max(0, now_ns - waiter.arrival_ns - exec_ns) if computed else 0
+        answer = Answer(number, status, outputs, reason, retry_after_ns, name, version, queue_ns, exec_ns, size, cached)
+        self.out.append(Out(waiter.holder, answer, buffers))
+
+    def _cancel_model_query(self, now_ns: int, holder: str, query_id: int) -> None:
+        """Drop a query without an answer, and release its inputs."""
+        if waiter := self._waiters.pop((holder, query_id), None):
+            self.inflight.remove_waiter(now_ns, waiter)
+        self.out.append(Out(holder, Release((query_id,))))
 
     def _on_cancel(self, now_ns: int, holder: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
         for query_id in message.ids:
             if not self.application_queries.cancel_query(now_ns, holder, query_id):
-                self.model_queries.cancel_query(now_ns, holder, query_id)
+                self._cancel_model_query(now_ns, holder, query_id)
 
     def _on_store_reply(
         self, now_ns: int, store: str, message: RecordsRead | RecordsWritten, buffers: Sequence[Buffer]
@@ -242,15 +274,11 @@ class Selector:
             if isinstance(message, RecordsRead):
                 self.model_status.on_records_read(message)
 
-    def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
-        self.models.replace(message.models)
-
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         match role(message.address):
             case "controller":
                 self.inflight.on_controller_connected(now_ns, message.address)
             case "frontend":
-                self._frontends[message.address] = True
                 self.return_latency.add_frontend(message.address)
                 if self.registry.loaded:
                     self.out.append(Out(message.address, Applications(0, self.registry.announced_states())))
@@ -262,7 +290,8 @@ class Selector:
         if address == self.inflight.controller:
             self.inflight.controller = ""
         elif role(address) == "frontend":
-            self._frontends.pop(address, None)
             self.return_latency.remove_frontend(address)
             self.application_queries.cancel_holder(now_ns, address)
-            self.model_queries.cancel_holder(now_ns, address)
+            # The newest first: see `ApplicationQueries.cancel_holder`.
+            for holder, query_id in [key for key in reversed(self._waiters) if key[0] == address]:
+                self._cancel_model_query(now_ns, holder, query_id)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from horologe_common.application_answers import HEAD_BYTES
 from horologe_common.applications import undeclared_application
 from horologe_common.core.protocol import Out
@@ -14,7 +16,6 @@ from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.core.contexts.context import observation_name
 from horologe_selector.core.feedback.acknowledgements import Acknowledgements, FeedbackItem, PendingFeedback
-from horologe_selector.core.feedback.repredict import Reprediction, Repredictions
 from horologe_selector.core.predictions.cache import cached_values
 from horologe_selector.core.predictions.prediction_log import PredictionLog
 from horologe_selector.policy import Selection
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_common.wire import Feedback, Observation
+    from horologe_common.wire import Feedback, Observation, Query
     from horologe_selector.core.applications.active_application import ActiveApplication
     from horologe_selector.core.contexts.contexts import Contexts
-    from horologe_selector.core.feedback.repredict import RepredictRequest
     from horologe_selector.core.predictions.cache import PredictionCache
     from horologe_selector.core.predictions.prediction_log import LoggedPrediction
     from horologe_selector.settings import SelectorSettings
@@ -35,6 +35,24 @@ OK = int(Status.OK)
 EVICTED = "prediction: no longer known, or all its models' predictions were evicted: send the inputs again"
 DUPLICATES = 64
 """Maximum number of duplicates of one unsaved observation: as many as fit into one Feedback."""
+
+
+class Reprediction(msgspec.Struct, eq=False):
+    """Feedback on predictions that are no longer cached, but whose inputs were sent along.
+
+    The models predict `query` again. `FeedbackProcessor.on_repredicted` then joins the item with those predictions and
+    with `values`, which are still cached.
+    """
+
+    token: int
+    item: FeedbackItem
+    active: ActiveApplication
+    query: Query
+    context: str
+    selection: Selection | None
+    """Selection of the original query, if known."""
+    observation: Observation
+    values: dict[str, tuple[float, ...]]
 
 
 class FeedbackProcessor:
@@ -53,7 +71,10 @@ class FeedbackProcessor:
         self._contexts = contexts
         self._cache = cache
         self._acknowledgements = Acknowledgements()
-        self._repredictions = Repredictions()
+        self._repredictions: dict[int, Reprediction] = {}
+        """By token, the oldest first."""
+        self._unstarted: list[Reprediction] = []
+        self._last_token = 0
         self._released: list[Out] = []
 
     def __len__(self) -> int:
@@ -65,10 +86,10 @@ class FeedbackProcessor:
         released, self._released = self._released, []
         return released + self._acknowledgements.pop_messages()
 
-    def pop_repredict_requests(self) -> list[RepredictRequest]:
+    def pop_unstarted_repredictions(self) -> list[Reprediction]:
         """Return the repredictions to start."""
-        requests, self._repredictions.requests = self._repredictions.requests, []
-        return requests
+        unstarted, self._unstarted = self._unstarted, []
+        return unstarted
 
     def log_prediction(
         self,
@@ -90,14 +111,14 @@ class FeedbackProcessor:
         deadline_ns = now_ns + self.settings.feedback_timeout_ns
         feedback = self._acknowledgements.open_feedback(frontend, message.id, deadline_ns, len(message.items))
         active = self._applications.get(message.application)
-        earlier_requests = len(self._repredictions.requests)
+        earlier_requests = len(self._unstarted)
         for index, observation in enumerate(message.items):
             if active is None:
                 error = undeclared_application(message.application)
                 self._acknowledgements.set_status(feedback, index, int(error.status), error.reason)
             else:
                 self._process_item(now_ns, feedback, index, active, observation)
-        needed = {request.query.id for request in self._repredictions.requests[earlier_requests:]}
+        needed = {reprediction.query.id for reprediction in self._unstarted[earlier_requests:]}
         staged = (observation.query.id for observation in message.items if observation.query is not None)
         if unneeded := tuple(input_id for input_id in staged if input_id not in needed):
             self._released.append(Out(frontend, Release(unneeded)))
@@ -105,10 +126,13 @@ class FeedbackProcessor:
     def on_repredicted(
         self, now_ns: int, token: int, values: Mapping[str, tuple[float, ...]], selection: Selection | None = None
     ) -> None:
-        """Continue an item with new predictions. `values`: of the models that answered; `selection`: those queried."""
-        if (reprediction := self._repredictions.pop_reprediction(token)) is None:
+        """Continue an item with new predictions, unless it is overdue.
+
+        `values`: of the models that answered; `selection`: those queried.
+        """
+        if (reprediction := self._repredictions.pop(token, None)) is None:
             return
-        name = reprediction.application
+        name = reprediction.active.application.name
         if (active := self._applications.get(name)) is None:
             self._finish_item(reprediction.item, int(Status.UNKNOWN_MODEL), f"application {name!r} was withdrawn")
             return
@@ -129,7 +153,11 @@ class FeedbackProcessor:
             self._finish_item(item, OK)
         for item, reason in failed:
             self._finish_item(item, int(Status.UNKNOWN_MODEL), reason)
-        for reprediction in self._repredictions.pop_overdue(now_ns):
+        while self._repredictions:
+            token, reprediction = next(iter(self._repredictions.items()))
+            if reprediction.item.feedback.deadline_ns > now_ns:
+                break
+            del self._repredictions[token]
             if reprediction.item.prediction:
                 reprediction.item.prediction.pending_item = None
         self._acknowledgements.tick(now_ns)
@@ -191,13 +219,15 @@ class FeedbackProcessor:
         if query is None or (selection is not None and all(model in values for model in selection.models)):
             self._observe_losses(now_ns, item, active, context, selection, observation, values)
             return
-        name = active.application.name
         if logged is None and observation.prediction:
+            name = active.application.name
             logged = item.prediction = self.predictions.add(observation.prediction, name, context, Selection(()), {})
         if logged is not None:
             logged.pending_item = item
-        reprediction = Reprediction(item, name, context, selection, observation, values)
-        self._repredictions.add_reprediction(reprediction, active, query)
+        self._last_token = token = self._last_token + 1
+        reprediction = Reprediction(token, item, active, query, context, selection, observation, values)
+        self._repredictions[token] = reprediction
+        self._unstarted.append(reprediction)
 
     def _cached_predictions(
         self, active: ActiveApplication, logged: LoggedPrediction, prediction: bytes

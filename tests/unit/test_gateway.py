@@ -26,7 +26,7 @@ from horologe_common.wire import (
 from horologe_frontend.core.applications import DeclaredApplications
 from horologe_frontend.core.catalogue import ModelCatalogue
 from horologe_frontend.core.stats import StatsByModel
-from horologe_frontend.gateway import ReactorGateway
+from horologe_frontend.gateway import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,9 +65,10 @@ class FakeCore:
         return True
 
 
-def a_gateway() -> tuple[FakeRouter, ReactorGateway]:
-    router = FakeRouter()
-    gateway = ReactorGateway(router, "http/0#1", FakeCore())
+def a_gateway() -> tuple[FakeRouter, Gateway]:
+    router: Any = FakeRouter()
+    core: Any = FakeCore()
+    gateway = Gateway(router, "http/0#1", core)
     gateway.open()
     return router, gateway
 
@@ -88,7 +89,7 @@ def test_answers_in_any_order_complete_their_calls() -> None:
             router.deliver(Answer(m.id, Status.OK, reason=str(m.id), version="1", exec_ns=5, batch_size=4), [b"y"])
         answers = [await task for task in tasks]
         assert [answer.reason for answer, _ in answers] == [str(m.id) for m in router.sent]
-        assert len(gateway) == 0
+        assert len(gateway.futures) == 0
 
     asyncio.run(scenario())
 
@@ -105,7 +106,7 @@ def test_cancelling_the_task_sends_cancel_and_a_late_answer_is_dropped() -> None
         assert cancel == Cancel((predict.id,))
         router.deliver(Answer(predict.id, Status.OK), [])
         router.deliver(Answer(99, Status.OK), [])
-        assert len(gateway) == 0
+        assert len(gateway.futures) == 0
 
     asyncio.run(scenario())
 
