@@ -84,7 +84,7 @@ class Process:
 
     @property
     def public(self) -> bool:
-        """Whether this is a client: its peers are told when it disconnects, but not when it connects."""
+        """Return whether this is a client: peers get an event when it disconnects, but not when it connects."""
         return any(role(address) == "client" for address in self.cores)
 
     @property
