@@ -11,10 +11,10 @@ from horologe_common.core.protocol import PeerConnected, PeerDisconnected, role
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horologe_common.core.event_queue import EventQueue
     from horologe_common.core.hosting import CoreObserver
     from horologe_common.core.protocol import Arrival, Buffer, Core
     from horologe_common.wire import Envelope
+    from horologe_sim.engine.event_queue import EventQueue
 
 IDLE_TURNS = 1000
 IDLE_NS = 100_000
