@@ -98,7 +98,7 @@ def test_pickled_input_is_rejected(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("--set", "worker.nonsense=1"), ("worker.nonsense", "the settings are")),
-        (("--set", "nonsense.field=1"), ("nonsense", "the settings are")),
+        (("--set", "nonsense.field=1"), ("nonsense", "the sections are")),
         (("--set", "worker"), ("--set worker", "SECTION.FIELD=VALUE")),
         (("--set", "links.bind=tcp://0.0.0.0:1"), ("links.bind",)),
         (("--set", "frontend.grace_ns=5 minutes"), ("frontend.grace_ns", "'5 minutes'")),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from horologe_common.latency import quantile
+from horologe_common.core.instruments import quantile
 from horologe_common.status import Late, Lost, Refused
 from horologe_load.arrivals import bursts, poisson, popularity, read_arrivals
 from horologe_load.capacity_search import MAX_TRIALS, PRECISION, CapacitySearch, Confirmation

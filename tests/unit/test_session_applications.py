@@ -9,10 +9,10 @@ import pytest
 
 from fake_frontend import ECHO
 from horologe import Application, HorologeError, InvalidInput, MissingInput, Refused, UnknownModel
+from horologe.core.encoding import Signature
 from horologe.core.feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.reply import decode_answer
 from horologe.core.session import Session
-from horologe.core.signature import Signature
 from horologe_common.application_answers import answer_tensors, output_specs
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec

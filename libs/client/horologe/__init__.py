@@ -8,7 +8,7 @@ with Client("tcp://127.0.0.1:8003") as client:
 from horologe.async_client import AsyncClient
 from horologe.client import Client
 from horologe.core.reply import Reply
-from horologe.handle import Handle
+from horologe.transport.blocking_link import Handle
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import (

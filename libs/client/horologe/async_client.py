@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from horologe.async_application_calls import AsyncApplicationCalls
+from horologe.core.encoding import Signature
+from horologe.core.feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.session import Session
 from horologe.transport.dealer import Dealer, curve_keys
 from horologe.transport.loop_link import LoopLink
 from horologe_common.clock import ms
-from horologe_common.wire import Admit, Describe, ModelInfo
+from horologe_common.wire import Admit, ApplicationInfo, Declare, Describe, ModelInfo, Rollback, Withdraw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from horologe.core.call import Options
+    from horologe.core.pending_requests import AskOptions, Options
     from horologe.core.reply import Reply
+    from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
-    from horologe_common.wire import AnyMessage, Description, ModelState
+    from horologe_common.wire import AnyMessage, ApplicationState, Description, ModelState
 
 
 class RequestFuture(asyncio.Future[Any]):
@@ -44,7 +47,7 @@ class RequestFuture(asyncio.Future[Any]):
         return cancelled
 
 
-class AsyncClient(AsyncApplicationCalls):
+class AsyncClient:
     """Predictions from a Horologe frontend, for one event loop.
 
     Connects on first use, and again when the frontend returns. All requests of one turn of the loop are sent in one
@@ -79,21 +82,7 @@ class AsyncClient(AsyncApplicationCalls):
         await self.close()
 
     async def predict(self, model: str, inputs: Any, **options: Unpack[Options]) -> Any:
-        """Run `model` on `inputs` and return its outputs.
-
-        `inputs`: a dict of arrays by tensor name, or the array of the only input. The first dimension counts rows: one
-        28x28 image has shape (1, 28, 28). Lists and float64 arrays are converted to the model's dtype, other arrays
-        only if no value can change. Returns an array if one array was passed and the model has one output, else a dict
-        by tensor name.
-
-        `options`: `version`, `outputs` (names, default all), `application`, `slo_ms` (milliseconds) and `timeout`
-        (seconds). The smaller of the last two is the deadline. Without either, the SLO of the model applies. If it has
-        none, the request is best effort and answered within 30 s.
-
-        Raises `InvalidInput` (with field, value and expectation), `UnknownModel`, `TooLarge`, `Unauthenticated`;
-        `Refused` before any work if the deadline cannot be met (`retry_after_ns`: how much later it could be), `Late`
-        (`reply`: the late answer), `Lost`, `ModelFailed`, `ProtocolMismatch`, `Cancelled`.
-        """
+        """Run `model` on `inputs` and return its outputs. See `Client.predict` for arguments and errors."""
         reply = await self.submit(model, inputs, **options)
         return reply.value
 
@@ -128,18 +117,58 @@ class AsyncClient(AsyncApplicationCalls):
 
     async def models(self, name: str | None = None, *, timeout: float = 5.0) -> list[ModelState]:
         """Return the models of the repository, or all versions of one. Raises `UnknownModel`."""
-        return list(await self._ask(lambda request_id: ModelInfo(request_id, name or ""), timeout))
+        return list(await self._ask(partial(ModelInfo, model=name or ""), timeout))
 
     async def admit(
         self, model: str, version: str = "", admitted: bool = True, *, timeout: float = 30.0
     ) -> list[ModelState]:
         """Load a model from the repository, or unload it (`admitted=False`). Return its new state."""
-        return list(await self._ask(lambda request_id: Admit(request_id, model, version, admitted), timeout))
+        return list(await self._ask(partial(Admit, model=model, version=version, admitted=admitted), timeout))
 
     async def describe(self, model: str = "", *, timeout: float = 5.0) -> Description:
         """Return the state of the cluster; with a `model` (`name/version`) also its expected times on each share."""
-        description: Description = await self._ask(lambda request_id: Describe(request_id, model), timeout)
+        description: Description = await self._ask(partial(Describe, model=model), timeout)
         return description
+
+    async def ask(self, application: str, inputs: Any, **options: Unpack[AskOptions]) -> Reply:
+        """Return an application's answer. See `Client.ask` for arguments and errors."""
+        return await self.submit("", inputs, application=application, **options)
+
+    async def feedback(
+        self,
+        application: str,
+        prediction: Any,
+        truth: Any,
+        *,
+        context: str = "",
+        inputs: Any = None,
+        timeout: float = 5.0,
+    ) -> None:
+        """Send the true values of a prediction to an application. See `Client.feedback` for arguments and errors."""
+        signature = None if inputs is None else await self._signature(application, timeout)
+        for question, buffers in feedback_messages(application, prediction, truth, context, inputs, signature):
+            raise_first_error(await self._ask(question, timeout, buffers))
+
+    async def declare(self, application: Application, *, timeout: float = 5.0) -> ApplicationState:
+        """Create an application or replace the one of this name. Raises `InvalidInput`."""
+        states = await self._ask(partial(Declare, application=application), timeout)
+        return find_application(states, application.name)
+
+    async def applications(self, *, timeout: float = 5.0) -> list[ApplicationState]:
+        """Return all declared applications."""
+        return list(await self._ask(ApplicationInfo, timeout))
+
+    async def application(self, name: str, context: str = "", *, timeout: float = 5.0) -> ApplicationState:
+        """Return an application with `statistics` of its models, weights in this `context`. Raises `UnknownModel`."""
+        return find_application(await self._ask(partial(ApplicationInfo, name=name, context=context), timeout), name)
+
+    async def withdraw(self, name: str, *, timeout: float = 5.0) -> None:
+        """Delete an application and all that it has learned. Raises `UnknownModel`."""
+        await self._ask(partial(Withdraw, name=name), timeout)
+
+    async def rollback(self, name: str, *, timeout: float = 5.0) -> ApplicationState:
+        """Restore the declaration before the last change. Raises `UnknownModel`, `InvalidInput`."""
+        return find_application(await self._ask(partial(Rollback, name=name), timeout), name)
 
     async def close(self) -> None:
         """Close the connection. Pending requests end with `Cancelled`."""
@@ -151,3 +180,7 @@ class AsyncClient(AsyncApplicationCalls):
         request.request_id = self._session.query(time.monotonic_ns(), request, question, timeout, buffers)
         self._link.post()
         return await request
+
+    async def _signature(self, application: str, timeout: float) -> Signature:
+        (state,) = await self._ask(partial(ModelInfo, application=application), timeout)
+        return Signature(state.spec)

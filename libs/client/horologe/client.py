@@ -5,18 +5,19 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from horologe.application_calls import ApplicationCalls
+from horologe.core.encoding import Signature
+from horologe.core.feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.session import Session
-from horologe.handle import Handle
-from horologe.transport.blocking_link import BlockingLink
+from horologe.transport.blocking_link import BlockingLink, Handle
 from horologe.transport.dealer import Dealer, curve_keys
 from horologe_common.clock import ms
 from horologe_common.status import Cancelled, HorologeError
-from horologe_common.wire import Admit, Describe, ModelInfo
+from horologe_common.wire import Admit, ApplicationInfo, Declare, Describe, ModelInfo, Rollback, Withdraw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from horologe.core.call import Options
     from horologe.core.encoding import Signatures
+    from horologe.core.pending_requests import AskOptions, Options
     from horologe.core.reply import Reply
+    from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
-    from horologe_common.wire import AnyMessage, Description, ModelState
+    from horologe_common.wire import AnyMessage, ApplicationState, Description, ModelState
 
 
-class Client(ApplicationCalls):
+class Client:
     """Predictions from a Horologe frontend, in the calling thread.
 
     Threads may share a client. Each thread gets its own connection on first use and reads it while it waits, so no
@@ -134,16 +136,67 @@ class Client(ApplicationCalls):
 
     def models(self, name: str | None = None, *, timeout: float = 5.0) -> list[ModelState]:
         """Return the models of the repository, or all versions of one. Raises `UnknownModel`."""
-        return list(self._ask(lambda request_id: ModelInfo(request_id, name or ""), timeout))
+        return list(self._ask(partial(ModelInfo, model=name or ""), timeout))
 
     def admit(self, model: str, version: str = "", admitted: bool = True, *, timeout: float = 30.0) -> list[ModelState]:
         """Load a model from the repository, or unload it (`admitted=False`). Return its new state."""
-        return list(self._ask(lambda request_id: Admit(request_id, model, version, admitted), timeout))
+        return list(self._ask(partial(Admit, model=model, version=version, admitted=admitted), timeout))
 
     def describe(self, model: str = "", *, timeout: float = 5.0) -> Description:
         """Return the state of the cluster; with a `model` (`name/version`) also its expected times on each share."""
-        description: Description = self._ask(lambda request_id: Describe(request_id, model), timeout)
+        description: Description = self._ask(partial(Describe, model=model), timeout)
         return description
+
+    def ask(self, application: str, inputs: Any, **options: Unpack[AskOptions]) -> Reply:
+        """Return an application's answer, with `prediction`, `confidence`, `models`, `missing`, `prediction_id`.
+
+        `inputs` as for `predict`. `options`: `context`, `slo_ms`, `timeout` and `outputs`. Without a deadline the
+        application's SLO applies. Raises what `predict` does; `UnknownModel` if the application is not declared.
+        """
+        reply: Reply = self.submit("", inputs, application=application, **options).result()
+        return reply
+
+    def feedback(
+        self,
+        application: str,
+        prediction: Any,
+        truth: Any,
+        *,
+        context: str = "",
+        inputs: Any = None,
+        timeout: float = 5.0,
+    ) -> None:
+        """Send the true values of a prediction to an application. They are stored when this returns.
+
+        `prediction`: a `Reply` or its `prediction_id`; None if `inputs` identify it. With `inputs`, a prediction that
+        is not in the cache is made again. `truth`: a number for each row. `context`: that of the request. For several
+        predictions at once, pass lists of the same length. Raises `InvalidInput`, `UnknownModel`; `Refused`: retry;
+        `Lost`: it is not certain whether the feedback was used.
+        """
+        signature = None if inputs is None else self._signature(application, timeout)
+        for question, buffers in feedback_messages(application, prediction, truth, context, inputs, signature):
+            raise_first_error(self._ask(question, timeout, buffers))
+
+    def declare(self, application: Application, *, timeout: float = 5.0) -> ApplicationState:
+        """Create an application or replace the one of this name. Raises `InvalidInput`."""
+        states = self._ask(partial(Declare, application=application), timeout)
+        return find_application(states, application.name)
+
+    def applications(self, *, timeout: float = 5.0) -> list[ApplicationState]:
+        """Return all declared applications."""
+        return list(self._ask(ApplicationInfo, timeout))
+
+    def application(self, name: str, context: str = "", *, timeout: float = 5.0) -> ApplicationState:
+        """Return an application with `statistics` of its models, weights in this `context`. Raises `UnknownModel`."""
+        return find_application(self._ask(partial(ApplicationInfo, name=name, context=context), timeout), name)
+
+    def withdraw(self, name: str, *, timeout: float = 5.0) -> None:
+        """Delete an application and all that it has learned. Raises `UnknownModel`."""
+        self._ask(partial(Withdraw, name=name), timeout)
+
+    def rollback(self, name: str, *, timeout: float = 5.0) -> ApplicationState:
+        """Restore the declaration before the last change. Raises `UnknownModel`, `InvalidInput`."""
+        return find_application(self._ask(partial(Rollback, name=name), timeout), name)
 
     def close(self) -> None:
         """Close the connections of all threads. Pending requests end with `Cancelled`."""
@@ -163,6 +216,10 @@ class Client(ApplicationCalls):
             handle.request_id = link.session.query(now_ns, handle, question, timeout, buffers)
             link.post(now_ns)
         return handle.result()
+
+    def _signature(self, application: str, timeout: float) -> Signature:
+        (state,) = self._ask(partial(ModelInfo, application=application), timeout)
+        return Signature(state.spec)
 
     def _link(self) -> BlockingLink:
         if self._closed:

@@ -8,6 +8,7 @@ sends them the endpoints of the other services.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -18,7 +19,6 @@ from horologe_common.service.settings import SettingsError, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 FRONT, MIDDLE, WORKERS = 0, 1, 2
 """Stop stages: the frontend drains while the services behind it still run."""
@@ -141,6 +141,12 @@ def default_workers() -> int:
     return max(1, min(MAX_DEFAULT_WORKERS, available_cores() - 1))
 
 
+def default_repository() -> str:
+    """Return `models` in the current folder if it exists, else `models` of the checkout that contains this file."""
+    in_checkout = Path(__file__).resolve().parents[4] / "models"
+    return "models" if Path("models").is_dir() or not in_checkout.is_dir() else str(in_checkout)
+
+
 def available_cores() -> int:
     """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
@@ -212,7 +218,7 @@ def _read_settings(config: str, env: Mapping[str, str], flags: Mapping[str, Mapp
     sections = settings_sections()
     for section in flags:
         if section not in sections:
-            raise SettingsError(f"setting {section}: no such section; known are {', '.join(sections)}")
+            raise SettingsError(f"setting {section}: no such section; the sections are {', '.join(sections)}")
     file = config or env.get("HOROLOGE_CONFIG")
     settings: dict[str, Any] = {
         name: load_settings(kind, name, file, env, flags.get(name)) for name, kind in sections.items()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from horologe.core.call import check_texts
+from horologe.core.encoding import Signature, encode_inputs
+from horologe.core.pending_requests import check_texts
 from horologe.core.reply import Reply
-from horologe.core.signature import Signature, encode_inputs
 from horologe_common.applications import undeclared_application
 from horologe_common.status import InvalidInput, Status, error_for
 from horologe_common.wire import Acknowledged, ApplicationState, Feedback, Observation

@@ -9,14 +9,14 @@ from horologe_common.wire import HEADER_LIMIT, AnyMessage, Cancel, Envelope
 from horologe_common.wire.frames import pack
 
 if TYPE_CHECKING:
-    from horologe.core.call import Call
-    from horologe.core.pending_requests import PendingRequests
+    from horologe.core.pending_requests import Call, PendingRequests
     from horologe_common.core.protocol import Buffer
 
     Packet: TypeAlias = list[Buffer]
 
 PACKET_CALLS = 128
 PACKET_BYTES = 4 << 20
+CANCEL_IDS = 4096
 
 
 class Outbox:
@@ -57,12 +57,10 @@ class Outbox:
         if calls:
             packets += self._pack(calls, now_ns)
         if self._cancels:
-            packets += [message_packet(Cancel(tuple(self._cancels[at : at + 4096]))) for at in self._steps()]
+            for at in range(0, len(self._cancels), CANCEL_IDS):
+                packets.append(message_packet(Cancel(tuple(self._cancels[at : at + CANCEL_IDS]))))
             self._cancels.clear()
         return packets
-
-    def _steps(self) -> range:
-        return range(0, len(self._cancels), 4096)
 
     def _pack(self, calls: list[Call], now_ns: int) -> list[Packet]:
         try:

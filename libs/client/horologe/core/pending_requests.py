@@ -1,15 +1,92 @@
-"""The pending requests of a client: their number, size, timers, and their end."""
+"""The pending requests of a client: their options, number, size and timers, and their end."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from horologe.core.call import BEST_EFFORT_NS, Call
-from horologe_common.core.timers import Timers
-from horologe_common.status import HorologeError, Lost, Refused
+import msgspec
+
+from horologe_common.clock import ms, s
+from horologe_common.core.indexed_heap import Timers
+from horologe_common.status import HorologeError, InvalidInput, Lost, Refused
+from horologe_common.wire import AnyMessage, Predict, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from horologe_common.core.protocol import Buffer
+
+BEST_EFFORT_NS = s(30)
+"""The server answers requests without a deadline within this time (decisions.md)."""
+LONGEST_MS = 24 * 3600 * 1e3
+
+
+class AskOptions(TypedDict, total=False):
+    """Options of a request to an application, in both clients."""
+
+    slo_ms: float | None
+    """Deadline in milliseconds."""
+    timeout: float | None
+    """Deadline in seconds. The earlier of the two applies."""
+    outputs: Sequence[str]
+    """Names of the outputs to return, in this order. Default: all."""
+    context: str
+    """Context of a request to an application: the user or session for which it learns separately."""
+
+
+class Options(AskOptions, total=False):
+    """Options of a prediction, in both clients."""
+
+    version: str
+    """Version of the model. Default: the newest that is ready."""
+    application: str
+    """Name of the caller's application: execution times are measured per model and application."""
+
+
+class Sink(Protocol):
+    """Receiver of a request's result: an `asyncio.Future` or a `Handle`."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+class Call(msgspec.Struct, eq=False):
+    """A pending request: a Predict, or another message (`question`)."""
+
+    id: int
+    sink: Sink
+    begun_ns: int
+    budget_ns: int = 0
+    """Time allowed from `begun_ns` on. 0: the SLO of the model, or best effort."""
+    question: AnyMessage | None = None
+    model: str = ""
+    version: str = ""
+    outputs: tuple[str, ...] = ()
+    application: str = ""
+    context: str = ""
+    single: bool = True
+    """The input was one array, so a single output is returned as an array."""
+    inputs: tuple[Tensor, ...] = ()
+    buffers: Sequence[Buffer] = ()
+    size: int = 0
+    """Bytes of the inputs."""
+    sent: bool = False
+
+    @property
+    def subject(self) -> tuple[str, str, str]:
+        """Return the key of the signature: (model, version, "") or ("", "", application)."""
+        return (self.model, self.version, "") if self.model else ("", "", self.application)
+
+    def message(self, now_ns: int) -> AnyMessage:
+        """Return the message to send, with the remaining budget."""
+        if self.question is not None:
+            return self.question
+        budget_ns = max(1, self.begun_ns + self.budget_ns - now_ns) if self.budget_ns else 0
+        return Predict(
+            self.id, self.model, self.version, budget_ns, self.inputs, self.outputs, self.application, self.context
+        )
 
 
 class PendingRequests:
@@ -81,3 +158,31 @@ class PendingRequests:
         assert self.held_bytes == sum(call.size for call in self._calls.values()) <= self.max_bytes
         assert len(self._deadlines) == len(self._calls)
         self._deadlines.check()
+
+
+def parse_budget_ns(slo_ms: float | None, timeout: float | None) -> int:
+    """Return the smaller of `slo_ms` (milliseconds) and `timeout` (seconds) in nanoseconds, 0 without either.
+
+    Raises `InvalidInput` unless they are above 0 and at most a day.
+    """
+    if timeout is None and type(slo_ms) in (int, float) and 0 < slo_ms <= LONGEST_MS:  # type: ignore[operator]
+        return int(slo_ms * 1_000_000) or 1  # type: ignore[operator]  # the usual case: a fifth of the time
+    granted = LONGEST_MS + 1
+    for name, value, factor in (("slo_ms", slo_ms, 1.0), ("timeout", timeout, 1e3)):
+        if value is None:
+            continue
+        try:
+            millis = float(value) * factor
+        except (TypeError, ValueError):
+            millis = math.nan
+        if not 0 < millis <= LONGEST_MS:
+            raise InvalidInput(f"{name}: got {value!r}, wanted a number over 0 and of at most a day")
+        granted = min(granted, millis)
+    return max(1, ms(granted)) if granted <= LONGEST_MS else 0
+
+
+def check_texts(*texts: object) -> None:
+    """Raise `InvalidInput` for a name that is not a string."""
+    for text in texts:
+        if type(text) is not str:
+            raise InvalidInput(f"model, version, application, context, outputs: got {text!r}, wanted strings")

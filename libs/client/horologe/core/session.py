@@ -10,10 +10,9 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from horologe.core.call import Call, Sink, check_texts, parse_budget_ns
 from horologe.core.encoding import Encoder, SignatureCache
 from horologe.core.outbox import Outbox, message_packet
-from horologe.core.pending_requests import PendingRequests
+from horologe.core.pending_requests import Call, PendingRequests, Sink, check_texts, parse_budget_ns
 from horologe.core.reply import AdminAnswer, admin_result, decode_answer, is_answer_to
 from horologe_common import wire
 from horologe_common.clock import NEVER_NS, ms, s

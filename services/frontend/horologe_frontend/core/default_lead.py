@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from horologe_common.clock import ms, s
-from horologe_common.latency import RollingQuantile
+from horologe_common.core.instruments import RollingQuantile
 
 INTERVAL_NS = ms(50)
 WINDOW = 400

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.protocol import Out
-from horologe_common.core.timers import Timers
 from horologe_common.status import HorologeError, InvalidInput, Status
 from horologe_common.wire import (
     Acknowledged,
@@ -28,7 +28,7 @@ from horologe_common.wire import (
 from horologe_frontend.core.requests import check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_frontend.core.applications import DeclaredApplications
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from horologe_frontend.core.selector_routing import SelectorRouter
     from horologe_frontend.core.stats import RequestMetrics
     from horologe_frontend.settings import FrontendSettings
-
-    CallHandler = Callable[[int, str, Any, Sequence[Buffer]], Iterable[Out]]
 
 Call: TypeAlias = Admit | Describe | Declare | Withdraw | Rollback | ApplicationInfo
 CallReply: TypeAlias = Models | Description | Applications
@@ -127,30 +125,19 @@ class CallForwarder:
         self._feedback = feedback
         self._calls = PendingCalls(settings.call_timeout_ns, settings.max_pending)
         self.timers = (self._calls.timers, feedback.timers)
-        self._from_clients: dict[type, CallHandler] = {
-            ModelInfo: self._on_model_info,
-            Admit: self._on_controller_call,
-            Describe: self._on_controller_call,
-            Declare: self._on_declare,
-            Withdraw: self._on_selector_call,
-            Rollback: self._on_selector_call,
-            ApplicationInfo: self._on_application_info,
-            Feedback: self._on_feedback,
-        }
-        self._from_peers: dict[type, CallHandler] = {
-            Models: self._on_models,
-            Applications: self._on_applications,
-            Description: self._on_description,
-            Acknowledged: self._on_acknowledged,
-            Ping: self._on_ping,
-        }
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
         """Return the messages to send. `trusted`: the sender is a peer, not a client."""
-        handler = self._from_clients.get(type(message))
-        if handler is None and trusted:
-            handler = self._from_peers.get(type(message))
-        return handler(now_ns, sender, message, buffers) if handler else ()
+        match message:
+            case ModelInfo():
+                return (Out(sender, self._on_model_info(message)),)
+            case Admit() | Describe():
+                return (self._calls.start_call(now_ns, sender, message, self.controller),)
+            case Declare() | Withdraw() | Rollback() | ApplicationInfo():
+                return (self._on_selector_call(now_ns, sender, message),)
+            case Feedback():
+                return self._feedback.forward_feedback(now_ns, sender, message, buffers)
+        return self._on_peer_message(now_ns, sender, message) if trusted else ()
 
     def fail_expired(self, now_ns: int) -> Iterable[Out]:
         """Reply LOST to the calls and the feedback whose timeout has passed."""
@@ -163,80 +150,46 @@ class CallForwarder:
     def check(self) -> None:
         self._feedback.check()
 
-    def _on_model_info(self, now_ns: int, client: str, message: ModelInfo, buffers: Sequence[Buffer]) -> Iterable[Out]:
+    def _on_model_info(self, message: ModelInfo) -> Models:
         if not message.application:
-            yield Out(client, Models(message.id, self._catalogue.model_states(message.model)))
-            return
+            return Models(message.id, self._catalogue.model_states(message.model))
         try:
-            reply = Models(message.id, self._declared.model_states(message.application))
+            return Models(message.id, self._declared.model_states(message.application))
         except HorologeError as error:
-            reply = Models(message.id, (), int(error.status), error.reason)
-        yield Out(client, reply)
-
-    def _on_controller_call(
-        self, now_ns: int, client: str, message: Admit | Describe, buffers: Sequence[Buffer]
-    ) -> Iterable[Out]:
-        yield self._calls.start_call(now_ns, client, message, self.controller)
+            return Models(message.id, (), int(error.status), error.reason)
 
     def _on_selector_call(
-        self, now_ns: int, client: str, message: Withdraw | Rollback, buffers: Sequence[Buffer]
-    ) -> Iterable[Out]:
-        yield self._calls.start_call(now_ns, client, message, self._selectors.route_declaration(message.name))
-
-    def _on_application_info(
-        self, now_ns: int, client: str, message: ApplicationInfo, buffers: Sequence[Buffer]
-    ) -> Iterable[Out]:
+        self, now_ns: int, client: str, message: Declare | Withdraw | Rollback | ApplicationInfo
+    ) -> Out:
+        """Forward a valid call to a selector that serves the application."""
+        name = message.application.name if isinstance(message, Declare) else message.name
+        context = message.context if isinstance(message, ApplicationInfo) else ""
         try:
-            check_names(name=message.name, context=message.context)
+            if isinstance(message, Declare):
+                self._declared.check_declaration(message.application)
+            elif isinstance(message, ApplicationInfo):
+                check_names(name=name, context=context)
         except InvalidInput as error:
-            yield Out(client, Applications(message.id, (), int(error.status), error.reason))
-            return
-        selector = self._selectors.route_declaration(message.name, message.context)
-        yield self._calls.start_call(now_ns, client, message, selector)
+            return Out(client, Applications(message.id, (), int(error.status), error.reason))
+        return self._calls.start_call(now_ns, client, message, self._selectors.route_declaration(name, context))
 
-    def _on_declare(self, now_ns: int, client: str, message: Declare, buffers: Sequence[Buffer]) -> Iterable[Out]:
-        try:
-            self._declared.check_declaration(message.application)
-        except InvalidInput as error:
-            yield Out(client, Applications(message.id, (), int(error.status), error.reason))
-            return
-        selector = self._selectors.route_declaration(message.application.name)
-        yield self._calls.start_call(now_ns, client, message, selector)
+    def _on_peer_message(self, now_ns: int, sender: str, message: Any) -> Iterable[Out]:
+        """Store an announcement (id 0), or pass the reply to a call on to its client.
 
-    def _on_feedback(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterable[Out]:
-        return self._feedback.forward_feedback(now_ns, client, message, buffers)
-
-    def _on_acknowledged(
-        self, now_ns: int, selector: str, message: Acknowledged, buffers: Sequence[Buffer]
-    ) -> Iterable[Out]:
-        return self._feedback.finish_forwarded(message)
-
-    def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> Iterable[Out]:
-        """Store the controller's announcement, or pass on its reply to a call."""
-        if message.id:
-            return self._calls.finish_call(message)
-        self._catalogue.replace_models(message.models)
-        self._declared.discard_signatures()
-        return ()
-
-    def _on_applications(
-        self, now_ns: int, selector: str, message: Applications, buffers: Sequence[Buffer]
-    ) -> Iterable[Out]:
-        """Store a selector's announcement, or pass on its reply to a call.
-
-        The last announcement of a selector may arrive after its PeerDisconnected. It is ignored.
+        A Ping is answered at once: the selector measures its return latency. The last announcement of a selector may
+        arrive after its PeerDisconnected. It is ignored.
         """
-        if message.id:
-            return self._calls.finish_call(message)
-        if selector in self._selectors:
-            self._metrics.drop_applications(self._declared.replace_announcement(selector, message.applications))
+        match message:
+            case Ping():
+                return (Out(sender, Pong(message.sent_ns, now_ns)),)
+            case Acknowledged():
+                return self._feedback.finish_forwarded(message)
+            case Models(id=0):
+                self._catalogue.replace_models(message.models)
+                self._declared.discard_signatures()
+            case Applications(id=0):
+                if sender in self._selectors:
+                    self._metrics.drop_applications(self._declared.replace_announcement(sender, message.applications))
+            case Models() | Applications() | Description():
+                return self._calls.finish_call(message)
         return ()
-
-    def _on_description(
-        self, now_ns: int, controller: str, message: Description, buffers: Sequence[Buffer]
-    ) -> Iterable[Out]:
-        return self._calls.finish_call(message)
-
-    def _on_ping(self, now_ns: int, sender: str, message: Ping, buffers: Sequence[Buffer]) -> Iterable[Out]:
-        """Reply at once: the selector measures its return latency."""
-        yield Out(sender, Pong(message.sent_ns, now_ns))

@@ -56,8 +56,8 @@ class Ranking:
     def __init__(self, choose_batch: BatchChooser) -> None:
         self._choose_batch = choose_batch
         self._ranks: IndexedHeap[ModelQueue, Rank] = IndexedHeap()
-        self._examined: dict[ModelQueue, bool] = {}
-        """Queues that a strategy was sought in, with or without success."""
+        self._examined: dict[ModelQueue, Rank | None] = {}
+        """Rank of each queue that a strategy was sought in; None: it has none."""
         self.changed: dict[ModelQueue, bool] = {}
         """Queues to recompute: their requests, their model's residency or its estimates have changed."""
         self._start_ns = 0
@@ -65,8 +65,8 @@ class Ranking:
     def discard_queue(self, queue: ModelQueue) -> None:
         """Drop an empty queue."""
         self.changed.pop(queue, None)
-        self._ranks.remove(queue)
-        self._examined.pop(queue, None)
+        if self._examined.pop(queue, None) is not None:
+            self._ranks.remove(queue)
 
     def mark_all_changed(self) -> None:
         """Recompute all queues at the next call: old ranks are no lower bounds any more."""
@@ -97,19 +97,23 @@ class Ranking:
         return None
 
     def _store_rank(self, queue: ModelQueue, share: Share, strategy: Strategy | None) -> None:
-        if not queue or queue.model not in share.resident:
+        old_rank = self._examined.get(queue)
+        if strategy is not None and queue and queue.model in share.resident:
+            if old_rank != strategy.rank:
+                self._ranks.push(queue, strategy.rank)
+                self._examined[queue] = strategy.rank
+            return
+        if old_rank is not None:
             self._ranks.remove(queue)
+        if queue and queue.model in share.resident:
+            self._examined[queue] = None
+        else:
             self._examined.pop(queue, None)
-        elif strategy is None:
-            self._ranks.remove(queue)
-            self._examined[queue] = True
-        elif self._ranks.priority(queue) != strategy.rank:
-            self._ranks.push(queue, strategy.rank)
-            self._examined[queue] = True
 
     def check(self) -> None:
         self._ranks.check()
-        assert set(self._ranks) <= set(self._examined)
+        ranked = {queue: rank for queue, rank in self._examined.items() if rank is not None}
+        assert ranked == {queue: self._ranks.priority(queue) for queue in self._ranks}
 
 
 class ShareRankings:
