@@ -15,7 +15,6 @@ import pytest
 from builders import a_report, a_spec, a_tensor
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core.event_queue import EventQueue
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.transport import reactor as reactor_module
@@ -40,8 +39,8 @@ from horologe_common.wire import (
     Share,
     Ship,
     Tensor,
-    tensors,
 )
+from horologe_common.wire.frames import tensors
 from horologe_controller.core.controller import Controller
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.core.frontend import Frontend
@@ -51,6 +50,7 @@ from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.stores.memory import MemoryStore
 from horologe_selector.stores.store_writer import execute_messages
+from horologe_sim.engine.event_queue import EventQueue
 from horologe_sim.engine.simulated_process import Process
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from horologe_common.clock import ms, s
-from horologe_common.latency import AGE_NS, RollingQuantile
+from horologe_common.core.instruments import AGE_NS, RollingQuantile
 from horologe_controller.core.cluster.estimates import PROFILE_PART, TRIAL_EXECS, TRIAL_NS, Estimate
 
 FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_common.core.event_queue import EventQueue
+from horologe_sim.engine.event_queue import EventQueue
 
 
 def test_happens_in_order_of_time_then_of_asking() -> None:

@@ -7,8 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from horologe_common.core.indexed_heap import IndexedHeap
-from horologe_common.core.timers import Timers
+from horologe_common.core.indexed_heap import IndexedHeap, Timers
 
 keys, priorities = st.integers(0, 20), st.integers(0, 100)
 

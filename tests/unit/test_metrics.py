@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from horologe_common.clock import us
-from horologe_common.core.counters import Stats
+from horologe_common.core.instruments import Stats
 from horologe_common.service.metrics import METRICS, MetricsSettings, families, serve
 from horologe_common.service.settings import SettingsError
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.latency import quantile
+from horologe_common.core.instruments import quantile
 from horologe_experiments.clipper.feedback_process.__main__ import Measurement, Order
 from horologe_experiments.clipper.feedback_process.durability import Durability, compare_with_store
 from horologe_experiments.clipper.feedback_process.feedback_load import FeedbackLoad, LoadSettings

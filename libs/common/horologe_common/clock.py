@@ -5,6 +5,7 @@ from collections import deque
 
 NEVER_NS = 1 << 62
 """A time later than any other."""
+NS_PER_MS = 1_000_000
 
 
 def us(value: float) -> int:
@@ -14,7 +15,7 @@ def us(value: float) -> int:
 
 def ms(value: float) -> int:
     """Return milliseconds in nanoseconds."""
-    return round(value * 1_000_000)
+    return round(value * NS_PER_MS)
 
 
 def s(value: float) -> int:

@@ -93,7 +93,7 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
         """Return the number of pages of the weights."""
         return max(1, math.ceil(self.weights_bytes / PAGE_BYTES))
 
-    @property
+    @cached_property
     def max_batch(self) -> int:
         """Return the largest compiled batch size."""
         return self.batch_sizes[-1]

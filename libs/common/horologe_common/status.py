@@ -94,22 +94,7 @@ class ProtocolMismatch(HorologeError):
     status = Status.PROTOCOL
 
 
-ERRORS: dict[Status, type[HorologeError]] = {
-    error.status: error
-    for error in (
-        InvalidInput,
-        Unauthenticated,
-        UnknownModel,
-        TooLarge,
-        Refused,
-        Late,
-        Lost,
-        Cancelled,
-        ModelFailed,
-        MissingInput,
-        ProtocolMismatch,
-    )
-}
+ERRORS: dict[Status, type[HorologeError]] = {error.status: error for error in HorologeError.__subclasses__()}
 
 
 def error_for(status: int, reason: str, retry_after_ns: int = 0) -> HorologeError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.latency import quantile
+from horologe_common.core.instruments import quantile
 from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:

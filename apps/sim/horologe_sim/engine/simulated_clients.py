@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import s
+from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
-from horologe_common.core.timers import Timers
 from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,

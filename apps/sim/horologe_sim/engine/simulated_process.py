@@ -11,10 +11,10 @@ from horologe_common.core.protocol import PeerConnected, PeerDisconnected, role
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horologe_common.core.event_queue import EventQueue
     from horologe_common.core.hosting import CoreObserver
     from horologe_common.core.protocol import Arrival, Buffer, Core
     from horologe_common.wire import Envelope
+    from horologe_sim.engine.event_queue import EventQueue
 
 IDLE_TURNS = 1000
 IDLE_NS = 100_000
@@ -84,7 +84,7 @@ class Process:
 
     @property
     def public(self) -> bool:
-        """Whether this is a client: its peers are told when it disconnects, but not when it connects."""
+        """Return whether this is a client: peers get an event when it disconnects, but not when it connects."""
         return any(role(address) == "client" for address in self.cores)
 
     @property

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-from horologe_common.core.event_queue import EventQueue
 from horologe_common.core.protocol import instance, role
-from horologe_common.wire import PEER_HEADER_LIMIT, tensors
-from horologe_common.wire.frames import pack, unpack
+from horologe_common.wire import PEER_HEADER_LIMIT
+from horologe_common.wire.frames import pack, tensors, unpack
+from horologe_sim.engine.event_queue import EventQueue
 from horologe_sim.engine.simulated_process import Process
 
 if TYPE_CHECKING:

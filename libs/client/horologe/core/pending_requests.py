@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 import msgspec
 
 from horologe_common.clock import ms, s
-from horologe_common.core.timers import Timers
+from horologe_common.core.indexed_heap import Timers
 from horologe_common.status import HorologeError, InvalidInput, Lost, Refused
 from horologe_common.wire import AnyMessage, Predict, Tensor
 

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from horologe_common.models import DTYPES
-from horologe_common.wire import tensors
-from horologe_common.wire.frames import decode_array
+from horologe_common.wire.frames import decode_array, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

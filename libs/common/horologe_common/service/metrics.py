@@ -9,8 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from horologe_common.core.counters import Stats
-    from horologe_common.latency import Histogram
+    from horologe_common.core.instruments import Histogram, Stats
 
 
 class Metric(NamedTuple):

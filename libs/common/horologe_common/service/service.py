@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from horologe_common.core.counters import Stats
+from horologe_common.core.instruments import Stats
 from horologe_common.recording.recorder import RecorderSettings, install
 from horologe_common.service import metrics
 from horologe_common.service.log import LogSettings, configure, logger

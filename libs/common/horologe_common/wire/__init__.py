@@ -10,126 +10,17 @@ Compatibility: new fields are added at the end with a default, and tags are neve
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from horologe_common.status import HorologeError, InvalidInput, TooLarge
-from horologe_common.wire.application_messages import (
-    Acknowledged,
-    ApplicationInfo,
-    Applications,
-    ApplicationState,
-    Declare,
-    Feedback,
-    ModelStatistics,
-    Observation,
-    Rollback,
-    Withdraw,
-)
-from horologe_common.wire.client_frontend import (
-    Admit,
-    Answer,
-    Cancel,
-    Describe,
-    Description,
-    ModelInfo,
-    Models,
-    ModelState,
-    Predict,
-    ShareState,
-)
-from horologe_common.wire.controller_worker import (
-    Drain,
-    Infer,
-    Load,
-    ModelReport,
-    Ping,
-    Pong,
-    Register,
-    Result,
-    Row,
-    Scan,
-    Share,
-    Unload,
-)
-from horologe_common.wire.holder_messages import (
-    Dispatch,
-    Distributions,
-    DurationHistogram,
-    Outputs,
-    RowStatus,
-    Sample,
-    Ship,
-    Shipped,
-)
-from horologe_common.wire.message import Directory, Hello, Message, Rejected, Tensor, Welcome
-from horologe_common.wire.request_messages import Outcome, Query, Release, Submit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = [
-    "HEADER_LIMIT",
-    "PEER_HEADER_LIMIT",
-    "PROTOCOL",
-    "Acknowledged",
-    "Admit",
-    "Answer",
-    "AnyMessage",
-    "ApplicationInfo",
-    "ApplicationState",
-    "Applications",
-    "Cancel",
-    "Declare",
-    "Describe",
-    "Description",
-    "Directory",
-    "Dispatch",
-    "Distributions",
-    "Drain",
-    "DurationHistogram",
-    "Envelope",
-    "Feedback",
-    "Hello",
-    "Infer",
-    "Load",
-    "Message",
-    "ModelInfo",
-    "ModelReport",
-    "ModelState",
-    "ModelStatistics",
-    "Models",
-    "Observation",
-    "Outcome",
-    "Outputs",
-    "Ping",
-    "Pong",
-    "Predict",
-    "Query",
-    "Register",
-    "Rejected",
-    "Release",
-    "Result",
-    "Rollback",
-    "Row",
-    "RowStatus",
-    "Sample",
-    "Scan",
-    "Share",
-    "ShareState",
-    "Ship",
-    "Shipped",
-    "Submit",
-    "Tensor",
-    "Unload",
-    "Welcome",
-    "Withdraw",
-    "decode",
-    "encode",
-    "tensors",
-]
+from horologe_common.wire.application_messages import *
+from horologe_common.wire.client_frontend import *
+from horologe_common.wire.controller_worker import *
+from horologe_common.wire.holder_messages import *
+from horologe_common.wire.message import *
+from horologe_common.wire.request_messages import *
 
 PROTOCOL = 1
 HEADER_LIMIT = 64 << 10
@@ -138,43 +29,7 @@ PEER_HEADER_LIMIT = 16 << 20
 """Bytes of a header from a service."""
 
 AnyMessage: TypeAlias = (
-    Predict
-    | Answer
-    | Cancel
-    | ModelInfo
-    | Models
-    | Admit
-    | Describe
-    | Description
-    | Hello
-    | Welcome
-    | Directory
-    | Rejected
-    | Query
-    | Release
-    | Submit
-    | Outcome
-    | Dispatch
-    | Ship
-    | Outputs
-    | Infer
-    | Load
-    | Unload
-    | Result
-    | Ping
-    | Pong
-    | Register
-    | Scan
-    | Drain
-    | Sample
-    | Distributions
-    | Applications
-    | ApplicationInfo
-    | Declare
-    | Withdraw
-    | Rollback
-    | Feedback
-    | Acknowledged
+    ApplicationMessage | ClientMessage | ConnectionMessage | HolderMessage | RequestMessage | WorkerMessage
 )
 
 
@@ -203,19 +58,3 @@ def decode(header: bytes | memoryview, limit: int = PEER_HEADER_LIMIT) -> list[E
         return _decoder.decode(header)
     except (msgspec.MsgspecError, HorologeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"header: {error}") from error
-
-
-def tensors(message: AnyMessage) -> tuple[Tensor, ...]:
-    """Return the headers of the tensors of a message, in the order in which their bytes follow."""
-    headers = _TENSORS.get(type(message))
-    return headers(message) if headers else ()
-
-
-_TENSORS: dict[type, Callable[[Any], tuple[Tensor, ...]]] = {
-    Predict: attrgetter("inputs"),
-    Answer: attrgetter("outputs"),
-    Outputs: attrgetter("outputs"),
-    Sample: attrgetter("inputs"),
-    Feedback: lambda feedback: tuple(tensor for item in feedback.items for tensor in item.inputs),
-    Ship: lambda ship: tuple(tensor for item in ship.items for tensor in item.inputs),
-}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from horologe_common.applications import Application
 from horologe_common.status import Status
 from horologe_common.wire.message import Message, Tensor
@@ -101,3 +103,6 @@ class Acknowledged(Message, frozen=True, tag=29):
     statuses: tuple[int, ...]
     reason: str = ""
     retry_after_ns: int = 0
+
+
+ApplicationMessage: TypeAlias = Applications | ApplicationInfo | Declare | Withdraw | Rollback | Feedback | Acknowledged

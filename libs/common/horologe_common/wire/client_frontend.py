@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from horologe_common.models import ModelSpec
@@ -127,3 +129,6 @@ class Description(Message, frozen=True, tag=8):
     shares: tuple[ShareState, ...]
     scheduler: str
     requests_pending: int
+
+
+ClientMessage: TypeAlias = Predict | Answer | Cancel | ModelInfo | Models | Admit | Describe | Description

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from horologe_common.models import ModelSpec, Profile
 from horologe_common.wire.holder_messages import RowStatus
 from horologe_common.wire.message import Message
@@ -120,3 +122,6 @@ class Scan(Message, frozen=True, tag=57):
 
 class Drain(Message, frozen=True, tag=58):
     """Finish what is in flight and accept nothing new. A worker sends it to say that it is draining."""
+
+
+WorkerMessage: TypeAlias = Infer | Load | Unload | Result | Ping | Pong | Register | Scan | Drain

@@ -9,22 +9,51 @@ from __future__ import annotations
 
 import math
 import struct
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from horologe_common.models import DATATYPES, DTYPES, element_count, nbytes
 from horologe_common.status import InvalidInput
-from horologe_common.wire import AnyMessage, Envelope, Tensor, decode, encode, tensors
+from horologe_common.wire import (
+    Answer,
+    AnyMessage,
+    Envelope,
+    Feedback,
+    Outputs,
+    Predict,
+    Sample,
+    Ship,
+    Tensor,
+    decode,
+    encode,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from horologe_common.core.protocol import Buffer
 
 GLUE_BELOW = 32 << 10
+
+
+_TENSORS: dict[type, Callable[[Any], tuple[Tensor, ...]]] = {
+    Predict: attrgetter("inputs"),
+    Answer: attrgetter("outputs"),
+    Outputs: attrgetter("outputs"),
+    Sample: attrgetter("inputs"),
+    Feedback: lambda feedback: tuple(tensor for item in feedback.items for tensor in item.inputs),
+    Ship: lambda ship: tuple(tensor for item in ship.items for tensor in item.inputs),
+}
+
+
+def tensors(message: AnyMessage) -> tuple[Tensor, ...]:
+    """Return the headers of the tensors of a message, in the order in which their bytes follow."""
+    headers = _TENSORS.get(type(message))
+    return headers(message) if headers else ()
 
 
 def pack(envelopes: list[Envelope], buffers: Sequence[Buffer]) -> list[Buffer]:

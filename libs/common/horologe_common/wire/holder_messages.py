@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from horologe_common.status import Status
 from horologe_common.wire.message import Message, Tensor
 
@@ -85,3 +87,6 @@ class Distributions(Message, frozen=True, tag=61):
     base_ns: int
     row_ns_per_length: float = 0.0
     histograms: tuple[DurationHistogram, ...] = ()
+
+
+HolderMessage: TypeAlias = Dispatch | Ship | Outputs | Sample | Distributions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 
@@ -51,3 +53,6 @@ class Rejected(Message, frozen=True, tag=13):
 
     status: int
     reason: str = ""
+
+
+ConnectionMessage: TypeAlias = Hello | Welcome | Directory | Rejected

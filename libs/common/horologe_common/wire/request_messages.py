@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from horologe_common.wire.message import Message
 
 
@@ -60,3 +62,6 @@ class Outcome(Message, frozen=True, tag=31):
     status: int
     reason: str = ""
     retry_after_ns: int = 0
+
+
+RequestMessage: TypeAlias = Query | Release | Submit | Outcome

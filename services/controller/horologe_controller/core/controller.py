@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.core.counters import Stats
+from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
 from horologe_common.wire import (

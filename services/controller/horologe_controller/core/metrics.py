@@ -12,7 +12,7 @@ from horologe_common.status import Status
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from horologe_common.core.counters import Stats
+    from horologe_common.core.instruments import Stats
     from horologe_common.wire import Result
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action

@@ -13,7 +13,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from horologe_common.latency import quantile
+from horologe_common.core.instruments import quantile
 from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.waiting import WHEN_DRY, QueueWaits

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.clock import ms
+from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.protocol import Out
-from horologe_common.core.timers import Timers
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Acknowledged, Feedback, Observation
 from horologe_frontend.core.requests import check_names

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.protocol import Out
-from horologe_common.core.timers import Timers
 from horologe_common.status import HorologeError, InvalidInput, Status
 from horologe_common.wire import (
     Acknowledged,

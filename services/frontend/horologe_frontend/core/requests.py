@@ -9,8 +9,8 @@ import msgspec
 from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import NAME_LIMIT, Application
 from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.core.timers import Timers
-from horologe_common.latency import RollingQuantile
+from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.instruments import RollingQuantile
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.core.timers import Timers
+from horologe_common.core.indexed_heap import Timers
 
 if TYPE_CHECKING:
     from horologe_common.core.staging import StagedInputs

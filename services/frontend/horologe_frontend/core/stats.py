@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from horologe_common.core.counters import Stats
-from horologe_common.latency import Histogram
+from horologe_common.core.instruments import Histogram, Stats
 from horologe_common.status import Status
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from horologe_common.clock import ms, s, us
+from horologe_common.clock import NS_PER_MS, s, us
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import Predict, Tensor
 from horologe_frontend.core.applications import APPLICATION_RUNTIME
@@ -147,7 +147,7 @@ def _budget_ns(parameters: Mapping[str, Any]) -> int:
         slo_ms = _number_parameter(parameters, "slo_ms", "milliseconds, more than 0")
         if slo_ms <= 0:
             raise InvalidInput(f"parameters.slo_ms: got {slo_ms}, wanted milliseconds, more than 0")
-        budgets.append(ms(slo_ms))
+        budgets.append(round(slo_ms * NS_PER_MS))
     return max(1, min(*budgets, MAX_BUDGET_NS)) if budgets else 0
 
 

@@ -1,13 +1,15 @@
-"""INFER actions: their rows, the inputs that have arrived, and the operation built from them. Pure."""
+"""INFER actions: their rows and inputs, the operation built from them, and the responses to the submitters. Pure."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.core.protocol import Out
 from horologe_common.models import DTYPES, check_tensor, check_variable_dimensions
 from horologe_common.status import InvalidInput, Status
-from horologe_common.wire import RowStatus, Tensor
+from horologe_common.wire import Outputs, RowStatus, Tensor
+from horologe_common.wire.frames import concat_rows, split_rows
 from horologe_gpu_worker.core.lanes import Operation
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 RowInputs = list[tuple[Tensor, "Buffer"]]
 """Header and bytes of every input of one row, in the order of the model's signature."""
+Span = tuple[int, int]
+"""Rows [begin, end) of a batch."""
 
 
 class InferAction:
@@ -155,24 +159,6 @@ class InferAction:
         )
 
 
-def refusal_reason(infer: Infer, spec: ModelSpec | None, shares: int) -> str:
-    """Return the reason why the worker cannot run this Infer; empty if it can."""
-    if spec is None:
-        return f"model {infer.model}: not served by this worker"
-    if not 0 <= infer.share < shares:
-        return f"share: got {infer.share}, wanted one below {shares}"
-    if infer.batch_size not in spec.batch_sizes:
-        return f"batch_size: got {infer.batch_size}, wanted one of {list(spec.batch_sizes)}"
-    count, parties = 0, len(infer.parties)
-    for row in infer.rows:
-        if row.rows < 1 or row.holder >= parties or row.submitter >= parties:
-            return f"rows: wanted at least one row each, and holder and submitter below {parties} parties"
-        count += row.rows
-    if not infer.rows or count > infer.batch_size or (not spec.batched and len(infer.rows) > 1):
-        return f"rows: got {count} in {len(infer.rows)} inputs, wanted 1 to {infer.batch_size}"
-    return ""
-
-
 def _order_inputs(spec: ModelSpec, rows: int, headers: Sequence[Tensor], buffers: Sequence[Buffer]) -> RowInputs:
     """Return headers and bytes in the order of the signature. Raises `InvalidInput` if they do not fit it."""
     inputs = list(zip(headers, buffers, strict=True))
@@ -216,3 +202,67 @@ def _differing_shapes(columns: Sequence[RowInputs]) -> list[list[tuple[int, ...]
     """Return the shape of every row by input; empty if all rows of every input have the same shape."""
     shapes = [[tensor.shape for tensor, _ in column] for column in columns]
     return shapes if any(shape[1:] != parts[0][1:] for parts in shapes for shape in parts) else []
+
+
+def batch_outputs(action: InferAction, status: int, outputs: Sequence[tuple[Tensor, Buffer]], reason: str) -> list[Out]:
+    """Build one Outputs message for every submitter of the batch.
+
+    The message holds the submitter's rows in the order of the batch, and a status for each row. If `status` is not
+    OK, every row gets it with `reason`, and the message has no tensors.
+    """
+    begin_ns, end_ns, _ = action.timing
+    outs = []
+    for submitter, (items, spans) in _split_rows(action, status, reason).items():
+        selected = _select_rows(outputs, spans, action.rows, action.spec.batched) if spans else []
+        message = Outputs(
+            action.infer.action_id,
+            tuple(items),
+            tuple(tensor for tensor, _ in selected),
+            action.infer.model,
+            action.batch_size,
+            begin_ns,
+            end_ns,
+        )
+        outs.append(Out(submitter, message, [buffer for _, buffer in selected]))
+    return outs
+
+
+def _split_rows(action: InferAction, status: int, reason: str) -> dict[str, tuple[list[RowStatus], list[Span]]]:
+    """Return submitter -> (status of its rows, spans of its rows in the batch); adjacent spans are merged."""
+    infer = action.infer
+    by_submitter: dict[str, tuple[list[RowStatus], list[Span]]] = {}
+    offset = 0
+    for index, row in enumerate(infer.rows):
+        items, spans = by_submitter.setdefault(infer.parties[row.submitter], ([], []))
+        if index in action.failed:
+            row_status, row_reason = action.failed[index]
+            items.append(RowStatus(row.submit_id, 0, int(row_status), row_reason))
+            continue
+        if status != Status.OK:
+            items.append(RowStatus(row.submit_id, 0, int(status), reason))
+            continue
+        items.append(RowStatus(row.submit_id, row.rows))
+        if spans and spans[-1][1] == offset:
+            spans[-1] = (spans[-1][0], offset + row.rows)
+        else:
+            spans.append((offset, offset + row.rows))
+        offset += row.rows
+    return by_submitter
+
+
+def _select_rows(
+    outputs: Sequence[tuple[Tensor, Buffer]], spans: Sequence[Span], rows: int, batched: bool
+) -> Sequence[tuple[Tensor, Buffer]]:
+    """Return the rows in `spans` of every output. A single span is a view, not a copy."""
+    if not batched or spans == [(0, rows)]:
+        return outputs
+    counts, end = [], 0
+    for span in spans:
+        counts += [span[0] - end, span[1] - span[0]]
+        end = span[1]
+    selected = []
+    for tensor, buffer in outputs:
+        rows_bytes = concat_rows(part for _, part in split_rows(tensor, buffer, counts)[1::2])
+        shape = (sum(counts[1::2]), *tensor.shape[1:])
+        selected.append((Tensor(tensor.name, tensor.datatype, shape, len(rows_bytes)), rows_bytes))
+    return selected

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
-from horologe_common.core.counters import Stats
+from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out
-from horologe_common.core.timers import Timers
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Result, Ship
-from horologe_gpu_worker.core.batch_responses import batch_outputs
-from horologe_gpu_worker.core.infer_actions import InferAction
+from horologe_gpu_worker.core.infer_actions import InferAction, batch_outputs
 from horologe_gpu_worker.core.input_memory import EarlyInputs, IoCache
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
 
@@ -226,3 +225,21 @@ class InferLifecycle:
         self.out.append(Out(action.controller, result))
         if status in (Status.OK, Status.FAILED):
             self.out.extend(batch_outputs(action, status, outputs, reason))
+
+
+def refusal_reason(infer: Infer, spec: ModelSpec | None, shares: int) -> str:
+    """Return the reason why the worker cannot run this Infer; empty if it can."""
+    if spec is None:
+        return f"model {infer.model}: not served by this worker"
+    if not 0 <= infer.share < shares:
+        return f"share: got {infer.share}, wanted one below {shares}"
+    if infer.batch_size not in spec.batch_sizes:
+        return f"batch_size: got {infer.batch_size}, wanted one of {list(spec.batch_sizes)}"
+    count, parties = 0, len(infer.parties)
+    for row in infer.rows:
+        if row.rows < 1 or row.holder >= parties or row.submitter >= parties:
+            return f"rows: wanted at least one row each, and holder and submitter below {parties} parties"
+        count += row.rows
+    if not infer.rows or count > infer.batch_size or (not spec.batched and len(infer.rows) > 1):
+        return f"rows: got {count} in {len(infer.rows)} inputs, wanted 1 to {infer.batch_size}"
+    return ""

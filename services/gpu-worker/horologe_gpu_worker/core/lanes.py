@@ -16,7 +16,7 @@ from horologe_common.status import Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.core.counters import Stats
+    from horologe_common.core.instruments import Stats
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import ModelReport, Tensor
 

@@ -80,10 +80,8 @@ class Residency:
         self.out: list[Out] = []
         self._load_requesters: dict[str, list[Requester]] = {}
         self._deferred_unloads: dict[str, list[Requester]] = {}
-        self._model_of: dict[int, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._model_of)
+        self.loads: dict[int, str] = {}
+        """Action id -> model, for the load operations that a lane holds."""
 
     @property
     def pending_ids(self) -> tuple[int, ...]:
@@ -94,7 +92,7 @@ class Residency:
     def describe_share(self) -> Share:
         """Return the share as reported in Register. A model is loading until its LOAD has finished, then resident."""
         loaded = tuple(model for model in self.pages if model not in self._load_requesters)
-        loading = tuple((model, action_id) for action_id, model in self._model_of.items())
+        loading = tuple((model, action_id) for action_id, model in self.loads.items())
         return Share(self.share, self.device, self.pages.total, loaded, loading)
 
     def load_model(self, now_ns: int, sender: str, load: Load, spec: ModelSpec) -> None:
@@ -104,7 +102,7 @@ class Residency:
         """
         if load.model in self._load_requesters:
             self._load_requesters[load.model].append((sender, load.action_id))
-        elif load.action_id in self._model_of:
+        elif load.action_id in self.loads:
             self._send_result(now_ns, (sender, load.action_id), Status.REFUSED, "an action with this id is pending")
         elif load.model in self.pages:
             self._send_result(now_ns, (sender, load.action_id))
@@ -115,7 +113,7 @@ class Residency:
             self._send_result(now_ns, (sender, load.action_id), Status.REFUSED, reason)
         else:
             self._load_requesters[load.model] = [(sender, load.action_id)]
-            self._model_of[load.action_id] = load.model
+            self.loads[load.action_id] = load.model
             operation = Operation(
                 load.action_id,
                 self.share,
@@ -139,7 +137,7 @@ class Residency:
 
     def finish_load(self, now_ns: int, finished: Finished) -> None:
         """Finish a load operation: send a Result to every controller that requested the LOAD."""
-        model = self._model_of.pop(finished.action_id, None)
+        model = self.loads.pop(finished.action_id, None)
         if model is None:
             return  # a load of another share
         if finished.status != Status.OK:
@@ -163,7 +161,7 @@ class Residency:
     def check(self) -> None:
         self.pages.check()
         assert all(model in self.pages for model in self._load_requesters)
-        assert sorted(self._model_of.values()) == sorted(self._load_requesters)
+        assert sorted(self.loads.values()) == sorted(self._load_requesters)
         assert all(model in self._load_requesters for model in self._deferred_unloads)
 
     def _release_model(self, model: str, action_id: int) -> None:

@@ -13,8 +13,7 @@ from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, 
 from horologe_common.models import PAGE_BYTES
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Drain, Infer, Load, Ping, Pong, Register, Result, Scan, Ship, Unload
-from horologe_gpu_worker.core.infer_actions import refusal_reason
-from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle
+from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
 from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation
 from horologe_gpu_worker.core.residency import Residency
 
@@ -74,7 +73,7 @@ class Worker:
 
     def drained(self) -> bool:
         """Return True if no action is pending."""
-        return not self.infers and not any(self.shares)
+        return not self.infers and not any(share.loads for share in self.shares)
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle one message; see `Core`. Messages that are not for a worker are ignored."""
@@ -210,7 +209,7 @@ class Worker:
     def _busy_reason(self) -> str:
         if self.draining:
             return "worker is draining"
-        if len(self.infers) + sum(map(len, self.shares)) >= self.settings.actions_max:
+        if len(self.infers) + sum(len(share.loads) for share in self.shares) >= self.settings.actions_max:
             return f"worker has {self.settings.actions_max} actions pending"
         return ""
 

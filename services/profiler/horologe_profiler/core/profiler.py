@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.core.counters import Stats
+from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import Status

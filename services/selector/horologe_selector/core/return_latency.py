@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
+from horologe_common.core.instruments import RollingQuantile
 from horologe_common.core.protocol import Out
-from horologe_common.latency import RollingQuantile
 from horologe_common.wire import Ping, Pong
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.applications import undeclared_application
 from horologe_common.clock import NEVER_NS
-from horologe_common.core.counters import Stats
+from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.wire import (
     Answer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.latency import RollingQuantile
+from horologe_common.core.instruments import RollingQuantile
 from horologe_common.wire import ShareState
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles, missing_batch_sizes
 from horologe_controller.core.cluster.lane import OutstandingWork

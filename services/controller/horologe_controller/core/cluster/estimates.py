@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.clock import s
-from horologe_common.latency import RollingQuantile
+from horologe_common.core.instruments import RollingQuantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, s
-from horologe_common.latency import RollingQuantile
+from horologe_common.core.instruments import RollingQuantile
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import Lane
 

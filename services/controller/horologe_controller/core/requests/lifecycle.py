@@ -15,7 +15,7 @@ from horologe_controller.core.requests.request import FINISHED, UNPLACED, Reques
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from horologe_common.core.counters import Stats
+    from horologe_common.core.instruments import Stats
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Result, Submit
     from horologe_controller.core.cluster.cluster import Cluster

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from horologe_common.core.indexed_heap import IndexedHeap
-from horologe_common.core.timers import Timers
+from horologe_common.core.indexed_heap import IndexedHeap, Timers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
-from horologe_common.core.timers import Timers
+from horologe_common.core.indexed_heap import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.clock import ms, s
-from horologe_common.core.timers import Timers
+from horologe_common.core.indexed_heap import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,8 @@ MEMORY_BATCHES = 8
 """Smallest time constant, in mean batches: with long batches, 200 ms would hold too few of them. Not tuned."""
 SMOOTHING_GAPS, SMOOTHING_BATCHES = 16, 64
 """Samples over which the means of inter-arrival times and of batch durations are smoothed. Not tuned."""
+FIRST_GAP_NS = s(1)
+"""Assumed time before the first request of a model."""
 
 
 class QueueWaits:
@@ -75,7 +77,7 @@ class RecentLoad:
         """Share -> (start of the last batch, decayed sum of batch durations at that time)."""
 
     def record_arrival(self, at_ns: int, model: str) -> None:
-        last_ns, gap_ns = self._arrivals.get(model, (at_ns - s(1), float(s(1))))
+        last_ns, gap_ns = self._arrivals.get(model, (at_ns - FIRST_GAP_NS, float(FIRST_GAP_NS)))
         self._arrivals[model] = at_ns, gap_ns + (at_ns - last_ns - gap_ns) / SMOOTHING_GAPS
 
     def record_batch(self, start_ns: int, share: Share, expected_ns: int) -> None:

@@ -12,8 +12,8 @@ import msgspec
 
 from horologe_common.application_answers import NONCE_BYTES, selector_mark
 from horologe_common.clock import ms, s
+from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.protocol import Out
-from horologe_common.core.timers import Timers
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.core.applications.combine import build_answer

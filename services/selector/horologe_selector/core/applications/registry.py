@@ -17,7 +17,7 @@ from horologe_selector.store import FamilyListed, ListFamily, Record, RecordChan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from horologe_common.core.counters import Stats
+    from horologe_common.core.instruments import Stats
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import Declare, Rollback, Withdraw
     from horologe_selector.core.announced_models import AnnouncedModels

@@ -20,7 +20,7 @@ from horologe_common.wire.frames import split_rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from horologe_common.core.counters import Stats
+    from horologe_common.core.instruments import Stats
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Query

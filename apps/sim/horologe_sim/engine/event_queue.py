@@ -1,4 +1,4 @@
-"""Events in virtual time. Pure: the simulator (apps/sim) counts time with it, and nothing waits."""
+"""Events in virtual time: the clock of the simulator. Nothing waits."""
 
 from __future__ import annotations
 
