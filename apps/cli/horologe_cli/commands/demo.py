@@ -54,9 +54,8 @@ def demo(
     The exit code is 0 only if every criterion is met.
     """
     from horologe_cli.demo.demo_run import DemoOptions
-    from horologe_cli.local.local_services import default_repository
     from horologe_cli.local.local_system import LocalSystem
-    from horologe_cli.local.topology import SystemOptions
+    from horologe_cli.local.topology import SystemOptions, default_repository
     from horologe_common.status import HorologeError
 
     addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0"

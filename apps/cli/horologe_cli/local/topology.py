@@ -8,6 +8,7 @@ sends them the endpoints of the other services.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -18,7 +19,6 @@ from horologe_common.service.settings import SettingsError, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 FRONT, MIDDLE, WORKERS = 0, 1, 2
 """Stop stages: the frontend drains while the services behind it still run."""
@@ -139,6 +139,12 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
 def default_workers() -> int:
     """Return one less than the available CPU cores, which leaves a core to the edge. At least 1, at most 4."""
     return max(1, min(MAX_DEFAULT_WORKERS, available_cores() - 1))
+
+
+def default_repository() -> str:
+    """Return `models` in the current folder if it exists, else `models` of the checkout that contains this file."""
+    in_checkout = Path(__file__).resolve().parents[4] / "models"
+    return "models" if Path("models").is_dir() or not in_checkout.is_dir() else str(in_checkout)
 
 
 def available_cores() -> int:

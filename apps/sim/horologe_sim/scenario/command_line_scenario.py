@@ -12,7 +12,7 @@ from horologe_common.service.settings import DURATIONS, SettingsError, parse_qua
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_load.arrivals import read_arrivals
 from horologe_sim.engine.noise import NOISES
-from horologe_sim.scenario.clockwork_models import PAGES, catalogue_models
+from horologe_sim.scenario.clockwork_models import PAGES, read_catalogue
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.workload import LoadPhase
 
@@ -58,14 +58,10 @@ def build_scenario(options: ScenarioOptions) -> Scenario:
 
 def _entry(text: str, slo_ns: int) -> ModelEntry:
     name, star, copies = text.partition("*")
-    catalogue = {model.name: model for model in catalogue_models()}
+    catalogue = read_catalogue()
     if name not in catalogue or (star and not (copies.isdigit() and int(copies) > 0)):
         raise SettingsError(f"--model: got {text!r}, wanted NAME or NAME*COPIES with one of {', '.join(catalogue)}")
-    model = catalogue[name]
-    count = int(copies) if star else 1
-    return ModelEntry(
-        name, model.exec_ms, count=count, load_ms=model.load_ms, weights_mb=model.weights_mb, slo_ns=slo_ns
-    )
+    return msgspec.structs.replace(catalogue[name], count=int(copies) if star else 1, slo_ns=slo_ns)
 
 
 def _arrivals(path: Path) -> tuple[tuple[LoadPhase, ...], int]:

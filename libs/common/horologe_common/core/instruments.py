@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import NEVER_NS, s
@@ -24,9 +25,18 @@ def quantile(ascending: Sequence[Any], q: float) -> Any:
 
     NaN if there is no value.
     """
-    if not ascending:
-        return math.nan
-    return ascending[max(1, math.ceil(q * len(ascending) - 1e-9)) - 1]
+    return ascending[quantile_index(len(ascending), q)] if ascending else math.nan
+
+
+def quantile_index(count: int, q: float) -> int:
+    """Return the index of the nearest-rank quantile in `count` sorted values."""
+    return max(1, math.ceil(q * count - 1e-9)) - 1
+
+
+@lru_cache(64)
+def _quantile_indices(window: int, q: float) -> tuple[int, ...]:
+    """Return `quantile_index` for every number of measurements up to `window`: faster than to compute it each time."""
+    return tuple(quantile_index(count, q) for count in range(window + 1))
 
 
 class RollingQuantile:
@@ -40,7 +50,7 @@ class RollingQuantile:
         self._ordered: list[int] = []
         self._window = window
         self._age_ns = age_ns
-        self._quantile = quantile
+        self._high_indices = _quantile_indices(window, quantile)
         self.valid_until_ns = NEVER_NS
         """Time until which the last result of `high_quantile` is valid if nothing is measured. It is read more often
         than measurements arrive."""
@@ -60,7 +70,7 @@ class RollingQuantile:
         if now_ns > self.valid_until_ns:
             self._drop_old(now_ns)
             ordered, samples = self._ordered, self._samples
-            self._high = quantile(ordered, self._quantile) if ordered else None
+            self._high = ordered[self._high_indices[len(ordered)]] if ordered else None
             self.valid_until_ns = samples[0][0] + self._age_ns if samples else NEVER_NS
         return self._high
 
@@ -68,7 +78,7 @@ class RollingQuantile:
         """Return the lower median, or None without a recent measurement."""
         self._drop_old(now_ns)
         ordered = self._ordered
-        return quantile(ordered, 0.5) if ordered else None
+        return ordered[(len(ordered) - 1) // 2] if ordered else None
 
     def summary(self, now_ns: int) -> tuple[int, int, int]:
         """Return (time until which this is valid, high quantile, median); zeros without a measurement."""
