@@ -69,11 +69,25 @@ def _answer(
     cached = bool(results) and all(result.cached for result in results)
     exec_ns = max((result.exec_ns for result in results), default=0)
     queue_ns = 0 if cached else max(0, now_ns - query.arrival_ns - exec_ns)
-    number, name, retained = query.query.id, query.active.application.name, bool(query.pending)
-    size = results[0].batch_size if len(results) == 1 else 0
-    execution = queue_ns, exec_ns, size, cached
-    combined = confidence, present, missing, defaulted, query.prediction, retained
-    return Answer(number, OK, outputs, "", 0, name, "", *execution, *combined)
+    return Answer(
+        query.query.id,
+        OK,
+        outputs,
+        "",
+        0,
+        query.active.application.name,
+        "",
+        queue_ns,
+        exec_ns,
+        results[0].batch_size if len(results) == 1 else 0,
+        cached,
+        confidence,
+        present,
+        missing,
+        defaulted,
+        query.prediction,
+        bool(query.pending),
+    )
 
 
 def _failure(query: ApplicationQuery) -> Answer:

@@ -189,7 +189,10 @@ class FeedbackProcessor:
             self._add_duplicate(logged.pending_item, feedback, index)
             return
         if self._contexts.unsaved + len(self._repredictions) >= self.settings.unsaved:
-            self._refuse_item(feedback, index)
+            unavailable, limit = self._contexts.store_unavailable, self.settings.unsaved
+            reason = "the state store is unavailable" if unavailable else f"{limit} observations wait to be saved"
+            retry_ns = self.settings.store_retry_ns
+            self._acknowledgements.set_status(feedback, index, int(Status.REFUSED), reason, retry_ns)
             return
         self._join_predictions(now_ns, FeedbackItem(feedback, index, logged), active, observation)
 
@@ -281,8 +284,3 @@ class FeedbackProcessor:
         self._acknowledgements.set_status(item.feedback, item.index, status, reason)
         for feedback, index in item.duplicates or ():
             self._acknowledgements.set_status(feedback, index, status, reason)
-
-    def _refuse_item(self, feedback: PendingFeedback, index: int) -> None:
-        unavailable, limit = self._contexts.store_unavailable, self.settings.unsaved
-        reason = "the state store is unavailable" if unavailable else f"{limit} observations wait to be saved"
-        self._acknowledgements.set_status(feedback, index, int(Status.REFUSED), reason, self.settings.store_retry_ns)
