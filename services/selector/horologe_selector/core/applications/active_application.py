@@ -32,7 +32,8 @@ RESCALE_AT = 1e100
 class ModelTally(msgspec.Struct):
     """Counters of one model since the application was declared or the selector started.
 
-    Each field is exported as the metric `horologe_application_model_FIELD_total`.
+    Each field is exported as the metric `horologe_application_model_FIELD_total`. `ModelStatistics` ends with the same
+    fields in the same order.
     """
 
     answered: int = 0
@@ -156,18 +157,9 @@ class ActiveApplication:
         """Return the declaration, and with a policy state also the counters and weights of each model."""
         if state is None:
             return ApplicationState(self.application, self.revision)
-        weights = self.policy.weights(state)
+        weights, shadows = self.policy.weights(state), self.application.shadows
         statistics = tuple(
-            ModelStatistics(
-                model,
-                weights.get(model, 0.0),
-                model in self.application.shadows,
-                tally.answered,
-                tally.missing,
-                tally.agreed,
-                tally.observations,
-                tally.loss,
-            )
+            ModelStatistics(model, weights.get(model, 0.0), model in shadows, *msgspec.structs.astuple(tally))
             for model, tally in self.tallies.items()
         )
         return ApplicationState(self.application, self.revision, statistics, contexts)

@@ -91,21 +91,6 @@ class FeedbackProcessor:
         unstarted, self._unstarted = self._unstarted, []
         return unstarted
 
-    def log_prediction(
-        self,
-        prediction: bytes,
-        active: ActiveApplication,
-        selection: Selection,
-        cache_keys: Mapping[str, bytes],
-        context: str = "",
-    ) -> None:
-        """Log an answer for later feedback.
-
-        `cache_keys` are those of all queried models, with shadows and stragglers. Each ends with the prediction id or
-        its input hash.
-        """
-        self.predictions.add(prediction, active.application.name, context, selection, cache_keys)
-
     def on_feedback(self, now_ns: int, frontend: str, message: Feedback, buffers: Sequence[Buffer] = ()) -> None:
         """Process feedback on one application. It is acknowledged when all items are saved or have failed."""
         deadline_ns = now_ns + self.settings.feedback_timeout_ns
