@@ -1,10 +1,19 @@
-"""Checks of `horologe doctor`: causes of unpredictable latency on this machine, each with a hint how to fix it."""
+"""Checks of `horologe doctor`: causes of unpredictable latency on this machine, each with a hint how to fix it.
+
+The checks of installed packages import no heavy package.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
+import runpy
+import sqlite3
+import sys
 import threading
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +26,7 @@ if TYPE_CHECKING:
 MIN_OPEN_FILES = 4096
 MIN_LOCKED_BYTES = 1 << 30
 PORTS = {"HTTP": 8000, "metrics": 8002, "SDK": 8003}
+PACKAGES = ("horologe", "pyzmq", "msgspec", "numpy", "uvloop", "structlog", "prometheus_client", "httptools")
 FAST_CLOCK_SOURCES = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "unknown")
 
 
@@ -34,8 +44,6 @@ def run_checks(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
 
     A check that this system does not support yields a warning.
     """
-    from horologe_cli.doctor import installed_packages
-
     checks: list[Callable[[], Iterable[Finding]]] = [
         lambda: _check_cores(workers or default_workers()),
         lambda: _check_quota(root),
@@ -47,9 +55,9 @@ def run_checks(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
         lambda: _check_clock(root),
         _check_load,
         _check_ports,
-        installed_packages.check_packages,
-        installed_packages.check_runtimes,
-        installed_packages.check_stores,
+        check_packages,
+        check_runtimes,
+        check_stores,
     ]
     findings: list[Finding] = []
     for check in checks:
@@ -179,6 +187,83 @@ def _check_ports() -> Iterator[Finding]:
             yield Finding(f"port {port}", "warn", f"in use ({name})", hint)
         else:
             yield Finding(f"port {port}", "ok", f"free ({name})")
+
+
+def check_packages() -> Iterator[Finding]:
+    """Check the packages that every installation needs."""
+    yield Finding("Python", "ok", f"{sys.version.split()[0]} ({sys.implementation.name})")
+    versions = {name: _version(name) for name in PACKAGES}
+    missing = [name for name, number in versions.items() if not number]
+    yield Finding("packages", "ok", ", ".join(f"{name} {number}" for name, number in versions.items() if number))
+    if missing:
+        hint = 'pip install "horologe[edge,worker,onnx,cli]"'
+        yield Finding("packages", "fail", f"missing: {', '.join(missing)}", hint)
+
+
+def check_runtimes() -> Iterator[Finding]:
+    """Check the packages of model runtimes. Only a missing `onnx` is a warning: the demo needs no other runtime."""
+    if not find_spec("onnxruntime"):
+        yield Finding("runtime onnx", "warn", "onnxruntime is missing", 'pip install "horologe[onnx]"')
+    elif number := _version("onnxruntime-gpu"):
+        yield Finding("runtime onnx", "ok", f"onnxruntime-gpu {number}, {_describe_devices('CUDA')}")
+    else:
+        yield Finding("runtime onnx", "ok", f"onnxruntime {_version('onnxruntime')}, CPU")
+    if torch := find_spec("torch"):
+        yield Finding("runtime pytorch", "ok", _describe_torch(Path(torch.origin or "")))
+    else:
+        hint = 'for PyTorch models: pip install "horologe[torch]"'
+        yield Finding("runtime pytorch", "ok", "not installed: torch", hint)
+    for runtime in ("python", "emulated"):
+        if find_spec("numpy"):
+            yield Finding(f"runtime {runtime}", "ok", "available")
+        else:
+            yield Finding(f"runtime {runtime}", "warn", "numpy is missing", "pip install numpy")
+
+
+def check_stores() -> Iterator[Finding]:
+    """Check the stores for applications and their selection states."""
+    yield Finding("store sqlite", "ok", sqlite3.sqlite_version)
+    if number := _version("redis"):
+        yield Finding("store redis", "ok", f"redis {number}")
+    else:
+        hint = 'for several selectors: pip install "horologe[redis]"'
+        yield Finding("store redis", "ok", "not installed: redis", hint)
+
+
+def _describe_torch(package: Path) -> str:
+    """Read PyTorch's version and CUDA version from its version.py: importing torch takes seconds."""
+    try:
+        variables = runpy.run_path(str(package.parent / "version.py"))
+    except (OSError, ImportError):
+        variables = {}
+    number = variables.get("__version__") or _version("torch")
+    if cuda := variables.get("cuda"):
+        return f"torch {number}, {_describe_devices(f'CUDA {cuda}')}"
+    return f"torch {number}, CPU"
+
+
+def _describe_devices(platform: str) -> str:
+    count = cuda_devices()
+    return f"{platform}, {count} device{'s' if count > 1 else ''}" if count else f"{platform}, no device: CPU"
+
+
+def cuda_devices() -> int:
+    """Return the number of CUDA devices visible to this process. 0 without a driver."""
+    count = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return 0
+    return count.value
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def _read(file: Path) -> str:
