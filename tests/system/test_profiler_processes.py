@@ -146,7 +146,7 @@ def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> N
         os.kill(first, signal.SIGKILL)
         ask(client, 50)
         until(lambda: house.pid("horologe_profiler") not in (0, first))
-        until(lambda: any("remembered" in line for line in house.lines))
+        until(lambda: any("state restored" in line for line in house.lines))
         until(lambda: house.metric("horologe_profiler_published_total") >= 1)
         after = house.distributions()
         assert len(after) > len(before)
