@@ -51,7 +51,7 @@ def sim(
       horologe sim --model resnet50_v1 --slo 25ms --trace arrivals.csv --find-devices 99.9
       horologe sim two-models --trace-out timeline.json
     """
-    from horologe_sim.scenario.command_line_scenario import ScenarioOptions, build_scenario
+    from horologe_sim.scenario.command_line_scenario import build_scenario
     from horologe_sim.scenario.scenario import example_names, read_scenario
 
     if not file and not model:
@@ -62,8 +62,7 @@ def sim(
         fail("FILE, --model: got both, wanted one of them", ExitCode.USAGE)
     try:
         if model:
-            options = ScenarioOptions(tuple(model), slo, rate, trace, devices or 1, duration, pages, noise)
-            scenario = build_scenario(options)
+            scenario = build_scenario(model, slo, rate, trace, devices or 1, duration, pages, noise)
         else:
             scenario = read_scenario(file)
         scenario = _override(scenario, seed, devices)
