@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -110,11 +111,9 @@ async def one_by_one(target: Target, samples: Samples, count: int, gap_s: float)
 
 async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
     """Return when `event` is set, or after the timeout."""
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-    except TimeoutError:
-        pass
 
 
 class Timer:
