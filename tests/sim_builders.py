@@ -97,7 +97,7 @@ def assert_mirror(house: SimulatedCluster) -> None:
         for worker in house.world.processes[name].cores.values():
             for number, held in enumerate(worker.shares):  # type: ignore[attr-defined]
                 share, pages = mirrored[worker.address, number], held.pages
-                on_worker = {model: pages.pages_of(model) for model in sorted(pages)}
+                on_worker = dict(sorted(pages.held.items()))
                 mirrored_models = dict(sorted(share.resident.items()))
                 assert mirrored_models == on_worker, (
                     f"{worker.address}, share {number}: {mirrored_models} is not {on_worker}"

@@ -11,8 +11,7 @@ import uvloop
 from bench.workload import AnswerCheck, Inputs
 from horologe_load.arrivals import poisson
 from horologe_load.capacity_search import CapacitySearch
-from horologe_load.closed_loop import closed_loop
-from horologe_load.open_loop import open_loop
+from horologe_load.load_loops import closed_loop, open_loop
 from horologe_load.samples import LoadSummary, Samples, no_garbage_collection, summarize
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ def test_onnx_keeps_weights_and_buffers_on_the_device(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime-gpu is not installed (the extra `onnx-cuda`)")
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has no CUDA (the extra `onnx-cuda`)")
-    from horologe_gpu_worker.runtimes.onnx.cuda_binding import BoundModel
+    from horologe_gpu_worker.runtimes.onnx.onnx_runtime import BoundModel
     from model_folders import an_onnx_model
 
     folder = an_onnx_model(tmp_path)

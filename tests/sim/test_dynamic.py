@@ -13,13 +13,13 @@ from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.settings import ControllerSettings
+from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.virtual_worker import SimModel
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.fast_world import FastWorld
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import STATIC, Chunk, DynamicRequest, Loop
-from horologe_sim.scenario.clockwork_models import catalogue_models
 
 BASE_NS = ms(7)
 SIZES = (1, 2, 4, 8, 16)

@@ -8,12 +8,12 @@ from horologe_common.clock import ms
 from horologe_common.models import PAGE_BYTES
 from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_controller.core.controller import Controller
+from horologe_experiments.live.action_errors import ActionErrors
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.world import START_NS
 from horologe_sim.replay import replay_recording
-from horologe_sim.report.action_errors import ActionErrors
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import a_scenario, an_entry, poisson
 

@@ -15,6 +15,7 @@ from horologe_common.clock import ms, s, us
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Row
 from horologe_controller.settings import ControllerSettings
+from horologe_experiments.clockwork.catalogue_models import batch_limited_rate, catalogue_models
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.engine.noise import NOISES, Draws, measured
 from horologe_sim.fast.fast_worker import FastClusterSettings, FastDevice
@@ -22,7 +23,6 @@ from horologe_sim.fast.fast_world import FastWorld
 from horologe_sim.fast.ledger import DurationCounts, Ledger
 from horologe_sim.fast.traffic import Chunk, Loop, Stream, poisson
 from horologe_sim.scenario import scenario as scenarios
-from horologe_sim.scenario.clockwork_models import batch_limited_rate, catalogue_models
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.workload import LoadPhase as Phase
 

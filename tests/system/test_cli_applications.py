@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_frontend import ECHO, FakeFrontend
-from horologe_cli.commands.application_definition import parse_policy_settings, parse_truth, read_application
+from horologe_cli.commands.application_text import parse_policy_settings, parse_truth, read_application
 from horologe_common.application_answers import answer_tensors, output_specs
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec
@@ -220,7 +220,7 @@ def test_invalid_files(tmp_path: Path, text: str, word: str) -> None:
     file = tmp_path / "app.json"
     file.write_text(text)
     with pytest.raises(InvalidInput, match=word):
-        read_application("x", str(file), {})
+        read_application(str(file), {"name": "x"})
 
 
 def test_settings_and_truths() -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from horologe import AsyncClient, Client
 from horologe_cli.demo.digits import held_out
-from horologe_cli.local.local_services import local_services
 from horologe_common.status import HorologeError, ModelFailed
+from horologe_experiments.live.local_services import local_services
 from model_folders import ECHO, a_python_model
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from horologe_selector.core.applications.fallback import VALUES, WINDOW, FallbackPrediction
+from horologe_selector.core.applications.active_application import VALUES, WINDOW, FallbackPrediction
 
 
 def test_a_new_fallback_has_no_shares() -> None:

@@ -54,7 +54,7 @@ class FeedbackHarness:
                 tensor = Tensor("label", "INT64", (len(values),), 8 * len(values))
                 data = struct.pack(f"<{len(values)}q", *values)
                 self.cache.store(self.contexts_harness.now_ns, keys[model], (tensor,), [data], s(60))
-        self.feedback.log_prediction(prediction, self.active, selection, keys, context)
+        self.feedback.predictions.add(prediction, self.active.application.name, context, selection, keys)
         return prediction
 
     def send_feedback(self, *items: Observation, application: str = "digits") -> int:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horologe_cli.commands import machine
-from horologe_cli.doctor import checks, installed_packages
-from horologe_cli.doctor.checks import Finding
-from horologe_cli.doctor.installed_packages import check_runtimes, check_stores
+from horologe_cli.doctor import checks
+from horologe_cli.doctor.checks import Finding, check_runtimes, check_stores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +58,7 @@ def test_pytorch_is_reported_with_version_and_device(
     only: Path, monkeypatch: pytest.MonkeyPatch, version: str, devices: int, found: str
 ) -> None:
     a_package(only, "torch", "2.13.0", version=version)
-    monkeypatch.setattr(installed_packages, "cuda_devices", lambda: devices)
+    monkeypatch.setattr(checks, "cuda_devices", lambda: devices)
     assert finding_of(list(check_runtimes()), "runtime pytorch").found == found
 
 
@@ -73,7 +72,7 @@ def test_missing_optional_packages_have_an_install_hint(only: Path) -> None:
 
 
 def test_onnxruntime_comes_from_one_of_two_packages(only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed_packages, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(checks, "cuda_devices", lambda: 1)
     a_package(only, "onnxruntime", "1.20")
     assert finding_of(list(check_runtimes()), "runtime onnx").found == "onnxruntime 1.20, CPU"
     write_metadata(only, "onnxruntime-gpu", "1.21")

@@ -15,8 +15,7 @@ from horologe_common.core.instruments import quantile
 from horologe_common.status import Late, Lost, Refused
 from horologe_load.arrivals import bursts, poisson, popularity, read_arrivals
 from horologe_load.capacity_search import MAX_TRIALS, PRECISION, CapacitySearch, Confirmation
-from horologe_load.closed_loop import closed_loop, one_by_one
-from horologe_load.open_loop import open_loop
+from horologe_load.load_loops import closed_loop, one_by_one, open_loop
 from horologe_load.samples import Outcome, Samples, error_text, summarize
 from horologe_load.targets import ModelInput, ModelLoad, SdkTarget, distinct_rows
 

@@ -17,13 +17,13 @@ models = st.sampled_from("abcde")
 def test_pages_are_conserved(steps: list[tuple[str, int]]) -> None:
     cache = PageCache(10)
     for model, pages in steps:
-        before, held = cache.free_pages, cache.pages_of(model)
+        before, held = cache.free_pages, cache.held.get(model, 0)
         if pages <= 0:
             assert cache.free(model) == held
         else:
             given_to = cache.allocate(model, pages)
             assert given_to == (held > 0 or pages <= before)
-            assert cache.pages_of(model) == (held or (pages if given_to else 0))
+            assert cache.held.get(model, 0) == (held or (pages if given_to else 0))
         cache.check()
 
 
@@ -33,7 +33,7 @@ def test_resident_models_keep_their_order_and_nothing_is_given_twice() -> None:
     assert cache.allocate("a", 2)
     assert cache.allocate("a", 2)
     assert not cache.allocate("c", 2)
-    assert cache.resident_models == ("b", "a")
+    assert tuple(cache) == ("b", "a")
     assert cache.free_pages == 1
 
 

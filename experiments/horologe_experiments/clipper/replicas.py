@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from horologe_experiments.clockwork.catalogue_models import CatalogueModel, batch_limited_rate
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import BatchLog, SimulationRuns
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
-from horologe_sim.scenario.clockwork_models import CatalogueModel, batch_limited_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

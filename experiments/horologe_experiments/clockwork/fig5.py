@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
+from horologe_experiments.clockwork.catalogue_models import batch_limited_rate, catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Loop
-from horologe_sim.scenario.clockwork_models import batch_limited_rate, catalogue_models
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 
 from horologe_common.clock import ms
+from horologe_experiments.clockwork.catalogue_models import CatalogueModel, catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import BEST_EFFORT, Loop, Stream, poisson
-from horologe_sim.scenario.clockwork_models import CatalogueModel, catalogue_models
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

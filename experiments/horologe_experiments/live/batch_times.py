@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import psutil
 
-from horologe_cli.local.local_services import default_repository
+from horologe_cli.local.topology import default_repository
 from horologe_common.clock import ms
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.runtimes import RUNTIMES

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_cli.local.local_services import describe_machine
 from horologe_common.clock import s
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.live.batch_times import BEYOND, BatchTimes, Effort, measure_batches, write_models
 from horologe_experiments.live.batching_runs import BatchingCase, simulate_case
+from horologe_experiments.live.local_services import describe_machine
 from horologe_sim.fast.fast_worker import FastClusterSettings
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from horologe_experiments.clockwork.catalogue_models import CatalogueModel
 from horologe_experiments.harness.runner import BatchLog
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
-from horologe_sim.scenario.clockwork_models import CatalogueModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

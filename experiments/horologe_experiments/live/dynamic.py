@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_cli.local.local_services import READY_S, benchmark_model, describe_machine, local_services
 from horologe_common.clock import ms
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.live.finish_rates import NEAR, ROLLING, rates_of_run, settled_s, window_rates
+from horologe_experiments.live.local_services import READY_S, benchmark_model, describe_machine, local_services
 from horologe_experiments.live.text_traffic import (
     TextResult,
     TextSource,

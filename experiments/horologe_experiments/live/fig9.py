@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_cli.local.local_services import (
+from horologe_cli.local.topology import default_repository
+from horologe_common.clock import s
+from horologe_common.models import PAGE_BYTES
+from horologe_common.service.settings import SettingsError
+from horologe_experiments.harness.experiment import Bar, Findings, load_scene
+from horologe_experiments.live.action_errors import ActionErrors
+from horologe_experiments.live.local_services import (
     READY_S,
-    default_repository,
     describe_machine,
     local_services,
     model_names,
     write_emulated,
 )
-from horologe_common.clock import s
-from horologe_common.models import PAGE_BYTES
-from horologe_common.service.settings import SettingsError
-from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.live.model_traffic import ModelRequest, ModelTraffic
 from horologe_sim.replay import replay_recording
-from horologe_sim.report.action_errors import ActionErrors
 from horologe_sim.scenario.scenario import ModelEntry
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from horologe_cli.local.local_system import LocalSystem
     from horologe_experiments.harness.experiment import Progress
-    from horologe_sim.report.action_errors import Key
+    from horologe_experiments.live.action_errors import Key
 
 START_P99_US = 500.0
 QUANTILES = {"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999}

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_cli.local.local_services import READY_S, changed_settings, local_services, model_names, write_emulated
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
+from horologe_experiments.live.local_services import (
+    READY_S,
+    changed_settings,
+    local_services,
+    model_names,
+    write_emulated,
+)
 from horologe_experiments.live.model_traffic import ModelRequest, ModelTraffic
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.scenario import scenario as scenarios

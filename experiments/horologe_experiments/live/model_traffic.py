@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from horologe_load.arrivals import poisson, popularity
-from horologe_load.closed_loop import one_by_one
-from horologe_load.open_loop import open_loop
+from horologe_load.load_loops import one_by_one, open_loop
 from horologe_load.samples import Outcome, Samples, no_garbage_collection
 from horologe_load.targets import TIMEOUT_S, ModelInput, SdkTarget
 

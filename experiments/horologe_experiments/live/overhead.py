@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_cli.local.local_services import READY_S, default_repository, describe_machine, local_services
+from horologe_cli.local.topology import default_repository
 from horologe_common.applications import Application
 from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
+from horologe_experiments.live.local_services import READY_S, describe_machine, local_services
 from horologe_load.samples import no_garbage_collection
 
 if TYPE_CHECKING:

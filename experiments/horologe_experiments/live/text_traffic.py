@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from horologe_load.arrivals import poisson
-from horologe_load.open_loop import open_loop
+from horologe_load.load_loops import open_loop
 from horologe_load.samples import Outcome, Samples, no_garbage_collection
 from horologe_load.targets import TIMEOUT_S, ModelInput, SdkTarget
 

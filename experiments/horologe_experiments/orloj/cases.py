@@ -8,8 +8,8 @@ from importlib import resources
 
 import msgspec
 
+from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.orloj.length_distributions import LengthDistribution, constant, peaks, short_and_long
-from horologe_sim.scenario.clockwork_models import catalogue_models
 
 SYSTEMS = ("clipper", "nexus", "clockwork", "orloj")
 C0_SHARE = 0.7

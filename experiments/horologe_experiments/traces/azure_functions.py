@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_sim.scenario.clockwork_models import CatalogueModel, catalogue_models
+from horologe_experiments.clockwork.catalogue_models import CatalogueModel, catalogue_models
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

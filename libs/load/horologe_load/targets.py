@@ -10,8 +10,7 @@ import numpy as np
 
 from horologe_common.status import Late, Refused
 from horologe_load.arrivals import poisson
-from horologe_load.closed_loop import closed_loop
-from horologe_load.open_loop import open_loop
+from horologe_load.load_loops import closed_loop, open_loop
 from horologe_load.samples import LoadSummary, Outcome, Samples, no_garbage_collection, summarize
 
 if TYPE_CHECKING:

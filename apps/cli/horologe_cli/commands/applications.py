@@ -10,6 +10,7 @@ from horologe_cli.output import (
     DEFAULT_ENDPOINT,
     Endpoint,
     ExitCode,
+    Input,
     Json,
     Keys,
     call_server,
@@ -44,7 +45,7 @@ def list_(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = F
       horologe application list
       horologe application list --json | jq '.[].application.name'
     """
-    from horologe_cli.commands.application_output import print_applications
+    from horologe_cli.commands.application_text import print_applications
 
     states: list[ApplicationState] = call_server(endpoint, keys, lambda client: client.applications())
     if json:
@@ -109,28 +110,14 @@ def create(
         --set weights.digits-cnn/1=95 --set weights.digits-cnn/2=5
       horologe application create --file digits.toml
     """
-    from horologe_cli.commands.application_definition import missing_models, parse_policy_settings, read_application
+    from horologe_cli.commands.application_text import missing_models, parse_policy_settings, read_application
     from horologe_common.status import InvalidInput
 
     try:
-        application = read_application(
-            name,
-            file,
-            {
-                "models": model,
-                "shadows": shadow,
-                "slo_ms": slo_ms,
-                "task": task,
-                "output": output,
-                "policy": policy,
-                "settings": parse_policy_settings(set_ or ()),
-                "loss": loss,
-                "default": default,
-                "confidence": confidence,
-                "cache": cache,
-                "contexts": contexts,
-            },
-        )
+        texts = {"name": name, "task": task, "output": output, "policy": policy, "loss": loss}
+        numbers = {"slo_ms": slo_ms, "default": default, "confidence": confidence, "contexts": contexts}
+        groups = {"models": model, "shadows": shadow, "settings": parse_policy_settings(set_ or ())}
+        application = read_application(file, {**texts, **numbers, **groups, "cache": cache})
     except InvalidInput as error:
         fail(error.reason, ExitCode.USAGE)
     state, missing = call_server(
@@ -168,9 +155,7 @@ def rollback(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "",
 @app.command()
 def predict(
     name: Name,
-    source: Annotated[
-        str, typer.Option("--input", "-i", help="A .npy or .npz file, JSON text, or - for JSON on standard input.")
-    ] = "-",
+    source: Input = "-",
     context: Context = "",
     slo_ms: Annotated[
         float | None,
@@ -187,7 +172,7 @@ def predict(
       horologe application predict digits --input image.npy
       horologe application predict digits --input image.npy --context user-1 --json
     """
-    from horologe_cli.commands.application_output import answer_document, print_answer
+    from horologe_cli.commands.application_text import answer_document, print_answer
     from horologe_cli.commands.predict import read_input
 
     inputs = read_input(source)
@@ -222,7 +207,7 @@ def feedback(
       horologe application feedback digits --prediction 1f0c... --truth 3
       horologe application feedback digits --input image.npy --truth 3 --context user-1
     """
-    from horologe_cli.commands.application_definition import parse_truth
+    from horologe_cli.commands.application_text import parse_truth
     from horologe_cli.commands.predict import read_input
     from horologe_common.status import InvalidInput
 
@@ -241,7 +226,7 @@ def feedback(
 
 
 def _print_state(state: ApplicationState, json: bool) -> None:
-    from horologe_cli.commands.application_output import print_application
+    from horologe_cli.commands.application_text import print_application
 
     if json:
         print_json(_document(state))

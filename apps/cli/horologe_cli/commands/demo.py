@@ -8,12 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horologe_cli.output import ExitCode, Json, console, fail, print_json, stderr_console
+from horologe_cli.output import (
+    ExitCode,
+    Json,
+    Scheduler,
+    Sets,
+    Split,
+    Workers,
+    console,
+    fail,
+    print_json,
+    stderr_console,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_cli.demo.demo_run import DemoOptions, DemoResult
+    from horologe_cli.demo.demo_run import DemoResult
     from horologe_cli.local.local_system import LocalSystem
     from horologe_common.wire import ModelState
 
@@ -26,22 +37,13 @@ START_SHARE = 0.1
 
 def demo(
     models: Annotated[str, typer.Option(help="Model repository with the digits models.", metavar="DIR")] = "",
-    workers: Annotated[
-        int, typer.Option(min=0, help="Number of worker processes. 0: one less than the CPU cores, at most 4.")
-    ] = 0,
-    split: Annotated[
-        bool, typer.Option("--split", help="Run frontend, selector and controller as separate processes.")
-    ] = False,
-    scheduler: Annotated[
-        str, typer.Option(help="horologe, clockwork, orloj, edf, ... See docs/settings.md.", metavar="NAME")
-    ] = "",
+    workers: Workers = 0,
+    split: Split = False,
+    scheduler: Scheduler = "",
     slo_ms: Annotated[float, typer.Option("--slo-ms", min=1.0, help="Deadline of each request.", metavar="MS")] = 100.0,
     step: Annotated[float, typer.Option(min=0.2, help="Duration of each load step in seconds.", metavar="S")] = 2.0,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the arrival times.")] = 1,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting. Repeat for several settings.", metavar="SECTION.FIELD=VALUE"),
-    ] = None,
+    set_: Sets = None,
     json: Json = False,
 ) -> None:
     """Serve the digits models for about a minute. Measures accuracy, capacity under a deadline, and overload.
@@ -53,10 +55,8 @@ def demo(
       horologe demo --json | jq .peak.rate
     The exit code is 0 only if every criterion is met.
     """
-    from horologe_cli.demo.demo_run import DemoOptions
-    from horologe_cli.local.local_services import default_repository
     from horologe_cli.local.local_system import LocalSystem
-    from horologe_cli.local.topology import SystemOptions
+    from horologe_cli.local.topology import SystemOptions, default_repository
     from horologe_common.status import HorologeError
 
     addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0"
@@ -69,7 +69,7 @@ def demo(
         fail(error.reason, ExitCode.USAGE)
     start_s = time.monotonic()
     try:
-        result = _run(system, DemoOptions(slo_ms, step, seed), json)
+        result = _run(system, (slo_ms, step, seed), json)
     except (HorologeError, OSError, ValueError) as error:
         _write_log(lines)
         fail(str(error))
@@ -81,17 +81,12 @@ def demo(
         raise SystemExit(int(ExitCode.FAILED))
 
 
-def _run(system: LocalSystem, options: DemoOptions, quiet: bool) -> DemoResult:
-    """Run the demo, with a progress bar unless `quiet`."""
+def _run(system: LocalSystem, load: tuple[float, float, int], quiet: bool) -> DemoResult:
+    """Run the demo, with a progress bar unless `quiet`. `load`: deadline, duration of a step, seed."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=stderr_console(), transient=True, disable=quiet) as progress, system:
+    texts = TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), TextColumn("{task.description}")
+    with Progress(BarColumn(), *texts, console=stderr_console(), transient=True, disable=quiet) as progress, system:
         task = progress.add_task("starting the services", total=1.0)
 
         def on_progress(phase: str, done: float) -> None:
@@ -99,14 +94,17 @@ def _run(system: LocalSystem, options: DemoOptions, quiet: bool) -> DemoResult:
 
         ready = system.wait_ready(READY_TIMEOUT_S)
         assert ready is not None
-        result = _measure(system, options, ready[1], on_progress)
+        result = _measure(system, load, ready[1], on_progress)
         on_progress("draining", 1.0)
         system.supervisor.drain(DRAIN_TIMEOUT_S)
     return result
 
 
 def _measure(
-    system: LocalSystem, options: DemoOptions, states: list[ModelState], on_progress: Callable[[str, float], None]
+    system: LocalSystem,
+    load: tuple[float, float, int],
+    states: list[ModelState],
+    on_progress: Callable[[str, float], None],
 ) -> DemoResult:
     import uvloop
 
@@ -115,7 +113,7 @@ def _measure(
 
     async def run() -> DemoResult:
         async with AsyncClient(system.topology.clients[0], keys=system.topology.keys or None) as client:
-            return await DemoRun(options, system.topology.http, on_progress).run(client, states)
+            return await DemoRun(system.topology.http, *load, on_progress).run(client, states)
 
     return uvloop.run(run())
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from horologe_cli.output import ExitCode, Json, console, fail, print_json
+from horologe_sim.report.tables import Cell, Table
 
 LEVEL_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 """Levels of a finding, from best to worst, with their colours."""
@@ -32,8 +33,6 @@ def doctor(
     if json:
         print_json({"level": worst, "findings": [finding._asdict() for finding in findings]})
     else:
-        from horologe_sim.report.tables import Cell, Table
-
         table = Table(("", "", ""), left=3)
         for finding in findings:
             table.add_row(Cell(finding.level, LEVEL_STYLES[finding.level]), finding.subject, finding.found)

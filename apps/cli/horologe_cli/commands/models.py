@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, Json, Keys, call_server, console, print_json
+from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
     from horologe_common.models import TensorSpec
@@ -69,13 +70,11 @@ def status(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = 
 
 def _print_models(states: list[ModelState], json: bool) -> None:
     if json:
-        print_json([_model_document(state) for state in states])
+        print_json([model_document(state) for state in states])
         return
     if not states:
         console().print("no models")
         return
-    from horologe_sim.report.tables import Table
-
     table = Table(("model", "version", "state", "runtime", "inputs", "outputs", "batches", "SLO"), left=8)
     for state in states:
         spec = state.spec
@@ -100,7 +99,8 @@ def _signature(tensors: tuple[TensorSpec, ...]) -> str:
     return ", ".join(f"{tensor.name} {tensor.datatype}{list(tensor.shape)}" for tensor in tensors)
 
 
-def _model_document(state: ModelState) -> dict[str, Any]:
+def model_document(state: ModelState) -> dict[str, Any]:
+    """Return the document of a model for --json."""
     spec = state.spec
     inputs, outputs = (
         [{"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)} for tensor in tensors]
@@ -130,8 +130,6 @@ def _status_document(description: Description) -> dict[str, Any]:
 
 
 def _print_status(description: Description) -> None:
-    from horologe_sim.report.tables import Table
-
     out = console()
     out.print(f"scheduler {description.scheduler}, {description.requests_pending} requests pending")
     if not description.shares:

@@ -18,6 +18,7 @@ from horologe_cli.output import (
     print_json,
     stderr_console,
 )
+from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
     from horologe import Client
@@ -85,8 +86,6 @@ def _measure(client: Client, spec: ModelSpec, lengths: list[int], runs: int) -> 
 
 
 def _print(times: ModelTimes) -> None:
-    from horologe_sim.report.tables import Table
-
     out = console()
     out.print(f"[bold]{times.spec.key}[/]  {times.spec.runtime}")
     sizes = times.spec.batch_sizes
@@ -106,8 +105,6 @@ def _print(times: ModelTimes) -> None:
 
 
 def _print_measured(times: ModelTimes) -> None:
-    from horologe_sim.report.tables import Table
-
     table = Table(("measured, ms", "length", "median", "least", "most", "c0 + c1", "error"))
     for row in times.rows:
         table.add_row(

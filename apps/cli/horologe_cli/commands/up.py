@@ -7,41 +7,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import ExitCode, console, fail, print_json, stderr_console
+from horologe_cli.commands.models import model_document
+from horologe_cli.output import ExitCode, Scheduler, Sets, Split, Workers, console, fail, print_json, stderr_console
+from horologe_sim.report.tables import Cell, Table
 
 if TYPE_CHECKING:
     from horologe_cli.local.local_system import LocalSystem, StopSignal
     from horologe_common.wire import Description, ModelState
 
+SIGNATURE = ("inputs", "outputs", "weights_bytes")
+"""Fields of a model that the summary leaves out."""
 READY_TIMEOUT_S = 600.0
 """Workers measure every new model before they serve it, which takes minutes for large models."""
 
 
 def up(
     models: Annotated[str, typer.Option(help="Folder of the model repository.", metavar="DIR")] = "",
-    workers: Annotated[
-        int, typer.Option(min=0, help="Number of worker processes. 0: one less than the CPU cores, at most 4.")
-    ] = 0,
-    split: Annotated[
-        bool, typer.Option("--split", help="Run frontend, selector and controller as separate processes.")
-    ] = False,
+    workers: Workers = 0,
+    split: Split = False,
     http: Annotated[str, typer.Option(help="HTTP address. Port 0: any free port.", metavar="HOST:PORT")] = "",
     client: Annotated[
         list[str] | None,
         typer.Option(help="ZeroMQ endpoint for clients. Repeat for several endpoints.", metavar="ENDPOINT"),
     ] = None,
     metrics: Annotated[str, typer.Option(help="Address for Prometheus, or off.", metavar="HOST:PORT")] = "",
-    scheduler: Annotated[
-        str, typer.Option(help="horologe, clockwork, orloj, edf, ... See docs/settings.md.", metavar="NAME")
-    ] = "",
+    scheduler: Scheduler = "",
     profiler: Annotated[
         bool, typer.Option(help="Run the profiler, which measures requests by application and length.")
     ] = True,
     config: Annotated[str, typer.Option(help="TOML file with settings.", metavar="FILE")] = "",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting. Repeat for several settings.", metavar="SECTION.FIELD=VALUE"),
-    ] = None,
+    set_: Sets = None,
     drain: Annotated[
         float, typer.Option(help="Timeout in seconds for requests in flight, after ^C.", metavar="S")
     ] = 10.0,
@@ -99,23 +94,12 @@ def _summary(system: LocalSystem, description: Description, models: list[ModelSt
             for share in description.shares
         ],
         "models": [
-            {
-                "name": state.spec.name,
-                "version": state.spec.version,
-                "state": state.state,
-                "reason": state.reason,
-                "runtime": state.spec.runtime,
-                "batch_sizes": list(state.spec.batch_sizes),
-                "slo_ms": state.spec.slo_ns / 1e6,
-            }
-            for state in models
+            {name: value for name, value in model_document(state).items() if name not in SIGNATURE} for state in models
         ],
     }
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
-    from horologe_sim.report.tables import Cell, Table
-
     devices = ", ".join(f"{device['worker'].split('#')[0]} {device['device']}" for device in summary["devices"])
     rows = [
         ("HTTP", f"{summary['http']}  (Open Inference Protocol v2)"),

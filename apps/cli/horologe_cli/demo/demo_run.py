@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_cli.demo.digits import held_out, measure_over_http, measure_over_sdk
-from horologe_cli.demo.feedback_demo import NOVICE, FeedbackEffect, measure_feedback
+from horologe_cli.demo.digits import (
+    NOVICE,
+    Accuracy,
+    FeedbackEffect,
+    held_out,
+    measure_feedback,
+    measure_over_http,
+    measure_over_sdk,
+)
 from horologe_load.capacity_search import CapacitySearch, Confirmation
 from horologe_load.samples import LoadSummary
 from horologe_load.targets import ModelLoad
@@ -20,7 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe import AsyncClient
-    from horologe_cli.demo.digits import Accuracy
     from horologe_common.wire import ModelState
 
 DIGITS = "digits-"
@@ -43,14 +49,6 @@ OVERLOAD_TRIES = 2
 MIN_GOODPUT = 0.9
 MAX_LATE = 0.001
 MAX_REFUSAL_MS = 20.0
-
-
-class DemoOptions(NamedTuple):
-    """Deadline of the requests in milliseconds, duration of a load step in seconds, seed of the arrival times."""
-
-    slo_ms: float = 100.0
-    step_s: float = 2.0
-    seed: int = 1
 
 
 class Criterion(msgspec.Struct):
@@ -81,11 +79,18 @@ class DemoResult(msgspec.Struct):
 
 
 class DemoRun:
-    """One run of the demo. `on_progress(phase, share)` is called with the share of the demo that is finished."""
+    """One run of the demo. `on_progress(phase, share)` is called with the share of the demo that is finished.
 
-    def __init__(self, options: DemoOptions, http: str, on_progress: Callable[[str, float], None]) -> None:
-        self._options = options
+    `slo_ms`: deadline of the requests. `step_s`: duration of a load step. `seed`: of the arrival times.
+    """
+
+    def __init__(
+        self, http: str, slo_ms: float, step_s: float, seed: int, on_progress: Callable[[str, float], None]
+    ) -> None:
         self._http = http
+        self._slo_ms = slo_ms
+        self._step_s = step_s
+        self._seed = seed
         self._on_progress = on_progress
         self.result = DemoResult()
 
@@ -97,7 +102,7 @@ class DemoRun:
         result = self.result
         if result.accuracies:
             result.model = max(result.accuracies, key=lambda accuracy: accuracy.exec_ms).model
-            load = ModelLoad(client, result.model, images, self._options.slo_ms, self._options.seed)
+            load = ModelLoad(client, result.model, images, self._slo_ms, self._seed)
             await self._measure_capacity(load)
         result.criteria = check_criteria(result)
         return result
@@ -124,12 +129,11 @@ class DemoRun:
             self.result.feedback_effects.append(await measure_feedback(client, models, images, digits, policy))
 
     async def _measure_capacity(self, load: ModelLoad) -> None:
-        step_s = self._options.step_s
         self._on_progress("warming up", 0.2)
         ramp = CapacitySearch(FIRST_RATE * (await load.saturate(WARM_UP_IN_FLIGHT, WARM_UP_S)).throughput)
         while (rate := ramp.next_rate()) is not None:
             self._on_progress(f"capacity: {rate:,.0f} requests/s", min(0.65, 0.22 + 0.045 * len(self.result.ramp)))
-            step = await load.offer_rate(rate, step_s)
+            step = await load.offer_rate(rate, self._step_s)
             self.result.ramp.append(step)
             ramp.observe(rate, step.attained)
         if ramp.carried is None:
@@ -137,7 +141,7 @@ class DemoRun:
         confirmation = Confirmation(ramp.carried)
         while (rate := confirmation.next_rate()) is not None:
             self._on_progress(f"confirming the capacity: {rate:,.0f} requests/s", 0.75)
-            step = await load.offer_rate(rate, CONFIRM_STEPS * step_s)
+            step = await load.offer_rate(rate, CONFIRM_STEPS * self._step_s)
             confirmation.observe(step.attained)
             self.result.peak = step if confirmation.confirmed else None
         if self.result.peak:
@@ -146,7 +150,7 @@ class DemoRun:
     async def _measure_overload(self, load: ModelLoad, peak: LoadSummary) -> None:
         for attempt in range(OVERLOAD_TRIES):
             self._on_progress(f"twice the capacity: {OVERLOAD * peak.rate:,.0f} requests/s", 0.85 + 0.08 * attempt)
-            step = await load.offer_rate(OVERLOAD * peak.rate, OVERLOAD_STEPS * self._options.step_s)
+            step = await load.offer_rate(OVERLOAD * peak.rate, OVERLOAD_STEPS * self._step_s)
             self.result.overload = step
             if all(criterion.met for criterion in overload_criteria(peak, step)):
                 return

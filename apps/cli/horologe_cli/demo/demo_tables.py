@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_cli.demo.feedback_demo import NOVICE
+from horologe_cli.demo.digits import NOVICE
 from horologe_sim.report.tables import Cell, Table
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The data set of the demo, and the accuracy of the demo's models on its held-out images.
+"""The data set of the demo, and the accuracy of the demo's models on its held-out images, before and after feedback.
 
 The data set is scikit-learn's bundled handwritten digits: 1,797 real images of 8x8 pixels with values from 0 to 16 (UCI
 optical recognition of handwritten digits, test part). Every fourth image is held out, so that the split needs no random
@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from horologe import Application
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from horologe import AsyncClient
+    from horologe.core.reply import Reply
     from horologe_common.models import ModelSpec
 
 ROWS_PER_REQUEST = 16
@@ -28,6 +33,14 @@ TIMEOUT_S = 30.0
 """Timeout of requests that measure accuracy, not latency."""
 HTTP_OK = 200
 HELD_OUT_EVERY = 4
+APPLICATION = "digits"
+"""Four models behind one name, one of them inaccurate."""
+NOVICE = "novice"
+"""The inaccurate model."""
+FEEDBACK_SLO_MS = 10_000.0
+"""Deadline of requests that measure accuracy, not latency: all images are sent at once."""
+ROUNDS = 3
+"""Number of times that every image is sent with feedback."""
 
 
 def training() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -89,6 +102,35 @@ def measure_over_http(url: str, spec: ModelSpec, images: NDArray[np.float32], di
     return Accuracy(spec.name, "HTTP", len(images), correct, time.monotonic() - start)
 
 
+class FeedbackEffect(msgspec.Struct):
+    """Accuracy on the same images before feedback and after feedback on `observations` answers."""
+
+    policy: str
+    images: int
+    observations: int
+    before: float
+    after: float
+    weights: dict[str, float]
+
+
+async def measure_feedback(
+    client: AsyncClient, models: Sequence[str], images: NDArray[np.float32], digits: NDArray[np.int64], policy: str
+) -> FeedbackEffect:
+    """Create the application, measure its accuracy before and after feedback, and delete it."""
+    await client.declare(Application(APPLICATION, tuple(models), slo_ms=FEEDBACK_SLO_MS, policy=policy))
+    try:
+        before = _accuracy(await _predict(client, images), digits)
+        for _ in range(ROUNDS):
+            replies = await _predict(client, images)
+            await client.feedback(APPLICATION, replies, digits.tolist())
+        after = _accuracy(await _predict(client, images), digits)
+        statistics = (await client.application(APPLICATION)).statistics
+    finally:
+        await client.withdraw(APPLICATION)
+    weights = {entry.model: entry.weight for entry in statistics}
+    return FeedbackEffect(policy, len(images), ROUNDS * len(images), before, after, weights)
+
+
 def _infer(connection: HTTPConnection, spec: ModelSpec, rows: NDArray[np.float32]) -> list[int]:
     tensor = spec.inputs[0]
     data = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(rows.shape), "data": rows.ravel().tolist()}
@@ -119,3 +161,11 @@ def _split() -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]
     bunch = load_digits()
     images = np.ascontiguousarray(bunch.data, np.float32)
     return images, bunch.target.astype(np.int64), np.arange(len(images)) % HELD_OUT_EVERY == 0
+
+
+async def _predict(client: AsyncClient, images: NDArray[np.float32]) -> list[Reply]:
+    return list(await asyncio.gather(*(client.ask(APPLICATION, images[at : at + 1]) for at in range(len(images)))))
+
+
+def _accuracy(replies: Sequence[Reply], digits: NDArray[np.int64]) -> float:
+    return float(np.mean([reply.prediction[0] == digit for reply, digit in zip(replies, digits, strict=True)]))

@@ -8,7 +8,6 @@ import signal
 import tempfile
 import threading
 import time
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from horologe import Client
     from horologe_cli.local.supervisor import ChildExit
     from horologe_cli.local.topology import SystemOptions
     from horologe_common.wire import Description, ModelState
 
 SOCKET_PATH_LIMIT = 80
 """Bytes. The path of a Unix socket has at most 107 bytes; the rest is for the names within the folder."""
-RECENT_LINES = 12
 REQUEST_TIMEOUT_S = 0.5
 POLL_S = 0.05
 SIGNAL_POLL_S = 0.1
@@ -84,7 +83,7 @@ class LocalSystem:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
         self._on_line = on_line
-        self._recent_lines = {child.name: deque[str](maxlen=RECENT_LINES) for child in self.topology.children}
+        self._last_lines: dict[str, str] = {}
         self._failed: ChildExit | None = None
         self._ready = threading.Event()
         self.supervisor = Supervisor(self.topology.children, self._on_child_line, self._on_child_exit)
@@ -111,8 +110,9 @@ class LocalSystem:
         end = time.monotonic() + timeout_s
         with Client(self.topology.clients[0], keys=self.topology.keys or None) as client:
             while time.monotonic() < end and not (stop and stop.is_set()):
-                if self._failed:
-                    raise NotReady(self._failure_reason(self._failed))
+                if failed := self._failed:
+                    last_line = self._last_lines.get(failed.name, "it logged nothing")
+                    raise NotReady(f"{failed.name} ended with exit code {failed.code} before it was ready: {last_line}")
                 if state := self._read_state(client):
                     self._ready.set()
                     return state
@@ -121,10 +121,7 @@ class LocalSystem:
             return None
         raise NotReady(f"not ready after {timeout_s:.0f} s; see the log above")
 
-    def _read_state(self, client: object) -> tuple[Description, list[ModelState]] | None:
-        from horologe import Client
-
-        assert isinstance(client, Client)
+    def _read_state(self, client: Client) -> tuple[Description, list[ModelState]] | None:
         try:
             description, models = client.describe(timeout=REQUEST_TIMEOUT_S), client.models(timeout=REQUEST_TIMEOUT_S)
         except HorologeError:
@@ -136,7 +133,7 @@ class LocalSystem:
         return description, models
 
     def _on_child_line(self, name: str, line: str) -> None:
-        self._recent_lines[name].append(line)
+        self._last_lines[name] = line
         self._on_line(name, line)
 
     def _on_child_exit(self, exit: ChildExit) -> None:
@@ -146,11 +143,6 @@ class LocalSystem:
             self._failed = self._failed or exit
         cause = f"killed by signal {-exit.code}" if exit.code < 0 else f"ended with exit code {exit.code}"
         self._on_line("supervisor", f"{exit.name} {cause}; restarting it")
-
-    def _failure_reason(self, exit: ChildExit) -> str:
-        lines = list(self._recent_lines[exit.name])
-        last_line = lines[-1] if lines else "it logged nothing"
-        return f"{exit.name} ended with exit code {exit.code} before it was ready: {last_line}"
 
 
 def _private_folder() -> Path:

@@ -135,9 +135,8 @@ class FeedbackProcess:
         keys = [load.cache_keys(place) for place in range(load.settings.inputs)]
         for number in range(load.settings.observations):
             context = load.context_of(number)
-            core.feedback.log_prediction(
-                load.prediction(number), core.running, selection, keys[load.input[number]], context
-            )
+            prediction, name = load.prediction(number), core.running.application.name
+            core.feedback.predictions.add(prediction, name, context, selection, keys[load.input[number]])
         if cached:
             for place, keys_by_model in enumerate(keys):
                 for model, key in enumerate(keys_by_model.values()):

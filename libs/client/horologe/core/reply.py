@@ -25,6 +25,7 @@ ANSWERED_BY: dict[type[AdminAnswer], tuple[type, ...]] = {
     wire.Applications: (wire.Declare, wire.Withdraw, wire.Rollback, wire.ApplicationInfo),
     wire.Acknowledged: (wire.Feedback,),
 }
+"""The questions that each answer may belong to."""
 
 
 class Reply(msgspec.Struct, frozen=True, eq=False):
@@ -97,11 +98,6 @@ def decode_answer(answer: wire.Answer, buffers: Sequence[Buffer], single: bool) 
     if isinstance(failure, Late):
         failure.reply = reply
     return failure
-
-
-def is_answer_to(message: AdminAnswer, question: wire.AnyMessage | None) -> bool:
-    """Return whether the message is an answer to this question."""
-    return type(question) in ANSWERED_BY[type(message)]
 
 
 def admin_result(message: AdminAnswer) -> Any:

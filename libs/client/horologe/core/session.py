@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from horologe.core.encoding import Encoder, SignatureCache
 from horologe.core.outbox import Outbox, message_packet
 from horologe.core.pending_requests import Call, PendingRequests, Sink, check_texts, parse_budget_ns
-from horologe.core.reply import AdminAnswer, admin_result, decode_answer, is_answer_to
+from horologe.core.reply import ANSWERED_BY, AdminAnswer, admin_result, decode_answer
 from horologe_common import wire
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.status import (
@@ -237,7 +237,7 @@ class Session:
 
     def _on_admin_answer(self, message: AdminAnswer) -> None:
         call = self.pending.get(message.id)
-        if call is None or not is_answer_to(message, call.question):
+        if call is None or type(call.question) not in ANSWERED_BY[type(message)]:
             self.ignored += 1
         else:
             self.pending.finish(call, admin_result(message))

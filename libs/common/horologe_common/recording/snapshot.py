@@ -49,12 +49,8 @@ PURE_MODULES = frozenset(
 """Modules of data outside these packages. A class of any other module in a core's state is an error when it is read."""
 ALLOWED = frozenset(
     {
-        ("builtins", "set"),
-        ("builtins", "frozenset"),
-        ("builtins", "bytearray"),
-        ("collections", "deque"),
-        ("collections", "Counter"),
-        ("collections", "OrderedDict"),
+        *(("builtins", name) for name in ("set", "frozenset", "bytearray")),
+        *(("collections", name) for name in ("deque", "Counter", "OrderedDict")),
         ("msgspec._core", "rebuild"),
         ("horologe_common.recording.snapshot", "method"),
         ("random", "Random"),

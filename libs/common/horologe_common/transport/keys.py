@@ -47,17 +47,13 @@ def service_keys(folder: Path) -> tuple[bytes, bytes]:
     return load_keys(folder / "service" / "service.key_secret")
 
 
-class Authenticator:
-    """Admits services to `internal` sockets, and clients to the `clients` socket (ZAP, RFC 27)."""
-
-    def __init__(self, context: zmq.Context[Any], folder: Path) -> None:
-        self._thread = ThreadAuthenticator(context)
-        self._thread.start()
-        self._thread.configure_curve(domain="internal", location=str(folder / "service"))
-        self._thread.configure_curve(domain="clients", location=str(folder / "clients"))
-
-    def stop(self) -> None:
-        self._thread.stop()
+def start_authenticator(context: zmq.Context[Any], folder: Path) -> ThreadAuthenticator:
+    """Admit services to `internal` sockets, and clients to the `clients` socket (ZAP, RFC 27), until `stop()`."""
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
+    authenticator.configure_curve(domain="internal", location=str(folder / "service"))
+    authenticator.configure_curve(domain="clients", location=str(folder / "clients"))
+    return authenticator
 
 
 def is_loopback(endpoint: str) -> bool:

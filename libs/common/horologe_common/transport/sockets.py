@@ -10,7 +10,7 @@ import zmq
 
 from horologe_common.clock import s
 from horologe_common.service.settings import SettingsError
-from horologe_common.transport.keys import Authenticator, is_loopback, service_keys
+from horologe_common.transport.keys import is_loopback, service_keys, start_authenticator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,8 @@ class Sockets:
     def open(self) -> None:
         """Create the context. Call it before any other method."""
         self._context = zmq.Context()
-        self._authenticator = Authenticator(self._context, Path(self.settings.keys)) if self.settings.keys else None
+        keys = self.settings.keys
+        self._authenticator = start_authenticator(self._context, Path(keys)) if keys else None
 
     def close(self) -> None:
         """Close all sockets and the context."""

@@ -85,9 +85,6 @@ class FeedbackForwarder:
         self._open = 0
         self._last_id = 0
 
-    def __len__(self) -> int:
-        return self._open
-
     def forward_feedback(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterator[Out]:
         """Forward each valid item to the selector that made the prediction, or that serves the context."""
         try:

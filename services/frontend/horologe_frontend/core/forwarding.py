@@ -84,15 +84,17 @@ class PendingCalls:
     def fail_expired(self, now_ns: int) -> Iterator[Out]:
         """Reply LOST to the calls whose timeout has passed."""
         for key in self.timers.pop_expired(now_ns):
-            call = self._pending.pop(key)
-            yield Out(call.client, _lost_reply(call.client_id, call.message, "did not reply in time"))
+            yield self._fail_call(key, "did not reply in time")
 
     def fail_receiver(self, address: str) -> Iterator[Out]:
         """Reply LOST to the calls that were forwarded to a disconnected receiver."""
         for key in [key for key, call in self._pending.items() if call.receiver == address]:
             self.timers.cancel(key)
-            call = self._pending.pop(key)
-            yield Out(call.client, _lost_reply(call.client_id, call.message, "disconnected"))
+            yield self._fail_call(key, "disconnected")
+
+    def _fail_call(self, key: int, problem: str) -> Out:
+        call = self._pending.pop(key)
+        return Out(call.client, _lost_reply(call.client_id, call.message, problem))
 
 
 def _lost_reply(client_id: int, message: Call, problem: str) -> CallReply:

@@ -8,8 +8,9 @@ import msgspec
 
 from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import NAME_LIMIT, Application
-from horologe_common.clock import NEVER_NS, ms
+from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.instruments import RollingQuantile
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from horologe_common.core.staging import StagedInputs
     from horologe_frontend.core.applications import DeclaredApplications
     from horologe_frontend.core.catalogue import ModelCatalogue
-    from horologe_frontend.core.default_lead import DefaultLead
     from horologe_frontend.settings import FrontendSettings
 
 REPLACED_BY_DEFAULT = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
 """If an application has a default, the client gets it instead of these statuses."""
+LEAD_INTERVAL_NS = ms(50)
+LEAD_WINDOW = 400
+"""Number of timer delays kept: those of 20 s with requests."""
 
 
 class Request(msgspec.Struct):
@@ -49,6 +52,37 @@ class Request(msgspec.Struct):
     """The selector that has the query. Empty: none."""
     worker: str = ""
     """The worker that has the inputs. Empty: none."""
+
+
+class DefaultLead:
+    """Lead of default answers before the deadline: the 99th percentile of recent timer delays, at least `minimum_ns`.
+
+    If the loop stalls for longer than the lead, defaults are sent LATE. The delays are those of a separate timer, which
+    runs while requests with a default arrive. The timers of the requests themselves expire at times that clients
+    choose: many requests with short deadlines would hide a stall.
+    """
+
+    def __init__(self, minimum_ns: int) -> None:
+        self.timer_ns: int | None = None
+        """When to call `measure_delay`. None: no recent request needed the lead."""
+        self._minimum_ns = minimum_ns
+        self._delays = RollingQuantile(LEAD_WINDOW, s(60), 0.99)
+        self._used = False
+
+    def lead_ns(self, now_ns: int) -> int:
+        """Return the lead for a request that arrives now."""
+        self._used = True
+        if self.timer_ns is None:
+            self.timer_ns = now_ns + LEAD_INTERVAL_NS
+        return max(self._minimum_ns, self._delays.high_quantile(now_ns) or 0)
+
+    def measure_delay(self, now_ns: int) -> None:
+        """Record the delay of an expired timer, and restart the timer if the lead was used since."""
+        if self.timer_ns is None or now_ns < self.timer_ns:
+            return
+        self._delays.observe(now_ns, now_ns - self.timer_ns)
+        self.timer_ns = now_ns + LEAD_INTERVAL_NS if self._used else None
+        self._used = False
 
 
 class RequestBuilder:
@@ -91,18 +125,8 @@ class RequestBuilder:
         cacheable = spec.cache or spec.runtime == APPLICATION_RUNTIME
         input_hash = self.hash_inputs(message.inputs, buffers) if cacheable else b""
         key = self._stage_inputs(message.inputs, buffers)
-        query = Query(
-            key,
-            "" if application else spec.key,
-            budget_ns,
-            rows,
-            input_hash,
-            best_effort,
-            shape_key,
-            length,
-            message.application,
-            message.context,
-        )
+        model, name, context = "" if application else spec.key, message.application, message.context
+        query = Query(key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, name, context)
         deadline_ns = now_ns + budget_ns
         if application is None or application.default is None:
             give_up_ns = deadline_ns + self.settings.grace_ns

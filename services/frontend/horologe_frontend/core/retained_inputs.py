@@ -24,9 +24,6 @@ class RetainedInputs:
     def __contains__(self, input_id: int) -> bool:
         return input_id in self._selectors
 
-    def __len__(self) -> int:
-        return len(self._selectors)
-
     def retain(self, input_id: int, selector: str, until_ns: int) -> None:
         """Keep staged inputs until this selector releases them or disconnects, or until `until_ns`."""
         self._selectors[input_id] = selector

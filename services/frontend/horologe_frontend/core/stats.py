@@ -63,29 +63,6 @@ class ModelStats:
     slack: Histogram = field(default_factory=Histogram)
     """Answer to deadline."""
 
-    def observe(self, now_ns: int, spec: ModelSpec, answer: Answer, rows: int, total_ns: int, slack_ns: int) -> None:
-        self.last_ns = now_ns
-        self.latency.observe(total_ns)
-        if answer.status != Status.OK:
-            self.fail.add(total_ns)
-            return
-        self.slack.observe(slack_ns)
-        self.success.add(total_ns)
-        self.rows += rows
-        if answer.cached:
-            self.cache_hit.add(total_ns)
-            return
-        if spec.cache:
-            self.cache_miss.add(total_ns)
-        self.queue.add(answer.queue_ns)
-        self.compute_infer.add(answer.exec_ns)
-        if answer.batch_size > 0:
-            share = rows / answer.batch_size
-            if (batch := self.batches.get(answer.batch_size)) is None:
-                batch = self.batches[answer.batch_size] = BatchStats()
-            batch.executions += share
-            batch.exec_ns += share * answer.exec_ns
-
 
 class StatsByModel:
     """`ModelStats` by the key of the model. Only models of the catalogue are counted, which bounds its size."""
@@ -98,7 +75,27 @@ class StatsByModel:
         stats = self._models.get(spec.key)
         if stats is None:
             stats = self._models[spec.key] = ModelStats()
-        stats.observe(now_ns, spec, answer, rows, total_ns, slack_ns)
+        stats.last_ns = now_ns
+        stats.latency.observe(total_ns)
+        if answer.status != Status.OK:
+            stats.fail.add(total_ns)
+            return
+        stats.slack.observe(slack_ns)
+        stats.success.add(total_ns)
+        stats.rows += rows
+        if answer.cached:
+            stats.cache_hit.add(total_ns)
+            return
+        if spec.cache:
+            stats.cache_miss.add(total_ns)
+        stats.queue.add(answer.queue_ns)
+        stats.compute_infer.add(answer.exec_ns)
+        if answer.batch_size > 0:
+            share = rows / answer.batch_size
+            if (batch := stats.batches.get(answer.batch_size)) is None:
+                batch = stats.batches[answer.batch_size] = BatchStats()
+            batch.executions += share
+            batch.exec_ns += share * answer.exec_ns
 
     def publish(self, stats: Stats) -> None:
         """Set the metrics that are computed from these statistics."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import httptools
@@ -103,14 +104,11 @@ class RequestLimits:
     def _refuse_full(self) -> HttpResponse:
         return error_response(Refused("too many bytes of request bodies are in memory already", RETRY_NS))
 
-    async def wait_until_idle(self, timeout_ns: int) -> bool:
-        """Wait until no request is in flight. Return False after the timeout."""
-        try:
+    async def wait_until_idle(self, timeout_ns: int) -> None:
+        """Wait until no request is in flight, or until the timeout."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout_ns / 1e9):
                 await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
 
     def check(self) -> None:
         assert self.in_flight >= 0

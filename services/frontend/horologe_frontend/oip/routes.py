@@ -25,6 +25,18 @@ class Route(NamedTuple):
     """Empty: the path names no version."""
 
 
+FIXED_ROUTES = {
+    ("v1", "applications"): Route("applications", GET),
+    ("v2",): Route("server", GET),
+    ("v2", "health", "live"): Route("live", GET),
+    ("v2", "health", "ready"): Route("ready", GET),
+    ("v2", "models"): Route("models", GET),
+    ("v2", "models", "stats"): Route("all_stats", GET),
+    ("v2", "logging"): Route("unsupported", GET_OR_POST),
+    ("v2", "trace", "setting"): Route("unsupported", GET_OR_POST),
+}
+
+
 def method_not_allowed(route: Route, method: str) -> HttpError:
     allowed = ", ".join(route.methods)
     return HttpError(405, f"method: got {method[:20]}, wanted {allowed}", ((b"allow", allowed.encode()),))
@@ -33,9 +45,9 @@ def method_not_allowed(route: Route, method: str) -> HttpError:
 def parse_route(path: str) -> Route:
     """Return the route of a path. Raise `HttpError` 404 for an unknown path."""
     try:
-        segments = [unquote(segment, errors="strict") for segment in path.strip("/").split("/")]
+        segments = tuple([unquote(segment, errors="strict") for segment in path.strip("/").split("/")])
     except UnicodeDecodeError:  # with a replacement character, two different names would become equal
-        segments = []
+        segments = ()
     route = _match_segments(segments) if path.startswith("/") and segments else None
     if route is None:
         raise HttpError(404, "unknown path")
@@ -46,36 +58,37 @@ cached_route = lru_cache(maxsize=1024)(parse_route)
 """`parse_route` with a cache, for paths up to `CACHED_PATH`."""
 
 
-def _match_segments(segments: list[str]) -> Route | None:
-    if segments[:2] == ["v1", "applications"]:
-        return _application_route(segments[2:])
-    if segments[0] != "v2":
-        return None
-    match segments[1:]:
-        case []:
-            return Route("server", GET)
-        case ["health", ("live" | "ready") as name]:
-            return Route(name, GET)
-        case ["models"]:
-            return Route("models", GET)
-        case ["models", "stats"]:
-            return Route("all_stats", GET)
-        case ["models", model, *rest] if model:
-            return _model_route(model, rest)
-        case ["repository", *rest]:
-            return _repository_route(rest)
-        case ["systemsharedmemory" | "cudasharedmemory", *_]:
+def _match_segments(segments: tuple[str, ...]) -> Route | None:
+    """Return the route, or None for an unknown path.
+
+    Repository paths may hold the name of a repository, which is ignored because there is only one.
+    """
+    match segments:
+        case "v1", "applications", name if name:
+            return Route("application", RESOURCE, name)
+        case "v1", "applications", name, ("predict" | "feedback" | "rollback") as operation if name:
+            return Route(f"application_{operation}", POST, name)
+        case "v2", "models", model, "versions", version, *rest if model and version:
+            return _model_route(model, version, rest)
+        case "v2", "models", model, *rest if model and segments not in FIXED_ROUTES:
+            return _model_route(model, "", rest)
+        case ("v2", "repository", "index") | ("v2", "repository", _, "index"):
+            return Route("index", POST)
+        case ("v2", "repository", "models", model, ("load" | "unload") as name) | (
+            "v2",
+            "repository",
+            _,
+            "models",
+            model,
+            ("load" | "unload") as name,
+        ) if model:
+            return Route(name, POST, model)
+        case "v2", "systemsharedmemory" | "cudasharedmemory", *_:
             return Route("shared_memory", GET_OR_POST)
-        case ["logging"] | ["trace", "setting"]:
-            return Route("unsupported", GET_OR_POST)
-        case _:
-            return None
+    return FIXED_ROUTES.get(segments)
 
 
-def _model_route(model: str, rest: list[str]) -> Route | None:
-    version = ""
-    if len(rest) >= 2 and rest[0] == "versions" and rest[1]:
-        version, rest = rest[1], rest[2:]
+def _model_route(model: str, version: str, rest: list[str]) -> Route | None:
     match rest:
         case []:
             return Route("metadata", GET, model, version)
@@ -87,28 +100,4 @@ def _model_route(model: str, rest: list[str]) -> Route | None:
             return Route(name, GET, model, version)
         case ["trace", "setting"] if not version:
             return Route("unsupported", GET_OR_POST)
-        case _:
-            return None
-
-
-def _application_route(rest: list[str]) -> Route | None:
-    match rest:
-        case []:
-            return Route("applications", GET)
-        case [name] if name:
-            return Route("application", RESOURCE, name)
-        case [name, ("predict" | "feedback" | "rollback") as operation] if name:
-            return Route(f"application_{operation}", POST, name)
-        case _:
-            return None
-
-
-def _repository_route(rest: list[str]) -> Route | None:
-    """Accept the path with or without the name of a repository, which is ignored because there is only one."""
-    match rest:
-        case ["index"] | [_, "index"]:
-            return Route("index", POST)
-        case ["models", model, name] | [_, "models", model, name] if model and name in ("load", "unload"):
-            return Route(name, POST, model)
-        case _:
-            return None
+    return None

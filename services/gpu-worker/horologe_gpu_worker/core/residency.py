@@ -27,46 +27,38 @@ class PageCache:
     def __init__(self, total: int) -> None:
         self.total = total
         self.free_pages = total
-        self._held: dict[str, int] = {}
+        self.held: dict[str, int] = {}
+        """Model -> its pages, in the order of allocation."""
 
     def __contains__(self, model: str) -> bool:
-        return model in self._held
+        return model in self.held
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._held)
-
-    @property
-    def resident_models(self) -> tuple[str, ...]:
-        """Models that hold pages, in the order of allocation."""
-        return tuple(self._held)
-
-    def pages_of(self, model: str) -> int:
-        """Return the number of pages that the model holds; 0 if it is not resident."""
-        return self._held.get(model, 0)
+        return iter(self.held)
 
     def allocate(self, model: str, pages: int) -> bool:
         """Allocate `pages` pages (at least 1) to the model. Return False and allocate nothing if fewer are free.
 
         A model that already holds pages keeps them, and the result is True.
         """
-        if model in self._held:
+        if model in self.held:
             return True
         if pages < 1 or pages > self.free_pages:
             return False
-        self._held[model] = pages
+        self.held[model] = pages
         self.free_pages -= pages
         return True
 
     def free(self, model: str) -> int:
         """Free the model's pages and return their number; 0 if the model held none."""
-        pages = self._held.pop(model, 0)
+        pages = self.held.pop(model, 0)
         self.free_pages += pages
         return pages
 
     def check(self) -> None:
-        assert self.free_pages + sum(self._held.values()) == self.total
+        assert self.free_pages + sum(self.held.values()) == self.total
         assert self.free_pages >= 0
-        assert all(pages >= 1 for pages in self._held.values())
+        assert all(pages >= 1 for pages in self.held.values())
 
 
 class Residency:

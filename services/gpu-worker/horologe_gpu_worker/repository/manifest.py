@@ -110,16 +110,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _check(path: Path, manifest: Manifest) -> None:
-    for key, number, least in (
-        ("threads", manifest.threads, 1),
-        ("profile_length", manifest.profile_length, 1),
-        ("max_length", manifest.max_length, 0),
-    ):
-        if number < least:
+    for key, least in (("threads", 1), ("profile_length", 1), ("max_length", 0)):
+        if (number := getattr(manifest, key)) < least:
             raise InvalidModel(f"{path}: {key}: got {number}, wanted at least {least}")
-    for key, text in (("slo", manifest.slo), ("cache_ttl", manifest.cache_ttl), ("timeout", manifest.timeout)):
-        _quantity(path, key, text, DURATIONS)
-    _quantity(path, "memory_limit", manifest.memory_limit, SIZES)
+    for key, units in (("slo", DURATIONS), ("cache_ttl", DURATIONS), ("timeout", DURATIONS), ("memory_limit", SIZES)):
+        _check_quantity(path, key, getattr(manifest, key), units)
     sizes = manifest.batch_sizes
     if any(size < 1 for size in sizes) or list(sizes) != sorted(set(sizes)):
         raise InvalidModel(f"{path}: batch_sizes: got {list(sizes)}, wanted ascending numbers from 1")
@@ -143,14 +138,13 @@ def _check_tensors(where: str, entries: Iterable[TensorEntry]) -> None:
         seen.add(entry.name)
 
 
-def _quantity(path: Path, key: str, text: str, units: dict[str, int]) -> int:
+def _check_quantity(path: Path, key: str, text: str, units: dict[str, int]) -> None:
     try:
         amount = parse_quantity(key, text, units)
     except SettingsError as error:
         raise InvalidModel(f"{path}: {key}: got {text!r}, wanted a number with one of {', '.join(units)}") from error
     if amount < 0:
         raise InvalidModel(f"{path}: {key}: got {text!r}, wanted at least 0")
-    return amount
 
 
 def duration_ns(text: str) -> int:
@@ -169,7 +163,7 @@ def declared_signature(manifest: Manifest, folder: Path) -> tuple[tuple[TensorSp
         if not getattr(manifest, kind):
             where = manifest_path(folder) or folder / MANIFEST
             raise InvalidModel(f"{where}: {kind}: got none, wanted at least one [[{kind}]] with name, datatype, shape")
-    return _tensors(manifest.inputs), _tensors(manifest.outputs)
+    return tensor_specs(manifest.inputs), tensor_specs(manifest.outputs)
 
 
 def warmup_inputs(spec: ModelSpec, folder: Path, batch_size: int) -> dict[str, NDArray[Any]]:
@@ -181,7 +175,8 @@ def warmup_inputs(spec: ModelSpec, folder: Path, batch_size: int) -> dict[str, N
     return arrays
 
 
-def _tensors(entries: Iterable[TensorEntry]) -> tuple[TensorSpec, ...]:
+def tensor_specs(entries: Iterable[TensorEntry]) -> tuple[TensorSpec, ...]:
+    """Return declared tensors as they are in a spec."""
     return tuple(TensorSpec(entry.name, entry.datatype, entry.shape) for entry in entries)
 
 
@@ -204,16 +199,10 @@ def build_spec(
         )
     if manifest.padded and (fault := _padding_error(signature[1], batched)):
         raise InvalidModel(f"{manifest_path(folder)}: padded: got true, wanted false: {fault}")
-    options: dict[str, Any] = {
-        "slo_ns": duration_ns(manifest.slo),
-        "cache": manifest.cache,
-        "cache_ttl_ns": duration_ns(manifest.cache_ttl),
-        "padded": manifest.padded,
-        "max_length": manifest.max_length,
-    }
-    spec = ModelSpec(
-        folder.parent.name, folder.name, runtime, *signature, sizes, batched, weights_bytes=weights_bytes, **options
-    )
+    options = {name: getattr(manifest, name) for name in ("cache", "padded", "max_length")}
+    options |= {"slo_ns": duration_ns(manifest.slo), "cache_ttl_ns": duration_ns(manifest.cache_ttl)}
+    name, version = folder.parent.name, folder.name
+    spec = ModelSpec(name, version, runtime, *signature, sizes, batched, weights_bytes=weights_bytes, **options)
     if not spec.variable_dimensions:
         return spec
     length = min(manifest.profile_length, manifest.max_length or manifest.profile_length)

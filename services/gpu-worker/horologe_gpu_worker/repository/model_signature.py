@@ -25,13 +25,12 @@ def shape_for(spec: ModelSpec, tensor: TensorSpec, batch_size: int) -> tuple[int
 
 def zeros(spec: ModelSpec, tensors: Iterable[TensorSpec], batch_size: int) -> dict[str, NDArray[Any]]:
     """Return arrays of zeros (BYTES: of empty strings) by tensor name, for warm-up and emulated outputs."""
-    return {tensor.name: _zeros(shape_for(spec, tensor, batch_size), tensor.datatype) for tensor in tensors}
-
-
-def _zeros(shape: tuple[int, ...], datatype: str) -> NDArray[Any]:
-    if datatype == "BYTES":
-        return np.full(shape, b"", object)
-    return np.zeros(shape, DTYPES[datatype])
+    arrays: dict[str, NDArray[Any]] = {}
+    for tensor in tensors:
+        shape = shape_for(spec, tensor, batch_size)
+        strings = tensor.datatype == "BYTES"
+        arrays[tensor.name] = np.full(shape, b"", object) if strings else np.zeros(shape, DTYPES[tensor.datatype])
+    return arrays
 
 
 def datatype_of(array: NDArray[Any]) -> str:

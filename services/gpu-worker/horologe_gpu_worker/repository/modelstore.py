@@ -122,8 +122,8 @@ class ModelStore:
         spec, profile, reason = ModelSpec(name, version, "", (), ()), None, ""
         try:
             for text in (name, version):
-                if fault := _name_error(text):
-                    raise InvalidModel(fault)
+                if not text or any(mark.isspace() or mark in FORBIDDEN for mark in text):
+                    raise InvalidModel(f"name: got {text!r}, wanted one without '/', '#' and white space")
             manifest = read_manifest(folder)
             runtime_name = _runtime_name(folder, manifest)
             spec = msgspec.structs.replace(spec, runtime=runtime_name)
@@ -182,22 +182,15 @@ def _servable_specs(reports: list[ModelReport]) -> dict[str, ModelSpec]:
     return {report.spec.key: report.spec for report in reports if report.profile is not None}
 
 
-def _name_error(name: str) -> str:
-    if not name or any(mark.isspace() or mark in FORBIDDEN for mark in name):
-        return f"name: got {name!r}, wanted one without '/', '#' and white space"
-    return ""
-
-
 def _runtime_name(folder: Path, manifest: Manifest) -> str:
-    candidates = [runtime for file, runtime in MODEL_FILES.items() if (folder / file).is_file()]
     if manifest.emulated is not None and not manifest.runtime:
         return "emulated"
-    if manifest.runtime:
-        if manifest.runtime not in RUNTIMES:
-            raise InvalidModel(
-                f"{manifest_path(folder)}: runtime: got {manifest.runtime!r}, wanted one of {', '.join(RUNTIMES)}"
-            )
+    if manifest.runtime in RUNTIMES:
         return manifest.runtime
+    if manifest.runtime:
+        where, wanted = manifest_path(folder), ", ".join(RUNTIMES)
+        raise InvalidModel(f"{where}: runtime: got {manifest.runtime!r}, wanted one of {wanted}")
+    candidates = [runtime for file, runtime in MODEL_FILES.items() if (folder / file).is_file()]
     if len(candidates) != 1:
         raise InvalidModel(
             f"{folder}: got {' and '.join(candidates) or 'no model file'}, wanted {' or '.join(MODEL_FILES)} "

@@ -118,12 +118,9 @@ class EmulatedRuntime:
 
 def _echoes(spec: ModelSpec) -> dict[str, str]:
     """Return output name -> the first input with the same datatype and shape."""
-    echoes: dict[str, str] = {}
-    for output in spec.outputs:
-        for source in spec.inputs:
-            if (source.datatype, source.shape) == (output.datatype, output.shape):
-                echoes.setdefault(output.name, source.name)
-    return echoes
+    sources = {(source.datatype, source.shape): source.name for source in reversed(spec.inputs)}
+    kinds = {output.name: (output.datatype, output.shape) for output in spec.outputs}
+    return {name: sources[kind] for name, kind in kinds.items() if kind in sources}
 
 
 def _times(folder: Path) -> EmulatedTimes:

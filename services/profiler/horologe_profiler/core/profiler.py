@@ -16,11 +16,10 @@ from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, 
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Models, Outcome, Outputs, Sample, Submit
-from horologe_profiler.core.active_runs import ActiveRuns
 from horologe_profiler.core.batch_fit import Point
 from horologe_profiler.core.measurements import MeasurementKey, Measurements, RowTime, length_bound
+from horologe_profiler.core.profiling_tasks import ActiveRuns, ProfilingTask, SampleQueue, copy_first_row, repeat_row
 from horologe_profiler.core.publication import PublicationSchedule, build_distributions
-from horologe_profiler.core.sample_queue import ProfilingTask, SampleQueue, copy_first_row, repeat_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,31 +151,16 @@ class Profiler:
         if task.size == 1:
             window.next_run_ns = now_ns + self.settings.rerun_interval_ns
         self._runs.start_run(now_ns, task)
-        self.out.append(
-            Out(
-                self._controller,
-                Submit(
-                    task.id,
-                    task.key.model,
-                    self.settings.budget_ns,
-                    task.size,
-                    self.address,
-                    task.id,
-                    True,
-                    0,
-                    task.length,
-                    task.key.application,
-                    True,
-                ),
-            )
+        key, budget_ns = task.key, self.settings.budget_ns
+        submit = Submit(
+            task.id, key.model, budget_ns, task.size, self.address, task.id, True, 0, task.length, key.application, True
         )
+        self.out.append(Out(self._controller, submit))
 
     def _stage_batch(self, task: ProfilingTask) -> bool:
         """Stage the batch in place of its row. Return False if the staging memory is full."""
         inputs = self.staging.inputs_of(task.id)
-        if inputs is None:
-            return False
-        return self.staging.hold(task.id, *repeat_row(inputs[0], inputs[1], task.size))
+        return inputs is not None and self.staging.hold(task.id, *repeat_row(*inputs, task.size))
 
     def _on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
         """Record the execution time of a run: `end_ns` - `begin_ns`, because a solo action has no other rows."""
@@ -260,9 +244,7 @@ class Profiler:
             self._controller = peer.address
             self._publications.publish_soon(self.measurements.model_keys())
 
-    def _on_peer_disconnected(
-        self, now_ns: int, sender: str, peer: PeerDisconnected, buffers: Sequence[Buffer]
-    ) -> None:
+    def _on_peer_disconnected(self, now_ns: int, sender: str, peer: PeerDisconnected, _: Sequence[Buffer]) -> None:
         if peer.address == self._controller:
             self._drop_controller()
 

@@ -163,8 +163,8 @@ class Selector:
             if query.token:
                 self.feedback.on_repredicted(now_ns, query.token, query.values, query.selection)
             else:
-                context = query.query.context
-                self.feedback.log_prediction(query.prediction, query.active, query.selection, query.cache_keys, context)
+                name, context = query.active.application.name, query.query.context
+                self.feedback.predictions.add(query.prediction, name, context, query.selection, query.cache_keys)
         self.feedback.tick(now_ns)
         for again in self.feedback.pop_unstarted_repredictions():
             holder = again.item.feedback.frontend

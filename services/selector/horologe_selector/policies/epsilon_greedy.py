@@ -11,12 +11,12 @@ import msgspec
 
 from horologe_selector import policy
 from horologe_selector.policies.settings import Memory, Share, read_settings
-from horologe_selector.policies.single_choice import SingleChoicePolicy, draw_model
+from horologe_selector.policies.single_choice import SingleChoicePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_selector.policy import RandomSource, Selection
+    from horologe_selector.policy import Selection
 
 
 class EpsilonGreedySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,11 +46,6 @@ class EpsilonGreedy(SingleChoicePolicy):
             {model: means.get(model, 0.0) for model in self.models},
             {model: counts.get(model, 0.0) for model in self.models},
         )
-
-    def select(self, state: EpsilonGreedyState, random_source: RandomSource) -> Selection:
-        probabilities = self.weights(state)
-        model = draw_model(probabilities, random_source)
-        return policy.Selection((model,), probabilities[model])
 
     def observe(
         self, state: EpsilonGreedyState, selection: Selection, losses: Mapping[str, float]

@@ -14,12 +14,12 @@ import msgspec
 from horologe_selector import policy
 from horologe_selector.policies.exponential_weights import carry_over_weights, discount_weights, normalize_weights
 from horologe_selector.policies.settings import Memory, Rate, Share, read_settings
-from horologe_selector.policies.single_choice import SingleChoicePolicy, draw_model
+from horologe_selector.policies.single_choice import SingleChoicePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_selector.policy import RandomSource, Selection
+    from horologe_selector.policy import Selection
 
 
 class Exp3Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,11 +44,6 @@ class Exp3(SingleChoicePolicy):
     def init(self, previous: Any = None) -> Exp3State:
         log_weights = previous.log_weights if isinstance(previous, Exp3State) else None
         return Exp3State(carry_over_weights(self.models, log_weights))
-
-    def select(self, state: Exp3State, random_source: RandomSource) -> Selection:
-        probabilities = self.weights(state)
-        model = draw_model(probabilities, random_source)
-        return policy.Selection((model,), probabilities[model])
 
     def observe(self, state: Exp3State, selection: Selection, losses: Mapping[str, float]) -> Exp3State:
         """Reduce the weight of the selected model by its loss divided by the probability of its selection.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from horologe_selector.policy import CombinedPrediction
+from horologe_selector.policy import CombinedPrediction, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,10 +13,19 @@ if TYPE_CHECKING:
 
 
 class SingleChoicePolicy:
-    """Policy that selects one model and returns its prediction."""
+    """Policy that selects one model, by default drawn by its `weights`, and returns its prediction."""
 
     selects_one: ClassVar[bool] = True
     sticky: ClassVar[bool] = False
+
+    def weights(self, state: Any) -> Mapping[str, float]:
+        """Return the present weight of each model; see `Policy.weights`."""
+        raise NotImplementedError
+
+    def select(self, state: Any, random_source: RandomSource) -> Selection:
+        probabilities = self.weights(state)
+        model = draw_model(probabilities, random_source)
+        return Selection((model,), probabilities[model])
 
     def combine(self, state: object, row: RowPredictions) -> CombinedPrediction:
         (value, *others) = row.predictions.values()

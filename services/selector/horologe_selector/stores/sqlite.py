@@ -136,6 +136,7 @@ class SqliteStore:
             raise StoreUnavailable(f"{self.name}: the file was replaced after it was opened")
 
     def _write(self, changes: Sequence[RecordChange]) -> list[int | Record]:
+        """Apply the changes within a transaction. The result of a conflict is the record that is present instead."""
         versions: dict[str, int] = self._query_json(VERSIONS, json.dumps([change.key for change in changes]))
         results: list[int | None] = []
         rows: dict[str, tuple[str, int, bytes]] = {}
@@ -155,7 +156,12 @@ class SqliteStore:
                 results.append(version)
         self._db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in deleted])
         self._put_rows([*rows.values()])
-        return self._with_conflicts(changes, results)
+        conflicts = [change.key for change, result in zip(changes, results, strict=True) if result is None]
+        present = self._records(OF_KEYS, json.dumps(conflicts)) if conflicts else {}
+        return [
+            (present.get(change.key) or Record(change.key, 0, b"")) if result is None else result
+            for change, result in zip(changes, results, strict=True)
+        ]
 
     def _put_rows(self, rows: Sequence[tuple[str, int, bytes]]) -> None:
         begin = 0
@@ -163,15 +169,6 @@ class SqliteStore:
             while len(rows) - begin >= count:
                 self._db.execute(query, [*chain.from_iterable(rows[begin : begin + count])])
                 begin += count
-
-    def _with_conflicts(self, changes: Sequence[RecordChange], results: Sequence[int | None]) -> list[int | Record]:
-        """Replace each None by the record that is present instead."""
-        conflicts = [change.key for change, result in zip(changes, results, strict=True) if result is None]
-        present = self._records(OF_KEYS, json.dumps(conflicts)) if conflicts else {}
-        return [
-            (present.get(change.key) or Record(change.key, 0, b"")) if result is None else result
-            for change, result in zip(changes, results, strict=True)
-        ]
 
     def list_family(self, name: str) -> list[Record]:
         with translated_errors():

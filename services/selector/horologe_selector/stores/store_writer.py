@@ -122,13 +122,9 @@ class StoreWriter:
         while not stopping:
             group, stopping = self._collect_group()
             for reply in self._execute(group):
-                self._reply(reply)
+                with contextlib.suppress(RuntimeError):  # the loop has ended; the queue is executed nevertheless
+                    self._post(reply)
         self._store.close()
-
-    def _reply(self, reply: StoreReply) -> None:
-        """Post a reply. `post` raises RuntimeError once the loop has ended; the queue is executed nevertheless."""
-        with contextlib.suppress(RuntimeError):
-            self._post(reply)
 
     def _collect_group(self) -> tuple[list[StoreMessage], bool]:
         """Wait for a message. Return all queued messages, and whether to stop after them."""

@@ -17,7 +17,7 @@ from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import BatchLayout, Captur
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import load_driver
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages import CudaBacking
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
-from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedWeights
+from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedModel, PagedWeights
 from horologe_gpu_worker.runtimes.pytorch.program import DATATYPES, Program, load_program
 
 if TYPE_CHECKING:
@@ -56,20 +56,16 @@ class CudaSlot:
         self.device_ns = 0
 
 
-class CudaModel:
+class CudaModel(PagedModel):
     """A model with its addresses and a graph over them for every batch size. A `StagedModel`."""
 
     def __init__(self, spec: ModelSpec, program: Program, gpu: CudaEngine) -> None:
+        super().__init__(PagedWeights(program, gpu.pool, gpu.device))
         self._spec = spec
         self._program = program
         self._gpu = gpu
-        self._weights = PagedWeights(program, gpu.pool, gpu.device)
         self._layouts = {size: _layout_of_batch(spec, size) for size in spec.batch_sizes}
         self._graphs: dict[int, CapturedGraph] = {}
-
-    @property
-    def loaded(self) -> bool:
-        return self._weights.loaded
 
     def load(self) -> None:
         self._weights.map()
@@ -128,15 +124,9 @@ class CudaModel:
         self.execute(batch_size, slot)
         return self.fetch(batch_size, slot)
 
-    def close(self) -> None:
-        self._weights.unmap()
-
-    def weights_changed(self) -> bool:
-        return self._weights.weights_changed()
-
     def retire(self) -> None:
         self._graphs.clear()
-        self._weights.retire()
+        super().retire()
 
 
 class CudaEngine:

@@ -10,7 +10,7 @@ import torch
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.host_pages import HostBacking
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
-from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedWeights
+from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedModel, PagedWeights
 from horologe_gpu_worker.runtimes.pytorch.program import Program, load_program
 
 if TYPE_CHECKING:
@@ -22,25 +22,18 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
 
 
-class HostModel:
-    """A model with its addresses and its program."""
+class HostModel(PagedModel):
+    """A model with its addresses and its program. The caller warms it by running every batch size once."""
 
     def __init__(self, spec: ModelSpec, program: Program, pool: PagePool, threads: int) -> None:
+        super().__init__(PagedWeights(program, pool))
         self._spec = spec
         self._program = program
         self._threads = threads
-        self._weights = PagedWeights(program, pool)
-
-    @property
-    def loaded(self) -> bool:
-        return self._weights.loaded
 
     def load(self) -> None:
         self._weights.map()
         self._weights.base[: self._weights.size].copy_(self._weights.blob)
-
-    def warm(self) -> None:
-        """Do nothing: running every batch size once, as the caller does, is enough on the CPU."""
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
@@ -54,15 +47,6 @@ class HostModel:
             raise ModelFailed(f"model {self._spec.key}: {error}") from error
         names = (tensor.name for tensor in self._spec.outputs)
         return {name: self._detached_output(output) for name, output in zip(names, outputs, strict=True)}
-
-    def close(self) -> None:
-        self._weights.unmap()
-
-    def weights_changed(self) -> bool:
-        return self._weights.weights_changed()
-
-    def retire(self) -> None:
-        self._weights.retire()
 
     def _detached_output(self, output: Any) -> NDArray[Any]:
         """Return the output as an array. Copy an output that is a weight, because its page may be unmapped."""

@@ -7,7 +7,7 @@ the model's addresses and copies the weights; UNLOAD unmaps the pages.
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
@@ -19,6 +19,7 @@ from horologe_gpu_worker.repository.manifest import (
     build_spec,
     manifest_path,
     read_manifest,
+    tensor_specs,
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs, zeros
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel
@@ -29,27 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from horologe_gpu_worker.repository.manifest import TensorEntry
+    from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedModel
+
 MODEL = "model.pt2"
-
-
-class PagedModel(OpenModel, Protocol):
-    """A model whose weights are in pages between `load` and `close`. Can be loaded any number of times."""
-
-    @property
-    def loaded(self) -> bool:
-        """True while the weights are in pages."""
-
-    def load(self) -> None:
-        """Map pages and copy the weights. Raises `OutOfPages`."""
-
-    def warm(self) -> None:
-        """Prepare for `run`, after the first `load`: later runs do no first-time work."""
-
-    def weights_changed(self) -> bool:
-        """Return True if the weights differ from the file."""
-
-    def retire(self) -> None:
-        """Release the addresses, at once or, if the model is loaded, at `close`. Call when the file has changed."""
 
 
 class Engine(Protocol):
@@ -90,14 +74,9 @@ class PytorchRuntime:
         """Read the spec from the program and `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         cached = self._load_program(folder)
         path, program, manifest = folder / MODEL, cached.program, cached.manifest
-        signature = tuple(
-            _apply_names(path, kind, tensors, entries)
-            for kind, tensors, entries in (
-                ("inputs", program.inputs, manifest.inputs),
-                ("outputs", program.outputs, manifest.outputs),
-            )
-        )
-        spec = build_spec(folder, manifest, "pytorch", (signature[0], signature[1]), program.layout.size)
+        inputs = _apply_names(path, "inputs", program.inputs, manifest.inputs)
+        outputs = _apply_names(path, "outputs", program.outputs, manifest.outputs)
+        spec = build_spec(folder, manifest, "pytorch", (inputs, outputs), program.layout.size)
         low, high = program.rows
         if spec.batched and (spec.batch_sizes[0] < low or (high is not None and spec.max_batch > high)):
             raise InvalidModel(
@@ -197,13 +176,10 @@ def _create_engine(device: DeviceConfig) -> Engine:
 
 
 def _apply_names(
-    path: Path, kind: str, tensors: tuple[ProgramTensor, ...], entries: Iterable[Any]
+    path: Path, kind: str, tensors: tuple[ProgramTensor, ...], entries: Iterable[TensorEntry]
 ) -> tuple[TensorSpec, ...]:
     """Return the program's tensors, renamed as in the manifest if it declares them."""
-    exported = tuple(TensorSpec(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors)
-    declared = tuple(TensorSpec(entry.name, entry.datatype, entry.shape) for entry in entries)
-    if not declared:
-        return exported
-    if [(spec.datatype, spec.shape) for spec in declared] != [(spec.datatype, spec.shape) for spec in exported]:
+    exported, declared = tuple(TensorSpec(*tensor) for tensor in tensors), tensor_specs(entries)
+    if declared and [(spec.datatype, spec.shape) for spec in declared] != [tensor[1:] for tensor in tensors]:
         raise InvalidModel(f"{path}: {kind}: got {declared} in model.toml, wanted {exported}, as in the program")
-    return declared
+    return declared or exported

@@ -91,21 +91,6 @@ class FeedbackProcessor:
         unstarted, self._unstarted = self._unstarted, []
         return unstarted
 
-    def log_prediction(
-        self,
-        prediction: bytes,
-        active: ActiveApplication,
-        selection: Selection,
-        cache_keys: Mapping[str, bytes],
-        context: str = "",
-    ) -> None:
-        """Log an answer for later feedback.
-
-        `cache_keys` are those of all queried models, with shadows and stragglers. Each ends with the prediction id or
-        its input hash.
-        """
-        self.predictions.add(prediction, active.application.name, context, selection, cache_keys)
-
     def on_feedback(self, now_ns: int, frontend: str, message: Feedback, buffers: Sequence[Buffer] = ()) -> None:
         """Process feedback on one application. It is acknowledged when all items are saved or have failed."""
         deadline_ns = now_ns + self.settings.feedback_timeout_ns
@@ -189,7 +174,10 @@ class FeedbackProcessor:
             self._add_duplicate(logged.pending_item, feedback, index)
             return
         if self._contexts.unsaved + len(self._repredictions) >= self.settings.unsaved:
-            self._refuse_item(feedback, index)
+            unavailable, limit = self._contexts.store_unavailable, self.settings.unsaved
+            reason = "the state store is unavailable" if unavailable else f"{limit} observations wait to be saved"
+            retry_ns = self.settings.store_retry_ns
+            self._acknowledgements.set_status(feedback, index, int(Status.REFUSED), reason, retry_ns)
             return
         self._join_predictions(now_ns, FeedbackItem(feedback, index, logged), active, observation)
 
@@ -281,8 +269,3 @@ class FeedbackProcessor:
         self._acknowledgements.set_status(item.feedback, item.index, status, reason)
         for feedback, index in item.duplicates or ():
             self._acknowledgements.set_status(feedback, index, status, reason)
-
-    def _refuse_item(self, feedback: PendingFeedback, index: int) -> None:
-        unavailable, limit = self._contexts.store_unavailable, self.settings.unsaved
-        reason = "the state store is unavailable" if unavailable else f"{limit} observations wait to be saved"
-        self._acknowledgements.set_status(feedback, index, int(Status.REFUSED), reason, self.settings.store_retry_ns)

@@ -173,24 +173,11 @@ class InflightPredictions:
         """Submit to the controller, or when the next controller connects if none is connected."""
         if not self.controller:
             return
-        leader, query = inflight.leader, inflight.leader.query
-        self._post(
-            Out(
-                self.controller,
-                Submit(
-                    inflight.submit_id,
-                    inflight.key,
-                    leader.deadline_ns - now_ns,
-                    query.rows,
-                    leader.holder,
-                    query.id,
-                    leader.best_effort,
-                    query.shape_key,
-                    query.length,
-                    query.application,
-                ),
-            )
-        )
+        leader, query, key = inflight.leader, inflight.leader.query, inflight.key
+        number, budget_ns, holder = inflight.submit_id, leader.deadline_ns - now_ns, leader.holder
+        rows, best_effort, shape, length = query.rows, leader.best_effort, query.shape_key, query.length
+        submit = Submit(number, key, budget_ns, rows, holder, query.id, best_effort, shape, length, query.application)
+        self._post(Out(self.controller, submit))
 
     def on_controller_connected(self, now_ns: int, controller: str) -> None:
         """Submit all in-flight predictions to a controller, which may be a new incarnation."""

@@ -70,7 +70,11 @@ class PredictionLog:
     def add(
         self, prediction: bytes, application: str, context: str, selection: Selection, cache_keys: Mapping[str, bytes]
     ) -> LoggedPrediction:
-        """Log an answer under its prediction id, dropping the oldest. Return the entry, or the one already there."""
+        """Log an answer under its prediction id, dropping the oldest. Return the entry, or the one already there.
+
+        `cache_keys` are those of all queried models, with shadows and stragglers. Each ends with the prediction id or
+        its input hash.
+        """
         if prediction in self._answers:
             return self._answers[prediction]
         template = self._template(prediction, application, selection, cache_keys)

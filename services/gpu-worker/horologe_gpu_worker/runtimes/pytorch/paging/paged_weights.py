@@ -14,7 +14,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -178,3 +178,41 @@ class PagedWeights:
         """Return True if the address is within the weights."""
         begin = self._range.address
         return begin <= address < begin + self._range.pages * self._pool.backing.page_bytes
+
+
+class PagedModel:
+    """A model whose weights are in pages between `load` and `close`. Can be loaded any number of times.
+
+    Subclasses: `HostModel`, `CudaModel`.
+    """
+
+    def __init__(self, weights: PagedWeights) -> None:
+        self._weights = weights
+
+    @property
+    def loaded(self) -> bool:
+        """True while the weights are in pages."""
+        return self._weights.loaded
+
+    def load(self) -> None:
+        """Map pages and copy the weights. Raises `OutOfPages`."""
+        raise NotImplementedError
+
+    def warm(self) -> None:
+        """Prepare for `run`, after the first `load`: later runs do no first-time work. By default nothing."""
+
+    def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Run one batch; see `OpenModel.run`."""
+        raise NotImplementedError
+
+    def weights_changed(self) -> bool:
+        """Return True if the weights differ from the file."""
+        return self._weights.weights_changed()
+
+    def close(self) -> None:
+        """Unmap the pages."""
+        self._weights.unmap()
+
+    def retire(self) -> None:
+        """Release the addresses, at once or, if the model is loaded, at `close`. Call when the file has changed."""
+        self._weights.retire()

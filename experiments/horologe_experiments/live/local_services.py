@@ -1,4 +1,4 @@
-"""Services and models on this machine for the demo, for live experiments and for tests."""
+"""Services and models on this machine for live experiments and for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_cli.local.local_system import LocalSystem
-from horologe_cli.local.topology import SystemOptions
+from horologe_cli.local.topology import SystemOptions, default_repository
 from horologe_common.service.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -30,12 +30,6 @@ def local_services(folder: str | Path, sets: Sequence[str] = (), *, profiler: bo
     sets = ("selector.store=memory", *sets)
     options = SystemOptions(str(folder), 1, False, *addresses, sets=sets, profiler=profiler)
     return LocalSystem(options, lambda process, line: None)
-
-
-def default_repository() -> str:
-    """Return `models` in the current folder if it exists, else `models` of the checkout that contains this file."""
-    in_checkout = Path(__file__).resolve().parents[4] / "models"
-    return "models" if Path("models").is_dir() or not in_checkout.is_dir() else str(in_checkout)
 
 
 def benchmark_model(name: str) -> Path:

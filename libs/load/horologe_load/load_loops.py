@@ -1,6 +1,7 @@
-"""Open loops: requests are sent at times drawn in advance, whether or not earlier ones have been answered.
+"""Open loops send requests at times drawn in advance. Closed loops keep a fixed number of requests in flight.
 
-Latency counts from the due time (no coordinated omission): a generator that falls behind makes no request look faster.
+In an open loop, latency counts from the due time (no coordinated omission): a generator that falls behind makes no
+request look faster.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ import asyncio
 import ctypes
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
-
-from horologe_load.closed_loop import DRAIN_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BURST = 32
 """Requests sent without a break at most when the loop is behind, so that it reads answers in between."""
+DRAIN_S = 10.0
+"""Timeout of the last answers. Requests without an answer by then stay UNANSWERED."""
 HEAD_START_NS = 20_000_000
 CLIENTS = 16
 """Connections opened before the first request."""
@@ -63,6 +65,55 @@ async def open_loop(
     finally:
         timer.close()
     return seconds
+
+
+async def closed_loop(target: Target, samples: Samples, clients: int, seconds: float) -> float:
+    """Keep `clients` requests in flight for `seconds`. Return the seconds until the last answer."""
+    start_ns = time.monotonic_ns()
+    end_ns = start_ns + round(seconds * 1e9)
+    all_answered = asyncio.Event()
+
+    def send(now_ns: int) -> None:
+        target.send(samples.add_request(now_ns, now_ns), now_ns)
+
+    def on_answer(index: int, now_ns: int, outcome: int, answer: object) -> None:
+        samples.add_answer(index, now_ns, outcome, answer)
+        if now_ns < end_ns:
+            send(time.monotonic_ns())
+        elif not samples.in_flight:
+            all_answered.set()
+
+    await target.start(clients, on_answer)
+    start_ns = time.monotonic_ns()
+    end_ns = start_ns + round(seconds * 1e9)
+    for _ in range(clients):
+        send(time.monotonic_ns())
+    await wait_for(all_answered, seconds + DRAIN_S)
+    return (max(end_ns, max(samples.done_ns)) - start_ns) / 1e9
+
+
+async def one_by_one(target: Target, samples: Samples, count: int, gap_s: float) -> None:
+    """Send `count` requests, each `gap_s` after the answer to the one before, so that no request queues."""
+    answered = asyncio.Event()
+
+    def on_answer(index: int, now_ns: int, outcome: int, answer: object) -> None:
+        samples.add_answer(index, now_ns, outcome, answer)
+        answered.set()
+
+    await target.start(1, on_answer)
+    for _ in range(count):
+        answered.clear()
+        now_ns = time.monotonic_ns()
+        target.send(samples.add_request(now_ns, now_ns), now_ns)
+        await answered.wait()
+        await asyncio.sleep(gap_s)
+
+
+async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
+    """Return when `event` is set, or after the timeout."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
 
 
 class Timer:
