@@ -69,7 +69,7 @@ class Desk:
         before = set(map(id, self.actions))
         loads: list[str] = []
         while True:
-            plan = self.scheduler.plan(now_ns, self.cluster, self.cluster.changes.drain())
+            plan = self.scheduler.plan(now_ns, self.cluster)
             list(self.actions.carry_out(now_ns, plan))
             self.scheduler.check()
             self.refused += [refusal.request.id for refusal in plan.refuse]

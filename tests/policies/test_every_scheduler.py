@@ -94,7 +94,7 @@ class Desk:
         return request, self.scheduler.add(now_ns, request, self.cluster)
 
     def plan(self, now_ns: int = NOW) -> Plan:
-        plan = self.scheduler.plan(now_ns, self.cluster, self.cluster.changes.drain())
+        plan = self.scheduler.plan(now_ns, self.cluster)
         self.scheduler.check()
         return plan
 

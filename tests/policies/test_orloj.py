@@ -68,7 +68,7 @@ class Desk:
         return request, self.scheduler.add(now_ns, request, self.cluster)
 
     def plan(self, now_ns: int = NOW) -> tuple[list[Batch], list[Refusal]]:
-        plan = self.scheduler.plan(now_ns, self.cluster, self.cluster.changes.drain())
+        plan = self.scheduler.plan(now_ns, self.cluster)
         self.scheduler.check()
         return plan.start, plan.refuse
 
@@ -178,7 +178,7 @@ def test_the_state_survives_a_snapshot() -> None:
             share.exec.pending.clear()
             one.changes.mark_share(share)
     now_ns = NOW + ms(1)
-    again = scheduler.plan(now_ns, cluster, cluster.changes.drain())
+    again = scheduler.plan(now_ns, cluster)
     scheduler.check()
     ours, _ = desk.plan(now_ns)
     assert [[one.id for one in batch.requests] for batch in again.start] == [

@@ -111,7 +111,7 @@ def test_a_policy_that_ignores_deadlines_needs_no_wake_up_for_them() -> None:
         desk.ask(NOW, 5)
     desk.plan(NOW)
     later_ns = NOW + ms(1)
-    plan = desk.scheduler.plan(later_ns, desk.cluster, desk.cluster.changes.drain())
+    plan = desk.scheduler.plan(later_ns, desk.cluster)
     assert plan.wake_ns is None or plan.wake_ns > later_ns + ms(0.1)
 
 

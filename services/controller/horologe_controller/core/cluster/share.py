@@ -21,9 +21,10 @@ PACE_ACTIONS = 10
 
 
 class ClusterChanges:
-    """What has changed in the cluster since `drain` was last called.
+    """What has changed in the cluster since the last `clear`.
 
-    The mirror writes through the `mark_*` methods. `Controller._drain_changes` is the only reader.
+    The mirror writes through the `mark_*` methods. `Scheduler.plan` reads and clears all but the last two,
+    `Controller._adopt_model_changes` those.
     """
 
     def __init__(self) -> None:
@@ -59,15 +60,11 @@ class ClusterChanges:
         """Record that the share holds the model and cannot run it."""
         self.unservable[share, model] = True
 
-    def drain(self) -> ClusterChanges:
-        """Return all changes, and start an empty record."""
-        drained = ClusterChanges()
-        drained.shares, self.shares = self.shares, drained.shares
-        drained.resident_models, self.resident_models = self.resident_models, drained.resident_models
-        drained.shares_reconfigured, self.shares_reconfigured = self.shares_reconfigured, False
-        drained.revised_models, self.revised_models = self.revised_models, drained.revised_models
-        drained.unservable, self.unservable = self.unservable, drained.unservable
-        return drained
+    def clear(self) -> None:
+        """Start an empty record for the next plan."""
+        self.shares.clear()
+        self.resident_models.clear()
+        self.shares_reconfigured = False
 
 
 class ModelResidency:
