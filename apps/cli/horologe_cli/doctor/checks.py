@@ -105,9 +105,9 @@ def _read_quota(group: Path) -> tuple[int | None, int]:
 def _check_governor(root: Path) -> Iterator[Finding]:
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     governors = sorted({text for file in files if (text := _read(file))})
-    found = ", ".join(governors) or "no governor to choose (virtual machine or fixed frequency)"
+    names = ", ".join(governors) or "no governor to choose (virtual machine or fixed frequency)"
     hint = "cpupower frequency-set -g performance (as root)"
-    yield _finding("CPU governor", governors in ([], ["performance"]), found, hint)
+    yield _finding("CPU governor", governors in ([], ["performance"]), names, hint)
 
 
 def _check_realtime() -> Iterator[Finding]:
@@ -117,8 +117,8 @@ def _check_realtime() -> Iterator[Finding]:
     thread.start()
     thread.join()
     permitted = results == [True]
-    found = "permitted" if permitted else "not permitted: actions start later than planned"
-    yield _finding("real-time priority", permitted, found, hint)
+    permission = "permitted" if permitted else "not permitted: actions start later than planned"
+    yield _finding("real-time priority", permitted, permission, hint)
 
 
 def _may_be_realtime() -> bool:
@@ -202,8 +202,8 @@ def check_runtimes() -> Iterator[Finding]:
         yield Finding("runtime pytorch", "ok", "not installed: torch", hint)
     for runtime in ("python", "emulated"):
         available = find_spec("numpy") is not None
-        found = "available" if available else "numpy is missing"
-        yield _finding(f"runtime {runtime}", available, found, "pip install numpy")
+        state = "available" if available else "numpy is missing"
+        yield _finding(f"runtime {runtime}", available, state, "pip install numpy")
 
 
 def check_stores() -> Iterator[Finding]:

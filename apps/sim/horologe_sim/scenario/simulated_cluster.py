@@ -18,7 +18,7 @@ from horologe_selector.store import RecordChange
 from horologe_selector.stores.memory import MemoryStore
 from horologe_selector.stores.store_writer import execute_messages
 from horologe_sim.engine.network import Network
-from horologe_sim.engine.simulated_clients import BEST_EFFORT_NS, Asker, Client, Submitter
+from horologe_sim.engine.simulated_clients import BEST_EFFORT_NS, Client, SimulatedClient, Submitter
 from horologe_sim.engine.virtual_worker import Device, Meter
 from horologe_sim.engine.world import World
 from horologe_sim.report import report as reports
@@ -69,10 +69,10 @@ class SimulatedCluster:
             self.world.events.schedule(self.begin_ns + fault.at_ns, self._apply_fault, fault)
 
     @property
-    def client(self) -> Asker:
+    def client(self) -> SimulatedClient:
         """Return the client of the current client process."""
         cores = self.world.processes["edge" if self._fused_submitter else "client"].cores.values()
-        return next(core for core in cores if isinstance(core, Asker))
+        return next(core for core in cores if isinstance(core, SimulatedClient))
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:
         """Start all processes, send the load, and wait until every request has ended."""
