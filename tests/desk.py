@@ -10,8 +10,7 @@ from horologe_common.models import PAGE_BYTES
 from horologe_common.wire import Register
 from horologe_common.wire import Share as Told
 from horologe_controller.core.actions import Actions
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
 from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
@@ -69,7 +68,7 @@ class Desk:
         before = set(map(id, self.actions))
         loads: list[str] = []
         while True:
-            plan = self.scheduler.plan(now_ns, self.cluster, self.cluster.changes.drain())
+            plan = self.scheduler.plan(now_ns, self.cluster)
             list(self.actions.carry_out(now_ns, plan))
             self.scheduler.check()
             self.refused += [refusal.request.id for refusal in plan.refuse]

@@ -15,8 +15,7 @@ from horologe_common.models import PAGE_BYTES
 from horologe_common.wire import Register
 from horologe_common.wire import Share as Told
 from horologe_controller.core.actions import Actions
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.demand import CAPACITY_PART, Demand
 from horologe_controller.core.scheduling.planner import Planner
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_common.models import ModelSpec
-    from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
+    from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.scheduler import Plan
 
@@ -97,9 +96,9 @@ class ScannedDemand(Demand):
         super().add_request(request, until_ns)
         self.requests[request.id] = request
 
-    def remove_request(self, request_id: int) -> None:
-        super().remove_request(request_id)
-        self.requests.pop(request_id, None)
+    def _subtract_cost(self, request: Request) -> None:
+        super()._subtract_cost(request)
+        del self.requests[request.id]
 
     def _allocate(self, model: str, residency: ModelResidency) -> None:
         super()._allocate(model, residency)
@@ -128,11 +127,11 @@ class ScanPlanner(Planner):
         super().__init__(policy, settings)
         self.demand = ScannedDemand(settings.action_grace_ns)
 
-    def plan(self, now_ns: int, cluster: Cluster, changes: ClusterChanges) -> Plan:
+    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         for share in cluster.shares():
             self.rankings.of_share.setdefault(share, (ScannedQueue(self), Ranking(_no_strategy)))
-            changes.mark_share(share)
-        return super().plan(now_ns, cluster, changes)
+            cluster.changes.mark_share(share)
+        return super().plan(now_ns, cluster)
 
 
 def _no_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
@@ -188,7 +187,7 @@ class Desk:
 
     def plan(self, now_ns: int) -> None:
         while True:
-            plan = self.planner.plan(now_ns, self.cluster, self.cluster.changes.drain())
+            plan = self.planner.plan(now_ns, self.cluster)
             self.decisions.append(
                 (
                     [

@@ -13,8 +13,7 @@ from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.recording import snapshot
 from horologe_common.wire import Register, Share
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.core.scheduling.planner import Planner
@@ -68,7 +67,7 @@ class Desk:
         return request, self.scheduler.add(now_ns, request, self.cluster)
 
     def plan(self, now_ns: int = NOW) -> tuple[list[Batch], list[Refusal]]:
-        plan = self.scheduler.plan(now_ns, self.cluster, self.cluster.changes.drain())
+        plan = self.scheduler.plan(now_ns, self.cluster)
         self.scheduler.check()
         return plan.start, plan.refuse
 
@@ -178,7 +177,7 @@ def test_the_state_survives_a_snapshot() -> None:
             share.exec.pending.clear()
             one.changes.mark_share(share)
     now_ns = NOW + ms(1)
-    again = scheduler.plan(now_ns, cluster, cluster.changes.drain())
+    again = scheduler.plan(now_ns, cluster)
     scheduler.check()
     ours, _ = desk.plan(now_ns)
     assert [[one.id for one in batch.requests] for batch in again.start] == [

@@ -14,9 +14,8 @@ from horologe_common.clock import ms
 from horologe_common.models import Profile
 from horologe_common.wire import ModelReport, Register
 from horologe_common.wire import Share as Told
-from horologe_controller.core.cluster.cluster import Cluster
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.cluster.lane import Action, Lane
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.schedulers import SCHEDULERS
@@ -111,7 +110,7 @@ def test_a_policy_that_ignores_deadlines_needs_no_wake_up_for_them() -> None:
         desk.ask(NOW, 5)
     desk.plan(NOW)
     later_ns = NOW + ms(1)
-    plan = desk.scheduler.plan(later_ns, desk.cluster, desk.cluster.changes.drain())
+    plan = desk.scheduler.plan(later_ns, desk.cluster)
     assert plan.wake_ns is None or plan.wake_ns > later_ns + ms(0.1)
 
 

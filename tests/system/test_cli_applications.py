@@ -220,7 +220,7 @@ def test_invalid_files(tmp_path: Path, text: str, word: str) -> None:
     file = tmp_path / "app.json"
     file.write_text(text)
     with pytest.raises(InvalidInput, match=word):
-        read_application("x", str(file), {})
+        read_application(str(file), {"name": "x"})
 
 
 def test_settings_and_truths() -> None:

@@ -32,7 +32,7 @@ def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, i
     shares = [Share("w", number, number, "d", 10, holders, outstanding) for number in range(3)]
     now_ns = s(100)
     for share in shares:
-        slowness.mark_share(share)
+        slowness.changed[share] = True
     for number, (verb, place, value) in enumerate(steps):
         share = shares[place]
         if verb == "wait":
@@ -41,13 +41,13 @@ def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, i
             lane = share.exec if verb == "infer" else share.load
             lane.append_action(_action(number, lane.free_at(now_ns), value))
             if verb == "load":
-                slowness.mark_share(share)
+                slowness.changed[share] = True
         else:
             for lane in (share.exec, share.load):
                 if lane.pending:
                     lane.finish_action(next(iter(lane.pending.values())), now_ns - value)
             share.pace.observe(now_ns, 900 + value // ms(1))
-            slowness.mark_share(share)
+            slowness.changed[share] = True
         slowness.update(now_ns)
         for one in shares:
             hangs = one.hangs(now_ns, GRACE_NS)

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from horologe_common.core.indexed_heap import IndexedHeap, Timers
+from horologe_common.core.indexed_heap import COMPACT_ABOVE, IndexedHeap, Timers
 
 keys, priorities = st.integers(0, 20), st.integers(0, 100)
 
@@ -79,6 +79,7 @@ def test_moving_one_timer_repeatedly_does_not_grow_the_heap() -> None:
     timers = Timers()
     for at_ns in range(10_000):
         timers.arm(1, at_ns)
+        assert len(timers._entries) <= COMPACT_ABOVE
     timers.check()
     assert timers.pop_expired(9_998) == []
     assert timers.next_ns() == 9_999

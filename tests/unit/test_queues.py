@@ -60,7 +60,7 @@ def test_removal_keeps_order_and_count(waiting: list[tuple[int, int]], data: st.
     for request in data.draw(st.permutations(requests)):
         queues.check()
         queues.dequeue(request)
-    assert len(queues) == 0
+    assert queues.count == 0
     assert queues.next_overdue_ns() is None
 
 

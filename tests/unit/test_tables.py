@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from horologe_sim.report.tables import Cell, Table, format_cell, table_of
+from horologe_experiments.harness.findings_files import table_of
+from horologe_sim.report.tables import Cell, Table, format_cell
 
 
 def example() -> Table:

@@ -39,6 +39,9 @@ Keys = Annotated[
     str,
     typer.Option("--keys", envvar="HOROLOGE_KEYS", help="Folder created by `horologe keys`.", metavar="DIR"),
 ]
+Input = Annotated[
+    str, typer.Option("--input", "-i", help="A .npy or .npz file, JSON text, or - for JSON on standard input.")
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting. Repeat for several settings.", metavar="SECTION.FIELD=VALUE"),

@@ -18,7 +18,7 @@ from horologe_common.recording.tensor_summary import expand_summaries
 from horologe_selector.core.applications.losses import LOSSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from horologe_common.core.hosting import CoreObserver
@@ -127,10 +127,10 @@ class _SegmentReplay:
             report.seconds = (entry.now_ns - self.begin_ns) / 1e9
             if isinstance(entry, Handled):
                 handled[type(entry.message).__name__] += 1
-                self._call(self._handle, entry)
+                self._call(entry.now_ns, self._handle, entry)
                 continue
             report.ticks += 1
-            self._call(self._tick, entry)
+            self._call(entry.now_ns, self.core.tick, entry.now_ns)
             outs, self.core.out = self.core.out, []
             if self.observer:
                 self.observer.observe_tick(entry.now_ns, self.core, outs)
@@ -139,44 +139,32 @@ class _SegmentReplay:
         report.handled, report.put_out = dict(sorted(handled.items())), dict(sorted(put_out.items()))
 
     def _handle(self, entry: Handled) -> None:
-        buffers = self._buffers(entry)
+        buffers: Sequence[Buffer] = [bytes(size) for size in entry.summaries if isinstance(size, int)]
+        if self.records_predictions:
+            buffers = expand_summaries(entry.message, entry.summaries)
         message = fill_tensors(entry.message)
         if self.observer:
             self.observer.observe_message(entry.now_ns, self.core, entry.sender, message, buffers)
         self.core.handle(entry.now_ns, entry.sender, message, buffers)
 
-    def _buffers(self, entry: Handled) -> Sequence[Buffer]:
-        if self.records_predictions:
-            return expand_summaries(entry.message, entry.summaries)
-        return [bytes(size) for size in entry.summaries if isinstance(size, int)]
-
-    def _tick(self, entry: Ticked) -> None:
-        self.core.tick(entry.now_ns)
-
-    def _call(self, call: Any, entry: Any) -> None:
+    def _call(self, now_ns: int, call: Callable[[Any], None], argument: Any) -> None:
         """Call the core. Count an exception and continue, as the reactor does."""
         try:
-            call(entry)
+            call(argument)
         except Exception as error:
             self.report.faults += 1
-            self.report.fault = f"{(entry.now_ns - self.begin_ns) / 1e9:.6f} s: {type(error).__name__}: {error}"
+            self.report.fault = f"{(now_ns - self.begin_ns) / 1e9:.6f} s: {type(error).__name__}: {error}"
 
     def _compare(self, entry: Ticked, outs: list[Out]) -> None:
         """Store the first difference between sent and recorded messages."""
         if self.report.difference:
             return
-        recorded = [
-            _comparable(to, message, summaries if self.records_predictions else ())
-            for to, message, summaries in entry.outs
-        ]
-        sent = [
-            _comparable(
-                out.to,
-                strip_tensors(out.message),
-                summarize(self.core, out.message, out.buffers) if self.records_predictions else (),
-            )
-            for out in outs
-        ]
+        summarized = self.records_predictions
+        recorded = [_comparable(to, message, summaries if summarized else ()) for to, message, summaries in entry.outs]
+        sent = []
+        for out in outs:
+            summaries = summarize(self.core, out.message, out.buffers) if summarized else ()
+            sent.append(_comparable(out.to, strip_tensors(out.message), summaries))
         if sent != recorded:
             pairs = enumerate(zip(sent, recorded, strict=False))
             at = next((number for number, (got, wanted) in pairs if got != wanted), min(len(sent), len(recorded)))
@@ -194,13 +182,7 @@ def _comparable(to: str, message: Any, summaries: tuple[TensorSummary, ...]) -> 
 
 def _inline_io(segment: Segment) -> Any:
     """Return a function like the executors' `inline_io`: models with INPUT or OUTPUT operations had no inline I/O."""
-    with_lanes = {
-        message.model: True for message in _operations(segment.entries) if message.lane in ("input", "output")
-    }
+    outs = [out for entry in segment.entries if isinstance(entry, Ticked) for out in entry.outs]
+    operations = [message for _, message, _ in outs if type(message).__name__ == "Operation"]
+    with_lanes = {operation.model for operation in operations if operation.lane in ("input", "output")}
     return lambda model: model not in with_lanes
-
-
-def _operations(entries: Iterable[Handled | Ticked]) -> Iterable[Any]:
-    for entry in entries:
-        if isinstance(entry, Ticked):
-            yield from (message for _, message, _ in entry.outs if type(message).__name__ == "Operation")

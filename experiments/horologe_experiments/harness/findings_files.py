@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from horologe_sim.report.tables import Table, format_cell, table_of
+from horologe_sim.report.tables import Table, format_cell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from horologe_experiments.harness.experiment import Bar, Experiment, Findings
@@ -81,4 +82,13 @@ def _bar_table(bars: list[Bar]) -> Table:
     table = Table(("bar", "value", "wanted", "holds"))
     for bar in bars:
         table.add_row(bar.name, bar.value, f"{bar.sense} {format_cell(bar.bar)}", "yes" if bar.holds else "**no**")
+    return table
+
+
+def table_of(rows: Iterable[Mapping[str, Any]], title: str = "") -> Table:
+    """Return a table with a column for each key of `rows`, in order of first use. Missing values are empty cells."""
+    rows = list(rows)
+    table = Table(list(dict.fromkeys(key for row in rows for key in row)), title)
+    for row in rows:
+        table.add_row(*(row.get(name) for name in table.columns))
     return table

@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from horologe_common.wire import ModelState
 
 
-def read_application(name: str, file: str, fields: Mapping[str, Any]) -> Application:
-    """Return an application. `name` overrides `fields`, which override the fields of `file`.
+def read_application(file: str, fields: Mapping[str, Any]) -> Application:
+    """Return an application. `fields` that are not empty override the fields of `file`.
 
     Raises InvalidInput, naming the field that is invalid.
     """
     values = _read_file(file) if file else {}
     values |= {field: value for field, value in fields.items() if value not in (None, (), {}, "")}
-    if name:
-        values["name"] = name
     try:
         application = msgspec.convert(values, Application)
     except msgspec.ValidationError as error:

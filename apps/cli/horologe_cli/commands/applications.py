@@ -10,6 +10,7 @@ from horologe_cli.output import (
     DEFAULT_ENDPOINT,
     Endpoint,
     ExitCode,
+    Input,
     Json,
     Keys,
     call_server,
@@ -113,24 +114,10 @@ def create(
     from horologe_common.status import InvalidInput
 
     try:
-        application = read_application(
-            name,
-            file,
-            {
-                "models": model,
-                "shadows": shadow,
-                "slo_ms": slo_ms,
-                "task": task,
-                "output": output,
-                "policy": policy,
-                "settings": parse_policy_settings(set_ or ()),
-                "loss": loss,
-                "default": default,
-                "confidence": confidence,
-                "cache": cache,
-                "contexts": contexts,
-            },
-        )
+        texts = {"name": name, "task": task, "output": output, "policy": policy, "loss": loss}
+        numbers = {"slo_ms": slo_ms, "default": default, "confidence": confidence, "contexts": contexts}
+        groups = {"models": model, "shadows": shadow, "settings": parse_policy_settings(set_ or ())}
+        application = read_application(file, {**texts, **numbers, **groups, "cache": cache})
     except InvalidInput as error:
         fail(error.reason, ExitCode.USAGE)
     state, missing = call_server(
@@ -168,9 +155,7 @@ def rollback(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "",
 @app.command()
 def predict(
     name: Name,
-    source: Annotated[
-        str, typer.Option("--input", "-i", help="A .npy or .npz file, JSON text, or - for JSON on standard input.")
-    ] = "-",
+    source: Input = "-",
     context: Context = "",
     slo_ms: Annotated[
         float | None,

@@ -13,6 +13,7 @@ from horologe_cli.output import (
     DEFAULT_ENDPOINT,
     Endpoint,
     ExitCode,
+    Input,
     Json,
     Keys,
     call_server,
@@ -30,9 +31,7 @@ SHOWN_NUMBERS = 8
 
 def predict(
     model: Annotated[str, typer.Argument(help="Name of the model.", metavar="MODEL")],
-    source: Annotated[
-        str, typer.Option("--input", "-i", help="A .npy or .npz file, JSON text, or - for JSON on standard input.")
-    ] = "-",
+    source: Input = "-",
     slo_ms: Annotated[float | None, typer.Option("--slo-ms", help="Deadline in milliseconds.", metavar="MS")] = None,
     version: Annotated[
         str, typer.Option("--version", help="Version of the model. Default: the latest that is ready.", metavar="V")

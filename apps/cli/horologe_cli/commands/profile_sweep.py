@@ -40,46 +40,35 @@ class ModelTimes(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """Return the document for --json. Times are in milliseconds."""
-        fit = self.fit and {
-            "c0_ms": self.fit.base_ns / 1e6,
-            "c1_ms": self.fit.slope_ns / 1e6,
-            "median_error": self.fit.median_error,
-            "max_error": self.fit.max_error,
-        }
         return {
             "model": self.spec.name,
             "version": self.spec.version,
             "runtime": self.spec.runtime,
             "expected": [_share_document(share) for share in self.shares],
             "measured": [_row_document(row) for row in self.rows],
-            "failed": [
-                {"batch_size": cell.size, "length": cell.length, "reason": reason}
-                for cell, reason in self.failed.items()
-            ],
-            "fit": fit,
+            "failed": [{**_cell_document(cell), "reason": reason} for cell, reason in self.failed.items()],
+            "fit": self.fit and _fit_document(self.fit),
         }
 
 
 def _share_document(share: ShareState) -> dict[str, Any]:
-    return {
-        "worker": share.worker.partition("#")[0],
-        "share": share.share,
-        "device": share.device,
-        "load_ms": share.load_ns / 1e6,
-        "exec_ms": {size: ns / 1e6 for size, ns in share.exec_ns.items()},
-    }
+    exec_ms = {size: ns / 1e6 for size, ns in share.exec_ns.items()}
+    place = {"worker": share.worker.partition("#")[0], "share": share.share, "device": share.device}
+    return {**place, "load_ms": share.load_ns / 1e6, "exec_ms": exec_ms}
 
 
 def _row_document(row: SweepRow) -> dict[str, Any]:
-    return {
-        "batch_size": row.cell.size,
-        "length": row.cell.length,
-        "runs": row.runs,
-        "median_ms": row.took_ns / 1e6,
-        "least_ms": row.least_ns / 1e6,
-        "most_ms": row.most_ns / 1e6,
-        "fitted_ms": row.fitted_ns / 1e6,
-    }
+    times = {"median": row.took_ns, "least": row.least_ns, "most": row.most_ns, "fitted": row.fitted_ns}
+    return {**_cell_document(row.cell), "runs": row.runs, **{f"{name}_ms": ns / 1e6 for name, ns in times.items()}}
+
+
+def _cell_document(cell: SweepCell) -> dict[str, Any]:
+    return {"batch_size": cell.size, "length": cell.length}
+
+
+def _fit_document(fit: Fit) -> dict[str, float]:
+    coefficients = {"c0_ms": fit.base_ns / 1e6, "c1_ms": fit.slope_ns / 1e6}
+    return {**coefficients, "median_error": fit.median_error, "max_error": fit.max_error}
 
 
 def measure_model(

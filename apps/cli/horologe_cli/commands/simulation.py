@@ -51,7 +51,7 @@ def sim(
       horologe sim --model resnet50_v1 --slo 25ms --trace arrivals.csv --find-devices 99.9
       horologe sim two-models --trace-out timeline.json
     """
-    from horologe_sim.scenario.command_line_scenario import ScenarioOptions, build_scenario
+    from horologe_sim.scenario.command_line_scenario import build_scenario
     from horologe_sim.scenario.scenario import example_names, read_scenario
 
     if not file and not model:
@@ -62,11 +62,10 @@ def sim(
         fail("FILE, --model: got both, wanted one of them", ExitCode.USAGE)
     try:
         if model:
-            options = ScenarioOptions(tuple(model), slo, rate, trace, devices or 1, duration, pages, noise)
-            scenario = build_scenario(options)
+            scenario = build_scenario(model, slo, rate, trace, devices or 1, duration, pages, noise)
         else:
             scenario = read_scenario(file)
-        scenario = _override(scenario, seed, devices)
+        scenario = _override(scenario, seed=seed, workers=devices)
         if find_devices is not None:
             _find_size(scenario, find_devices / 100, trace_out, json)
         else:
@@ -112,11 +111,11 @@ def replay(
         raise SystemExit(int(ExitCode.FAILED))
 
 
-def _override(scenario: Scenario, seed: int | None, devices: int | None) -> Scenario:
+def _override(scenario: Scenario, **fields: int | None) -> Scenario:
+    """Return the scenario with the fields that are not None."""
     import msgspec
 
-    scenario = scenario if seed is None else msgspec.structs.replace(scenario, seed=seed)
-    return msgspec.structs.replace(scenario, workers=devices) if devices else scenario
+    return msgspec.structs.replace(scenario, **{name: value for name, value in fields.items() if value is not None})
 
 
 def _run(scenario: Scenario, trace_out: Path | None, quiet: bool) -> Report:
@@ -158,7 +157,7 @@ def _find_size(scenario: Scenario, target: float, trace_out: Path | None, json: 
 
         size = find_cluster_size(scenario, target, on_progress)
     if trace_out:
-        _run(_override(scenario, None, size.devices), trace_out, quiet=json)
+        _run(_override(scenario, workers=size.devices), trace_out, quiet=json)
     if json:
         print_json(size)
         return

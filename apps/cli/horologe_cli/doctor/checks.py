@@ -39,6 +39,11 @@ class Finding(NamedTuple):
     hint: str = ""
 
 
+def _finding(subject: str, good: bool, found: str, hint: str) -> Finding:
+    """Return a finding of level ok, or a warning with a hint."""
+    return Finding(subject, "ok", found) if good else Finding(subject, "warn", found, hint)
+
+
 def run_checks(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
     """Run every check in order. `root`: folder that contains proc and sys.
 
@@ -72,13 +77,10 @@ def _check_cores(workers: int) -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0))
     needed = workers + 1
     use = f"{cores} for {workers} worker{'s' if workers > 1 else ''} and the edge"
-    if cores >= 2 * needed or cores >= needed + 2:
-        yield Finding("cores", "ok", use)
-    elif cores >= needed:
-        yield Finding("cores", "warn", use, "clients and other programs compete for these cores; add cores")
-    else:
+    hint = "clients and other programs compete for these cores; add cores"
+    if cores < needed:
         hint = f"run at most {max(1, cores - 1)} (--workers), or add cores"
-        yield Finding("cores", "warn", use, hint)
+    yield _finding("cores", cores >= 2 * needed or cores >= needed + 2, use, hint)
 
 
 def _check_quota(root: Path) -> Iterator[Finding]:
@@ -103,12 +105,9 @@ def _read_quota(group: Path) -> tuple[int | None, int]:
 def _check_governor(root: Path) -> Iterator[Finding]:
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     governors = sorted({text for file in files if (text := _read(file))})
-    if not governors:
-        yield Finding("CPU governor", "ok", "no governor to choose (virtual machine or fixed frequency)")
-    elif governors == ["performance"]:
-        yield Finding("CPU governor", "ok", "performance")
-    else:
-        yield Finding("CPU governor", "warn", ", ".join(governors), "cpupower frequency-set -g performance (as root)")
+    names = ", ".join(governors) or "no governor to choose (virtual machine or fixed frequency)"
+    hint = "cpupower frequency-set -g performance (as root)"
+    yield _finding("CPU governor", governors in ([], ["performance"]), names, hint)
 
 
 def _check_realtime() -> Iterator[Finding]:
@@ -117,10 +116,9 @@ def _check_realtime() -> Iterator[Finding]:
     thread = threading.Thread(target=lambda: results.append(_may_be_realtime()))  # only this thread gets the priority
     thread.start()
     thread.join()
-    if results == [True]:
-        yield Finding("real-time priority", "ok", "permitted")
-    else:
-        yield Finding("real-time priority", "warn", "not permitted: actions start later than planned", hint)
+    permitted = results == [True]
+    permission = "permitted" if permitted else "not permitted: actions start later than planned"
+    yield _finding("real-time priority", permitted, permission, hint)
 
 
 def _may_be_realtime() -> bool:
@@ -133,60 +131,49 @@ def _may_be_realtime() -> bool:
 
 def _check_limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = soft >= MIN_OPEN_FILES
-    hint = "" if enough else f"ulimit -n {MIN_OPEN_FILES}: every connection needs an open file"
-    yield Finding("open files", "ok" if enough else "warn", f"{soft} (at most {hard})", hint)
+    hint = f"ulimit -n {MIN_OPEN_FILES}: every connection needs an open file"
+    yield _finding("open files", soft >= MIN_OPEN_FILES, f"{soft} (at most {hard})", hint)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    enough = locked == resource.RLIM_INFINITY or locked >= MIN_LOCKED_BYTES
-    limit = "unlimited" if locked == resource.RLIM_INFINITY else f"{locked >> 10} KiB"
-    hint = "" if enough else "ulimit -l unlimited: needed only for pinned buffers of GPUs"
-    yield Finding("locked memory", "ok" if enough else "warn", limit, hint)
+    unlimited = locked == resource.RLIM_INFINITY
+    limit = "unlimited" if unlimited else f"{locked >> 10} KiB"
+    hint = "ulimit -l unlimited: needed only for pinned buffers of GPUs"
+    yield _finding("locked memory", unlimited or locked >= MIN_LOCKED_BYTES, limit, hint)
 
 
 def _check_huge_pages(root: Path) -> Iterator[Finding]:
     text = _read(root / "sys/kernel/mm/transparent_hugepage/enabled")
     mode = text.partition("[")[2].partition("]")[0] if text else "not available"
-    if mode == "always":
-        hint = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: compaction delays memory allocations"
-        yield Finding("transparent huge pages", "warn", mode, hint)
-    else:
-        yield Finding("transparent huge pages", "ok", mode)
+    hint = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: compaction delays memory allocations"
+    yield _finding("transparent huge pages", mode != "always", mode, hint)
 
 
 def _check_swap(root: Path) -> Iterator[Finding]:
     lines = (_read(root / "proc/meminfo") or "").splitlines()
     fields = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
     total, free = fields.get("SwapTotal", 0), fields.get("SwapFree", 0)
-    if not total:
-        yield Finding("swap", "ok", "none")
-    elif free < total:
-        hint = "reading a page from disk takes milliseconds: swapoff -a, or vm.swappiness=1"
-        yield Finding("swap", "warn", f"{(total - free) >> 10} of {total >> 10} MiB in use", hint)
-    else:
-        yield Finding("swap", "ok", f"{total >> 10} MiB, unused")
+    unused = f"{total >> 10} MiB, unused" if total else "none"
+    in_use = f"{(total - free) >> 10} of {total >> 10} MiB in use"
+    hint = "reading a page from disk takes milliseconds: swapoff -a, or vm.swappiness=1"
+    yield _finding("swap", free >= total, in_use if free < total else unused, hint)
 
 
 def _check_clock(root: Path) -> Iterator[Finding]:
     source = _read(root / "sys/devices/system/clocksource/clocksource0/current_clocksource") or "unknown"
-    fast = source in FAST_CLOCK_SOURCES
-    hint = "" if fast else "reading this clock is a system call; boot with clocksource=tsc if the processor's is stable"
-    yield Finding("clock source", "ok" if fast else "warn", source, hint)
+    hint = "reading this clock is a system call; boot with clocksource=tsc if the processor's is stable"
+    yield _finding("clock source", source in FAST_CLOCK_SOURCES, source, hint)
 
 
 def _check_load() -> Iterator[Finding]:
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    busy = load > cores / 2
-    hint = "other programs use this machine; stop them, or requests will miss deadlines" if busy else ""
-    yield Finding("load", "warn" if busy else "ok", f"{load:.1f} on {cores} cores", hint)
+    hint = "other programs use this machine; stop them, or requests will miss deadlines"
+    yield _finding("load", load <= cores / 2, f"{load:.1f} on {cores} cores", hint)
 
 
 def _check_ports() -> Iterator[Finding]:
     for name, port in PORTS.items():
-        if is_port_in_use("127.0.0.1", port):
-            hint = "fine if Horologe uses it; else choose another port (--http, --metrics, --client)"
-            yield Finding(f"port {port}", "warn", f"in use ({name})", hint)
-        else:
-            yield Finding(f"port {port}", "ok", f"free ({name})")
+        used = is_port_in_use("127.0.0.1", port)
+        hint = "fine if Horologe uses it; else choose another port (--http, --metrics, --client)"
+        yield _finding(f"port {port}", not used, f"{'in use' if used else 'free'} ({name})", hint)
 
 
 def check_packages() -> Iterator[Finding]:
@@ -214,10 +201,9 @@ def check_runtimes() -> Iterator[Finding]:
         hint = 'for PyTorch models: pip install "horologe[torch]"'
         yield Finding("runtime pytorch", "ok", "not installed: torch", hint)
     for runtime in ("python", "emulated"):
-        if find_spec("numpy"):
-            yield Finding(f"runtime {runtime}", "ok", "available")
-        else:
-            yield Finding(f"runtime {runtime}", "warn", "numpy is missing", "pip install numpy")
+        available = find_spec("numpy") is not None
+        state = "available" if available else "numpy is missing"
+        yield _finding(f"runtime {runtime}", available, state, "pip install numpy")
 
 
 def check_stores() -> Iterator[Finding]:

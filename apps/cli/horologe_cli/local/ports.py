@@ -33,7 +33,7 @@ def free_port(host: str, wanted: int = 0) -> int:
     if wanted and _bind_error(host, wanted) is None:
         return wanted
     with _socket(host) as sock:
-        sock.bind((_name(host), 0))
+        sock.bind((host.replace("*", ""), 0))
         return int(sock.getsockname()[1])
 
 
@@ -41,7 +41,7 @@ def _bind_error(host: str, port: int) -> OSError | None:
     with _socket(host) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind((_name(host), port))
+            sock.bind((host.replace("*", ""), port))
             sock.listen(1)
         except OSError as error:
             return error
@@ -50,7 +50,3 @@ def _bind_error(host: str, port: int) -> OSError | None:
 
 def _socket(host: str) -> socket.socket:
     return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-
-
-def _name(host: str) -> str:
-    return "" if host == "*" else host

@@ -61,7 +61,6 @@ class Topology(NamedTuple):
     """ZeroMQ endpoints. The first one is printed."""
     metrics: dict[str, str]
     """URL by process."""
-    models: str
     keys: str
     workers: int
 
@@ -115,7 +114,8 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     """
     flags = _command_line_flags(options)
     settings = _read_settings(options.config, env, flags)
-    _check_models(settings["worker"].repository)
+    if not os.path.isdir(repository := settings["worker"].repository):
+        raise SettingsError(f"models: got {repository!r}, wanted a folder (--models DIR)")
     http = _resolve_http(settings["http"], flags)
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
     flags.setdefault("frontend", {})["clients"] = ",".join(clients)
@@ -131,9 +131,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     if options.profiler:
         children.append(builder.profiler(options.split))
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
-    return Topology(
-        tuple(children), http, clients, urls, settings["worker"].repository, settings["links"].keys, workers
-    )
+    return Topology(tuple(children), http, clients, urls, settings["links"].keys, workers)
 
 
 def default_workers() -> int:
@@ -158,9 +156,8 @@ class _ChildSpecs:
     def __init__(
         self, config: str, flags: Mapping[str, Mapping[str, str]], metrics: Mapping[str, str], folder: Path
     ) -> None:
-        sets = [f"{section}.{field}={value}" for section, fields in flags.items() for field, value in fields.items()]
+        self._sets = [f"{section}.{name}={value}" for section in flags for name, value in flags[section].items()]
         self._config = ("--config", config) if config else ()
-        self._sets = sets
         self._metrics = metrics
         self._folder = folder
 
@@ -228,11 +225,6 @@ def _read_settings(config: str, env: Mapping[str, str], flags: Mapping[str, Mapp
     if (scheduler := settings["controller"].scheduler) not in SCHEDULERS:
         raise SettingsError(f"controller.scheduler: got {scheduler!r}, wanted one of {', '.join(SCHEDULERS)}")
     return settings
-
-
-def _check_models(folder: str) -> None:
-    if not os.path.isdir(folder):
-        raise SettingsError(f"models: got {folder!r}, wanted a folder (--models DIR)")
 
 
 def _resolve_http(settings: Any, flags: dict[str, dict[str, str]]) -> str:

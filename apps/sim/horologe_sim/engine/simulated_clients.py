@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 BEST_EFFORT_NS = s(30)
 
 
-class Asker:
-    """What both clients do alike: ask when the demand says so, wait, give up.
+class SimulatedClient:
+    """The base of both clients: sends the requests of the load, and ends them by an answer or a timer.
 
-    `specs` by what is asked: a model's, or that of an application's models. `patience_ns`: how long after its deadline
-    a request is LOST. Requests that have been sent before there was anybody to send them to wait for somebody.
+    `specs`: the specification by the name of the model or application. `patience_ns`: time after its deadline at which
+    a request is LOST. Requests stay unsent until the peer connects.
     """
 
     recorded = False
@@ -146,7 +146,7 @@ class Asker:
             self._tally.swapped.append(request.id)
 
 
-class Client(Asker):
+class Client(SimulatedClient):
     """Sends requests to a frontend, as the SDK does."""
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -182,7 +182,7 @@ class Client(Asker):
         self._tally.count_quality(request, answer, true)
 
 
-class Submitter(Asker):
+class Submitter(SimulatedClient):
     """Sends requests to the controller in the place of frontend and selector. It also holds the inputs."""
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -204,20 +204,9 @@ class Submitter(Asker):
         ask = request.ask
         end_ns = request.deadline_ns or request.sent_ns + BEST_EFFORT_NS
         spec = self._specs[ask.name]
-        self.out.append(
-            Out(
-                self._peer,
-                Submit(
-                    request.id,
-                    spec.key,
-                    max(1, end_ns - now_ns),
-                    ask.rows,
-                    self.address,
-                    request.id,
-                    not request.deadline_ns,
-                ),
-            )
-        )
+        budget_ns, best_effort = max(1, end_ns - now_ns), not request.deadline_ns
+        submit = Submit(request.id, spec.key, budget_ns, ask.rows, self.address, request.id, best_effort)
+        self.out.append(Out(self._peer, submit))
 
     def _ship(self, dispatch: Dispatch) -> None:
         items, missing = [], []

@@ -13,8 +13,6 @@ from horologe_sim.report.tables import Table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from numpy.typing import NDArray
-
     from horologe_sim.engine.virtual_worker import Meter
     from horologe_sim.report.tally import AnswerQuality, RequestCounts, Tally
 
@@ -165,27 +163,14 @@ def summarize_requests(counts: list[RequestCounts], seconds: float) -> RequestSu
     statuses: Counter[str] = Counter()
     for part in counts:
         statuses.update(part.statuses)
-    sent, ok = sum(part.sent for part in counts), statuses["OK"]
-    refused, late, lost, cancelled = (statuses[name] for name in ("REFUSED", "LATE", "LOST", "CANCELLED"))
-    failed = statuses.total() - ok - refused - late - lost - cancelled
+    sent, cold = sum(part.sent for part in counts), sum(part.cold for part in counts)
+    ok, refused, late, lost, cancelled = (statuses[name] for name in ("OK", "REFUSED", "LATE", "LOST", "CANCELLED"))
+    failed, unanswered = statuses.total() - ok - refused - late - lost - cancelled, sent - statuses.total()
+    goodput = round(ok / seconds, 3) if seconds else 0.0
     p50, p99, p999 = _quantiles_ms([part.latencies_ns for part in counts], QUANTILES)
     (refusal,) = _quantiles_ms([part.refusal_latencies_ns for part in counts], (0.99,))
-    return RequestSummary(
-        sent,
-        ok,
-        refused,
-        late,
-        lost,
-        cancelled,
-        failed,
-        sent - statuses.total(),
-        sum(part.cold for part in counts),
-        round(ok / seconds, 3) if seconds else 0.0,
-        p50,
-        p99,
-        p999,
-        refusal,
-    )
+    rest = failed, unanswered, cold, goodput, p50, p99, p999, refusal
+    return RequestSummary(sent, ok, refused, late, lost, cancelled, *rest)
 
 
 def summarize_application(quality: AnswerQuality) -> ApplicationSummary:
@@ -193,28 +178,20 @@ def summarize_application(quality: AnswerQuality) -> ApplicationSummary:
     missing = np.asarray(quality.missing)
     if not len(missing):
         return ApplicationSummary(0, None, 0.0, 0.0, 0.0, 0.0)
-    shares = quality.defaulted / len(missing), (missing > 0).mean(), missing.mean(), _high(missing)
+    high = np.quantile(missing, 0.99, method="inverted_cdf")
+    shares = quality.defaulted / len(missing), (missing > 0).mean(), missing.mean(), high
     accuracy = round(quality.right / quality.rows, 5) if quality.rows else None
     return ApplicationSummary(len(missing), accuracy, *(round(float(share), 5) for share in shares))
 
 
-def _high(shares: NDArray[np.float64]) -> float:
-    return float(np.quantile(shares, 0.99, method="inverted_cdf"))
-
-
 def summarize_worker(meter: Meter, shares: int, seconds: float) -> WorkerSummary:
     """Return the summary of a worker. `seconds`: duration of the load."""
-    batches = sum(meter.rows.values())
-    rows = sum(size * count for (_, size), count in meter.rows.items())
-    return WorkerSummary(
-        round(sum(meter.busy_ns.values()) / 1e9 / (shares * seconds), 4) if seconds else 0.0,
-        batches,
-        round(rows / batches, 3) if batches else 0.0,
-        meter.ended["load", "OK"],
-        meter.ended["unload", "OK"],
-        sum(count for (_, status), count in meter.ended.items() if status == "TOO_LATE"),
-        tuple(meter.violations[:20]),
-    )
+    batches, rows = sum(meter.rows.values()), sum(size * count for (_, size), count in meter.rows.items())
+    busy = round(sum(meter.busy_ns.values()) / 1e9 / (shares * seconds), 4) if seconds else 0.0
+    too_late = sum(count for (_, status), count in meter.ended.items() if status == "TOO_LATE")
+    loads, unloads = meter.ended["load", "OK"], meter.ended["unload", "OK"]
+    rows_mean = round(rows / batches, 3) if batches else 0.0
+    return WorkerSummary(busy, batches, rows_mean, loads, unloads, too_late, tuple(meter.violations[:20]))
 
 
 def count_batch_sizes(meters: Iterable[Meter]) -> dict[int, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console
 
@@ -110,15 +110,6 @@ class Table:
             [row[at].ljust(width) if at < left else row[at].rjust(width) for at, width in enumerate(widths)]
             for row in rows
         ]
-
-
-def table_of(rows: Iterable[Mapping[str, Any]], title: str = "") -> Table:
-    """Return a table with a column for each key of `rows`, in order of first use. Missing values are empty cells."""
-    rows = list(rows)
-    table = Table(list(dict.fromkeys(key for row in rows for key in row)), title)
-    for row in rows:
-        table.add_row(*(row.get(name) for name in table.columns))
-    return table
 
 
 def format_cell(value: Any) -> str:

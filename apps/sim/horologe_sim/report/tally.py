@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OpenRequest(msgspec.Struct):
-    """A request of a client that is still open. `deadline_ns`: 0 for no deadcounts."""
+    """A request of a client that is still open. `deadline_ns`: 0 for no deadline."""
 
     id: int
     ask: PlannedRequest
@@ -51,8 +51,8 @@ class Tally:
 
     def __init__(self, from_ns: int = 0) -> None:
         self.from_ns = from_ns
-        self.counts: dict[str, RequestCounts] = {}
-        self.qualities: dict[str, AnswerQuality] = {}
+        self.counts = defaultdict[str, RequestCounts](RequestCounts)
+        self.qualities = defaultdict[str, AnswerQuality](AnswerQuality)
         self.sent_total = 0
         self.ended_total = 0
         self.overdue_ns = 0
@@ -65,7 +65,7 @@ class Tally:
     def count_sent(self, request: OpenRequest) -> None:
         self.sent_total += 1
         if request.sent_ns >= self.from_ns:
-            counts = self._counts_of(request.ask.name)
+            counts = self.counts[request.ask.name]
             counts.sent += 1
             counts.cold += request.cold
 
@@ -78,7 +78,7 @@ class Tally:
             status = Status.LATE if status == Status.OK else status
         if request.sent_ns < self.from_ns:
             return
-        counts = self._counts_of(request.ask.name)
+        counts = self.counts[request.ask.name]
         counts.statuses[Status(status).name] += 1
         if status == Status.OK:
             counts.latencies_ns.append(now_ns - request.sent_ns)
@@ -89,7 +89,7 @@ class Tally:
         """Count an answer of an application. `right`: rows with the true label; None if the truth is unknown."""
         if request.sent_ns < self.from_ns:
             return
-        quality = self.qualities.setdefault(request.ask.application, AnswerQuality())
+        quality = self.qualities[request.ask.application]
         if right is not None:
             quality.rows += request.ask.rows
             quality.right += right
@@ -104,9 +104,3 @@ class Tally:
     def count(self, *statuses: str) -> int:
         """Return the number of requests that ended with one of these statuses."""
         return sum(counts.statuses[status] for counts in self.counts.values() for status in statuses)
-
-    def _counts_of(self, model: str) -> RequestCounts:
-        counts = self.counts.get(model)
-        if counts is None:
-            counts = self.counts[model] = RequestCounts()
-        return counts

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer, Core, Out
 
+LIMIT = 200_000
 LANES = {"infer": ("EXEC", 1), "load": ("LOAD", 3)}
 """Name and thread number of each lane. Predicted times have the next number."""
 
 
 class Timeline:
-    """Observes a controller (see `CoreObserver`) and stores the first `limit` actions."""
+    """Observes a controller (see `CoreObserver`) and stores the first `LIMIT` actions."""
 
-    def __init__(self, begin_ns: int, limit: int = 200_000) -> None:
+    def __init__(self, begin_ns: int) -> None:
         self.left_out = 0
         self._begin_ns = begin_ns
-        self._limit = limit
         self._planned: dict[int, tuple[str, str, int, int]] = {}
         self._events: list[dict[str, Any]] = []
         self._workers: dict[str, int] = {}
@@ -67,7 +67,7 @@ class Timeline:
         return len(self._events) // 2
 
     def _add_events(self, worker: str, planned: tuple[str, str, int, int], result: Result) -> None:
-        if len(self._events) >= 2 * self._limit:
+        if len(self._events) >= 2 * LIMIT:
             self.left_out += 1
             return
         kind, label, start_ns, end_ns = planned
@@ -79,33 +79,18 @@ class Timeline:
             "actual_ms": (result.end_ns - result.begin_ns) / 1e6,
             "late_ms": (result.end_ns - end_ns) / 1e6,
         }
+        event = {"name": label, "cat": kind, "ph": "X", "pid": number}
         for tid, begin, end in ((lane + 1, start_ns, end_ns), (lane, result.begin_ns, result.end_ns)):
-            self._events.append(
-                {
-                    "name": label,
-                    "cat": kind,
-                    "ph": "X",
-                    "pid": number,
-                    "tid": tid,
-                    "ts": (begin - self._begin_ns) / 1e3,
-                    "dur": (end - begin) / 1e3,
-                    "args": args,
-                }
-            )
+            times = {"ts": (begin - self._begin_ns) / 1e3, "dur": (end - begin) / 1e3}
+            self._events.append({**event, "tid": tid, **times, "args": args})
 
     def _names(self) -> list[dict[str, Any]]:
         """Return metadata events that name the processes and threads."""
-        threads = [
-            thread for name, number in LANES.values() for thread in ((number, name), (number + 1, f"{name} predicted"))
-        ]
-        return [
-            *(
-                {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": worker}}
-                for worker, pid in self._workers.items()
-            ),
-            *(
-                {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
-                for pid in self._workers.values()
-                for tid, name in threads
-            ),
-        ]
+        lanes = LANES.values()
+        threads = [pair for name, number in lanes for pair in ((number, name), (number + 1, f"{name} predicted"))]
+        names: list[dict[str, Any]] = []
+        for worker, pid in self._workers.items():
+            names.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": worker}})
+            for tid, name in threads:
+                names.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
+        return names

@@ -12,47 +12,46 @@ from horologe_common.service.settings import DURATIONS, SettingsError, parse_qua
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_load.arrivals import read_arrivals
 from horologe_sim.engine.noise import NOISES
-from horologe_sim.scenario.clockwork_models import PAGES, read_catalogue
+from horologe_sim.scenario.clockwork_models import read_catalogue
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
-class ScenarioOptions(msgspec.Struct, frozen=True):
-    """Options of `horologe sim`. `models`: NAME or NAME*COPIES. `trace`: a CSV file of lines `seconds[,model]`."""
+def build_scenario(
+    models: Sequence[str],
+    slo: str,
+    rate: float,
+    trace: Path | None,
+    devices: int,
+    duration: str,
+    pages: int,
+    noise: str,
+) -> Scenario:
+    """Return the scenario. `models`: NAME or NAME*COPIES. `trace`: a CSV file of lines `seconds[,model]`.
 
-    models: tuple[str, ...]
-    slo: str = "100ms"
-    rate: float = 0.0
-    trace: Path | None = None
-    devices: int = 1
-    duration: str = ""
-    pages: int = PAGES
-    noise: str = "clockwork"
-
-
-def build_scenario(options: ScenarioOptions) -> Scenario:
-    """Return the scenario. Raises SettingsError, naming the invalid option."""
-    slo_ns = parse_quantity("--slo", options.slo, DURATIONS)
-    entries = tuple(_entry(text, slo_ns) for text in options.models)
-    if options.noise not in NOISES:
-        raise SettingsError(f"--noise: got {options.noise!r}, wanted one of {', '.join(NOISES)}")
-    if (options.rate > 0) == (options.trace is not None):
+    Raises SettingsError, naming the invalid option.
+    """
+    slo_ns = parse_quantity("--slo", slo, DURATIONS)
+    entries = tuple(_entry(text, slo_ns) for text in models)
+    if noise not in NOISES:
+        raise SettingsError(f"--noise: got {noise!r}, wanted one of {', '.join(NOISES)}")
+    if (rate > 0) == (trace is not None):
         raise SettingsError("--rate, --trace: got both or neither, wanted one of them")
-    loads, last_ns = _arrivals(options.trace) if options.trace else ((LoadPhase(rate=options.rate),), s(10))
-    duration_ns = parse_quantity("--duration", options.duration, DURATIONS) if options.duration else last_ns
+    loads, last_ns = _arrivals(trace) if trace else ((LoadPhase(rate=rate),), s(10))
     return Scenario(
         entries,
         loads,
         name="command line",
-        duration_ns=duration_ns,
+        duration_ns=parse_quantity("--duration", duration, DURATIONS) if duration else last_ns,
         settle_ns=s(2),
         path="direct",
-        workers=options.devices,
-        noise=NOISES[options.noise],
-        worker=WorkerSettings(pages_bytes=options.pages * PAGE_BYTES),
+        workers=devices,
+        noise=NOISES[noise],
+        worker=WorkerSettings(pages_bytes=pages * PAGE_BYTES),
     )
 
 
@@ -71,7 +70,6 @@ def _arrivals(path: Path) -> tuple[tuple[LoadPhase, ...], int]:
     except (OSError, ValueError) as error:
         raise SettingsError(f"--trace {path}: {error}") from error
     phases = tuple(
-        LoadPhase("trace", times_ns=tuple(arrivals), models=(model,) if model else ())
-        for model, arrivals in times.items()
+        LoadPhase("trace", times_ns=tuple(at), models=(model,) if model else ()) for model, at in times.items()
     )
     return phases, max((phase.times_ns[-1] for phase in phases), default=0) + 1

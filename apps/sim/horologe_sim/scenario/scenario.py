@@ -6,6 +6,7 @@ Durations and sizes are text with a unit ("5ms", "16GiB"). The tables `[frontend
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=msgspec.Struct)
 MIB = 1 << 20
+DURATION_KEYS = re.compile(
+    "duration|warmup|settle|patience|slo|at|restart|for|from|think|every|burst|times|clocks|turn|delay|resend|step|"
+    "minute|jitter|notice|spike"
+)
+"""Keys of a scenario file whose fields end in `_ns`."""
 EXAMPLES = Path(__file__).parent / "examples"
 
 
@@ -211,36 +217,9 @@ def read_units(where: str, value: Any, key: str = "") -> Any:
     return value
 
 
-FIELD_NAMES = {
-    "duration": "duration_ns",
-    "warmup": "warmup_ns",
-    "settle": "settle_ns",
-    "patience": "patience_ns",
-    "slo": "slo_ns",
-    "at": "at_ns",
-    "restart": "restart_ns",
-    "for": "for_ns",
-    "from": "from_ns",
-    "think": "think_ns",
-    "every": "every_ns",
-    "burst": "burst_ns",
-    "times": "times_ns",
-    "clocks": "clocks_ns",
-    "cancel_after": "cancel_ns",
-    "turn": "turn_ns",
-    "delay": "delay_ns",
-    "resend": "resend_ns",
-    "step": "step_ns",
-    "minute": "minute_ns",
-    "jitter": "jitter_ns",
-    "notice": "notice_ns",
-    "spike": "spike_ns",
-}
-"""Field by key of a scenario file."""
-
-
-def _field_name(name: str) -> str:
-    return FIELD_NAMES.get(name, name)
+def _field_name(key: str) -> str:
+    """Return the field for a key of a scenario file."""
+    return "cancel_ns" if key == "cancel_after" else f"{key}_ns" if DURATION_KEYS.fullmatch(key) else key
 
 
 def _copies(entry: ModelEntry) -> list[SimModel]:
@@ -252,20 +231,8 @@ def _copies(entry: ModelEntry) -> list[SimModel]:
     datatype = "UINT64" if entry.echo or entry.accuracy else "FP32"
     output = LABEL if entry.accuracy else TensorSpec("y", datatype, (-1, 1))
     skill = Skill(entry.accuracy, entry.alike) if entry.accuracy else None
-    specs = [
-        ModelSpec(
-            name,
-            "1",
-            "emulated",
-            (TensorSpec("x", datatype, (-1, 1)),),
-            (output,),
-            sizes,
-            slo_ns=entry.slo_ns,
-            weights_bytes=round(entry.weights_mb * MIB),
-            content_hash=name,
-            cache=entry.cache,
-        )
-        for name in names
-    ]
+    inputs, size = (TensorSpec("x", datatype, (-1, 1)),), round(entry.weights_mb * MIB)
+    spec = ModelSpec(entry.name, "1", "emulated", inputs, (output,), sizes, weights_bytes=size, cache=entry.cache)
+    specs = [msgspec.structs.replace(spec, name=name, content_hash=name, slo_ns=entry.slo_ns) for name in names]
     times = ms(entry.input_ms), ms(entry.output_ms)
     return [SimModel(ModelReport(spec, profile), *times, skill=skill, noise=entry.noise) for spec in specs]

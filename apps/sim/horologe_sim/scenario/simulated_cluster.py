@@ -18,7 +18,7 @@ from horologe_selector.store import RecordChange
 from horologe_selector.stores.memory import MemoryStore
 from horologe_selector.stores.store_writer import execute_messages
 from horologe_sim.engine.network import Network
-from horologe_sim.engine.simulated_clients import BEST_EFFORT_NS, Asker, Client, Submitter
+from horologe_sim.engine.simulated_clients import BEST_EFFORT_NS, Client, SimulatedClient, Submitter
 from horologe_sim.engine.virtual_worker import Device, Meter
 from horologe_sim.engine.world import World
 from horologe_sim.report import report as reports
@@ -55,12 +55,8 @@ class SimulatedCluster:
         """State that the profiler has saved, and the time of saving. It survives restarts of the profiler."""
         self.begin_ns = self.world.now_ns + scenario.settle_ns
         self.end_ns = self.begin_ns + scenario.duration_ns
-        self.workload = Workload(
-            scenario.load,
-            [model.report.spec.name for model in self.models.values()],
-            scenario.seed,
-            scenario.duration_ns,
-        )
+        names = [model.report.spec.name for model in self.models.values()]
+        self.workload = Workload(scenario.load, names, scenario.seed, scenario.duration_ns)
         self._add_services()
         for number in range(scenario.workers):
             name = f"worker/{number}"
@@ -73,10 +69,10 @@ class SimulatedCluster:
             self.world.events.schedule(self.begin_ns + fault.at_ns, self._apply_fault, fault)
 
     @property
-    def client(self) -> Asker:
+    def client(self) -> SimulatedClient:
         """Return the client of the current client process."""
         cores = self.world.processes["edge" if self._fused_submitter else "client"].cores.values()
-        return next(core for core in cores if isinstance(core, Asker))
+        return next(core for core in cores if isinstance(core, SimulatedClient))
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:
         """Start all processes, send the load, and wait until every request has ended."""
@@ -93,29 +89,17 @@ class SimulatedCluster:
 
     def report(self) -> Report:
         """Return the report of the run."""
-        scenario = self.scenario
+        scenario, tally = self.scenario, self.tally
         seconds = (scenario.duration_ns - scenario.warmup_ns) / 1e9
-        total, models = reports.summarize_by_model(self.tally, scenario.entry_names(), seconds)
         busy_s = (self.end_ns - self.begin_ns) / 1e9
-        workers = {
-            name: reports.summarize_worker(meter, scenario.worker.shares, busy_s) for name, meter in self.meters.items()
-        }
-        return reports.Report(
-            scenario.name,
-            scenario.seed,
-            scenario.controller.scheduler,
-            scenario.path,
-            seconds,
-            total,
-            models,
-            workers,
-            reports.count_batch_sizes(self.meters.values()),
-            self.world.packets,
-            len(self.tally.strays),
-            len(self.tally.swapped),
-            self.tally.overdue_ns / 1e6,
-            {name: reports.summarize_application(quality) for name, quality in self.tally.qualities.items()},
-        )
+        shares = scenario.worker.shares
+        workers = {name: reports.summarize_worker(meter, shares, busy_s) for name, meter in self.meters.items()}
+        batches = reports.count_batch_sizes(self.meters.values())
+        applications = {name: reports.summarize_application(quality) for name, quality in tally.qualities.items()}
+        run = scenario.name, scenario.seed, scenario.controller.scheduler, scenario.path, seconds
+        requests = reports.summarize_by_model(tally, scenario.entry_names(), seconds)
+        counts = self.world.packets, len(tally.strays), len(tally.swapped)
+        return reports.Report(*run, *requests, workers, batches, *counts, tally.overdue_ns / 1e6, applications)
 
     def is_loaded(self, name: str) -> bool:
         """Return whether each model of the application (or the one model) is loaded on some device."""
@@ -129,11 +113,7 @@ class SimulatedCluster:
         return self.scenario.path == "direct" and not self.scenario.network.split
 
     def _add_services(self) -> None:
-        makers = {
-            "frontend": self._frontend,
-            "selector": self._selector,
-            "controller": self._controller,
-        }
+        makers = {"frontend": self._frontend, "selector": self._selector, "controller": self._controller}
         if self.scenario.path == "direct":
             makers = {"submitter": self._submitter, "controller": self._controller}
         if self.scenario.network.split:
@@ -209,18 +189,17 @@ class SimulatedCluster:
         return self.scenario.frontend.grace_ns + self.scenario.patience_ns
 
     def _apply_fault(self, fault: Fault) -> None:
-        if fault.kind == "stall":
-            self.world.stall(fault.process, fault.for_ns)
-            return
-        if fault.kind == "cut":
-            self.world.cut(fault.process, fault.for_ns)
-            return
-        if fault.kind == "slow":
-            self.devices[fault.process].slowness = fault.factor
-            return
-        self.world.kill(fault.process, void=fault.void)
-        if fault.restart_ns:
-            self.world.events.schedule(self.world.now_ns + fault.restart_ns, self.world.start, fault.process)
+        match fault.kind:
+            case "stall":
+                self.world.stall(fault.process, fault.for_ns)
+            case "cut":
+                self.world.cut(fault.process, fault.for_ns)
+            case "slow":
+                self.devices[fault.process].slowness = fault.factor
+            case "kill":
+                self.world.kill(fault.process, void=fault.void)
+                if fault.restart_ns:
+                    self.world.events.schedule(self.world.now_ns + fault.restart_ns, self.world.start, fault.process)
 
 
 def _single(make: Callable[[Process], Core]) -> Callable[[Process], Sequence[Core]]:

@@ -26,10 +26,9 @@ from horologe_common.wire import (
     Result,
     Submit,
 )
-from horologe_controller.core.actions import Actions, LoadBackoff
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
-from horologe_controller.core.metrics import ActionMetrics
+from horologe_controller.core.actions import ActionMetrics, Actions
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
 from horologe_controller.core.requests.lifecycle import RequestLifecycle
 from horologe_controller.core.runtime_distributions import store_distributions
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_controller.core.cluster.share import ClusterChanges
     from horologe_controller.core.scheduling.scheduler import Plan
     from horologe_controller.settings import ControllerSettings
 
@@ -99,7 +97,7 @@ class Controller:
         """Admit the buffered requests, plan, and send the planned actions."""
         self._now_ns = now_ns
         self._load_backoff.end_expired(now_ns, self.cluster)
-        changes = self._drain_changes(now_ns)
+        self._adopt_model_changes(now_ns)
         self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
@@ -107,23 +105,24 @@ class Controller:
             self._requests.retry_requests(now_ns, requests)
             self.out.extend(cancels)
             self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
-        plan = self._plan(now_ns, changes)
+        plan = self._plan(now_ns)
         while plan.load:
-            plan = self._plan(now_ns, self._drain_changes(now_ns))
+            plan = self._plan(now_ns)
         self._wake_ns = plan.wake_ns
 
-    def _drain_changes(self, now_ns: int) -> ClusterChanges:
-        """Unload what shares cannot run, requeue requests of revised models, and return the changes to plan by."""
+    def _adopt_model_changes(self, now_ns: int) -> None:
+        """Unload what shares cannot run, and requeue the requests of revised models."""
         changes = self.cluster.changes
         if changes.unservable:
             self.out.extend(self._actions.unload_unservable(changes.unservable))
+            changes.unservable.clear()
         if changes.revised_models:
             self._requests.requeue_revised(now_ns, changes.revised_models)
-        return changes.drain()
+            changes.revised_models.clear()
 
-    def _plan(self, now_ns: int, changes: ClusterChanges) -> Plan:
+    def _plan(self, now_ns: int) -> Plan:
         """Call the scheduler, and carry out its plan."""
-        plan = self.scheduler.plan(now_ns, self.cluster, changes)
+        plan = self.scheduler.plan(now_ns, self.cluster)
         for refusal in plan.refuse:
             self._requests.finish_refused(refusal)
         self.out.extend(self._actions.carry_out(now_ns, plan))

@@ -14,9 +14,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from horologe_common.core.instruments import quantile
+from horologe_controller.core.scheduling.batch_window import WHEN_DRY
+from horologe_controller.core.scheduling.queues import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
-from horologe_controller.core.scheduling.waiting import WHEN_DRY, QueueWaits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,15 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import us
+from horologe_controller.core.scheduling.batch_window import WHEN_DRY, BatchWindow, find_window, target_size
+from horologe_controller.core.scheduling.queues import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
-from horologe_controller.core.scheduling.waiting import (
-    WHEN_DRY,
-    BatchWindow,
-    QueueWaits,
-    find_window,
-    target_size,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

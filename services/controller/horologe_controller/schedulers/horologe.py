@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling.batch_value import choose_batch
+from horologe_controller.core.scheduling.queues import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy, larger_size_pays, largest_strategy
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
-from horologe_controller.core.scheduling.waiting import QueueWaits, RecentLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +46,56 @@ MESSAGE_TRIPS = 3
 COLLISION = 4.0
 """Margin before the last start, in mean batch durations, divided by the number of shares with the model: these shares
 may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more, 8 up to 0.022 less."""
+
+MEMORY_NS = ms(200)
+"""Time constant of a share's utilisation: work this long ago counts 1/e. Not tuned."""
+MEMORY_BATCHES = 8
+"""Smallest time constant, in mean batches: with long batches, 200 ms would hold too few of them. Not tuned."""
+SMOOTHING_GAPS, SMOOTHING_BATCHES = 16, 64
+"""Samples over which the means of inter-arrival times and of batch durations are smoothed. Not tuned."""
+FIRST_GAP_NS = s(1)
+"""Assumed time before the first request of a model."""
+
+
+class RecentLoad:
+    """Utilisation of shares, inter-arrival times of models and the mean batch duration, as exponential averages.
+
+    They tell whether a batch is likely to grow by waiting.
+    """
+
+    def __init__(self) -> None:
+        self.batch_ns = float(ms(8))
+        """Mean duration of a batch."""
+        self._memory_ns = float(MEMORY_NS)
+        """Time constant of the utilisation."""
+        self._arrivals: dict[str, tuple[int, float]] = {}
+        """Model -> (last arrival, mean inter-arrival time)."""
+        self._work: dict[Share, tuple[int, float]] = {}
+        """Share -> (start of the last batch, decayed sum of batch durations at that time)."""
+
+    def record_arrival(self, at_ns: int, model: str) -> None:
+        last_ns, gap_ns = self._arrivals.get(model, (at_ns - FIRST_GAP_NS, float(FIRST_GAP_NS)))
+        self._arrivals[model] = at_ns, gap_ns + (at_ns - last_ns - gap_ns) / SMOOTHING_GAPS
+
+    def record_batch(self, start_ns: int, share: Share, expected_ns: int) -> None:
+        self.batch_ns += (expected_ns - self.batch_ns) / SMOOTHING_BATCHES
+        self._memory_ns = max(MEMORY_NS, MEMORY_BATCHES * self.batch_ns)
+        self._work[share] = start_ns, self._decayed_work_ns(start_ns, share) + expected_ns
+
+    def discard_share(self, share: Share) -> None:
+        self._work.pop(share, None)
+
+    def utilisation(self, now_ns: int, share: Share) -> float:
+        """Return the busy part of the share's recent time. It is above 1 if batches are planned ahead."""
+        return self._decayed_work_ns(now_ns, share) / self._memory_ns
+
+    def inter_arrival_ns(self, model: str) -> float:
+        """Return the mean time between requests. Raises KeyError for a model without any."""
+        return self._arrivals[model][1]
+
+    def _decayed_work_ns(self, now_ns: int, share: Share) -> float:
+        at_ns, work_ns = self._work.get(share, (now_ns, 0.0))
+        return work_ns * math.exp(-max(0, now_ns - at_ns) / self._memory_ns)
 
 
 class Horologe(SchedulingPolicy):

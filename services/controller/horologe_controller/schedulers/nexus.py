@@ -11,9 +11,9 @@ import math
 from typing import TYPE_CHECKING
 
 from horologe_controller.core.cluster.estimates import profiled_ns
+from horologe_controller.core.scheduling.batch_window import WHEN_DRY, find_window, target_size
 from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
-from horologe_controller.core.scheduling.waiting import WHEN_DRY, find_window, target_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

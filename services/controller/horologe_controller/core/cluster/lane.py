@@ -52,7 +52,7 @@ class Lane:
         self.pending: dict[int, Action] = {}
         self.due_ns = NEVER_NS
         """Predicted end of the oldest pending action."""
-        self._outstanding = outstanding or OutstandingWork()
+        self._outstanding = outstanding
 
     def __lt__(self, other: Lane) -> bool:
         return self.index < other.index
@@ -90,7 +90,8 @@ class Lane:
     def _update(self) -> None:
         first = next(iter(self.pending.values()), None)
         self.due_ns = first.end_ns if first else NEVER_NS
-        self._outstanding.update_lane(self)
+        if self._outstanding is not None:
+            self._outstanding.update_lane(self)
 
 
 class OutstandingWork:
@@ -103,14 +104,21 @@ class OutstandingWork:
     def __init__(self) -> None:
         self._work: dict[Lane, tuple[int, int]] = {}
         """Lane -> (end of its last action, remaining work if its first action ended in 1 ns)."""
-        self._on_time: IndexedHeap[Lane, int] = IndexedHeap()
+        self._late_after: IndexedHeap[Lane, int] = IndexedHeap()
         """Lanes whose first action is not late, by the time when it will be. Their remaining work still shrinks."""
+        self._late: dict[Lane, bool] = {}
+        """The other lanes."""
         self._on_time_ends_ns = self._late_work_ns = 0
         """Sum of the ends of the lanes in `_on_time`; sum of the remaining work of the others."""
 
     def update_lane(self, lane: Lane) -> None:
         """Recompute a lane whose pending actions have changed."""
-        self._remove_lane(lane)
+        before = self._work.get(lane)
+        if before is not None:
+            if self._late.pop(lane, False):
+                self._late_work_ns -= before[1]
+            else:
+                self._on_time_ends_ns -= before[0]
         rest_ns = end_ns = 0
         for action in lane.pending.values():
             if end_ns:
@@ -120,25 +128,20 @@ class OutstandingWork:
         if end_ns:
             self._work[lane] = end_ns + rest_ns, 1 + rest_ns
             self._on_time_ends_ns += end_ns + rest_ns
-            self._on_time.push(lane, end_ns - 1)
-
-    def _remove_lane(self, lane: Lane) -> None:
-        if (work := self._work.pop(lane, None)) is None:
-            return
-        if lane in self._on_time:
-            self._on_time.remove(lane)
-            self._on_time_ends_ns -= work[0]
-        else:
-            self._late_work_ns -= work[1]
+            self._late_after.push(lane, end_ns - 1)
+        elif before is not None:
+            del self._work[lane]
+            self._late_after.remove(lane)
 
     def total_ns(self, now_ns: int, lanes: Iterable[Lane] | None = None) -> int:
         """Return the remaining work of `lanes`, or of all. Calls for all lanes must not go back in time."""
         if lanes is None:
-            for lane in self._on_time.pop_up_to(now_ns):
+            for lane in self._late_after.pop_up_to(now_ns):
                 end_ns, least_ns = self._work[lane]
+                self._late[lane] = True
                 self._on_time_ends_ns -= end_ns
                 self._late_work_ns += least_ns
-            return self._on_time_ends_ns - len(self._on_time) * now_ns + self._late_work_ns
+            return self._on_time_ends_ns - (len(self._work) - len(self._late)) * now_ns + self._late_work_ns
         work = self._work
         remaining = [work[lane] for lane in lanes if lane in work]
         return sum([end_ns - now_ns if end_ns - now_ns > least_ns else least_ns for end_ns, least_ns in remaining])

@@ -39,3 +39,7 @@ class Request(msgspec.Struct, eq=False):
     queued: bool = False
     admitted: bool = False
     cost_ns: int = 0
+
+    def __lt__(self, other: Request) -> bool:
+        """Order requests by arrival, so that they can be keys of an `IndexedHeap`."""
+        return self.id < other.id

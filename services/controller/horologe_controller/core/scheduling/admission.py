@@ -157,6 +157,20 @@ class Admission:
         """Pool in which each non-empty queue is counted."""
         self._caution_ns: dict[str, int] = {}
 
+    def refuse_on_arrival(
+        self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster, expires: bool, behind_others: bool
+    ) -> Refusal | None:
+        """Return a refusal if the request, running `exec_ns`, cannot be expected to end by its deadline.
+
+        `expires`: only its deadline counts. `behind_others`: queued work with earlier deadlines goes first.
+        """
+        refusal = refuse_in_backoff(now_ns, request, exec_ns, cluster)
+        if refusal is not None or expires:
+            return refusal
+        if behind_others:
+            return self.refuse_crowded_out(now_ns, request, exec_ns, cluster)
+        return refuse_too_long(now_ns, request, exec_ns)
+
     def refuse_crowded_out(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
         """Return a refusal if the request, running `exec_ns`, cannot be expected to end by its deadline."""
         start_ns = now_ns + self._wait_ns(now_ns, request, cluster)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from horologe_common.core.indexed_heap import IndexedHeap, Timers
+from horologe_common.core.indexed_heap import IndexedHeap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,29 +38,26 @@ class DeviceSlowness:
         self.factors: dict[Share, float] = {}
         """Share -> recent durations as a multiple of its profiles, at least 1; infinity where it hangs (grey failure,
         Clockwork section 7)."""
-        self._changed: dict[Share, bool] = {}
+        self.changed: dict[Share, bool] = {}
+        """Shares to recompute at the next update."""
         self._valid_until_ns = 0
 
-    def mark_share(self, share: Share) -> None:
-        """Recompute the share at the next update."""
-        self._changed[share] = True
-
     def discard_share(self, share: Share) -> None:
-        self._changed.pop(share, None)
+        self.changed.pop(share, None)
         self.factors.pop(share, None)
 
     def update(self, now_ns: int) -> None:
         """Recompute the shares that need it."""
         if now_ns > self._valid_until_ns:
-            self._changed |= dict.fromkeys(self.factors, True)
+            self.changed |= dict.fromkeys(self.factors, True)
             self._valid_until_ns = now_ns + self._grace_ns
-        for share in self._changed:
+        for share in self.changed:
             if share.hangs(now_ns, self._grace_ns):  # until something happens on it
                 self.factors[share] = math.inf
             else:
                 self.factors[share] = share.slowness(now_ns)
                 self._valid_until_ns = min(self._valid_until_ns, share.steady_until_ns(self._grace_ns))
-        self._changed.clear()
+        self.changed.clear()
 
 
 class Demand:
@@ -80,10 +77,8 @@ class Demand:
         self._priority: dict[str, int] = {}
         self._positive: IndexedHeap[str, int] = IndexedHeap()
         """Models with a positive priority, by its negative: the highest first."""
-        self._helped_until = Timers()
-        """Request id -> when a LOAD becomes too late for it."""
-        self._counted: dict[int, tuple[str, int]] = {}
-        """Request id -> (model, cost)."""
+        self._counted: IndexedHeap[Request, int] = IndexedHeap()
+        """Requests that count, by when a LOAD becomes too late for them."""
         self._stale: dict[str, bool] = {}
         """Models to allocate again."""
         self._relieved: dict[Share, bool] = {}
@@ -99,21 +94,20 @@ class Demand:
     def add_request(self, request: Request, until_ns: int) -> None:
         """Count a request. A LOAD of its model has to begin by `until_ns` to help it."""
         model = request.model
-        self._counted[request.id] = model, request.cost_ns
         self._total[model] = self._total.get(model, 0) + request.cost_ns
         if not request.best_effort or model not in self._budget_ns:
             self._budget_ns[model] = request.deadline_ns - request.arrival_ns
         self._stale[model] = True
-        self._helped_until.arm(request.id, until_ns)
+        self._counted.push(request, until_ns)
 
-    def remove_request(self, request_id: int) -> None:
-        """Stop counting a request that has left its queue, or that no LOAD can help any more."""
-        counted = self._counted.pop(request_id, None)
-        if counted is None:
-            return
-        self._helped_until.cancel(request_id)
-        model, cost_ns = counted
-        rest_ns = self._total[model] - cost_ns
+    def remove_request(self, request: Request) -> None:
+        """Stop counting a request that has left its queue."""
+        if self._counted.remove(request):
+            self._subtract_cost(request)
+
+    def _subtract_cost(self, request: Request) -> None:
+        model = request.model
+        rest_ns = self._total[model] - request.cost_ns
         if rest_ns > 0:
             self._total[model] = rest_ns
         else:
@@ -125,10 +119,11 @@ class Demand:
         if model in self._total or model in self._parts:
             self._stale[model] = True
 
-    def mark_share(self, share: Share) -> None:
-        """Take note that something happened on the share."""
-        self._loads.setdefault(share, 0)
-        self._slowness.mark_share(share)
+    def mark_shares(self, shares: dict[Share, bool]) -> None:
+        """Recompute these shares at the next update: something happened on them."""
+        for share in shares:
+            self._loads.setdefault(share, 0)
+        self._slowness.changed |= shares
 
     def discard_share(self, share: Share) -> None:
         self._slowness.discard_share(share)
@@ -137,8 +132,8 @@ class Demand:
     def update(self, now_ns: int, residency: ModelResidency) -> None:
         """Bring allocations and priorities up to date."""
         self._slowness.update(now_ns)
-        for request_id in self._helped_until.pop_expired(now_ns - 1):
-            self.remove_request(request_id)
+        for request in self._counted.pop_up_to(now_ns - 1):
+            self._subtract_cost(request)
         if self._stale:
             stale, self._stale = self._stale, {}
             for model in stale:
@@ -200,8 +195,7 @@ class Demand:
 
     def check(self) -> None:
         """Assert that allocations add up to demands and to loads, and that requests that left are not counted."""
-        self._helped_until.check()
-        assert set(self._helped_until) == set(self._counted)
+        self._counted.check()
         by_share: dict[Share, int] = {}
         for model, parts in self._parts.items():
             if model not in self._stale:

@@ -22,43 +22,36 @@ class Placement:
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
-        self._preloadable: dict[Share, bool] = {}
-        """Shares with free pages to preload into. After the first eviction on a share, only demand fills its pages."""
+        self.preloadable: dict[Share, bool] = {}
+        """Shares that may have free pages to preload into, since they were reconfigured. After the first eviction on a
+        share, only demand fills its pages."""
         self._full: dict[Share, int] = {}
         """Share -> pages that could not be freed there. Valid until something happens on the share, or a model that it
         holds has no demand any more. To try again each time took 160 us with 10,000 requests queued."""
 
         self._changed: dict[Share, bool] = {}
-        """Shares on which something has happened since a LOAD was last wanted."""
+        """Shares whose LOAD lane may be free within the look-ahead, or not any more."""
         self._free: dict[Share, bool] = {}
         """Other shares whose LOAD lane is free within the look-ahead."""
         self._free_later: IndexedHeap[Share, int] = IndexedHeap()
         """Other shares, by when their LOAD lane will be free within the look-ahead."""
 
-    def mark_share(self, share: Share) -> None:
-        """Take note that something happened on the share."""
-        self._full.pop(share, None)
-        self._changed[share] = True
-
-    def mark_preloadable(self, share: Share) -> None:
-        """Consider the share for preloading: it can hold other models than before."""
-        self._preloadable[share] = True
-
     def discard_share(self, share: Share) -> None:
-        for shares in (self._preloadable, self._full, self._free, self._changed):
+        for shares in (self.preloadable, self._full, self._free, self._changed):
             shares.pop(share, None)
         self._free_later.remove(share)
 
-    def plan_loads(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> int | None:
-        """Add a LOAD to the plan. Return when a LOAD lane will be free, if demand waits for that."""
-        if demand.highest_priority_anywhere():
-            return self._load_for_demand(now_ns, cluster, demand, plan)
-        if self._settings.preload:
-            self._preload(cluster, plan)
-        return None
+    def load_for_demand(
+        self, now_ns: int, cluster: Cluster, demand: Demand, changed: dict[Share, bool], plan: Plan
+    ) -> int | None:
+        """Give the least loaded share the LOAD of the model with the highest priority that it lacks.
 
-    def _load_for_demand(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> int | None:
-        """Give the least loaded share the LOAD of the model with the highest priority that it lacks."""
+        `changed`: shares on which something has happened since the last call. Returns when a LOAD lane will be free, if
+        demand waits for that.
+        """
+        self._changed |= changed
+        for share in changed:
+            self._full.pop(share, None)
         for share in demand.pop_relieved_shares():
             self._full.pop(share, None)
         starting = {(batch.share, batch.model): True for batch in plan.start}
@@ -110,9 +103,9 @@ class Placement:
         candidates.sort()
         return [share for *_, share in candidates]
 
-    def _preload(self, cluster: Cluster, plan: Plan) -> None:
+    def preload(self, cluster: Cluster, plan: Plan) -> None:
         """Load a model without demand into free pages of a share that loads nothing else."""
-        for share in list(self._preloadable):
+        for share in list(self.preloadable):
             if share.load.pending:
                 continue
             fitting = (
@@ -120,7 +113,7 @@ class Placement:
             )
             model = None if share.is_lost or not share.pages_free else next(fitting, None)
             if model is None:
-                del self._preloadable[share]
+                del self.preloadable[share]
             elif cluster.workers[share.worker].reachable:
                 plan.load.append((share, model))
                 return

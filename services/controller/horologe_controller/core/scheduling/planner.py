@@ -11,7 +11,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-from horologe_controller.core.scheduling.admission import Admission, refuse_in_backoff, refuse_too_long
+from horologe_controller.core.scheduling.admission import Admission
 from horologe_controller.core.scheduling.demand import Demand
 from horologe_controller.core.scheduling.placement import Placement
 from horologe_controller.core.scheduling.queues import RequestQueues
@@ -19,11 +19,11 @@ from horologe_controller.core.scheduling.ranking import ShareRankings
 from horologe_controller.core.scheduling.scheduler import Batch, Plan, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
-    from horologe_controller.core.cluster.share import ClusterChanges, Share
+    from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.ranking import Strategy
@@ -45,28 +45,38 @@ class Planner:
         self.demand = Demand(settings.action_grace_ns)
         self.placement = Placement(settings)
         self.rankings = ShareRankings(policy.best_batch, policy.best_effort_batch)
+        self._on_request_arrived = policy.overridden("on_request_arrived")
+        self._on_request_queued = policy.overridden("on_request_queued")
+        self._on_requests_removed = policy.overridden("on_requests_removed")
+        self._on_batch_chosen = policy.overridden("on_batch_chosen")
+        self._on_result = policy.overridden("on_result")
+        self._count_late_heads = policy.overridden("count_late_heads")
+        self._counts_work_ahead = policy.overridden("counts_work_ahead")
         self._models_missing = False
         """Whether some share lacks a model that it could hold."""
         self._idle: dict[Share, bool] = {}
         """Shares that had room for a batch when last examined, and found none."""
         self._reexamined: dict[Share, bool] = {}
         """Idle shares to examine again: a queue of a model that they hold has changed."""
+        self._changed_shares: dict[Share, bool] = {}
+        """Shares on which something has happened since a LOAD was last planned for demand."""
         self._wants_work: list[tuple[int, int, Share]] = []
         """Heap of (time, share index, share): when a share that has enough work wants more, unless it changes first."""
-        self._dropped: list[Refusal] = []
 
     def __len__(self) -> int:
-        return len(self.queues)
+        return self.queues.count
 
     def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
         """See `Scheduler.add`."""
-        policy = self.policy
-        policy.on_request_arrived(request, cluster)
-        exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
-        if not exec_ns:
+        if self._on_request_arrived is not None:
+            self._on_request_arrived(request, cluster)
+        if not (exec_ns := self.policy.shortest_exec_ns(now_ns, request, cluster)):
             return Refusal(request, "no worker can serve this model")
-        if not request.best_effort and (refusal := self._refuse_on_arrival(now_ns, request, exec_ns, cluster)):
-            return refusal
+        if not request.best_effort and self.policy.deadline_rule != "ignore":
+            expires, counts = self.policy.deadline_rule == "expire", self._counts_work_ahead
+            behind_others = self.settings.admission and (counts is None or counts(request, cluster))
+            if refusal := self.admission.refuse_on_arrival(now_ns, request, exec_ns, cluster, expires, behind_others):
+                return refusal
         request.admitted = True
         queue = self.queues.enqueue(request, exec_ns)
         self.admission.count_request(now_ns, request, queue, cluster)
@@ -74,28 +84,18 @@ class Planner:
         helped_until_ns = last_start_ns - cluster.profiled_load_ns(request.model)
         self.demand.add_request(request, helped_until_ns if helped_until_ns > now_ns else last_start_ns)
         self._on_queue_changed(queue)
-        policy.on_request_queued(request)
+        if self._on_request_queued is not None:
+            self._on_request_queued(request)
         return None
-
-    def _refuse_on_arrival(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
-        """Return a refusal if the request cannot be expected to end by its deadline."""
-        rule = self.policy.deadline_rule
-        if rule == "ignore":
-            return None
-        refusal = refuse_in_backoff(now_ns, request, exec_ns, cluster)
-        if refusal is not None or rule == "expire":
-            return refusal
-        if self.settings.admission and self.policy.counts_work_ahead(request, cluster):
-            return self.admission.refuse_crowded_out(now_ns, request, exec_ns, cluster)
-        return refuse_too_long(now_ns, request, exec_ns)
 
     def _on_queue_changed(self, queue: ModelQueue) -> None:
         """Recompute the queue's strategies, and examine the idle shares that hold its model."""
         self.rankings.mark_queue(queue)
-        holding = self.rankings.with_model(queue.model)
-        for share in self._idle:
-            if share in holding:
-                self._reexamined[share] = False
+        if self._idle:
+            holding = self.rankings.with_model(queue.model)
+            for share in self._idle:
+                if share in holding:
+                    self._reexamined[share] = False
 
     def remove(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """See `Scheduler.remove`."""
@@ -103,87 +103,103 @@ class Planner:
 
     def _on_dequeued(self, now_ns: int, requests: list[Request], queue: ModelQueue, cluster: Cluster) -> None:
         """Update what depends on requests that have left their queue."""
-        policy = self.policy
-        if policy.waits is not None:
-            policy.waits.release_requests(requests)
-        policy.on_requests_removed(requests, queue)
+        waits = self.policy.waits
+        if waits is not None:
+            waits.release_requests(requests)
+        if self._on_requests_removed is not None:
+            self._on_requests_removed(requests, queue)
         self._on_queue_changed(queue)
         self.admission.discount_requests(now_ns, requests, queue, cluster)
         for request in requests:
-            self.demand.remove_request(request.id)
+            self.demand.remove_request(request)
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         """See `Scheduler.observe`."""
-        self.policy.on_result(action, took_ns)
+        if self._on_result is not None:
+            self._on_result(action, took_ns)
         self.rankings.mark_estimates(action.share, self.queues.of_model(action.model))
 
-    def plan(self, now_ns: int, cluster: Cluster, changes: ClusterChanges) -> Plan:
+    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         """See `Scheduler.plan`."""
-        plan, waits = Plan([], [], [], [], None), self.policy.waits
+        plan, queues, waits = Plan([], [], [], [], None), self.queues, self.policy.waits
         if waits is not None:
             for queue in waits.pop_expired(now_ns):
                 self._on_queue_changed(queue)
         checks_deadlines = self.policy.deadline_rule != "ignore"
-        if self.queues and checks_deadlines:
-            plan.refuse = self._refuse_overdue(now_ns, cluster)
-        shares = self._adopt_changes(now_ns, cluster, changes)
-        if self.queues:
+        if checks_deadlines and queues.count:
+            plan.refuse.extend(self._refuse_overdue(now_ns, cluster))
+        shares = self._adopt_changes(now_ns, cluster)
+        if queues.count:
             self._fill_shares(now_ns, shares, cluster, plan)
-        else:
+        elif shares:
             self._idle |= shares
-        wakes: list[int | None] = [self._wants_work[0][0] if self._wants_work else None]
-        if self._models_missing:
-            self.demand.update(now_ns, cluster.residency)
-            wakes.append(self.placement.plan_loads(now_ns, cluster, self.demand, plan))
-        if self.queues and checks_deadlines:
-            wakes.append(self.queues.next_overdue_ns())
-        wake_ns = min([at_ns for at_ns in wakes if at_ns is not None], default=None)
-        plan.wake_ns = None if wake_ns is None else max(wake_ns, now_ns + 1)
-        if waits is not None:
-            next_ns = waits.next_ns()
-            if next_ns is not None and (plan.wake_ns is None or next_ns < plan.wake_ns):
-                plan.wake_ns = next_ns
-        if self._dropped:
-            plan.refuse += self._dropped
-            self._dropped = []
+        retry_ns = self._plan_loads(now_ns, cluster, plan) if self._models_missing else None
+        overdue_ns = queues.next_overdue_ns() if checks_deadlines and queues.count else None
+        plan.wake_ns = self._next_wake_ns(now_ns, retry_ns, overdue_ns)
         return plan
 
-    def _adopt_changes(self, now_ns: int, cluster: Cluster, changes: ClusterChanges) -> dict[Share, bool]:
+    def _next_wake_ns(self, now_ns: int, *wakes: int | None) -> int | None:
+        """Return the earliest of `wakes`, of the times when shares want more work, and of the ends of waits."""
+        at_ns = self._wants_work[0][0] if self._wants_work else None
+        for wake_ns in wakes:
+            if wake_ns is not None and (at_ns is None or wake_ns < at_ns):
+                at_ns = wake_ns
+        if at_ns is not None and at_ns <= now_ns:
+            at_ns = now_ns + 1
+        wait_ns = None if self.policy.waits is None else self.policy.waits.next_ns()
+        return wait_ns if at_ns is None or (wait_ns is not None and wait_ns < at_ns) else at_ns
+
+    def _adopt_changes(self, now_ns: int, cluster: Cluster) -> dict[Share, bool]:
         """Update what depends on the cluster. Return the shares that may have room and a batch to start."""
+        changes = cluster.changes
         shares: dict[Share, bool] = {}
         for share, model in changes.resident_models:
             self.demand.mark_model(model)
             self.rankings.update_residency(share, model, self.queues.of_model(model))
-        examined, self._reexamined = self._reexamined | changes.shares, {}
-        for share, reconfigured in examined.items():
+        for share in self._reexamined:
+            changes.mark_share(share)
+        self._reexamined.clear()
+        for share, reconfigured in changes.shares.items():
             if share.is_lost:
                 self._discard_share(share)
                 continue
             shares[share] = True
-            self.placement.mark_share(share)
-            self.demand.mark_share(share)
             if reconfigured:
-                self.placement.mark_preloadable(share)
+                self.placement.preloadable[share] = True
+        if shares:
+            self._changed_shares |= shares
+            self.demand.mark_shares(shares)
         if changes.resident_models or changes.shares_reconfigured:
             self._models_missing = any(share.missing_models for share in cluster.shares())
+        changes.clear()
         while self._wants_work and self._wants_work[0][0] <= now_ns:
             share = heapq.heappop(self._wants_work)[2]
             if not share.is_lost:
                 shares[share] = True
         return shares
 
+    def _plan_loads(self, now_ns: int, cluster: Cluster, plan: Plan) -> int | None:
+        """Add a LOAD to the plan. Return when a LOAD lane will be free, if demand waits for that."""
+        self.demand.update(now_ns, cluster.residency)
+        if self.demand.highest_priority_anywhere():
+            changed, self._changed_shares = self._changed_shares, {}
+            return self.placement.load_for_demand(now_ns, cluster, self.demand, changed, plan)
+        if self.placement.preloadable and self.settings.preload:
+            self.placement.preload(cluster, plan)
+        return None
+
     def _discard_share(self, share: Share) -> None:
         self.rankings.discard_share(share)
         self._idle.pop(share, None)
+        self._changed_shares.pop(share, None)
         self.placement.discard_share(share)
         self.demand.discard_share(share)
         self.policy.on_share_lost(share)
 
-    def _refuse_overdue(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
+    def _refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse queued requests that are too late by the policy's deadline rule."""
         policy, expires = self.policy, self.policy.deadline_rule == "expire"
         reason = "its deadline passed in the queue" if expires else "its turn did not come in time"
-        refusals = []
         for request in self.queues.pop_overdue(now_ns):
             exec_ns = 1 if expires else policy.shortest_exec_ns(now_ns, request, cluster)
             if exec_ns and now_ns + exec_ns <= request.deadline_ns:
@@ -194,8 +210,7 @@ class Planner:
                 exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
             elif not request.best_effort:
                 self.admission.raise_caution(request, exec_ns)
-            refusals.append(Refusal(request, reason, now_ns + exec_ns - request.deadline_ns))
-        return refusals
+            yield Refusal(request, reason, now_ns + exec_ns - request.deadline_ns)
 
     def _fill_shares(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Plan) -> None:
         """Give batches to shares in the order of their index.
@@ -235,16 +250,18 @@ class Planner:
             if strategy is None:
                 self._idle[share] = True
                 return
-            plan.start.append(self._pop_batch(now_ns, free_ns, share, cluster, strategy))
+            plan.start.append(self._pop_batch(now_ns, free_ns, share, cluster, strategy, plan.refuse))
             free_ns += strategy.expected_ns
             in_flight += 1
         if in_flight < settings.in_flight:
             heapq.heappush(self._wants_work, (free_ns - settings.lookahead_ns, share.index, share))
 
-    def _pop_batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
-        """Take the requests of a strategy from their queue."""
-        policy, queue, expected_ns = self.policy, strategy.queue, strategy.expected_ns
-        if policy.on_batch_chosen(free_ns, share, strategy):
+    def _pop_batch(
+        self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy, refusals: list[Refusal]
+    ) -> Batch:
+        """Take the requests of a strategy from their queue. Adds to `refusals` what the policy drops for the batch."""
+        queue, expected_ns, count_late = strategy.queue, strategy.expected_ns, self._count_late_heads
+        if self._on_batch_chosen is not None and self._on_batch_chosen(free_ns, share, strategy):
             self.rankings.rerank_deadlines()
         requests = self.queues.pop_batch(queue, strategy.places)
         self._on_dequeued(now_ns, requests, queue, cluster)
@@ -252,8 +269,8 @@ class Planner:
         if not queue.best_effort:
             alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
             self.admission.lower_caution(queue.model, len(requests), alone_ns)
-            if late_heads := policy.count_late_heads(queue, free_ns + expected_ns):
-                self._drop_heads(now_ns, queue, late_heads, cluster)
+            if count_late is not None and (late_heads := count_late(queue, free_ns + expected_ns)):
+                refusals += self._drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, free_ns, latest_ns, expected_ns)
 
     def _latest_start_ns(self, free_ns: int, first: Request, strategy: Strategy) -> int:
@@ -263,13 +280,13 @@ class Planner:
         latest_ns = first.deadline_ns - strategy.expected_ns if strategy.latest_ns is None else strategy.latest_ns
         return min(latest_ns, free_ns + self.settings.window_ns) if self.settings.window_ns else latest_ns
 
-    def _drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> None:
+    def _drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse the first `count` requests of a queue."""
         heads = self.queues.pop_batch(queue, range(count))
         self._on_dequeued(now_ns, heads, queue, cluster)
         for request in heads:
             late_ns = now_ns + self.policy.shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
-            self._dropped.append(Refusal(request, "too late for the batch that was formed", late_ns))
+            yield Refusal(request, "too late for the batch that was formed", late_ns)
 
     def check(self) -> None:
         """See `Scheduler.check`."""
@@ -280,4 +297,3 @@ class Planner:
         self.policy.check(self.queues)
         if self.policy.waits is not None:
             self.policy.waits.check()
-        assert not self._dropped

@@ -1,11 +1,11 @@
-"""Queued requests: by model and deadline, with the time at which each must be checked for being too late."""
+"""Queued requests: by model and deadline, when each must be checked for being too late, and queues that wait."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import IndexedHeap, Timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,11 +82,11 @@ class ModelQueue:
         self.most_rows = self.rows
         return batch
 
-    def batch_sizes(self) -> Iterator[int]:
-        """Iterate over the batch sizes that the queue could have filled since its last batch, largest first."""
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Return the batch sizes that the queue could have filled since its last batch, largest first."""
         sizes, rows = self.spec.batch_sizes, self.most_rows
         limit = rows if self.rows == len(self._requests) else self.spec.compiled_batch_size(min(rows, sizes[-1]))
-        return (size for size in reversed(sizes) if size <= limit or size == sizes[0])
+        return sizes[bisect_right(sizes, limit, 1) - 1 :: -1]
 
     def newest_budget_ns(self) -> int:
         """Return the time between arrival and deadline of the request with the latest deadline."""
@@ -142,13 +142,11 @@ class RequestQueues:
     def __init__(self) -> None:
         self._queues: dict[str, dict[QueueKey, ModelQueue]] = {}
         """Non-empty queues."""
-        self._requests: dict[int, Request] = {}
-        self._checks = Timers()
-        """Request id -> just after its last possible start."""
+        self.count = 0
+        """Number of requests."""
+        self._checks: IndexedHeap[Request, int] = IndexedHeap()
+        """Requests by the time just after their last possible start."""
         self._created = 0
-
-    def __len__(self) -> int:
-        return len(self._requests)
 
     def __iter__(self) -> Iterator[ModelQueue]:
         for queues in self._queues.values():
@@ -171,8 +169,8 @@ class RequestQueues:
             queue = queues[key] = ModelQueue(request.spec, *key, self._created)
         queue.insert(request)
         request.queued = True
-        self._requests[request.id] = request
-        self._checks.arm(request.id, request.deadline_ns - exec_ns + 1)
+        self.count += 1
+        self._checks.push(request, request.deadline_ns - exec_ns + 1)
         return queue
 
     def dequeue(self, request: Request) -> ModelQueue:
@@ -189,10 +187,10 @@ class RequestQueues:
         return batch
 
     def _discard(self, queue: ModelQueue, requests: list[Request]) -> None:
+        self.count -= len(requests)
         for request in requests:
             request.queued = False
-            del self._requests[request.id]
-            self._checks.cancel(request.id)
+            self._checks.remove(request)
         if not queue:
             queues = self._queues[queue.model]
             del queues[queue.key]
@@ -201,21 +199,55 @@ class RequestQueues:
 
     def pop_overdue(self, now_ns: int) -> list[Request]:
         """Return the requests whose last possible start has passed. Each is returned once per `check_after`."""
-        return [self._requests[request_id] for request_id in self._checks.pop_expired(now_ns)]
+        return self._checks.pop_up_to(now_ns)
 
     def check_after(self, request: Request, last_start_ns: int) -> None:
         """Let `pop_overdue` return the request once `last_start_ns` has passed."""
-        self._checks.arm(request.id, last_start_ns + 1)
+        self._checks.push(request, last_start_ns + 1)
 
     def next_overdue_ns(self) -> int | None:
         """Return when `pop_overdue` has something to return."""
-        return self._checks.next_ns()
+        return self._checks.smallest_priority()
 
     def check(self) -> None:
         self._checks.check()
-        assert set(self._checks) <= set(self._requests)
-        assert len(self) == sum(map(len, self))
+        assert all(request.queued for request in self._checks)
+        assert self.count == sum(map(len, self))
         for queue in self:
             assert queue.rows == sum(request.rows for request in queue) > 0
             deadlines = [request.deadline_ns for request in queue]
             assert deadlines == sorted(deadlines) == queue._deadlines
+
+
+class QueueWaits:
+    """Queues that wait for more requests, each until a time. A queue is identified by its first request."""
+
+    def __init__(self) -> None:
+        self._timers = Timers()
+        self._queues: dict[int, ModelQueue] = {}
+
+    def hold_queue(self, queue: ModelQueue, until_ns: int) -> None:
+        """Have the queue examined again at `until_ns`, or when it changes. The earliest of several times counts."""
+        key = queue[0].id
+        held_ns = self._timers.priority(key)
+        if held_ns is None or until_ns < held_ns:
+            self._queues[key] = queue
+            self._timers.arm(key, until_ns)
+
+    def release_requests(self, requests: list[Request]) -> None:
+        """End the waits of queues whose first request is among those that have left."""
+        for request in requests:
+            if self._queues.pop(request.id, None) is not None:
+                self._timers.cancel(request.id)
+
+    def pop_expired(self, now_ns: int) -> list[ModelQueue]:
+        """Remove and return the queues that have waited long enough."""
+        return [self._queues.pop(key) for key in self._timers.pop_expired(now_ns)]
+
+    def next_ns(self) -> int | None:
+        """Return when the next wait ends."""
+        return self._timers.next_ns()
+
+    def check(self) -> None:
+        self._timers.check()
+        assert set(self._timers) == set(self._queues)

@@ -185,7 +185,8 @@ def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue
     for size in queue.batch_sizes():
         expected_ns = estimate.predict(now_ns, size)
         row_ns = PAYS * seed_ns[size] / size
-        shrunk = max(shrunk, sum(larger_ns < row_ns for larger_ns in missed_row_ns))
+        if missed_row_ns:
+            shrunk = max(shrunk, sum([larger_ns < row_ns for larger_ns in missed_row_ns]))
         place = queue.first_in_time(start_ns + expected_ns, size)
         if count := queue.count_filling(place, size):
             first = queue[place]

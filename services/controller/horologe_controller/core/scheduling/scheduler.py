@@ -9,7 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
-    from horologe_controller.core.cluster.share import ClusterChanges, Share
+    from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
 
 
@@ -63,11 +63,8 @@ class Scheduler(Protocol):
     def remove(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Remove a queued request (cancelled)."""
 
-    def plan(self, now_ns: int, cluster: Cluster, changes: ClusterChanges) -> Plan:
-        """Decide. The requests that the plan starts or refuses are not queued any more.
-
-        `changes`: all changes of the cluster since the last call.
-        """
+    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
+        """Decide. Read and clear `cluster.changes`. The requests that the plan starts or refuses are dequeued."""
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         """Take note that an INFER ran for `took_ns`. The estimates have it already."""

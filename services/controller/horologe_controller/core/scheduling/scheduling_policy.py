@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from horologe_common.clock import us
 from horologe_controller.core.scheduling.ranking import oldest_strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.queues import ModelQueue, QueueWaits
     from horologe_controller.core.scheduling.ranking import Strategy
-    from horologe_controller.core.scheduling.waiting import QueueWaits
     from horologe_controller.settings import ControllerSettings
 
 DECISION_LEAD_NS = us(500)
@@ -40,6 +39,10 @@ class SchedulingPolicy:
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings
+
+    def overridden(self, hook: str) -> Callable[..., Any] | None:
+        """Return the method `hook` of the policy, or None if it is the default. `Planner` does not call defaults."""
+        return None if getattr(type(self), hook) is getattr(SchedulingPolicy, hook) else getattr(self, hook)
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the best batch of the queue that could start at `start_ns` on the share; None for no batch now.

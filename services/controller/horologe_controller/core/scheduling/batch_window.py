@@ -1,0 +1,44 @@
+"""Batches that skip the late heads of a queue (Nexus section 6.3, early drop)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horologe_controller.core.scheduling.queues import ModelQueue
+
+WHEN_DRY = 1
+"""First place of the rank of a batch that is decided on when its share is about to run dry. Systems whose executor
+takes its next batch after the last one behave like this."""
+
+
+class BatchWindow(NamedTuple):
+    """A batch of `size` from `requests` consecutive requests of a queue, the first at index `place`."""
+
+    size: int
+    place: int
+    requests: int
+
+
+def find_window(queue: ModelQueue, start_ns: int, target: int, expect_ns: Callable[[int], int]) -> BatchWindow | None:
+    """Return the first window that fills a batch of `target` in time, or of a smaller size if too few requests can.
+
+    Nexus section 6.3 (early drop): late requests at the head do not hold up a batch that those behind them can fill.
+    `expect_ns` predicts the duration by size.
+    """
+    target = max(target, queue.spec.compiled_batch_size(queue[0].rows))
+    for size in queue.batch_sizes():
+        if size <= target:
+            place = queue.first_in_time(start_ns + expect_ns(size), size)
+            if count := queue.count_filling(place, size):
+                return BatchWindow(size, place, count)
+    return None
+
+
+def target_size(queue: ModelQueue, part: float, expect_ns: Callable[[int], int]) -> int:
+    """Return the largest batch that takes at most `part` of the first request's budget, or else the smallest size."""
+    first, sizes = queue[0], queue.spec.batch_sizes
+    limit_ns = part * (first.deadline_ns - first.arrival_ns)
+    return next((size for size in reversed(sizes) if expect_ns(size) <= limit_ns), sizes[0])
