@@ -13,7 +13,7 @@ import pytest
 
 from horologe_common.core.instruments import quantile
 from horologe_common.status import Late, Lost, Refused
-from horologe_load.arrivals import bursts, poisson, popularity, read_arrivals
+from horologe_load.arrivals import poisson, popularity, read_arrivals
 from horologe_load.capacity_search import MAX_TRIALS, PRECISION, CapacitySearch, Confirmation
 from horologe_load.load_loops import closed_loop, one_by_one, open_loop
 from horologe_load.samples import Outcome, Samples, error_text, summarize
@@ -42,14 +42,6 @@ def test_poisson_has_its_rate_its_variance_and_its_order() -> None:
 def test_poisson_rejects_what_is_not_positive(rate: float, seconds: float) -> None:
     with pytest.raises(ValueError, match="wanted both above 0"):
         poisson(rate, seconds, 1)
-
-
-def test_bursts_have_both_rates() -> None:
-    arrivals = np.array(bursts(100, 2000, every_s=1.0, burst_s=0.1, seconds=20, seed=1)) / 1e9
-    assert (np.diff(arrivals) >= 0).all()
-    in_burst = (arrivals % 1.0 < 0.1).sum()
-    assert in_burst == pytest.approx(20 * 200, rel=0.1)
-    assert len(arrivals) - in_burst == pytest.approx(20 * 90, rel=0.1)
 
 
 def test_popularity_is_a_power_law() -> None:

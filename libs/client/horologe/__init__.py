@@ -29,28 +29,7 @@ from horologe_common.status import (
 from horologe_common.wire import ApplicationState, Description, ModelState, ModelStatistics
 
 __all__ = [
-    "Application",
-    "ApplicationState",
-    "AsyncClient",
-    "Cancelled",
-    "Client",
-    "Description",
-    "Handle",
-    "HorologeError",
-    "InvalidInput",
-    "Late",
-    "Lost",
-    "MissingInput",
-    "ModelFailed",
-    "ModelSpec",
-    "ModelState",
-    "ModelStatistics",
-    "ProtocolMismatch",
-    "Refused",
-    "Reply",
-    "Status",
-    "TensorSpec",
-    "TooLarge",
-    "Unauthenticated",
-    "UnknownModel",
-]
+    "Application", "ApplicationState", "AsyncClient", "Cancelled", "Client", "Description", "Handle", "HorologeError",
+    "InvalidInput", "Late", "Lost", "MissingInput", "ModelFailed", "ModelSpec", "ModelState", "ModelStatistics",
+    "ProtocolMismatch", "Refused", "Reply", "Status", "TensorSpec", "TooLarge", "Unauthenticated", "UnknownModel",
+]  # fmt: skip

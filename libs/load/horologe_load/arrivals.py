@@ -31,18 +31,6 @@ def poisson(rate: float, seconds: float, seed: Seed) -> list[int]:
     return times
 
 
-def bursts(rate: float, burst_rate: float, every_s: float, burst_s: float, seconds: float, seed: Seed) -> list[int]:
-    """Return arrivals at `burst_rate` for the first `burst_s` of every `every_s` seconds, and at `rate` in between."""
-    rng, times = np.random.default_rng(seed), list[int]()
-    for begin_s in np.arange(0.0, seconds, every_s).tolist():
-        for phase_rate, from_s, until_s in ((burst_rate, 0.0, burst_s), (rate, burst_s, every_s)):
-            length_s = min(begin_s + until_s, seconds) - begin_s - from_s
-            if phase_rate > 0 and length_s > 0:
-                first_ns = round((begin_s + from_s) * 1e9)
-                times += [first_ns + at_ns for at_ns in poisson(phase_rate, length_s, rng)]
-    return times
-
-
 def popularity(count: int, skew: float) -> NDArray[np.float64]:
     """Return the shares of `count` models: the n-th gets a share in proportion to n ** -skew (Zipf)."""
     weights: NDArray[np.float64] = np.arange(1, count + 1, dtype=float) ** -skew

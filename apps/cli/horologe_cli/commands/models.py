@@ -107,17 +107,10 @@ def model_document(state: ModelState) -> dict[str, Any]:
         for tensors in (spec.inputs, spec.outputs)
     )
     return {
-        "name": spec.name,
-        "version": spec.version,
-        "state": state.state,
-        "reason": state.reason,
-        "runtime": spec.runtime,
-        "inputs": inputs,
-        "outputs": outputs,
-        "batch_sizes": list(spec.batch_sizes),
-        "slo_ms": spec.slo_ns / 1e6,
-        "weights_bytes": spec.weights_bytes,
-    }
+        "name": spec.name, "version": spec.version, "state": state.state, "reason": state.reason,
+        "runtime": spec.runtime, "inputs": inputs, "outputs": outputs, "batch_sizes": list(spec.batch_sizes),
+        "slo_ms": spec.slo_ns / 1e6, "weights_bytes": spec.weights_bytes,
+    }  # fmt: skip
 
 
 def _status_document(description: Description) -> dict[str, Any]:

@@ -6,18 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horologe_cli.output import (
-    DEFAULT_ENDPOINT,
-    Endpoint,
-    ExitCode,
-    Json,
-    Keys,
-    call_server,
-    console,
-    fail,
-    print_json,
-    stderr_console,
-)
+from horologe_cli import output
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
@@ -32,9 +21,9 @@ def profile(
         str, typer.Option(help="Lengths of variable dimensions. Default: 16,64,256.", metavar="N,N,...")
     ] = "",
     runs: Annotated[int, typer.Option(min=0, help="Runs of each batch. 0: print expected times only.")] = 5,
-    endpoint: Endpoint = DEFAULT_ENDPOINT,
-    keys: Keys = "",
-    json: Json = False,
+    endpoint: output.Endpoint = output.DEFAULT_ENDPOINT,
+    keys: output.Keys = "",
+    json: output.Json = False,
 ) -> None:
     """Measure execution times on a running system, one batch at a time, after all other requests.
 
@@ -47,11 +36,11 @@ def profile(
       horologe profile digits-cnn --runs 0 --json
     """
     numbers = _parse_lengths(lengths)
-    profiles: list[ModelTimes] = call_server(
+    profiles: list[ModelTimes] = output.call_server(
         endpoint, keys, lambda client: [_measure(client, spec, numbers, runs) for spec in _ready_specs(client, model)]
     )
     if json:
-        print_json([times.document() for times in profiles])
+        output.print_json([times.document() for times in profiles])
     else:
         for times in profiles:
             _print(times)
@@ -63,7 +52,7 @@ def _parse_lengths(text: str) -> list[int]:
     except ValueError:
         lengths = [0]
     if any(length < 1 for length in lengths):
-        fail(f"--lengths: got {text!r}, wanted whole numbers from 1 on, as 16,64,256", ExitCode.USAGE)
+        output.fail(f"--lengths: got {text!r}, wanted whole numbers from 1 on, as 16,64,256", output.ExitCode.USAGE)
     return lengths
 
 
@@ -71,7 +60,7 @@ def _ready_specs(client: Client, model: str) -> list[ModelSpec]:
     states = client.models(model or None)
     ready = [state.spec for state in states if state.state == "READY"]
     if model and not ready:
-        fail(f"model {model}: {f'{states[-1].state}: {states[-1].reason}' if states else 'not served'}")
+        output.fail(f"model {model}: {f'{states[-1].state}: {states[-1].reason}' if states else 'not served'}")
     return ready
 
 
@@ -80,13 +69,13 @@ def _measure(client: Client, spec: ModelSpec, lengths: list[int], runs: int) -> 
 
     from horologe_cli.commands.profile_sweep import measure_model
 
-    with Progress(console=stderr_console(), transient=True) as progress:
+    with Progress(console=output.stderr_console(), transient=True) as progress:
         task = progress.add_task(spec.key, total=1.0)
         return measure_model(client, spec, lengths, runs, lambda share: progress.update(task, completed=share))
 
 
 def _print(times: ModelTimes) -> None:
-    out = console()
+    out = output.console()
     out.print(f"[bold]{times.spec.key}[/]  {times.spec.runtime}")
     sizes = times.spec.batch_sizes
     table = Table(("expected, ms", "device", "load", *(f"b{size}" for size in sizes)), left=2)
@@ -113,10 +102,10 @@ def _print_measured(times: ModelTimes) -> None:
             *(_format_ms(time_ns) for time_ns in (row.took_ns, row.least_ns, row.most_ns, row.fitted_ns)),
             f"{row.fitted_ns / row.took_ns - 1:+.1%}",
         )
-    table.print(console())
+    table.print(output.console())
     if times.fit:
         fit, unit = times.fit, "row and unit of length" if times.rows[0].cell.length else "row"
-        console().print(
+        output.console().print(
             f"c0 {_format_ms(fit.base_ns)} ms, c1 {_format_ms(fit.slope_ns)} ms per {unit}; "
             f"error {fit.median_error:.1%} (median), {fit.max_error:.1%} (largest)"
         )

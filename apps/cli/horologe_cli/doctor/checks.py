@@ -50,20 +50,10 @@ def run_checks(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
     A check that this system does not support yields a warning.
     """
     checks: list[Callable[[], Iterable[Finding]]] = [
-        lambda: _check_cores(workers or default_workers()),
-        lambda: _check_quota(root),
-        lambda: _check_governor(root),
-        _check_realtime,
-        _check_limits,
-        lambda: _check_huge_pages(root),
-        lambda: _check_swap(root),
-        lambda: _check_clock(root),
-        _check_load,
-        _check_ports,
-        check_packages,
-        check_runtimes,
-        check_stores,
-    ]
+        lambda: _check_cores(workers or default_workers()), lambda: _check_quota(root), lambda: _check_governor(root),
+        _check_realtime, _check_limits, lambda: _check_huge_pages(root), lambda: _check_swap(root),
+        lambda: _check_clock(root), _check_load, _check_ports, check_packages, check_runtimes, check_stores,
+    ]  # fmt: skip
     findings: list[Finding] = []
     for check in checks:
         try:

@@ -172,16 +172,9 @@ class ChildProcess:
     def _spawn(self) -> subprocess.Popen[str]:
         """Start the process in its own process group, so that ^C in the terminal reaches the supervisor only."""
         return subprocess.Popen(
-            self.spec.command(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **self.spec.env},
-            text=True,
-            errors="replace",
-            bufsize=1,
-            process_group=0,
-        )
+            self.spec.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**os.environ, **self.spec.env}, text=True, errors="replace", bufsize=1, process_group=0,
+        )  # fmt: skip
 
     def _forward_lines(self, process: subprocess.Popen[str]) -> None:
         if process.stdout is None:

@@ -79,17 +79,10 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
     from horologe_selector.settings import SelectorSettings
 
     return {
-        "links": LinkSettings,
-        "frontend": FrontendSettings,
-        "http": HttpSettings,
-        "selector": SelectorSettings,
-        "controller": ControllerSettings,
-        "worker": WorkerSettings,
-        "profiler": ProfilerSettings,
-        "metrics": MetricsSettings,
-        "log": LogSettings,
-        "recorder": RecorderSettings,
-    }
+        "links": LinkSettings, "frontend": FrontendSettings, "http": HttpSettings, "selector": SelectorSettings,
+        "controller": ControllerSettings, "worker": WorkerSettings, "profiler": ProfilerSettings,
+        "metrics": MetricsSettings, "log": LogSettings, "recorder": RecorderSettings,
+    }  # fmt: skip
 
 
 def parse_flags(sets: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -43,16 +43,10 @@ def build_scenario(
         raise SettingsError("--rate, --trace: got both or neither, wanted one of them")
     loads, last_ns = _arrivals(trace) if trace else ((LoadPhase(rate=rate),), s(10))
     return Scenario(
-        entries,
-        loads,
-        name="command line",
-        duration_ns=parse_quantity("--duration", duration, DURATIONS) if duration else last_ns,
-        settle_ns=s(2),
-        path="direct",
-        workers=devices,
-        noise=NOISES[noise],
-        worker=WorkerSettings(pages_bytes=pages * PAGE_BYTES),
-    )
+        entries, loads, name="command line",
+        duration_ns=parse_quantity("--duration", duration, DURATIONS) if duration else last_ns, settle_ns=s(2),
+        path="direct", workers=devices, noise=NOISES[noise], worker=WorkerSettings(pages_bytes=pages * PAGE_BYTES),
+    )  # fmt: skip
 
 
 def _entry(text: str, slo_ns: int) -> ModelEntry:

@@ -78,20 +78,9 @@ def decode_answer(answer: wire.Answer, buffers: Sequence[Buffer], single: bool) 
     if single and len(outputs) == 1:
         (value,) = outputs.values()
     reply = Reply(
-        outputs,
-        value,
-        answer.model,
-        answer.version,
-        answer.queue_ns,
-        answer.exec_ns,
-        answer.batch_size,
-        answer.cached,
-        answer.confidence,
-        answer.models,
-        answer.missing,
-        answer.defaulted,
-        answer.prediction,
-    )
+        outputs, value, answer.model, answer.version, answer.queue_ns, answer.exec_ns, answer.batch_size,
+        answer.cached, answer.confidence, answer.models, answer.missing, answer.defaulted, answer.prediction,
+    )  # fmt: skip
     if answer.status == Status.OK:
         return reply
     failure = error_for(answer.status, answer.reason, answer.retry_after_ns)

@@ -123,16 +123,9 @@ class Actions:
             by_holder.setdefault(request.holder, []).append(request.input_id)
         offset_ns = self._cluster.workers[share.worker].offset_ns()
         infer = Infer(
-            action.id,
-            share.number,
-            batch.model,
-            batch.batch_size,
-            tuple(rows),
-            tuple(parties),
-            now_ns + offset_ns,
-            batch.latest_ns + offset_ns,
-            batch.expected_ns,
-        )
+            action.id, share.number, batch.model, batch.batch_size, tuple(rows), tuple(parties), now_ns + offset_ns,
+            batch.latest_ns + offset_ns, batch.expected_ns,
+        )  # fmt: skip
         outs = [Out(share.worker, infer)]
         for holder_address, input_ids in by_holder.items():
             outs.append(Out(holder_address, Dispatch(action.id, share.worker, tuple(input_ids))))
@@ -171,19 +164,9 @@ class Actions:
         end_ns = start_ns + expected_ns
         estimate = share.estimates.get(model)
         action = Action(
-            action_id,
-            kind,
-            share,
-            model,
-            size,
-            requests,
-            now_ns,
-            start_ns,
-            end_ns,
-            expected_ns,
-            end_ns,
+            action_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns,
             estimate.typical(now_ns, size) if estimate else expected_ns,
-        )
+        )  # fmt: skip
         self._pending[action.id] = action
         _lane(action).append_action(action)
         return action

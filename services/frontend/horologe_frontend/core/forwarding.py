@@ -6,25 +6,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from horologe_common import wire
 from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, InvalidInput, Status
-from horologe_common.wire import (
-    Acknowledged,
-    Admit,
-    ApplicationInfo,
-    Applications,
-    Declare,
-    Describe,
-    Description,
-    Feedback,
-    ModelInfo,
-    Models,
-    Ping,
-    Pong,
-    Rollback,
-    Withdraw,
-)
 from horologe_frontend.core.requests import check_names
 
 if TYPE_CHECKING:
@@ -38,8 +23,8 @@ if TYPE_CHECKING:
     from horologe_frontend.core.stats import RequestMetrics
     from horologe_frontend.settings import FrontendSettings
 
-Call: TypeAlias = Admit | Describe | Declare | Withdraw | Rollback | ApplicationInfo
-CallReply: TypeAlias = Models | Description | Applications
+Call: TypeAlias = wire.Admit | wire.Describe | wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
+CallReply: TypeAlias = wire.Models | wire.Description | wire.Applications
 
 
 class PendingCall(msgspec.Struct, frozen=True):
@@ -99,12 +84,12 @@ class PendingCalls:
 
 def _lost_reply(client_id: int, message: Call, problem: str) -> CallReply:
     match message:
-        case Admit():
-            return Models(client_id, (), int(Status.LOST), f"the controller {problem}")
-        case Describe():
-            return Description(client_id, (), "", 0)
+        case wire.Admit():
+            return wire.Models(client_id, (), int(Status.LOST), f"the controller {problem}")
+        case wire.Describe():
+            return wire.Description(client_id, (), "", 0)
         case _:
-            return Applications(client_id, (), int(Status.LOST), f"the selector {problem}")
+            return wire.Applications(client_id, (), int(Status.LOST), f"the selector {problem}")
 
 
 class CallForwarder:
@@ -131,13 +116,13 @@ class CallForwarder:
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
         """Return the messages to send. `trusted`: the sender is a peer, not a client."""
         match message:
-            case ModelInfo():
+            case wire.ModelInfo():
                 return (Out(sender, self._on_model_info(message)),)
-            case Admit() | Describe():
+            case wire.Admit() | wire.Describe():
                 return (self._calls.start_call(now_ns, sender, message, self.controller),)
-            case Declare() | Withdraw() | Rollback() | ApplicationInfo():
+            case wire.Declare() | wire.Withdraw() | wire.Rollback() | wire.ApplicationInfo():
                 return (self._on_selector_call(now_ns, sender, message),)
-            case Feedback():
+            case wire.Feedback():
                 return self._feedback.forward_feedback(now_ns, sender, message, buffers)
         return self._on_peer_message(now_ns, sender, message) if trusted else ()
 
@@ -152,27 +137,27 @@ class CallForwarder:
     def check(self) -> None:
         self._feedback.check()
 
-    def _on_model_info(self, message: ModelInfo) -> Models:
+    def _on_model_info(self, message: wire.ModelInfo) -> wire.Models:
         if not message.application:
-            return Models(message.id, self._catalogue.model_states(message.model))
+            return wire.Models(message.id, self._catalogue.model_states(message.model))
         try:
-            return Models(message.id, self._declared.model_states(message.application))
+            return wire.Models(message.id, self._declared.model_states(message.application))
         except HorologeError as error:
-            return Models(message.id, (), int(error.status), error.reason)
+            return wire.Models(message.id, (), int(error.status), error.reason)
 
     def _on_selector_call(
-        self, now_ns: int, client: str, message: Declare | Withdraw | Rollback | ApplicationInfo
+        self, now_ns: int, client: str, message: wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
     ) -> Out:
         """Forward a valid call to a selector that serves the application."""
-        name = message.application.name if isinstance(message, Declare) else message.name
-        context = message.context if isinstance(message, ApplicationInfo) else ""
+        name = message.application.name if isinstance(message, wire.Declare) else message.name
+        context = message.context if isinstance(message, wire.ApplicationInfo) else ""
         try:
-            if isinstance(message, Declare):
+            if isinstance(message, wire.Declare):
                 self._declared.check_declaration(message.application)
-            elif isinstance(message, ApplicationInfo):
+            elif isinstance(message, wire.ApplicationInfo):
                 check_names(name=name, context=context)
         except InvalidInput as error:
-            return Out(client, Applications(message.id, (), int(error.status), error.reason))
+            return Out(client, wire.Applications(message.id, (), int(error.status), error.reason))
         return self._calls.start_call(now_ns, client, message, self._selectors.route_declaration(name, context))
 
     def _on_peer_message(self, now_ns: int, sender: str, message: Any) -> Iterable[Out]:
@@ -182,16 +167,16 @@ class CallForwarder:
         arrive after its PeerDisconnected. It is ignored.
         """
         match message:
-            case Ping():
-                return (Out(sender, Pong(message.sent_ns, now_ns)),)
-            case Acknowledged():
+            case wire.Ping():
+                return (Out(sender, wire.Pong(message.sent_ns, now_ns)),)
+            case wire.Acknowledged():
                 return self._feedback.finish_forwarded(message)
-            case Models(id=0):
+            case wire.Models(id=0):
                 self._catalogue.replace_models(message.models)
                 self._declared.discard_signatures()
-            case Applications(id=0):
+            case wire.Applications(id=0):
                 if sender in self._selectors:
                     self._metrics.drop_applications(self._declared.replace_announcement(sender, message.applications))
-            case Models() | Applications() | Description():
+            case wire.Models() | wire.Applications() | wire.Description():
                 return self._calls.finish_call(message)
         return ()

@@ -53,18 +53,11 @@ class Worker:
         self._scans: dict[int, str] = {}
         self._scan_number = 0
         self._handlers: dict[type, Handler] = {
-            Infer: self._on_infer,
-            Ship: self._on_ship,
-            Finished: self._on_finished,
-            Load: self._on_load,
-            Unload: self._on_unload,
-            Cancel: self._on_cancel,
-            Ping: self._on_ping,
-            Scan: self._on_scan,
-            Drain: self._on_drain,
-            PeerConnected: self._on_peer_connected,
+            Infer: self._on_infer, Ship: self._on_ship, Finished: self._on_finished, Load: self._on_load,
+            Unload: self._on_unload, Cancel: self._on_cancel, Ping: self._on_ping, Scan: self._on_scan,
+            Drain: self._on_drain, PeerConnected: self._on_peer_connected,
             PeerDisconnected: self._on_peer_disconnected,
-        }
+        }  # fmt: skip
 
     def drain(self) -> None:
         """Finish pending actions and refuse new ones. Send Drain to the controllers."""

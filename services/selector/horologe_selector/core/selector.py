@@ -98,23 +98,14 @@ class Selector:
         self._tick_needed = True
         self._wakeup_ns = 0
         self._handlers: dict[type, Handler] = {
-            Query: self._on_query,
-            Outputs: self.inflight.on_outputs,
-            Outcome: self.inflight.on_outcome,
-            Cancel: self._on_cancel,
-            Models: self.models.on_models,
-            PeerConnected: self._on_peer_connected,
-            PeerDisconnected: self._on_peer_disconnected,
-            Pong: self.return_latency.on_pong,
-            Declare: self.registry.on_declare,
-            Withdraw: self.registry.on_withdraw,
-            Rollback: self.registry.on_rollback,
-            ApplicationInfo: self.model_status.on_application_info,
-            Feedback: self.feedback.on_feedback,
-            RecordsRead: self._on_store_reply,
-            RecordsWritten: self._on_store_reply,
-            FamilyListed: self.registry.on_listed,
-        }
+            Query: self._on_query, Outputs: self.inflight.on_outputs, Outcome: self.inflight.on_outcome,
+            Cancel: self._on_cancel, Models: self.models.on_models, PeerConnected: self._on_peer_connected,
+            PeerDisconnected: self._on_peer_disconnected, Pong: self.return_latency.on_pong,
+            Declare: self.registry.on_declare, Withdraw: self.registry.on_withdraw,
+            Rollback: self.registry.on_rollback, ApplicationInfo: self.model_status.on_application_info,
+            Feedback: self.feedback.on_feedback, RecordsRead: self._on_store_reply,
+            RecordsWritten: self._on_store_reply, FamilyListed: self.registry.on_listed,
+        }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Process a message from a frontend, a worker, the controller, the store writer or the host."""

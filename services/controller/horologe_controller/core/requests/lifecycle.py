@@ -50,22 +50,10 @@ class RequestTable:
     ) -> Request:
         self._last_id += 1
         request = Request(
-            self._last_id,
-            sender,
-            submit.id,
-            spec,
-            submit.model,
-            submit.rows,
-            submit.holder,
-            submit.input_id,
-            arrival_ns,
-            deadline_ns,
-            submit.best_effort,
-            submit.shape_key,
-            submit.length,
-            submit.application,
+            self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
+            arrival_ns, deadline_ns, submit.best_effort, submit.shape_key, submit.length, submit.application,
             submit.solo,
-        )
+        )  # fmt: skip
         if submit.solo:
             request.shape_key = -request.id  # unique, so that the request is never batched with others
         self._open[request.id] = self._by_submit[sender, submit.id] = request

@@ -70,24 +70,10 @@ def _answer(
     exec_ns = max((result.exec_ns for result in results), default=0)
     queue_ns = 0 if cached else max(0, now_ns - query.arrival_ns - exec_ns)
     return Answer(
-        query.query.id,
-        OK,
-        outputs,
-        "",
-        0,
-        query.active.application.name,
-        "",
-        queue_ns,
-        exec_ns,
-        results[0].batch_size if len(results) == 1 else 0,
-        cached,
-        confidence,
-        present,
-        missing,
-        defaulted,
-        query.prediction,
-        bool(query.pending),
-    )
+        query.query.id, OK, outputs, "", 0, query.active.application.name, "", queue_ns, exec_ns,
+        results[0].batch_size if len(results) == 1 else 0, cached, confidence, present, missing, defaulted,
+        query.prediction, bool(query.pending),
+    )  # fmt: skip
 
 
 def _failure(query: ApplicationQuery) -> Answer:
