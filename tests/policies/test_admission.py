@@ -6,8 +6,7 @@ from builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.wire import Register, Share
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.scheduler import Refusal
 from horologe_controller.schedulers import create_scheduler

@@ -17,8 +17,7 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Out
 from horologe_common.models import PAGE_BYTES, ModelSpec
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
 from horologe_controller.schedulers import SCHEDULERS, create_scheduler
 from horologe_controller.settings import ControllerSettings

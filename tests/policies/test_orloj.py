@@ -13,8 +13,7 @@ from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.recording import snapshot
 from horologe_common.wire import Register, Share
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.core.scheduling.planner import Planner

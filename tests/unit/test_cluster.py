@@ -11,8 +11,7 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Models, Outcome, Register, Result, Share, Submit, Unload
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.controller import Controller
 from horologe_controller.settings import ControllerSettings
 

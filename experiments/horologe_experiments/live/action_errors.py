@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Result
+from horologe_controller.core.actions import error_side
 from horologe_controller.core.controller import Controller
-from horologe_controller.core.metrics import error_side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,25 +1,34 @@
-"""Pending actions: the messages that start them, their results, and the backoff of refused LOADs."""
+"""Pending actions: the messages that start them, their results and their metrics."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.core.indexed_heap import IndexedHeap
-from horologe_common.core.protocol import Out
+import msgspec
+
+from horologe_common.core.protocol import Out, instance
+from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from horologe_common.core.instruments import Stats
     from horologe_common.wire import Register, Result
-    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.lane import ActionKind, Lane
     from horologe_controller.core.cluster.share import Share
-    from horologe_controller.core.cluster.worker_mirror import WorkerMirror
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.scheduler import Batch, Plan
+
+STATUS_NAMES = {int(status): status.name for status in Status}
+
+
+def error_side(error_ns: int) -> str:
+    """Return `over` if the prediction was too long or exact, `under` if too short (Clockwork section 6.5)."""
+    return "over" if error_ns <= 0 else "under"
 
 
 class Actions:
@@ -189,45 +198,66 @@ def _lane(action: Action) -> Lane:
     return action.share.exec if action.kind == "infer" else action.share.load
 
 
-class LoadBackoff:
-    """Exponential backoff of LOADs that a worker refused, by share and model.
+class ModelTotals(msgspec.Struct):
+    """Executed work of a model since the start."""
 
-    A worker refuses a LOAD for reasons that pass: too many pending actions, no free pages yet, a missed window. A
-    successful LOAD or the worker's next Register resets the backoff. LOADs that fail are not retried: see
-    `ModelCatalogue.mark_load_failed`.
-    """
+    batches: int = 0
+    rows: int = 0
+    exec_ns: int = 0
 
-    def __init__(self, first_ns: int, max_ns: int) -> None:
-        self._first_ns = first_ns
-        self._max_ns = max_ns
-        self._retries: IndexedHeap[tuple[Share, str], int] = IndexedHeap()
-        """Retry times; valid while `Share.load_retry_ns` has the same."""
 
-    def record_refusal(self, now_ns: int, share: Share, model: str, cluster: Cluster) -> None:
-        """Start a backoff. If no share can load the model now, its queued requests are checked again."""
-        refusals = share.load_refusals[model] = share.load_refusals.get(model, 0) + 1
-        pause_ns = self._first_ns
-        for _ in range(refusals - 1):
-            if pause_ns >= self._max_ns:
-                break
-            pause_ns *= 2
-        retry_ns = share.load_retry_ns[model] = now_ns + min(pause_ns, self._max_ns)
-        self._retries.push((share, model), retry_ns)
-        if cluster.load_retry_ns(model):
-            cluster.changes.mark_revised(model)
+class ActionMetrics:
+    """Counts of actions. Totals per model are plain numbers until `refresh` turns them into metrics."""
 
-    def end_expired(self, now_ns: int, cluster: Cluster) -> None:
-        """End the backoffs whose time has passed, so that the scheduler considers their shares again."""
-        while (at_ns := self.next_retry_ns()) is not None and at_ns <= now_ns:
-            _, (share, model) = self._retries.pop()
-            del share.load_retry_ns[model]
-            cluster.changes.mark_reconfigured(share)
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+        self._models: dict[tuple[str, str], ModelTotals] = {}
 
-    def next_retry_ns(self) -> int | None:
-        """Return when the next backoff ends."""
-        while (retry := self._retries.peek()) is not None:
-            at_ns, (share, model) = retry
-            if share.load_retry_ns.get(model) == at_ns:
-                return at_ns
-            self._retries.pop()  # reset by a successful LOAD or a Register
-        return None
+    def record_result(self, action: Action, result: Result, took_ns: int, end_ns: int) -> None:
+        """Count an action that ended at `end_ns` in the controller's clock, and the errors of its predictions."""
+        stats = self._stats
+        stats.count("horologe_actions_total", action.kind, STATUS_NAMES[result.status])
+        if result.status:
+            return
+        errors_ns = {
+            "horologe_prediction_error_seconds": took_ns - action.expected_ns,
+            "horologe_completion_error_seconds": end_ns - action.promised_ns,
+        }
+        for name, error_ns in errors_ns.items():
+            if not result.rows:  # with missing rows, a smaller batch ran than the one predicted
+                stats.observe(name, action.kind, error_side(error_ns), value=abs(error_ns))
+        if action.requests:
+            spec = action.requests[0].spec
+            labels = spec.name, spec.version
+            rows = sum(request.rows for request in action.requests)
+            rows -= sum(action.requests[row.id].rows for row in result.rows)
+            totals = self._models.get(labels)
+            if totals is None:
+                totals = self._models[labels] = ModelTotals()
+            totals.batches += 1
+            totals.rows += rows
+            totals.exec_ns += took_ns
+            stats.observe("horologe_batch_rows", *labels, value=rows)
+
+    def refresh(self, now_ns: int, cluster: Cluster, requests: Iterable[Request]) -> None:
+        """Update the metrics that are derived from totals, shares and open requests."""
+        stats = self._stats
+        for labels, totals in self._models.items():
+            stats.set("nv_inference_exec_count", *labels, to=totals.batches)
+            stats.set("nv_inference_count", *labels, to=totals.rows)
+            stats.set("nv_inference_compute_infer_duration_us", *labels, to=totals.exec_ns // 1000)
+        slowness = {(instance(share.worker), str(share.number)): share.slowness(now_ns) for share in cluster.shares()}
+        self._replace_gauge("horologe_device_slowness", slowness)
+        pending: dict[tuple[str, str], float] = {(spec.name, spec.version): 0 for spec in cluster.specs.values()}
+        for request in requests:
+            labels = request.spec.name, request.spec.version
+            pending[labels] = pending.get(labels, 0) + 1
+        self._replace_gauge("nv_inference_pending_request_count", pending)
+
+    def _replace_gauge(self, name: str, current: Mapping[tuple[str, str], float]) -> None:
+        """Set a gauge for all labels in `current`, and drop its other labels: their shares or models are gone."""
+        values = self._stats.values
+        for key in [key for key in list(values) if key[0] == name and key[1:] not in current]:
+            del values[key]
+        for labels, value in current.items():
+            self._stats.set(name, *labels, to=value)

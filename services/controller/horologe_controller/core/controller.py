@@ -26,10 +26,9 @@ from horologe_common.wire import (
     Result,
     Submit,
 )
-from horologe_controller.core.actions import Actions, LoadBackoff
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
-from horologe_controller.core.metrics import ActionMetrics
+from horologe_controller.core.actions import ActionMetrics, Actions
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
 from horologe_controller.core.requests.lifecycle import RequestLifecycle
 from horologe_controller.core.runtime_distributions import store_distributions

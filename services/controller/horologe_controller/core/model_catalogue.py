@@ -12,9 +12,8 @@ from horologe_controller.core.cluster.estimates import missing_batch_sizes
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Register
-    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.share import Share
-    from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 
 SUBSCRIBER_ROLES = ("frontend", "selector", "profiler")
 """Roles that receive every change of the catalogue."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, s
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.instruments import RollingQuantile
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import Lane
 
 if TYPE_CHECKING:
+    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.lane import OutstandingWork
 
@@ -229,3 +231,47 @@ class Share:
         assert self.pages_free >= 0
         assert all(self.residency.shares_of[model][self] for model in self.resident)
         assert not any(self.residency.shares_of[model][self] for model in self.loading)
+
+
+class LoadBackoff:
+    """Exponential backoff of LOADs that a worker refused, by share and model.
+
+    A worker refuses a LOAD for reasons that pass: too many pending actions, no free pages yet, a missed window. A
+    successful LOAD or the worker's next Register resets the backoff. LOADs that fail are not retried: see
+    `ModelCatalogue.mark_load_failed`.
+    """
+
+    def __init__(self, first_ns: int, max_ns: int) -> None:
+        self._first_ns = first_ns
+        self._max_ns = max_ns
+        self._retries: IndexedHeap[tuple[Share, str], int] = IndexedHeap()
+        """Retry times; valid while `Share.load_retry_ns` has the same."""
+
+    def record_refusal(self, now_ns: int, share: Share, model: str, cluster: Cluster) -> None:
+        """Start a backoff. If no share can load the model now, its queued requests are checked again."""
+        refusals = share.load_refusals[model] = share.load_refusals.get(model, 0) + 1
+        pause_ns = self._first_ns
+        for _ in range(refusals - 1):
+            if pause_ns >= self._max_ns:
+                break
+            pause_ns *= 2
+        retry_ns = share.load_retry_ns[model] = now_ns + min(pause_ns, self._max_ns)
+        self._retries.push((share, model), retry_ns)
+        if cluster.load_retry_ns(model):
+            cluster.changes.mark_revised(model)
+
+    def end_expired(self, now_ns: int, cluster: Cluster) -> None:
+        """End the backoffs whose time has passed, so that the scheduler considers their shares again."""
+        while (at_ns := self.next_retry_ns()) is not None and at_ns <= now_ns:
+            _, (share, model) = self._retries.pop()
+            del share.load_retry_ns[model]
+            cluster.changes.mark_reconfigured(share)
+
+    def next_retry_ns(self) -> int | None:
+        """Return when the next backoff ends."""
+        while (retry := self._retries.peek()) is not None:
+            at_ns, (share, model) = retry
+            if share.load_retry_ns.get(model) == at_ns:
+                return at_ns
+            self._retries.pop()  # reset by a successful LOAD or a Register
+        return None

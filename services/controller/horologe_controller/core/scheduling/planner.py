@@ -19,7 +19,7 @@ from horologe_controller.core.scheduling.ranking import ShareRankings
 from horologe_controller.core.scheduling.scheduler import Batch, Plan, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
@@ -58,11 +58,10 @@ class Planner:
         """Shares that had room for a batch when last examined, and found none."""
         self._reexamined: dict[Share, bool] = {}
         """Idle shares to examine again: a queue of a model that they hold has changed."""
-        self._replaced: dict[Share, bool] = {}
+        self._changed_shares: dict[Share, bool] = {}
         """Shares on which something has happened since a LOAD was last planned for demand."""
         self._wants_work: list[tuple[int, int, Share]] = []
         """Heap of (time, share index, share): when a share that has enough work wants more, unless it changes first."""
-        self._dropped: list[Refusal] = []
 
     def __len__(self) -> int:
         return self.queues.count
@@ -71,8 +70,7 @@ class Planner:
         """See `Scheduler.add`."""
         if self._on_request_arrived is not None:
             self._on_request_arrived(request, cluster)
-        exec_ns = self.policy.shortest_exec_ns(now_ns, request, cluster)
-        if not exec_ns:
+        if not (exec_ns := self.policy.shortest_exec_ns(now_ns, request, cluster)):
             return Refusal(request, "no worker can serve this model")
         if not request.best_effort and self.policy.deadline_rule != "ignore":
             expires, counts = self.policy.deadline_rule == "expire", self._counts_work_ahead
@@ -129,7 +127,7 @@ class Planner:
                 self._on_queue_changed(queue)
         checks_deadlines = self.policy.deadline_rule != "ignore"
         if checks_deadlines and queues.count:
-            plan.refuse = self._refuse_overdue(now_ns, cluster)
+            plan.refuse.extend(self._refuse_overdue(now_ns, cluster))
         shares = self._adopt_changes(now_ns, cluster)
         if queues.count:
             self._fill_shares(now_ns, shares, cluster, plan)
@@ -138,9 +136,6 @@ class Planner:
         retry_ns = self._plan_loads(now_ns, cluster, plan) if self._models_missing else None
         overdue_ns = queues.next_overdue_ns() if checks_deadlines and queues.count else None
         plan.wake_ns = self._next_wake_ns(now_ns, retry_ns, overdue_ns)
-        if self._dropped:
-            plan.refuse += self._dropped
-            self._dropped = []
         return plan
 
     def _next_wake_ns(self, now_ns: int, *wakes: int | None) -> int | None:
@@ -161,10 +156,10 @@ class Planner:
         for share, model in changes.resident_models:
             self.demand.mark_model(model)
             self.rankings.update_residency(share, model, self.queues.of_model(model))
-        examined = changes.shares
-        if self._reexamined:
-            examined, self._reexamined = self._reexamined | examined, {}
-        for share, reconfigured in examined.items():
+        for share in self._reexamined:
+            changes.mark_share(share)
+        self._reexamined.clear()
+        for share, reconfigured in changes.shares.items():
             if share.is_lost:
                 self._discard_share(share)
                 continue
@@ -172,7 +167,7 @@ class Planner:
             if reconfigured:
                 self.placement.preloadable[share] = True
         if shares:
-            self._replaced |= shares
+            self._changed_shares |= shares
             self.demand.mark_shares(shares)
         if changes.resident_models or changes.shares_reconfigured:
             self._models_missing = any(share.missing_models for share in cluster.shares())
@@ -187,7 +182,7 @@ class Planner:
         """Add a LOAD to the plan. Return when a LOAD lane will be free, if demand waits for that."""
         self.demand.update(now_ns, cluster.residency)
         if self.demand.highest_priority_anywhere():
-            changed, self._replaced = self._replaced, {}
+            changed, self._changed_shares = self._changed_shares, {}
             return self.placement.load_for_demand(now_ns, cluster, self.demand, changed, plan)
         if self.placement.preloadable and self.settings.preload:
             self.placement.preload(cluster, plan)
@@ -196,19 +191,16 @@ class Planner:
     def _discard_share(self, share: Share) -> None:
         self.rankings.discard_share(share)
         self._idle.pop(share, None)
-        self._replaced.pop(share, None)
+        self._changed_shares.pop(share, None)
         self.placement.discard_share(share)
         self.demand.discard_share(share)
         self.policy.on_share_lost(share)
 
-    def _refuse_overdue(self, now_ns: int, cluster: Cluster) -> list[Refusal]:
+    def _refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse queued requests that are too late by the policy's deadline rule."""
-        if not (overdue := self.queues.pop_overdue(now_ns)):
-            return []
         policy, expires = self.policy, self.policy.deadline_rule == "expire"
         reason = "its deadline passed in the queue" if expires else "its turn did not come in time"
-        refusals = []
-        for request in overdue:
+        for request in self.queues.pop_overdue(now_ns):
             exec_ns = 1 if expires else policy.shortest_exec_ns(now_ns, request, cluster)
             if exec_ns and now_ns + exec_ns <= request.deadline_ns:
                 self.queues.check_after(request, request.deadline_ns - exec_ns)
@@ -218,8 +210,7 @@ class Planner:
                 exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
             elif not request.best_effort:
                 self.admission.raise_caution(request, exec_ns)
-            refusals.append(Refusal(request, reason, now_ns + exec_ns - request.deadline_ns))
-        return refusals
+            yield Refusal(request, reason, now_ns + exec_ns - request.deadline_ns)
 
     def _fill_shares(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Plan) -> None:
         """Give batches to shares in the order of their index.
@@ -259,14 +250,16 @@ class Planner:
             if strategy is None:
                 self._idle[share] = True
                 return
-            plan.start.append(self._pop_batch(now_ns, free_ns, share, cluster, strategy))
+            plan.start.append(self._pop_batch(now_ns, free_ns, share, cluster, strategy, plan.refuse))
             free_ns += strategy.expected_ns
             in_flight += 1
         if in_flight < settings.in_flight:
             heapq.heappush(self._wants_work, (free_ns - settings.lookahead_ns, share.index, share))
 
-    def _pop_batch(self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy) -> Batch:
-        """Take the requests of a strategy from their queue."""
+    def _pop_batch(
+        self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy, refusals: list[Refusal]
+    ) -> Batch:
+        """Take the requests of a strategy from their queue. Adds to `refusals` what the policy drops for the batch."""
         queue, expected_ns, count_late = strategy.queue, strategy.expected_ns, self._count_late_heads
         if self._on_batch_chosen is not None and self._on_batch_chosen(free_ns, share, strategy):
             self.rankings.rerank_deadlines()
@@ -277,7 +270,7 @@ class Planner:
             alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
             self.admission.lower_caution(queue.model, len(requests), alone_ns)
             if count_late is not None and (late_heads := count_late(queue, free_ns + expected_ns)):
-                self._drop_heads(now_ns, queue, late_heads, cluster)
+                refusals += self._drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, free_ns, latest_ns, expected_ns)
 
     def _latest_start_ns(self, free_ns: int, first: Request, strategy: Strategy) -> int:
@@ -287,13 +280,13 @@ class Planner:
         latest_ns = first.deadline_ns - strategy.expected_ns if strategy.latest_ns is None else strategy.latest_ns
         return min(latest_ns, free_ns + self.settings.window_ns) if self.settings.window_ns else latest_ns
 
-    def _drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> None:
+    def _drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse the first `count` requests of a queue."""
         heads = self.queues.pop_batch(queue, range(count))
         self._on_dequeued(now_ns, heads, queue, cluster)
         for request in heads:
             late_ns = now_ns + self.policy.shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
-            self._dropped.append(Refusal(request, "too late for the batch that was formed", late_ns))
+            yield Refusal(request, "too late for the batch that was formed", late_ns)
 
     def check(self) -> None:
         """See `Scheduler.check`."""
@@ -304,4 +297,3 @@ class Planner:
         self.policy.check(self.queues)
         if self.policy.waits is not None:
             self.policy.waits.check()
-        assert not self._dropped
