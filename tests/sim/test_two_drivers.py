@@ -214,7 +214,7 @@ def by_the_reactor(
         reactor._turn()
 
     edge.post, edge.deliver = reactor.post, receive
-    reactor.host.introduce_cores("host")
+    reactor.core_host.introduce_cores("host")
     reactor._schedule()
     for at_ns, arrivals in script:
         edge.arrive(at_ns, *arrivals)
@@ -260,7 +260,7 @@ def test_both_drivers_send_the_same_packets_at_the_same_times(seed: int, monkeyp
     script = script_by_seed(seed)
     simulated = by_the_simulator(script)
     real, reactor = by_the_reactor(script, monkeypatch)
-    assert reactor.host.faults == 0
+    assert reactor.core_host.faults == 0
     sent = [message for _, _, contents, _ in real.packets for *_, messages in contents for message in messages]
     assert {type(message) for message in sent} >= {Answer, Infer, Load, Ping, Ship}
     assert sum(isinstance(message, Answer) and message.status == Status.OK for message in sent) > 50

@@ -184,7 +184,7 @@ def test_a_restarted_process_is_a_new_one_and_nothing_reaches_the_old(start: Any
     right.say(left.core.address, Ping(1))
     right.say(again.core.address, Ping(2))
     assert [ping.sent_ns for ping in again.core.wait_for(Ping)] == [2]
-    assert right.reactor.host.dropped == 1
+    assert right.reactor.core_host.dropped == 1
 
 
 def test_a_connection_made_anew_is_news_to_both_ends(start: Any) -> None:
@@ -221,7 +221,7 @@ def test_a_fault_in_a_core_is_logged_and_survived(start: Any, client: Any, tmp_p
     sock = client(f"ipc://{tmp_path}/clients")
     sock.send(packet(Predict(1, "fault", "", 0, ()), Ping(3)))
     assert reply(sock).sent_ns == 3
-    assert frontend.reactor.host.faults == 1
+    assert frontend.reactor.core_host.faults == 1
 
 
 def test_clients_shake_hands_and_their_end_is_noticed(start: Any, client: Any, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_random_bytes_on_every_socket_do_no_harm(start: Any, client: Any, tmp_pa
     while not isinstance(pong := reply(public), Pong):
         pass
     assert pong.sent_ns == 77
-    assert frontend.reactor.host.faults == 0
+    assert frontend.reactor.core_host.faults == 0
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_connection_that_is_not_of_our_kind_silences_nobody(
     later = client(f"ipc://{ends[0]}")
     later.send(packet(Ping(3)))
     assert reply(later).sent_ns == 3
-    assert frontend.reactor.host.faults == 0
+    assert frontend.reactor.core_host.faults == 0
 
 
 def test_a_fault_of_the_loop_itself_is_logged_and_survived(start: Any, client: Any, tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_fault_of_the_loop_itself_is_logged_and_survived(start: Any, client: A
     frontend.links.receive = receive
     sock.send(packet(Ping(2)))
     assert isinstance(reply(sock), Pong)
-    assert frontend.reactor.host.faults == 1
+    assert frontend.reactor.core_host.faults == 1
 
 
 def test_with_keys_only_their_holders_get_in(start: Any, client: Any, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +59,19 @@ def test_every_metric_has_a_help_text_and_seconds_are_histograms_or_totals() -> 
         assert metric.help
         if name.endswith("_seconds"):
             assert metric.kind == "histogram"
+
+
+def test_every_metric_that_services_count_is_declared() -> None:
+    """A metric that is counted but not in `METRICS` would fail only when it is exported."""
+    names = set()
+    for path in (Path(__file__).parents[2] / "services").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+                continue
+            first, receiver = node.args[0], ast.unparse(node.func.value)
+            if node.func.attr not in ("count", "set", "observe") or not receiver.endswith("stats"):
+                continue
+            if isinstance(first, ast.Constant):
+                names.add(first.value)
+    assert len(names) >= 20
+    assert names <= METRICS.keys()

@@ -48,7 +48,10 @@ class Core(Protocol):
     out: list[Out]
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """Buffer a message. Decisions follow in `tick`, after all messages that have arrived."""
+        """Process a message. Append answers to `out` at once (frontend, selector), or buffer the message for `tick`.
+
+        The controller buffers: it plans once, after all messages that have arrived.
+        """
 
     def tick(self, now_ns: int) -> None:
         """Decide. Called after messages and at `wakeup_ns`."""

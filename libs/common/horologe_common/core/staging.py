@@ -1,4 +1,4 @@
-"""Staged inputs: tensors that a holder keeps until a worker has them."""
+"""Staged inputs: tensors that a holder keeps until the request has its outcome."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 class StagedInputs:
     """Inputs by id, bounded in bytes. `hold` them before sending their id; `release` frees them.
+
+    To ship inputs does not release them: they are shipped again if the worker dies.
 
     Invariant: `held_bytes` is the sum of the sizes of all inputs, and at most `limit_bytes`.
     """

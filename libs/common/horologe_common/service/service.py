@@ -90,7 +90,7 @@ class Service:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
         log.info("ready", cores=[core.address for core in cores])
         recorder = install(
-            reactor.host, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
+            reactor.core_host, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
         )
         reactor.run()
         if recorder:
@@ -102,13 +102,13 @@ class Service:
 
 
 def _stats(reactor: Reactor) -> list[Stats]:
-    for core in reactor.host:
+    for core in reactor.core_host:
         if isinstance(core, RefreshesStats):
             core.refresh_stats()
     own = Stats()
-    own.count("horologe_messages_dropped_total", by=reactor.links.dropped + reactor.host.dropped)
-    own.count("horologe_core_faults_total", by=reactor.host.faults)
-    return [own, *(core.stats for core in reactor.host if hasattr(core, "stats"))]
+    own.count("horologe_messages_dropped_total", by=reactor.links.dropped + reactor.core_host.dropped)
+    own.count("horologe_core_faults_total", by=reactor.core_host.faults)
+    return [own, *(core.stats for core in reactor.core_host if hasattr(core, "stats"))]
 
 
 def boot_id() -> str:

@@ -61,7 +61,7 @@ class Reactor:
     def __init__(
         self, cores: Sequence[Core], links: Links, start: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     ) -> None:
-        self.host = CoreHost(cores, monotonic_ns, links, log_fault)
+        self.core_host = CoreHost(cores, monotonic_ns, links, log_fault)
         self.links = links
         self.start = start
         self.drain_ns = links.settings.drain_ns
@@ -76,7 +76,7 @@ class Reactor:
 
     def attach(self, address: str, deliver: Callable[[Any, Sequence[Buffer]], None]) -> None:
         """Pass messages that cores send to `address` to `deliver`, on the loop's thread."""
-        self.host.attached[address] = deliver
+        self.core_host.attached[address] = deliver
 
     def post(self, sender: str, to: str, message: Any, buffers: Sequence[Buffer] = ()) -> None:
         """Send a message to a core of this process. Call it on the loop's thread."""
@@ -109,7 +109,7 @@ class Reactor:
         self.links.on_socket = self._watch
         for sock, monitor in self.links.sockets().items():
             self._watch(sock, monitor)
-        self.host.introduce_cores(self.links.host)
+        self.core_host.introduce_cores(self.links.host)
         tasks = [asyncio.ensure_future(begin()) for begin in self.start]
         for task in tasks:
             task.add_done_callback(self._on_task_done)
@@ -157,10 +157,10 @@ class Reactor:
     async def _drain(self) -> None:
         """Accept nothing new and finish what is in flight, for at most `drain_ns` or until a second signal."""
         self._stopped.clear()
-        cores = [core for core in self.host if isinstance(core, Drains)]
+        cores = [core for core in self.core_host if isinstance(core, Drains)]
         for core in cores:
             core.drain()
-        self.host.wake_all()
+        self.core_host.wake_all()
         self._schedule()
         until_ns = monotonic_ns() + self.drain_ns
         while not all(core.drained() for core in cores) and monotonic_ns() < until_ns and not self._stopped.is_set():
@@ -205,12 +205,12 @@ class Reactor:
             if self._posted:  # an attached function or a thread has replied already
                 more |= self._receive_and_run()
         except Exception:  # without this, no timer would be set and no socket be read again
-            self.host.faults += 1
+            self.core_host.faults += 1
             log.exception("turn fault")
             more = True
         finally:
             self._scheduled = False
-        if more or self._posted or self.host.has_messages() or not self.links.idle():
+        if more or self._posted or self.core_host.has_messages() or not self.links.idle():
             self._schedule()
         self._arm()
 
@@ -218,13 +218,13 @@ class Reactor:
         """Run a turn with the messages that were posted or have arrived. Return True if more may have."""
         inbox = [self._posted.popleft() for _ in range(len(self._posted))]
         more = self.links.receive(inbox)
-        self.host.enqueue(inbox)
-        self.host.run_turn()
+        self.core_host.enqueue(inbox)
+        self.core_host.run_turn()
         return more
 
     def _arm(self) -> None:
         """Set one timer, at the earliest wakeup time. A timer that expires too early does no harm: no core is due."""
-        at_ns = self.host.wakeup_ns()
+        at_ns = self.core_host.wakeup_ns()
         if (probe_ns := self.links.wakeup_ns()) is not None:
             at_ns = min(at_ns, probe_ns)
         if at_ns == NEVER_NS or (self._timer is not None and self._timer_ns <= at_ns):

@@ -30,6 +30,7 @@ SCHEDULERS: dict[str, Callable[[ControllerSettings], SchedulingPolicy]] = {
     "horologe": Horologe,
     "orloj": Orloj,
 }
+"""Value of `controller.scheduler` -> policy. `create_scheduler` builds the scheduler: a `Planner` with this policy."""
 
 
 def create_scheduler(settings: ControllerSettings) -> Planner:

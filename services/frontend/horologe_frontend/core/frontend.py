@@ -1,4 +1,4 @@
-"""The frontend: accepts requests, stages their inputs until a worker is named, and gives each exactly one answer.
+"""The frontend: accepts requests, keeps their inputs until the outcome, and gives each exactly one answer.
 
 1. Predict from a client: validate, stage the inputs, start the timer, send a Query to a selector.
 2. Dispatch from the controller: ship the inputs to the worker.

@@ -20,7 +20,7 @@ HTTP_STATUS: dict[Status, int] = {
 
 
 class HttpResponse(NamedTuple):
-    """The server adds Content-Length, Date and Connection, and omits the body for HEAD."""
+    """An HTTP response. `connection.encode_head` adds Content-Length, Date and Connection. HEAD gets no body."""
 
     status: int
     body: bytes = b""

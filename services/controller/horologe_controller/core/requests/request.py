@@ -29,6 +29,7 @@ class Request(msgspec.Struct, eq=False):
     input_id: int
     arrival_ns: int
     deadline_ns: int
+    """Earlier than the client's deadline by return latency and `controller.margin_ns`, at most 1/4 of the budget."""
     best_effort: bool
     shape_key: int = 0
     length: int = 0

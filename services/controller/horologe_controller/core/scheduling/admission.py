@@ -20,7 +20,8 @@ HEADROOM, MAX_HEADROOM = 10, 4
 """Behind other requests, a tenth of the budget is reserved for their running longer than predicted. Where EXECs have
 recently overrun by more, that much is reserved, up to a quarter of the budget."""
 RELIEF = 400
-"""A request that runs lowers the caution by 1/400 of what one admitted in vain adds: one in 400 is refused late."""
+"""Aim at one late refusal in 400 admitted requests. A request of 5 ms that was admitted and refused later raises the
+caution about its model by 5 ms. Each request of 5 ms that runs lowers the caution by 5 ms / 400."""
 CAUTION_LIMIT_NS = s(1)
 BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: a model is loaded for it where none is needed for deadlines."""
@@ -100,7 +101,7 @@ class SharePool:
         total_ns = self.queued.total_ns
         return self.work_ns * self.queued.due_before(deadline_ns) // total_ns if total_ns else 0
 
-    def wait_ns(self, deadline_ns: int) -> int:
+    def work_ahead_ns(self, deadline_ns: int) -> int:
         """Return the work of its shares before this deadline, if all work is spread evenly over the capable shares."""
         total_ns = 0
         for pool, common in self.neighbours:
@@ -162,6 +163,7 @@ class Admission:
     ) -> Refusal | None:
         """Return a refusal if the request, running `exec_ns`, cannot be expected to end by its deadline.
 
+        Checks: `refuse_in_backoff`, then `refuse_crowded_out` if `behind_others`, else `refuse_too_long`.
         `expires`: only its deadline counts. `behind_others`: queued work with earlier deadlines goes first.
         """
         refusal = refuse_in_backoff(now_ns, request, exec_ns, cluster)
@@ -173,7 +175,7 @@ class Admission:
 
     def refuse_crowded_out(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
         """Return a refusal if the request, running `exec_ns`, cannot be expected to end by its deadline."""
-        start_ns = now_ns + self._wait_ns(now_ns, request, cluster)
+        start_ns = now_ns + self._queueing_delay_ns(now_ns, request, cluster)
         end_ns = start_ns + exec_ns
         end_ns += min(self._headroom_ns(now_ns, request, cluster), start_ns - now_ns)
         if end_ns <= request.deadline_ns:
@@ -219,13 +221,14 @@ class Admission:
     def check(self, queues: Iterable[ModelQueue]) -> None:
         self._pools.check(sum(queue.work_ns for queue in queues if not queue.best_effort))
 
-    def _wait_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
-        """Return the wait if all requests with earlier deadlines go first, on the shares that could run them."""
+    def _queueing_delay_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+        """Return the time until a capable share is free, if all requests with earlier deadlines go first."""
         pool = self._pools.of_model(request.model, cluster)
         if not pool.shares:  # its workers may reconnect in time
             return 0
         lanes = None if len(pool.shares) == cluster.size else [share.exec for share in pool.shares]
-        return (pool.wait_ns(request.deadline_ns) + cluster.outstanding.total_ns(now_ns, lanes)) // len(pool.shares)
+        work_ns = pool.work_ahead_ns(request.deadline_ns) + cluster.outstanding.total_ns(now_ns, lanes)
+        return work_ns // len(pool.shares)
 
     def _headroom_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """Return how long before its deadline the request must end, by the estimates, to be admitted behind others."""

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     BatchChooser = Callable[[int, int, Share, ModelQueue], "Strategy | None"]
     """(now_ns, start_ns, share, queue) -> the best batch of the queue that could start at `start_ns` on the share."""
     Rank = tuple[int, int, int]
-    """(sizes by which the batch is smaller than it might have been, order of the policy in ns, id of the first
-    request). Batches whose first place is not 0 are given to a share only just before it runs dry."""
+    """(0 or reason to start late, order of the policy in ns, id of the first request). See `Strategy.rank`."""
     RankingPair = tuple["Ranking", "Ranking"]
     """Rankings of one share: requests with deadlines, best effort."""
 
@@ -36,6 +35,10 @@ class Strategy(NamedTuple):
     """
 
     rank: Rank
+    """The first element is 0 if a share can be given the batch at once. Otherwise the share gets it only just before it
+    runs dry (`SchedulingPolicy.decision_lead_ns`), since a better batch may come. Best-effort batches have 1. Clockwork
+    counts the larger, cheaper sizes that are too late. Example: 8 requests are queued, and batches of 8 and 4 would
+    end too late. Then a batch of 2 has 2."""
     queue: ModelQueue
     size: int
     places: range | tuple[int, ...]

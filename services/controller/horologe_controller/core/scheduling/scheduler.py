@@ -26,7 +26,10 @@ class Batch(msgspec.Struct):
 
 
 class Refusal(msgspec.Struct):
-    """A request that is not run. `retry_after_ns`: time by which its earliest possible end misses the deadline."""
+    """A request that is not run. `retry_after_ns`: how much later its deadline would have had to be.
+
+    HTTP sends this time as Retry-After. At most 0: a later deadline would not help.
+    """
 
     request: Request
     reason: str

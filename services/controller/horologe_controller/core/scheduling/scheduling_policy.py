@@ -49,6 +49,7 @@ class SchedulingPolicy:
 
         Called when the queue, its model's residency or its estimates have changed, and when the last rank comes first.
         Meanwhile the rank must not fall as `start_ns` grows, unless `Strategy.rank_only_grows` is False.
+        `Strategy.rank` explains the elements of a rank.
         """
         raise NotImplementedError
 
