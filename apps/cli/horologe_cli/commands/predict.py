@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import (
-    DEFAULT_ENDPOINT,
-    Endpoint,
-    ExitCode,
-    Input,
-    Json,
-    Keys,
-    call_server,
-    console,
-    fail,
-    print_json,
-)
+from horologe_cli import output
 
 if TYPE_CHECKING:
     from horologe import Reply
@@ -31,14 +20,14 @@ SHOWN_NUMBERS = 8
 
 def predict(
     model: Annotated[str, typer.Argument(help="Name of the model.", metavar="MODEL")],
-    source: Input = "-",
+    source: output.Input = "-",
     slo_ms: Annotated[float | None, typer.Option("--slo-ms", help="Deadline in milliseconds.", metavar="MS")] = None,
     version: Annotated[
         str, typer.Option("--version", help="Version of the model. Default: the latest that is ready.", metavar="V")
     ] = "",
-    endpoint: Endpoint = DEFAULT_ENDPOINT,
-    keys: Keys = "",
-    json: Json = False,
+    endpoint: output.Endpoint = output.DEFAULT_ENDPOINT,
+    keys: output.Keys = "",
+    json: output.Json = False,
 ) -> None:
     """Send one input to a model and print its outputs. JSON input is a (nested) list, or an object of lists by name.
 
@@ -49,11 +38,11 @@ def predict(
       python make_input.py | horologe predict digits-linear --json
     """
     inputs = read_input(source)
-    reply = call_server(
+    reply = output.call_server(
         endpoint, keys, lambda client: client.predict_full(model, inputs, slo_ms=slo_ms, version=version)
     )
     if json:
-        print_json(_reply_document(reply))
+        output.print_json(_reply_document(reply))
     else:
         _print_reply(reply)
 
@@ -67,15 +56,17 @@ def read_input(source: str) -> Any:
             loaded = np.load(source, allow_pickle=False)
             return dict(loaded) if source.endswith(".npz") else loaded
         except (OSError, ValueError) as error:
-            fail(f"--input {source}: {error}", ExitCode.USAGE)
+            output.fail(f"--input {source}: {error}", output.ExitCode.USAGE)
     if source == "-" and sys.stdin.isatty():
-        fail("--input: got nothing, wanted a .npy file, JSON, or - with JSON on standard input", ExitCode.USAGE)
+        output.fail(
+            "--input: got nothing, wanted a .npy file, JSON, or - with JSON on standard input", output.ExitCode.USAGE
+        )
     if not source.lstrip().startswith(("[", "{", "-")) and Path(source).is_file():
         source = Path(source).read_text(errors="replace")
     try:
         return jsonlib.loads(sys.stdin.read() if source == "-" else source)
     except ValueError as error:
-        fail(f"--input: not JSON: {error}", ExitCode.USAGE)
+        output.fail(f"--input: not JSON: {error}", output.ExitCode.USAGE)
 
 
 def _reply_document(reply: Reply) -> dict[str, Any]:
@@ -93,7 +84,7 @@ def _reply_document(reply: Reply) -> dict[str, Any]:
 def _print_reply(reply: Reply) -> None:
     import numpy as np
 
-    out = console()
+    out = output.console()
     with np.printoptions(
         precision=4, suppress=True, threshold=SHOWN_NUMBERS * SHOWN_NUMBERS, edgeitems=SHOWN_NUMBERS // 2
     ):
