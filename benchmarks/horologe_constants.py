@@ -17,6 +17,7 @@ from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling import batch_value
 from horologe_controller.schedulers import horologe
 from horologe_controller.settings import ControllerSettings
+from horologe_experiments.clockwork.catalogue_models import batch_limited_rate, catalogue_models
 from horologe_experiments.orloj.cases import all_cases
 from horologe_experiments.orloj.critical import critical_rates
 from horologe_experiments.orloj.workload_replay import HISTORY, SchedulerKnowledge, finish_rate
@@ -25,7 +26,6 @@ from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.fast_world import FastWorld
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
-from horologe_sim.scenario.clockwork_models import batch_limited_rate, catalogue_models
 
 if TYPE_CHECKING:
     from types import ModuleType
