@@ -29,8 +29,6 @@ ZERO_PROBABILITY = 1e-9
 """Replaces a probability of 0, which has no logarithm."""
 HOPELESS_QUANTILE = 0.01
 """A request is refused when fewer than 1% of its kind would still finish in time."""
-STATIC_SPREAD = 0.1
-"""A model is static if the 5% to 95% range of its solo times is below a tenth of their mean."""
 MAX_CACHED_KINDS = 4096
 """Cached pairs of application and length. The cache is cleared when it is full."""
 
@@ -113,7 +111,7 @@ class RuntimeDistributions:
 
 
 def store_distributions(stored: MutableMapping[str, RuntimeDistributions], message: Distributions) -> None:
-    """Replace a model's distributions, or remove them if the model turns out to be static.
+    """Replace a dynamic model's distributions, or remove those of a model that turns out to be static.
 
     Raises ValueError for invalid histograms.
     """
@@ -121,11 +119,10 @@ def store_distributions(stored: MutableMapping[str, RuntimeDistributions], messa
         SoloDistribution(part.application, part.length, Distribution.from_counts(part.edges_ns, part.counts))
         for part in message.histograms
     ]
-    distributions = RuntimeDistributions(message.base_ns, parts) if parts else None
-    if distributions is None or distributions.spread < STATIC_SPREAD:
-        stored.pop(message.model, None)
+    if message.dynamic and parts:
+        stored[message.model] = RuntimeDistributions(message.base_ns, parts)
     else:
-        stored[message.model] = distributions
+        stored.pop(message.model, None)
 
 
 def _with_marginals(parts: Sequence[SoloDistribution]) -> list[SoloDistribution]:
