@@ -89,7 +89,7 @@ def test_answers_in_any_order_complete_their_calls() -> None:
             router.deliver(Answer(m.id, Status.OK, reason=str(m.id), version="1", exec_ns=5, batch_size=4), [b"y"])
         answers = [await task for task in tasks]
         assert [answer.reason for answer, _ in answers] == [str(m.id) for m in router.sent]
-        assert len(gateway.calls) == 0
+        assert len(gateway.callbacks) == 0
 
     asyncio.run(scenario())
 
@@ -106,7 +106,7 @@ def test_cancelling_the_task_sends_cancel_and_a_late_answer_is_dropped() -> None
         assert cancel == Cancel((predict.id,))
         router.deliver(Answer(predict.id, Status.OK), [])
         router.deliver(Answer(99, Status.OK), [])
-        assert len(gateway.calls) == 0
+        assert len(gateway.callbacks) == 0
 
     asyncio.run(scenario())
 
@@ -128,7 +128,7 @@ def test_a_callback_that_raises_does_not_reach_the_router() -> None:
     router, gateway = a_gateway()
     key = gateway.send(a_predict(), [b"x"], lambda reply, _: reply.nonsense)
     router.deliver(Answer(key, Status.OK), [])
-    assert len(gateway.calls) == 0
+    assert len(gateway.callbacks) == 0
 
 
 def test_admission_and_unknown_models() -> None:

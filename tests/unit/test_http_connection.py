@@ -118,6 +118,11 @@ def test_a_repeated_request_is_refused_at_the_limit() -> None:
 def test_a_head_that_two_requests_share_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
     parse = HttpConnection._parse
-    monkeypatch.setattr(HttpConnection, "_parse", lambda self, data: (lengths.append(len(data)), parse(self, data)))
+
+    def count_and_parse(connection: HttpConnection, data: bytes) -> None:
+        lengths.append(len(data))
+        parse(connection, data)
+
+    monkeypatch.setattr(HttpConnection, "_parse", count_and_parse)
     asyncio.run(responses([MESSAGES[0], MESSAGES[1], MESSAGES[0][:-5], MESSAGES[0][-5:], MESSAGES[0]]))
     assert lengths == [len(MESSAGES[0]), len(MESSAGES[0]) - 5, 5]

@@ -34,8 +34,8 @@ class Gateway:
         self._address = address
         self._core = core
         self._last_id = 0
-        self.calls: dict[int, OnReply] = {}
-        """The callbacks of the calls in flight, by id."""
+        self.callbacks: dict[int, OnReply] = {}
+        """Callbacks of the calls in flight, by id."""
 
     def open(self) -> None:
         """Register this address, so that the core's replies are delivered."""
@@ -43,7 +43,7 @@ class Gateway:
 
     def deliver(self, message: Any, buffers: Sequence[Buffer]) -> None:
         """Complete the call with the id of this message. Replies to cancelled calls are dropped."""
-        on_reply = self.calls.pop(message.id, None)
+        on_reply = self.callbacks.pop(message.id, None)
         if on_reply is None:
             return
         try:
@@ -58,13 +58,13 @@ class Gateway:
         """
         self._last_id += 1  # ids are positive: 0 marks announcements
         key = self._last_id
-        self.calls[key] = on_reply
+        self.callbacks[key] = on_reply
         self._reactor.post(self._address, self._core.address, msgspec.structs.replace(message, id=key), buffers)
         return key
 
     def cancel(self, key: int) -> None:
         """Drop the reply to a Predict. The core gets a Cancel, unless the reply has been delivered."""
-        if self.calls.pop(key, None):
+        if self.callbacks.pop(key, None):
             self._reactor.post(self._address, self._core.address, Cancel((key,)))
 
     async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
@@ -111,7 +111,7 @@ class Gateway:
             if isinstance(message, Predict):
                 self.cancel(key)
             else:
-                self.calls.pop(key, None)
+                self.callbacks.pop(key, None)
             raise
 
     def is_ready(self) -> bool:
