@@ -137,7 +137,7 @@ def by_the_simulator(script: Sequence[tuple[int, tuple[Arrival, ...]]]) -> EdgeP
     turns: list[Process] = []
 
     def run_turn() -> None:
-        turns.pop().run_turn()
+        turns.pop().run_turn(0, 0)
 
     def schedule_turn(process: Process) -> None:
         if not turns:

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import signal
 import sys
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -72,6 +73,8 @@ class Reactor:
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
+        self._cpu_ns = 0
+        """CPU time of the loop's thread at the end of the last turn. HTTP is parsed between turns."""
         self._failed: BaseException | None = None
 
     def attach(self, address: str, deliver: Callable[[Any, Sequence[Buffer]], None]) -> None:
@@ -199,6 +202,7 @@ class Reactor:
         if self._closed:
             return
         self.turns += 1
+        begin_ns, cpu_ns = monotonic_ns(), time.thread_time_ns()
         self._scheduled = True  # messages posted during the turn are handled below
         try:
             more = self._receive_and_run()
@@ -210,6 +214,9 @@ class Reactor:
             more = True
         finally:
             self._scheduled = False
+        end_ns = monotonic_ns()
+        self.core_host.end_turn(end_ns, end_ns - begin_ns + cpu_ns - self._cpu_ns)
+        self._cpu_ns = time.thread_time_ns()
         if more or self._posted or self.core_host.has_messages() or not self.links.idle():
             self._schedule()
         self._arm()
