@@ -19,12 +19,11 @@ from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, 
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
-from horologe_frontend.core.applications import DeclaredApplications
+from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
 from horologe_frontend.core.feedback import FeedbackForwarder
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.requests import (
-    DefaultLead,
     OpenRequests,
     Request,
     RequestBuilder,
