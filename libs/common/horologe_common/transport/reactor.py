@@ -11,8 +11,8 @@ import contextlib
 import gc
 import signal
 import sys
-import time
 from collections import deque
+from time import thread_time_ns
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import zmq
@@ -202,7 +202,7 @@ class Reactor:
         if self._closed:
             return
         self.turns += 1
-        begin_ns, cpu_ns = monotonic_ns(), time.thread_time_ns()
+        begin_ns, cpu_ns = monotonic_ns(), thread_time_ns()
         self._scheduled = True  # messages posted during the turn are handled below
         try:
             more = self._receive_and_run()
@@ -216,7 +216,7 @@ class Reactor:
             self._scheduled = False
         end_ns = monotonic_ns()
         self.core_host.end_turn(end_ns, end_ns - begin_ns + cpu_ns - self._cpu_ns)
-        self._cpu_ns = time.thread_time_ns()
+        self._cpu_ns = thread_time_ns()
         if more or self._posted or self.core_host.has_messages() or not self.links.idle():
             self._schedule()
         self._arm()
