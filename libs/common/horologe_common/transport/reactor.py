@@ -112,6 +112,8 @@ class Reactor:
         self.links.on_socket = self._watch
         for sock, monitor in self.links.sockets().items():
             self._watch(sock, monitor)
+        self.links.on_stream = self._turn
+        await self.links.start_streams()
         self.core_host.introduce_cores(self.links.host)
         tasks = [asyncio.ensure_future(begin()) for begin in self.start]
         for task in tasks:
@@ -129,6 +131,7 @@ class Reactor:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._turn()
             self._closed = True
+            await self.links.stop_streams()
             for pair in self.links.sockets().items():
                 for sock in pair:
                     self.loop.remove_reader(int(sock.getsockopt(zmq.FD)))
