@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from horologe_common.service.settings import SettingsError
 
@@ -47,8 +47,7 @@ class Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's derives from neither
         self._heartbeat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
         self._streams.open[self] = True
         self._streams.on_connected(self)
