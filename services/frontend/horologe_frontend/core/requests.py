@@ -8,13 +8,12 @@ import msgspec
 
 from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import NAME_LIMIT, Application
-from horologe_common.clock import NEVER_NS, ms, s
+from horologe_common.clock import NEVER_NS, ms
 from horologe_common.core.indexed_heap import Timers
-from horologe_common.core.instruments import RollingQuantile
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor
-from horologe_frontend.core.applications import APPLICATION_RUNTIME
+from horologe_frontend.core.applications import APPLICATION_RUNTIME, DefaultLead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
@@ -27,9 +26,17 @@ if TYPE_CHECKING:
 
 REPLACED_BY_DEFAULT = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
 """If an application has a default, the client gets it instead of these statuses."""
-LEAD_INTERVAL_NS = ms(50)
-LEAD_WINDOW = 400
-"""Number of timer delays kept: those of 20 s with requests."""
+TURNS_MIN, TURNS_MAX = 1.5, 4.0
+"""Turns that an answer takes: up to one until the request is read, its own, and one in which the Result arrives. With
+clients that wait for their answers little arrives during a turn, and one is enough."""
+LONGER, SHORTER = 1.2, 0.98
+"""Factors of the number of turns: after a turn with late answers, after another."""
+BUDGET_PART = 10
+"""A tenth of the budget is left for the worker and for the way back."""
+SMOOTHING = 8
+"""Turns over which the cost of a request is averaged. A stall of one turn moves it by an eighth."""
+COUNTED_FROM = 16
+"""Turns with fewer requests say little about the cost of one."""
 
 
 class Request(msgspec.Struct):
@@ -54,35 +61,43 @@ class Request(msgspec.Struct):
     """The worker that has the inputs. Empty: none."""
 
 
-class DefaultLead:
-    """Lead of default answers before the deadline: the 99th percentile of recent timer delays, at least `minimum_ns`.
+class TurnLimit:
+    """Limits the requests that one turn accepts, by their budgets and by what a request has cost in recent turns."""
 
-    If the loop stalls for longer than the lead, defaults are sent LATE. The delays are those of a separate timer, which
-    runs while requests with a default arrive. The timers of the requests themselves expire at times that clients
-    choose: many requests with short deadlines would hide a stall.
-    """
+    def __init__(self) -> None:
+        self.cost_ns = 0
+        """Mean time by which an accepted request makes a turn longer; 0: not known yet, nothing is refused."""
+        self.turns = TURNS_MIN
+        self._accepted = 0
+        self._late = False
+        self._ended_ns = self._took_ns = 0
 
-    def __init__(self, minimum_ns: int) -> None:
-        self.timer_ns: int | None = None
-        """When to call `measure_delay`. None: no recent request needed the lead."""
-        self._minimum_ns = minimum_ns
-        self._delays = RollingQuantile(LEAD_WINDOW, s(60), 0.99)
-        self._used = False
+    def waited_ns(self, now_ns: int) -> int:
+        """Return for how long a request that is read now has waited on average: half of a turn that has just ended."""
+        return max(0, self._took_ns // 2 - (now_ns - self._ended_ns))
 
-    def lead_ns(self, now_ns: int) -> int:
-        """Return the lead for a request that arrives now."""
-        self._used = True
-        if self.timer_ns is None:
-            self.timer_ns = now_ns + LEAD_INTERVAL_NS
-        return max(self._minimum_ns, self._delays.high_quantile(now_ns) or 0)
+    def accept(self, budget_ns: int) -> None:
+        """Count a request of this turn. Raise `Refused` if turns would take too long for its budget."""
+        late_ns = int(self.turns * (self._accepted + 1) * self.cost_ns) - budget_ns + budget_ns // BUDGET_PART
+        if late_ns > 0:
+            raise Refused("more requests came at once than the frontend can handle in time", retry_after_ns=late_ns)
+        self._accepted += 1
 
-    def measure_delay(self, now_ns: int) -> None:
-        """Record the delay of an expired timer, and restart the timer if the lead was used since."""
-        if self.timer_ns is None or now_ns < self.timer_ns:
-            return
-        self._delays.observe(now_ns, now_ns - self.timer_ns)
-        self.timer_ns = now_ns + LEAD_INTERVAL_NS if self._used else None
-        self._used = False
+    def note_late(self) -> None:
+        """Record that a request was answered late in this turn."""
+        self._late = True
+
+    def end_turn(self, now_ns: int, took_ns: int) -> None:
+        """Record the duration of the turn that accepted the last requests. It ends now."""
+        self._ended_ns, self._took_ns = now_ns, took_ns
+        if self._accepted >= COUNTED_FROM:
+            cost_ns = took_ns // self._accepted
+            self.cost_ns += (cost_ns - self.cost_ns) // SMOOTHING if self.cost_ns else cost_ns
+        if self._accepted:
+            factor = LONGER if self._late else SHORTER
+            self.turns = min(TURNS_MAX, max(TURNS_MIN, self.turns * factor))
+            self._late = False
+        self._accepted = 0
 
 
 class RequestBuilder:
@@ -103,6 +118,7 @@ class RequestBuilder:
         self.staging = staging
         self._default_lead = default_lead
         self._digest = digest
+        self.turn_limit = TurnLimit()
         self._last_id = 0
 
     def create_request(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
@@ -120,6 +136,9 @@ class RequestBuilder:
             spec = self.catalogue.find_model(message.model, message.version)
         budget_ns = min(max(0, message.budget_ns), NEVER_NS >> 1) or spec.slo_ns
         best_effort = budget_ns == 0
+        if not best_effort:
+            budget_ns = max(1, budget_ns - self.turn_limit.waited_ns(now_ns))
+            self.turn_limit.accept(budget_ns)
         budget_ns = budget_ns or self.settings.best_effort_ns
         rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
         cacheable = spec.cache or spec.runtime == APPLICATION_RUNTIME
