@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 INTERFACES = ("sdk", "json", "binary")
 CLIENTS = (1, 16, 64)
-SLOW = {"cnn-10ms": 4.0, "digits-cnn": 2.0}
+SLOW = {"cnn-10ms": 3.0, "digits-cnn": 1.5}
 """Factor of the duration of closed loops, so that slow models give enough answers."""
 FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0)
 """Multiples of the capacity."""
@@ -68,7 +68,7 @@ def measure_goodput(bench: BenchRun) -> list[Bar]:
     for model in STATIC:
         scenario = load_scenario(SCENARIOS.get(model, model))
         capacity = capacity_of(systems[NO_PROFILER], scenario, bench)
-        for turn in range(bench.effort.rounds):
+        for turn in range(bench.effort.slow_rounds):
             for factor in FACTORS:
                 load = Load("goodput", model, "sdk", f"{factor:g}x")
                 for system in in_turn(systems, turn):

@@ -139,7 +139,8 @@ def measure_emulated(bench: BenchRun) -> list[Bar]:
 
 def _emulated_bars(name: str, run: LoadSummary, lost: float, kernel_s: float) -> list[Bar]:
     ours, sent = name == DEFAULT, max(1, run.sent)
-    shares = f"OK {run.ok / sent:.2%}, REFUSED {run.refused / sent:.2%}, LATE {run.late / sent:.2%}, LOST {lost:.0f}"
+    counts = {"OK in time": run.in_time, "REFUSED": run.refused, "LATE": run.late, "LOST": lost}
+    shares = ", ".join(f"{status} {count / sent:.2%}" for status, count in counts.items())
     return [
         Bar(f"{name}: 8 emulated workers at 400/s, OK", run.attained, ">=" if ours else "", 0.99, "", shares),
         Bar(f"{name}: 8 emulated workers at 400/s, LOST", lost, "<=" if ours else "", 0, ""),

@@ -14,7 +14,7 @@ from bench.parts.learned import FACTORS
 from bench.report import Bar
 from bench.runs import find_capacity, wait_until_idle
 from bench.sides import start_peer
-from bench.systems import BEFORE, DEFAULT, NO_PROFILER, in_turn, quiet_run, start_systems
+from bench.systems import BEFORE, DEFAULT, in_turn, quiet_run, start_systems
 from bench.workload import ROOT, load_scenario
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def measure_cnn(bench: BenchRun) -> list[Bar]:
     """Compare capacity and goodput of the CNN on two workers with mosec's at the better of its batch limits."""
     bench.stop_shared()
     scenario, seconds = load_scenario("cnn"), 4 * bench.effort.seconds
-    repository, names = ROOT / "benchmarks/models", (DEFAULT, NO_PROFILER, BEFORE)
+    repository, names = ROOT / "benchmarks/models", (DEFAULT, BEFORE)
     capacities: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
         models = (scenario.model,)
@@ -112,7 +112,7 @@ def measure_cnn(bench: BenchRun) -> list[Bar]:
             f"mosec:{limit}": stack.enter_context(start_peer("mosec", ["binary", str(limit)], scenario))
             for limit in bench.effort.mosec
         }
-        for turn in range(bench.effort.rounds):
+        for turn in range(bench.effort.slow_rounds):
             sides = {system.name: system.runs(scenario, "sdk") for system in in_turn(systems, turn)} | peers
             for name, runs in sides.items():
                 capacities.setdefault(name, []).append(_capacity(runs, seconds, bench.effort.trials))
