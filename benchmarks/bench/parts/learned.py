@@ -8,7 +8,7 @@ from bench.measurements import Load, Measurements, goodput, throughput
 from bench.parts.bench_run import SCENARIOS, STATIC, BenchRun
 from bench.report import Bar
 from bench.runs import find_capacity, wait_until_idle
-from bench.systems import DEFAULT, NO_PROFILER, in_turn, quiet_run
+from bench.systems import DEFAULT, NO_PROFILER, in_turn
 from bench.workload import load_scenario
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def measure_throughput(bench: BenchRun) -> list[Bar]:
                 for clients in CLIENTS:
                     load = Load("throughput", model, interface, str(clients))
                     for system in in_turn(systems, turn):
-                        run = quiet_run(system, system.runs(scenario, interface), clients, seconds)
+                        run = system.runs(scenario, interface).closed(clients, seconds)
                         bench.log.add(load, system.name, run)
     return [*bench.dynamic_bars(), *throughput_bars(bench.log)]
 
@@ -74,7 +74,6 @@ def measure_goodput(bench: BenchRun) -> list[Bar]:
                 for system in in_turn(systems, turn):
                     runs = system.runs(scenario, "sdk")
                     wait_until_idle(runs)
-                    system.settle()
                     run = runs.open(factor * capacity, 2 * SLOW.get(model, 1.0) * bench.effort.seconds, seed=turn + 1)
                     bench.log.add(load, system.name, run)
     return [*bench.dynamic_bars(), *goodput_bars(bench.log)]

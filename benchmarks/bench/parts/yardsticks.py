@@ -14,7 +14,7 @@ from bench.parts.learned import FACTORS
 from bench.report import Bar
 from bench.runs import find_capacity, wait_until_idle
 from bench.sides import start_peer
-from bench.systems import BEFORE, DEFAULT, in_turn, quiet_run, start_systems
+from bench.systems import BEFORE, DEFAULT, in_turn, start_systems
 from bench.workload import ROOT, load_scenario
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def measure_chain(bench: BenchRun) -> list[Bar]:
         for interface in ("ipc", "sdk"):
             for clients in (1, 64):
                 for system in in_turn(systems, turn):
-                    run = quiet_run(system, system.runs(scenario, interface), clients, bench.effort.seconds)
+                    run = system.runs(scenario, interface).closed(clients, bench.effort.seconds)
                     bench.log.add(Load("chain", "noop", interface, str(clients)), system.name, run)
         one, many = (bench.log.runs[Load("chain", "noop", "ipc", amount), DEFAULT][-1] for amount in ("1", "64"))
         rates.append(many.throughput / chain[64].requests_s)
@@ -76,7 +76,7 @@ def measure_peers(bench: BenchRun) -> list[Bar]:
             for interface, started in peers.items():
                 load = Load("peers", "noop", interface, "64")
                 for system in in_turn(systems, turn):
-                    run = quiet_run(system, system.runs(scenario, interface), 64, bench.effort.seconds)
+                    run = system.runs(scenario, interface).closed(64, bench.effort.seconds)
                     bench.log.add(load, system.name, run)
                 for peer, runs in started.items():
                     runs.closed(64, 0.3)
