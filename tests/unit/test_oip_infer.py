@@ -417,7 +417,7 @@ def test_any_bytes_get_a_valid_status(body: bytes, length: int, encoding: str) -
 def test_long_data_is_checked_against_the_signature_before_it_is_parsed(
     tensor: Any, model: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_encoding, "_decoder", None)
+    monkeypatch.setattr(json_encoding, "list_decoder", None)
     said = error(post({"inputs": [{**tensor, "data": [0.5] * 40_000}]}, model=model))
     assert all(word in said for word in words), said
 
