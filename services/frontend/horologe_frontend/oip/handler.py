@@ -238,7 +238,7 @@ async def _compress(request: HttpRequest, response: HttpResponse) -> HttpRespons
         return response
     body = await compress_body(response.body, encoding)
     headers = (*response.headers, (b"content-encoding", encoding), (b"vary", b"Accept-Encoding"))
-    return response._replace(body=body, headers=headers)
+    return msgspec.structs.replace(response, body=body, headers=headers)
 
 
 def _decode_optional(body: bytes, kind: type[T]) -> T:

@@ -47,27 +47,26 @@ class OutputFormat(NamedTuple):
 
 
 class ResponseTemplate(msgspec.Struct, frozen=True):
-    """The text of a response around the values of its outputs."""
+    """The JSON of a response around the values of its outputs."""
 
+    head: bytes
+    """The JSON before the first values."""
     outputs: Sequence[Tensor]
-    binary: tuple[bool, ...]
-    texts: list[bytes]
-    """The JSON before, between and after the values of the outputs in JSON."""
+    texts: tuple[bytes | None, ...]
+    """The JSON behind the values of each output. None: the output is binary."""
 
     def fill(self, buffers: Sequence[Buffer]) -> HttpResponse:
         """Return the response with the bytes of the outputs. Raise as `tensor_values` does."""
-        texts = iter(self.texts)
-        parts: list[Buffer] = [next(texts)]
-        blobs = []
-        for tensor, binary, buffer in zip(self.outputs, self.binary, buffers, strict=True):
-            if binary:
+        parts, blobs = [self.head], []
+        for tensor, text, buffer in zip(self.outputs, self.texts, buffers, strict=True):
+            if text is None:
                 blobs.append(buffer)
             else:
-                parts += (_encode(tensor_values(tensor, buffer)), next(texts))
+                parts += (_encode(tensor_values(tensor, buffer)), text)
+        head = b"".join(parts)
         if not blobs:
-            return HttpResponse(200, b"".join(parts))
-        length = sum(map(len, parts))
-        return HttpResponse(200, b"".join(parts + blobs), BINARY, ((HEADER_LENGTH, b"%d" % length),))
+            return HttpResponse(200, head)
+        return HttpResponse(200, b"".join((head, *blobs)), BINARY, ((HEADER_LENGTH, b"%d" % len(head)),))
 
 
 class ResponseFormat(msgspec.Struct):
@@ -131,8 +130,11 @@ def make_template(
         else:
             content.data = msgspec.Raw(VALUES)
         contents.append(content)
-    texts = _encode(document_of(contents)).split(VALUES)
-    return ResponseTemplate(outputs, tuple([output.binary for output in formats]), texts), buffers
+    head, *texts = _encode(document_of(contents)).split(VALUES)
+    behind = iter(texts)
+    return ResponseTemplate(
+        head, outputs, tuple([None if output.binary else next(behind) for output in formats])
+    ), buffers
 
 
 def tensor_values(tensor: Tensor, buffer: Buffer) -> Sequence[Any]:

@@ -29,47 +29,43 @@ MAX_DIGITS = 9
 """Maximum number of digits of a JSON length. A longer number exceeds every limit."""
 
 
-class JsonNumbers(msgspec.Struct, frozen=True):
-    """The only input of a request, as a flat list of JSON numbers, and the text behind it."""
-
-    suffix: bytes
-    decoder: msgspec.json.Decoder[list[Any]]
-    packer: struct.Struct
-
-    def read_buffer(self, body: bytes, begin: int) -> bytes | None:
-        """Return the numbers as bytes. None: the list at `begin` is not of this form, or invalid."""
-        end = len(body) - len(self.suffix)
-        if not begin < end <= begin + LONG_BYTES or not body.endswith(self.suffix):
-            return None
-        try:
-            return self.packer.pack(*self.decoder.decode(body[begin:end]))
-        except (msgspec.MsgspecError, ValueError, RecursionError, struct.error):
-            return None
-
-
 class RequestTemplate(msgspec.Struct, frozen=True):
     """What requests for `spec` with the same text around their numbers have in common."""
 
     spec: ModelSpec
     predict: Predict
     form: ResponseFormat
-    numbers: JsonNumbers | None
-    """None: all inputs are binary data."""
+
+
+class BinaryTemplate(RequestTemplate, frozen=True):
+    """A request whose inputs are all binary data."""
 
     def read_buffers(self, body: bytes, begin: int) -> list[Buffer] | None:
         """Return the bytes of the inputs, whose data begins at `begin`. None: the parser must read the request."""
-        if self.numbers is None:
-            return self._split_binary(memoryview(body)[begin:])
-        buffer = self.numbers.read_buffer(body, begin)
-        return None if buffer is None else [buffer]
-
-    def _split_binary(self, data: memoryview) -> list[Buffer] | None:
+        data, end = memoryview(body), begin
         buffers: list[Buffer] = []
-        end = 0
         for tensor in self.predict.inputs:
             begin, end = end, end + tensor.nbytes
             buffers.append(data[begin:end])
-        return buffers if end == len(data) else None
+        return buffers if end == len(body) else None
+
+
+class JsonTemplate(RequestTemplate, frozen=True):
+    """A request whose only input is a flat list of JSON numbers, with `suffix` behind it."""
+
+    suffix: bytes
+    decoder: msgspec.json.Decoder[list[Any]]
+    packer: struct.Struct
+
+    def read_buffers(self, body: bytes, begin: int) -> list[Buffer] | None:
+        """As for `BinaryTemplate`."""
+        end = len(body) - len(self.suffix)
+        if not begin < end <= begin + LONG_BYTES or not body.endswith(self.suffix):
+            return None
+        try:
+            return [self.packer.pack(*self.decoder.decode(body[begin:end]))]
+        except (msgspec.MsgspecError, ValueError, RecursionError, struct.error):
+            return None
 
 
 class KnownRequests:
@@ -77,7 +73,7 @@ class KnownRequests:
 
     def __init__(self, json_limit: int) -> None:
         self._json_limit = json_limit
-        self._templates: dict[tuple[str, str, bytes | None, bytes], RequestTemplate] = {}
+        self._templates: dict[tuple[str, str, bytes | None, bytes], BinaryTemplate | JsonTemplate] = {}
 
     def read(self, spec: ModelSpec, version: str, body: bytes, header_length: bytes | None) -> InferenceRequest:
         """Parse a request for `spec`. Parameters and errors are those of `read_request`."""
@@ -91,7 +87,7 @@ class KnownRequests:
             if buffers is not None:
                 return InferenceRequest(template.predict, buffers, template.form)
         inference = read_request(spec, version, body, header_length, self._json_limit)
-        template = _make_template(spec, body, begin, header_length is None, inference)
+        template = _make_template(body, begin, header_length is None, spec, inference)
         if template is not None:
             if len(self._templates) >= TEMPLATES:
                 self._templates.clear()
@@ -108,21 +104,24 @@ def _data_begin(body: bytes, header_length: bytes | None) -> int:
 
 
 def _make_template(
-    spec: ModelSpec, body: bytes, begin: int, is_json: bool, inference: InferenceRequest
-) -> RequestTemplate | None:
+    body: bytes, begin: int, is_json: bool, spec: ModelSpec, inference: InferenceRequest
+) -> BinaryTemplate | JsonTemplate | None:
     """Return the template of a valid request, or None if its text does not show where the numbers are.
 
     Without escapes and with a single token `"data"`, this token is the key of the only input, and the list after it
     ends at the next bracket.
     """
-    tensors, numbers = inference.predict.inputs, None
-    if any(tensor.datatype == "BYTES" for tensor in tensors):
+    predict, form = inference.predict, inference.form
+    if any(tensor.datatype == "BYTES" for tensor in predict.inputs):
         return None
+    template: BinaryTemplate | JsonTemplate
     if is_json:
         suffix = body[body.find(b"]", begin) + 1 :]
-        if len(tensors) != 1 or len(suffix) > TEMPLATE_BYTES or b"\\" in body or body.count(DATA) != 1:
+        if len(predict.inputs) != 1 or len(suffix) > TEMPLATE_BYTES or b"\\" in body or body.count(DATA) != 1:
             return None
-        datatype, count = tensors[0].datatype, math.prod(tensors[0].shape)
-        numbers = JsonNumbers(suffix, list_decoder(datatype, 1), number_struct(datatype, count))
-    template = RequestTemplate(spec, inference.predict, inference.form, numbers)
+        datatype, count = predict.inputs[0].datatype, math.prod(predict.inputs[0].shape)
+        decoder, packer = list_decoder(datatype, 1), number_struct(datatype, count)
+        template = JsonTemplate(spec, predict, form, suffix, decoder, packer)
+    else:
+        template = BinaryTemplate(spec, predict, form)
     return template if template.read_buffers(body, begin) == inference.buffers else None
