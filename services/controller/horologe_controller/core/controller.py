@@ -204,7 +204,7 @@ class Controller:
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address))
             self.out.extend(self.catalogue.refresh_and_announce())
             return
-        self._requests.cancel_requests(now_ns, address, self._requests.table.submit_ids_of(address))
+        self._requests.cancel_submitter(now_ns, address)
 
     def _post(self, out: Out) -> None:
         self.out.append(out)

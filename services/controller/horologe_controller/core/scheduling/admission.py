@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
@@ -11,6 +12,7 @@ from horologe_controller.core.scheduling.scheduler import Refusal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
@@ -27,6 +29,7 @@ BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: a model is loaded for it where none is needed for deadlines."""
 SLOT_BITS, BLOCK_BITS = 20, 26
 """Deadlines are distinguished to 2^20 ns (1 ms), in blocks of 2^26 ns (67 ms)."""
+DEADLINE = attrgetter("deadline_ns")
 
 
 def refuse_too_long(now_ns: int, request: Request, exec_ns: int) -> Refusal | None:
@@ -53,21 +56,26 @@ class WorkByDeadline:
         self._slots: dict[int, int] = {}
         self._blocks: dict[int, int] = {}
 
-    def add(self, deadline_ns: int, cost_ns: int) -> None:
-        self.total_ns += cost_ns
-        slot, block = deadline_ns >> SLOT_BITS, deadline_ns >> BLOCK_BITS
-        if slot > self._last_slot:
-            self._last_slot = slot
-        self._slots[slot] = self._slots.get(slot, 0) + cost_ns
-        self._blocks[block] = self._blocks.get(block, 0) + cost_ns
+    def add(self, requests: Iterable[Request]) -> None:
+        """Add the costs of requests."""
+        slots, blocks = self._slots, self._blocks
+        for slot, cost_ns in _cost_by_slot(requests).items():
+            block = slot >> BLOCK_BITS - SLOT_BITS
+            self.total_ns += cost_ns
+            if slot > self._last_slot:
+                self._last_slot = slot
+            slots[slot] = slots.get(slot, 0) + cost_ns
+            blocks[block] = blocks.get(block, 0) + cost_ns
 
-    def subtract(self, deadline_ns: int, cost_ns: int) -> None:
-        self.total_ns -= cost_ns
-        for sums, index in ((self._slots, deadline_ns >> SLOT_BITS), (self._blocks, deadline_ns >> BLOCK_BITS)):
-            if rest_ns := sums[index] - cost_ns:
-                sums[index] = rest_ns
-            else:
-                del sums[index]
+    def subtract(self, requests: Iterable[Request]) -> None:
+        """Subtract the costs of requests that were added."""
+        for slot, cost_ns in _cost_by_slot(requests).items():
+            self.total_ns -= cost_ns
+            for sums, index in ((self._slots, slot), (self._blocks, slot >> BLOCK_BITS - SLOT_BITS)):
+                if rest_ns := sums[index] - cost_ns:
+                    sums[index] = rest_ns
+                else:
+                    del sums[index]
 
     def due_before(self, deadline_ns: int) -> int:
         """Return the work with a deadline up to this one, accurate to a slot."""
@@ -82,6 +90,15 @@ class WorkByDeadline:
 
     def check(self) -> None:
         assert self.total_ns == sum(self._slots.values()) == sum(self._blocks.values())
+
+
+def _cost_by_slot(requests: Iterable[Request]) -> dict[int, int]:
+    """Return the costs of requests by the slot of their deadlines: those of a turn often have the same."""
+    costs_ns: dict[int, int] = {}
+    for request in requests:
+        slot = request.deadline_ns >> SLOT_BITS
+        costs_ns[slot] = costs_ns.get(slot, 0) + request.cost_ns
+    return costs_ns
 
 
 class SharePool:
@@ -149,6 +166,16 @@ class SharePools:
         assert sum(pool.work_ns for pool in self._pools.values()) == work_ns
 
 
+class ArrivalGroup:
+    """Requests with equal rows for one queue, which has `rows_before` without them."""
+
+    __slots__ = ("earliest", "requests", "rows_before")
+
+    def __init__(self, requests: Sequence[Request], rows_before: int) -> None:
+        self.requests, self.rows_before = requests, rows_before
+        self.earliest = requests[0] if len(requests) == 1 else min(requests, key=DEADLINE)
+
+
 class Admission:
     """Sums up the queued work, and becomes more cautious about models whose requests were admitted in vain."""
 
@@ -159,52 +186,56 @@ class Admission:
         self._caution_ns: dict[str, int] = {}
 
     def refuse_on_arrival(
-        self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster, expires: bool, behind_others: bool
+        self, now_ns: int, group: ArrivalGroup, exec_ns: int, cluster: Cluster, expires: bool, behind_others: bool
     ) -> Refusal | None:
-        """Return a refusal if the request, running `exec_ns`, cannot be expected to end by its deadline.
+        """Return a refusal of the most urgent request unless all of the group can be expected to end in time.
 
-        Checks: `refuse_in_backoff`, then `refuse_crowded_out` if `behind_others`, else `refuse_too_long`.
-        `expires`: only its deadline counts. `behind_others`: queued work with earlier deadlines goes first.
+        Checks: `refuse_in_backoff`, then `refuse_crowded_out` if `behind_others`, else `refuse_too_long`. A later
+        deadline leaves more time by all of them. `exec_ns`: duration of one request alone. `expires`: only the deadline
+        counts. `behind_others`: queued work with earlier deadlines goes first.
         """
-        refusal = refuse_in_backoff(now_ns, request, exec_ns, cluster)
+        refusal = refuse_in_backoff(now_ns, group.earliest, exec_ns, cluster)
         if refusal is not None or expires:
             return refusal
         if behind_others:
-            return self.refuse_crowded_out(now_ns, request, exec_ns, cluster)
-        return refuse_too_long(now_ns, request, exec_ns)
+            return self.refuse_crowded_out(now_ns, group, exec_ns, cluster)
+        return refuse_too_long(now_ns, group.earliest, exec_ns)
 
-    def refuse_crowded_out(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
-        """Return a refusal if the request, running `exec_ns`, cannot be expected to end by its deadline."""
-        start_ns = now_ns + self._queueing_delay_ns(now_ns, request, cluster)
-        end_ns = start_ns + exec_ns
-        end_ns += min(self._headroom_ns(now_ns, request, cluster), start_ns - now_ns)
+    def refuse_crowded_out(self, now_ns: int, group: ArrivalGroup, exec_ns: int, cluster: Cluster) -> Refusal | None:
+        """Return a refusal of the most urgent request if it might miss its deadline behind other work.
+
+        That work is due by the last deadline of the group, or is of the group itself.
+        """
+        request = group.earliest
+        delay_ns = self._queueing_delay_ns(now_ns, group, cluster)
+        end_ns = now_ns + delay_ns + exec_ns + min(self._headroom_ns(now_ns, request, cluster), delay_ns)
         if end_ns <= request.deadline_ns:
             return None
-        if request.admitted:
+        if request.admitted and len(group.requests) == 1:
             self.raise_caution(request, exec_ns)
         return Refusal(request, "the work ahead of it takes past its deadline", end_ns - request.deadline_ns)
 
-    def count_request(self, now_ns: int, request: Request, queue: ModelQueue, cluster: Cluster) -> None:
-        """Count a request that was queued. Its cost is its part of the queue's work."""
-        work_ns = _queue_work_ns(now_ns, queue, cluster)
-        cost_ns = work_ns * request.rows // queue.rows
-        request.cost_ns = max(1, cost_ns // BEST_EFFORT_PART if request.best_effort else cost_ns)
-        if not request.best_effort:
+    def count_requests(self, now_ns: int, requests: Sequence[Request], queue: ModelQueue, cluster: Cluster) -> None:
+        """Count requests that were queued. The cost of a request is its part of the queue's work."""
+        work_ns = _work_ns(now_ns, queue.spec, queue.rows, cluster)
+        rows, part = queue.rows, BEST_EFFORT_PART if queue.best_effort else 1
+        for request in requests:
+            request.cost_ns = work_ns * request.rows // rows // part or 1
+        if not queue.best_effort:
             pool, before = self._pools.of_model(queue.model, cluster), self._pool_of.get(queue)
             if pool is not before:
                 self._pool_of[queue] = pool
                 if before is not None:
-                    _move_queue(queue, before, pool, request)
-            pool.queued.add(request.deadline_ns, request.cost_ns)
+                    _move_queue(queue, before, pool, requests)
+            pool.queued.add(requests)
             _update_work(queue, pool, work_ns)
 
     def discount_requests(self, now_ns: int, requests: Sequence[Request], queue: ModelQueue, cluster: Cluster) -> None:
         """Stop counting requests that have left their queue."""
         if not queue.best_effort:
             pool = self._pool_of[queue]
-            for request in requests:
-                pool.queued.subtract(request.deadline_ns, request.cost_ns)
-            _update_work(queue, pool, _queue_work_ns(now_ns, queue, cluster))
+            pool.queued.subtract(requests)
+            _update_work(queue, pool, _work_ns(now_ns, queue.spec, queue.rows, cluster))
             if not queue:
                 del self._pool_of[queue]
 
@@ -221,13 +252,20 @@ class Admission:
     def check(self, queues: Iterable[ModelQueue]) -> None:
         self._pools.check(sum(queue.work_ns for queue in queues if not queue.best_effort))
 
-    def _queueing_delay_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+    def _queueing_delay_ns(self, now_ns: int, group: ArrivalGroup, cluster: Cluster) -> int:
         """Return the time until a capable share is free, if all requests with earlier deadlines go first."""
-        pool = self._pools.of_model(request.model, cluster)
+        pool, count = self._pools.of_model(group.earliest.model, cluster), len(group.requests)
         if not pool.shares:  # its workers may reconnect in time
             return 0
         lanes = None if len(pool.shares) == cluster.size else [share.exec for share in pool.shares]
-        work_ns = pool.work_ahead_ns(request.deadline_ns) + cluster.outstanding.total_ns(now_ns, lanes)
+        work_ns = cluster.outstanding.total_ns(now_ns, lanes)
+        if count == 1:
+            work_ns += pool.work_ahead_ns(group.earliest.deadline_ns)
+        else:
+            spec, before = group.earliest.spec, group.rows_before
+            group_ns = _work_ns(now_ns, spec, before + count * group.earliest.rows, cluster)
+            group_ns = max(0, group_ns - _work_ns(now_ns, spec, before, cluster))
+            work_ns += pool.work_ahead_ns(max(map(DEADLINE, group.requests))) + group_ns * (count - 1) // count
         return work_ns // len(pool.shares)
 
     def _headroom_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
@@ -242,20 +280,20 @@ def _update_work(queue: ModelQueue, pool: SharePool, work_ns: int) -> None:
     queue.work_ns = work_ns
 
 
-def _move_queue(queue: ModelQueue, before: SharePool, pool: SharePool, new_request: Request) -> None:
-    """Count a queue in another pool, as other shares can run its model; all but the request that is being added."""
-    for request in queue:
-        if request is not new_request:
-            before.queued.subtract(request.deadline_ns, request.cost_ns)
-            pool.queued.add(request.deadline_ns, request.cost_ns)
+def _move_queue(queue: ModelQueue, before: SharePool, pool: SharePool, added: Sequence[Request]) -> None:
+    """Count a queue in another pool, as other shares can run its model; all but the requests that are being added."""
+    new = dict.fromkeys(added)
+    moved = [request for request in queue if request not in new]
+    before.queued.subtract(moved)
+    pool.queued.add(moved)
     before.work_ns -= queue.work_ns
     pool.work_ns += queue.work_ns
 
 
-def _queue_work_ns(now_ns: int, queue: ModelQueue, cluster: Cluster) -> int:
-    """Return the median execution time of all rows of a queue, in batches of the largest size that they fill."""
-    rows, sizes = queue.rows, queue.spec.batch_sizes
+def _work_ns(now_ns: int, spec: ModelSpec, rows: int, cluster: Cluster) -> int:
+    """Return the median execution time of `rows` of a model, in batches of the largest size that they fill."""
     if not rows:
         return 0
+    sizes = spec.batch_sizes
     size = sizes[max(1, bisect_right(sizes, rows)) - 1]
-    return rows * cluster.cached_exec_ns(now_ns, queue.model, size)[1] // min(size, rows)
+    return rows * cluster.cached_exec_ns(now_ns, spec.key, size)[1] // min(size, rows)
