@@ -70,7 +70,7 @@ class Controller:
         """Handle a message of a submitter, a worker, a frontend (for a client) or the host."""
         match message:
             case Submit():
-                self._requests.buffer_submit(now_ns, sender, message)
+                self._requests.submitted.append((sender, message, now_ns))
             case Result():
                 self._on_result(now_ns, sender, message)
             case Cancel():

@@ -112,21 +112,17 @@ class RequestLifecycle:
         self._catalogue = catalogue
         self._stats = stats
         self._post = post
-        self._submitted: list[tuple[str, Submit, int]] = []
-        """(sender, message, arrival) of Submits that are not admitted yet."""
-
-    def buffer_submit(self, now_ns: int, sender: str, submit: Submit) -> None:
-        """Buffer a Submit. `admit_buffered` queues or refuses it at the end of the turn."""
-        self._submitted.append((sender, submit, now_ns))
+        self.submitted: list[tuple[str, Submit, int]] = []
+        """(sender, message, arrival) of Submits. `admit_buffered` queues or refuses them at the end of the turn."""
 
     def admit_buffered(self, now_ns: int, submitters: Container[str]) -> None:
         """Queue or refuse the buffered Submits of connected submitters. Others are dropped: nobody waits for them."""
-        if not self._submitted:
+        if not self.submitted:
             return
         table, specs = self.table, self._cluster.specs
         return_ns = self._settings.margin_ns + (self._cluster.returns.high_quantile(now_ns) or 0)
         groups: dict[tuple[str, int, bool], list[Request]] = {}
-        for sender, submit, arrival_ns in self._submitted:
+        for sender, submit, arrival_ns in self.submitted:
             if sender not in submitters or submit.id in table.of_submitter(sender):
                 continue
             if (spec := specs.get(submit.model)) is None:
@@ -140,7 +136,7 @@ class RequestLifecycle:
                 groups[key] = [request]
             else:
                 group.append(request)
-        self._submitted.clear()
+        self.submitted.clear()
         for group in groups.values():
             self._enqueue(now_ns, group)
 
@@ -212,7 +208,7 @@ class RequestLifecycle:
                 if request.queued:  # otherwise its action goes on without it
                     self._scheduler.remove(now_ns, request, self._cluster)
                 self._finish(request, Status.CANCELLED)
-        self._submitted = [item for item in self._submitted if item[0] != sender or item[1].id not in submit_ids]
+        self.submitted = [item for item in self.submitted if item[0] != sender or item[1].id not in submit_ids]
 
     def cancel_submitter(self, now_ns: int, submitter: str) -> None:
         """Cancel all requests of a submitter that has disconnected."""

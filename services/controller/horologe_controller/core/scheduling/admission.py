@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
@@ -29,7 +28,6 @@ BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: a model is loaded for it where none is needed for deadlines."""
 SLOT_BITS, BLOCK_BITS = 20, 26
 """Deadlines are distinguished to 2^20 ns (1 ms), in blocks of 2^26 ns (67 ms)."""
-DEADLINE = attrgetter("deadline_ns")
 
 
 def refuse_too_long(now_ns: int, request: Request, exec_ns: int) -> Refusal | None:
@@ -56,26 +54,30 @@ class WorkByDeadline:
         self._slots: dict[int, int] = {}
         self._blocks: dict[int, int] = {}
 
-    def add(self, requests: Iterable[Request]) -> None:
-        """Add the costs of requests."""
-        slots, blocks = self._slots, self._blocks
-        for slot, cost_ns in _cost_by_slot(requests).items():
-            block = slot >> BLOCK_BITS - SLOT_BITS
-            self.total_ns += cost_ns
-            if slot > self._last_slot:
-                self._last_slot = slot
-            slots[slot] = slots.get(slot, 0) + cost_ns
-            blocks[block] = blocks.get(block, 0) + cost_ns
+    def add(self, requests: Iterable[Request], sign: int = 1) -> None:
+        """Add the costs of requests, or subtract them if `sign` is -1. Equal deadlines in a row are added at once."""
+        slot = cost_ns = 0
+        for request in requests:
+            request_slot = request.deadline_ns >> SLOT_BITS
+            if request_slot != slot:
+                if cost_ns:
+                    self._add_cost(slot, sign * cost_ns)
+                slot, cost_ns = request_slot, 0
+            cost_ns += request.cost_ns
+        if cost_ns:
+            self._add_cost(slot, sign * cost_ns)
 
-    def subtract(self, requests: Iterable[Request]) -> None:
-        """Subtract the costs of requests that were added."""
-        for slot, cost_ns in _cost_by_slot(requests).items():
-            self.total_ns -= cost_ns
-            for sums, index in ((self._slots, slot), (self._blocks, slot >> BLOCK_BITS - SLOT_BITS)):
-                if rest_ns := sums[index] - cost_ns:
-                    sums[index] = rest_ns
-                else:
-                    del sums[index]
+    def _add_cost(self, slot: int, cost_ns: int) -> None:
+        slots, blocks, block = self._slots, self._blocks, slot >> BLOCK_BITS - SLOT_BITS
+        self.total_ns += cost_ns
+        if slot > self._last_slot:
+            self._last_slot = slot
+        slots[slot] = rest_ns = slots.get(slot, 0) + cost_ns
+        if not rest_ns:
+            del slots[slot]
+        blocks[block] = rest_ns = blocks.get(block, 0) + cost_ns
+        if not rest_ns:
+            del blocks[block]
 
     def due_before(self, deadline_ns: int) -> int:
         """Return the work with a deadline up to this one, accurate to a slot."""
@@ -90,15 +92,6 @@ class WorkByDeadline:
 
     def check(self) -> None:
         assert self.total_ns == sum(self._slots.values()) == sum(self._blocks.values())
-
-
-def _cost_by_slot(requests: Iterable[Request]) -> dict[int, int]:
-    """Return the costs of requests by the slot of their deadlines: those of a turn often have the same."""
-    costs_ns: dict[int, int] = {}
-    for request in requests:
-        slot = request.deadline_ns >> SLOT_BITS
-        costs_ns[slot] = costs_ns.get(slot, 0) + request.cost_ns
-    return costs_ns
 
 
 class SharePool:
@@ -166,16 +159,6 @@ class SharePools:
         assert sum(pool.work_ns for pool in self._pools.values()) == work_ns
 
 
-class ArrivalGroup:
-    """Requests with equal rows for one queue, which has `rows_before` without them."""
-
-    __slots__ = ("earliest", "requests", "rows_before")
-
-    def __init__(self, requests: Sequence[Request], rows_before: int) -> None:
-        self.requests, self.rows_before = requests, rows_before
-        self.earliest = requests[0] if len(requests) == 1 else min(requests, key=DEADLINE)
-
-
 class Admission:
     """Sums up the queued work, and becomes more cautious about models whose requests were admitted in vain."""
 
@@ -186,32 +169,34 @@ class Admission:
         self._caution_ns: dict[str, int] = {}
 
     def refuse_on_arrival(
-        self, now_ns: int, group: ArrivalGroup, exec_ns: int, cluster: Cluster, expires: bool, behind_others: bool
+        self, now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster, rows: int | None, expires: bool
     ) -> Refusal | None:
-        """Return a refusal of the most urgent request unless all of the group can be expected to end in time.
+        """Return a refusal of the first request unless all can be expected to end in time.
 
-        Checks: `refuse_in_backoff`, then `refuse_crowded_out` if `behind_others`, else `refuse_too_long`. A later
-        deadline leaves more time by all of them. `exec_ns`: duration of one request alone. `expires`: only the deadline
-        counts. `behind_others`: queued work with earlier deadlines goes first.
+        The requests are for one queue and have equal rows. The first has the earliest deadline: a later one leaves more
+        time. One of them alone takes `exec_ns`. `rows`: those in the queue already, or None if queued work does not
+        count. `expires`: only the deadline counts.
         """
-        refusal = refuse_in_backoff(now_ns, group.earliest, exec_ns, cluster)
+        refusal = refuse_in_backoff(now_ns, requests[0], exec_ns, cluster)
         if refusal is not None or expires:
             return refusal
-        if behind_others:
-            return self.refuse_crowded_out(now_ns, group, exec_ns, cluster)
-        return refuse_too_long(now_ns, group.earliest, exec_ns)
+        if rows is not None:
+            return self.refuse_crowded_out(now_ns, requests, exec_ns, cluster, rows)
+        return refuse_too_long(now_ns, requests[0], exec_ns)
 
-    def refuse_crowded_out(self, now_ns: int, group: ArrivalGroup, exec_ns: int, cluster: Cluster) -> Refusal | None:
-        """Return a refusal of the most urgent request if it might miss its deadline behind other work.
+    def refuse_crowded_out(
+        self, now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster, rows: int
+    ) -> Refusal | None:
+        """Return a refusal of the first request if it might miss its deadline behind other work.
 
-        That work is due by the last deadline of the group, or is of the group itself.
+        That work is due by the last deadline of the requests, or is that of the requests behind it.
         """
-        request = group.earliest
-        delay_ns = self._queueing_delay_ns(now_ns, group, cluster)
+        request = requests[0]
+        delay_ns = self._queueing_delay_ns(now_ns, requests, cluster, rows)
         end_ns = now_ns + delay_ns + exec_ns + min(self._headroom_ns(now_ns, request, cluster), delay_ns)
         if end_ns <= request.deadline_ns:
             return None
-        if request.admitted and len(group.requests) == 1:
+        if request.admitted and len(requests) == 1:
             self.raise_caution(request, exec_ns)
         return Refusal(request, "the work ahead of it takes past its deadline", end_ns - request.deadline_ns)
 
@@ -234,7 +219,7 @@ class Admission:
         """Stop counting requests that have left their queue."""
         if not queue.best_effort:
             pool = self._pool_of[queue]
-            pool.queued.subtract(requests)
+            pool.queued.add(requests, -1)
             _update_work(queue, pool, _work_ns(now_ns, queue.spec, queue.rows, cluster))
             if not queue:
                 del self._pool_of[queue]
@@ -252,20 +237,18 @@ class Admission:
     def check(self, queues: Iterable[ModelQueue]) -> None:
         self._pools.check(sum(queue.work_ns for queue in queues if not queue.best_effort))
 
-    def _queueing_delay_ns(self, now_ns: int, group: ArrivalGroup, cluster: Cluster) -> int:
+    def _queueing_delay_ns(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, rows: int) -> int:
         """Return the time until a capable share is free, if all requests with earlier deadlines go first."""
-        pool, count = self._pools.of_model(group.earliest.model, cluster), len(group.requests)
+        first, count = requests[0], len(requests)
+        pool = self._pools.of_model(first.model, cluster)
         if not pool.shares:  # its workers may reconnect in time
             return 0
         lanes = None if len(pool.shares) == cluster.size else [share.exec for share in pool.shares]
-        work_ns = cluster.outstanding.total_ns(now_ns, lanes)
-        if count == 1:
-            work_ns += pool.work_ahead_ns(group.earliest.deadline_ns)
-        else:
-            spec, before = group.earliest.spec, group.rows_before
-            group_ns = _work_ns(now_ns, spec, before + count * group.earliest.rows, cluster)
-            group_ns = max(0, group_ns - _work_ns(now_ns, spec, before, cluster))
-            work_ns += pool.work_ahead_ns(max(map(DEADLINE, group.requests))) + group_ns * (count - 1) // count
+        work_ns = cluster.outstanding.total_ns(now_ns, lanes) + pool.work_ahead_ns(requests[-1].deadline_ns)
+        if count > 1:
+            more_ns = _work_ns(now_ns, first.spec, rows + count * first.rows, cluster)
+            more_ns = max(0, more_ns - _work_ns(now_ns, first.spec, rows, cluster))
+            work_ns += more_ns * (count - 1) // count
         return work_ns // len(pool.shares)
 
     def _headroom_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
@@ -284,7 +267,7 @@ def _move_queue(queue: ModelQueue, before: SharePool, pool: SharePool, added: Se
     """Count a queue in another pool, as other shares can run its model; all but the requests that are being added."""
     new = dict.fromkeys(added)
     moved = [request for request in queue if request not in new]
-    before.queued.subtract(moved)
+    before.queued.add(moved, -1)
     pool.queued.add(moved)
     before.work_ns -= queue.work_ns
     pool.work_ns += queue.work_ns

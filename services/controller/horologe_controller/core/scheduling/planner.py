@@ -8,10 +8,11 @@ are visited when its queues or its demand change.
 from __future__ import annotations
 
 import heapq
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-from horologe_controller.core.scheduling.admission import Admission, ArrivalGroup
+from horologe_controller.core.scheduling.admission import Admission
 from horologe_controller.core.scheduling.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
     from horologe_controller.settings import ControllerSettings
 
+DEADLINE = attrgetter("deadline_ns")
 UNLIMITED_WINDOW_NS = s(3600)
 """Window of a batch whose policy does not predict deadlines: it may begin whenever its turn comes."""
 
@@ -64,32 +66,32 @@ class Planner:
         """See `Scheduler.add`. Requests are admitted together if none of them is close to a refusal."""
         if self._on_requests_arrived is not None:
             self._on_requests_arrived(requests, cluster)
-        first = requests[0]
-        dynamic = self._is_dynamic is not None and self._is_dynamic(first.model, cluster)
-        alike = len(requests) > 1 and not dynamic and len({request.rows for request in requests}) == 1
-        if alike and self._add_group(now_ns, requests, cluster, dynamic) is None:
-            return []
-        refusals = [self._add_group(now_ns, (request,), cluster, dynamic) for request in requests]
+        dynamic = self._is_dynamic is not None and self._is_dynamic(requests[0].model, cluster)
+        if len(requests) > 1:
+            alike = not dynamic and len({request.rows for request in requests}) == 1
+            if alike and self._add_alike(now_ns, sorted(requests, key=DEADLINE), cluster, dynamic) is None:
+                return []
+        refusals = [self._add_alike(now_ns, (request,), cluster, dynamic) for request in requests]
         return [refusal for refusal in refusals if refusal is not None]
 
-    def _add_group(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, dynamic: bool) -> Refusal | None:
-        """Queue all requests, or none and return a refusal. They have equal rows."""
-        queue, rule = self.queues.find_queue(requests[0]), self.policy.deadline_rule
-        group = ArrivalGroup(requests, queue.rows if queue else 0)
-        if not (exec_ns := self.policy.shortest_exec_ns(now_ns, group.earliest, cluster)):
-            return Refusal(group.earliest, "no worker can serve this model")
-        if not group.earliest.best_effort and rule != "ignore":
-            behind_others, expires = self.settings.admission and not dynamic, rule == "expire"
-            if refusal := self.admission.refuse_on_arrival(now_ns, group, exec_ns, cluster, expires, behind_others):
+    def _add_alike(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, dynamic: bool) -> Refusal | None:
+        """Queue all requests, which have equal rows, in order of deadline. Or queue none and return a refusal."""
+        first, queues, rule = requests[0], self.queues, self.policy.deadline_rule
+        queue = queues.find_queue(first)
+        if not (exec_ns := self.policy.shortest_exec_ns(now_ns, first, cluster)):
+            return Refusal(first, "no worker can serve this model")
+        if not first.best_effort and rule != "ignore":
+            rows = None if dynamic or not self.settings.admission else queue.rows if queue else 0
+            refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, rows, rule == "expire")
+            if refusal is not None:
                 return refusal
-        queue = self.queues.enqueue(requests, exec_ns, queue)
+        queue = queues.enqueue(requests, exec_ns, queue)
         self.admission.count_requests(now_ns, requests, queue, cluster)
         if self.loads.models_missing:
             self.loads.add_requests(now_ns, requests, exec_ns, cluster.profiled_load_ns(queue.model))
         self._on_queue_changed(queue)
-        for request in requests:
-            request.admitted = True
-            if self._on_request_queued is not None:
+        if self._on_request_queued is not None:
+            for request in requests:
                 self._on_request_queued(request)
         return None
 
@@ -129,7 +131,7 @@ class Planner:
             for queue in waits.pop_expired(now_ns):
                 self._on_queue_changed(queue)
         checks_deadlines = self.policy.deadline_rule != "ignore"
-        if checks_deadlines and queues.count:
+        if checks_deadlines and queues.count and (overdue_ns := queues.next_overdue_ns()) and overdue_ns <= now_ns:
             plan.refuse.extend(self._refuse_overdue(now_ns, cluster))
         shares = self._adopt_changes(now_ns, cluster)
         if queues.count:

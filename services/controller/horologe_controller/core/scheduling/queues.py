@@ -178,7 +178,7 @@ class RequestQueues:
         self.count += len(requests)
         checks = self._checks
         for request in requests:
-            request.queued = True
+            request.queued = request.admitted = True
             request.check_ns = check_ns = request.deadline_ns - exec_ns + 1
             heappush(checks, (check_ns, request.id, request))
         if len(checks) > COMPACT_ABOVE and len(checks) > 2 * self.count:
@@ -209,7 +209,7 @@ class RequestQueues:
         self.count -= len(requests)
         for request in requests:
             request.queued = False
-            request.check_ns = 0
+            request.check_ns = None
         if not queue:
             queues = self._queues[queue.model]
             del queues[queue.key]
@@ -222,14 +222,14 @@ class RequestQueues:
         while checks and checks[0][0] <= now_ns:
             check_ns, _, request = heappop(checks)
             if request.check_ns == check_ns:
-                request.check_ns = 0
+                request.check_ns = None
                 overdue.append(request)
         return overdue
 
     def check_after(self, request: Request, last_start_ns: int) -> None:
         """Let `pop_overdue` return the request once `last_start_ns` has passed."""
-        request.check_ns = last_start_ns + 1
-        heappush(self._checks, (request.check_ns, request.id, request))
+        request.check_ns = check_ns = last_start_ns + 1
+        heappush(self._checks, (check_ns, request.id, request))
 
     def next_overdue_ns(self) -> int | None:
         """Return when `pop_overdue` has something to return."""
@@ -241,7 +241,7 @@ class RequestQueues:
     def check(self) -> None:
         entries = {(check_ns, number) for check_ns, number, _ in self._checks}
         for queue in self:
-            assert all((request.check_ns, request.id) in entries for request in queue if request.check_ns)
+            assert all((request.check_ns, request.id) in entries for request in queue if request.check_ns is not None)
             assert all(request.queued for request in queue)
         assert self.count == sum(map(len, self))
         for queue in self:
