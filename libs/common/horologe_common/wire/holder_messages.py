@@ -87,6 +87,8 @@ class Distributions(Message, frozen=True, tag=61):
     base_ns: int
     row_ns_per_length: float = 0.0
     histograms: tuple[DurationHistogram, ...] = ()
+    dynamic: bool = False
+    """Whether the execution time depends on the input. Otherwise the histograms show the noise of the machine."""
 
 
 HolderMessage: TypeAlias = Dispatch | Ship | Outputs | Sample | Distributions

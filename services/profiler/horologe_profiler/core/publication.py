@@ -62,7 +62,9 @@ class PublicationSchedule:
         return models, unsaved
 
 
-def build_distributions(measurements: Measurements, model: str) -> tuple[Distributions, Fit | None]:
+def build_distributions(
+    measurements: Measurements, model: str, *, dynamic: bool = False
+) -> tuple[Distributions, Fit | None]:
     """Build the histograms of a model by application: first one for any length, then one for each range of lengths.
 
     The first histogram weighs each range by the number of its samples, because rare ranges run more often than their
@@ -83,7 +85,7 @@ def build_distributions(measurements: Measurements, model: str) -> tuple[Distrib
     # No row may add less than 0 to the base of its batch.
     base_ns = min([fitted.base_ns if fitted else 0.0, *(entry.edges_ns[0] for entry in durations)])
     slope_ns = fitted.slope_ns if has_lengths and fitted else 0.0
-    return Distributions(model, round(base_ns), slope_ns, tuple(durations)), fitted
+    return Distributions(model, round(base_ns), slope_ns, tuple(durations), dynamic), fitted
 
 
 def _borrowed_ratios(measurements: Measurements, model: str, fitted: Fit) -> list[float]:

@@ -44,7 +44,7 @@ class Planner:
         self.queues = RequestQueues()
         self.admission = Admission()
         self.loads = LoadPlanner(settings)
-        self.rankings = ShareRankings(policy.best_batch, policy.best_effort_batch)
+        self.rankings = ShareRankings(policy.best_batch, policy.best_effort_batch, policy.overridden("rank_bound"))
         self._on_requests_arrived = policy.overridden("on_requests_arrived")
         self._on_request_queued = policy.overridden("on_request_queued")
         self._on_requests_removed = policy.overridden("on_requests_removed")

@@ -33,6 +33,8 @@ class ModelQueue:
         """Largest value of `rows` since the last batch was popped: the next batch could have been that large."""
         self.work_ns = 0
         """Execution time of all its rows, as last counted by `Admission`."""
+        self.derived: object = None
+        """What the policy has computed from the present requests. Reset to None when they change."""
         self._deadlines: list[int] = []
         self._requests: list[Request] = []
 
@@ -50,6 +52,7 @@ class ModelQueue:
 
     def insert(self, arrivals: Iterable[Request]) -> None:
         """Insert requests, in any order."""
+        self.derived = None
         deadlines, requests, rows = self._deadlines, self._requests, self.rows
         for request in arrivals:
             deadline_ns = request.deadline_ns
@@ -70,12 +73,14 @@ class ModelQueue:
         return self._requests.index(request, bisect_left(self._deadlines, request.deadline_ns))
 
     def remove(self, request: Request) -> None:
+        self.derived = None
         at = self.place_of(request)
         del self._deadlines[at], self._requests[at]
         self.rows -= request.rows
 
     def pop_batch(self, places: range | tuple[int, ...]) -> list[Request]:
         """Remove and return the requests at these ascending indexes."""
+        self.derived = None
         if isinstance(places, range):
             batch = self._requests[places.start : places.stop]
             del self._requests[places.start : places.stop], self._deadlines[places.start : places.stop]
