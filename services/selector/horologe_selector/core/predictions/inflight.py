@@ -43,8 +43,8 @@ class Waiter(msgspec.Struct, eq=False):
     """Id of the application query; 0 for a model query."""
     model: str = ""
     shadow: bool = False
-    inflight: InflightPrediction | None = None
-    """The prediction that it waits for; None if it was answered from the cache."""
+    submit_id: int = 0
+    """Submit of the prediction that it waits for; 0 if it was answered from the cache."""
     sequence: int = 0
     """Key among the followers of its in-flight prediction."""
 
@@ -94,7 +94,7 @@ class InflightPrediction(msgspec.Struct, eq=False):
 
     def add_follower(self, sequence: int, waiter: Waiter) -> None:
         """Add a follower; `sequence` must be greater than all before."""
-        waiter.inflight, waiter.sequence = self, sequence
+        waiter.submit_id, waiter.sequence = self.submit_id, sequence
         self.followers[sequence] = waiter
         heapq.heappush(self.leader_heap, (waiter.best_effort, waiter.deadline_ns, sequence))
 
@@ -130,7 +130,7 @@ class InflightPredictions:
         self._deliver = deliver
         self._inflight: dict[int, InflightPrediction] = {}
         """In-flight predictions by the id of their Submit."""
-        self._by_cache_key: dict[bytes, InflightPrediction] = {}
+        self._by_cache_key: dict[bytes, int] = {}
         self._last_id = 0
 
     def request_prediction(
@@ -144,7 +144,7 @@ class InflightPredictions:
             if entry := self.cache.fetch(now_ns, cache_key):
                 self._stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
                 return PredictionResult(OK, entry.outputs, entry.buffers, cached=True)
-            inflight = self._by_cache_key.get(cache_key)
+            inflight = self._inflight.get(self._by_cache_key.get(cache_key, 0))
             if inflight is not None and waiter.can_follow(inflight.leader, now_ns):
                 self._stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
                 self._last_id += 1
@@ -158,13 +158,14 @@ class InflightPredictions:
         self, now_ns: int, key: str, cache_key: bytes, ttl_ns: int, leader: Waiter, followers: Sequence[Waiter] = ()
     ) -> None:
         self._last_id = number = self._last_id + 1
-        inflight = leader.inflight = InflightPrediction(number, key, cache_key, ttl_ns, leader, {}, [])
+        leader.submit_id = number
+        inflight = InflightPrediction(number, key, cache_key, ttl_ns, leader, {}, [])
         self._inflight[number] = inflight
         for waiter in followers:
             self._last_id += 1
             inflight.add_follower(self._last_id, waiter)
         if cache_key:
-            self._by_cache_key[cache_key] = inflight
+            self._by_cache_key[cache_key] = number
         self._submit(now_ns, inflight)
 
     def _submit(self, now_ns: int, inflight: InflightPrediction) -> None:
@@ -234,24 +235,33 @@ class InflightPredictions:
 
     def remove_waiter(self, now_ns: int, waiter: Waiter) -> None:
         """Remove a waiter. If it leads, submit a follower's inputs instead; cancel the prediction if there is none."""
-        inflight = waiter.inflight
-        if inflight is None or self._inflight.get(inflight.submit_id) is not inflight:
+        inflight = self._inflight.get(waiter.submit_id)
+        if inflight is None:
             return
         if waiter is not inflight.leader:
             inflight.followers.pop(waiter.sequence, None)
             return
         self._post(Out(self.controller, Cancel((inflight.submit_id,))))
         if inflight.promote_follower():
-            del self._inflight[inflight.submit_id]
-            self._last_id = inflight.submit_id = self._last_id + 1
-            self._inflight[inflight.submit_id] = inflight
+            self._last_id += 1
+            self._renumber(inflight, self._last_id)
             self._submit(now_ns, inflight)
         else:
             self._remove_inflight(inflight)
 
+    def _renumber(self, inflight: InflightPrediction, submit_id: int) -> None:
+        """Change the id of the Submit: the inputs of another waiter are submitted."""
+        del self._inflight[inflight.submit_id]
+        if self._by_cache_key.get(inflight.cache_key) == inflight.submit_id:
+            self._by_cache_key[inflight.cache_key] = submit_id
+        self._inflight[submit_id] = inflight
+        inflight.submit_id = submit_id
+        for waiter in (inflight.leader, *inflight.followers.values()):
+            waiter.submit_id = submit_id
+
     def _remove_inflight(self, inflight: InflightPrediction) -> None:
         del self._inflight[inflight.submit_id]
-        if inflight.cache_key and self._by_cache_key.get(inflight.cache_key) is inflight:
+        if inflight.cache_key and self._by_cache_key.get(inflight.cache_key) == inflight.submit_id:
             del self._by_cache_key[inflight.cache_key]
 
     def waiters(self) -> Iterator[Waiter]:
@@ -261,11 +271,9 @@ class InflightPredictions:
 
     def check(self) -> None:
         self.cache.check()
-        assert all(self._inflight.get(inflight.submit_id) is inflight for inflight in self._by_cache_key.values())
+        assert set(self._by_cache_key.values()) <= set(self._inflight)
         for submit_id, inflight in self._inflight.items():
-            assert inflight.submit_id == submit_id
-            assert inflight.leader.inflight is inflight
+            assert inflight.submit_id == inflight.leader.submit_id == submit_id
             for sequence, follower in inflight.followers.items():
-                assert follower.inflight is inflight
-                assert follower.sequence == sequence
+                assert (follower.submit_id, follower.sequence) == (submit_id, sequence)
             assert set(inflight.followers) <= {sequence for *_, sequence in inflight.leader_heap}
