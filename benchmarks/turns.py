@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from horologe_common.clock import ms, s, us
 from horologe_experiments.harness.plots import make_figure
-from horologe_frontend.core.requests import TurnLimit
+from horologe_frontend.core.overload import TurnLimit
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster

@@ -6,7 +6,7 @@ import pytest
 
 from horologe_common.clock import ms, us
 from horologe_common.status import Refused
-from horologe_frontend.core.requests import TurnLimit
+from horologe_frontend.core.overload import TurnLimit
 
 
 def accepted(limit: TurnLimit, requests: int, budget_ns: int) -> int:
