@@ -11,6 +11,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.scheduling.admission import Admission
 from horologe_controller.core.scheduling.demand import Demand
 from horologe_controller.core.scheduling.placement import Placement
@@ -60,8 +61,8 @@ class Planner:
         """Idle shares to examine again: a queue of a model that they hold has changed."""
         self._changed_shares: dict[Share, bool] = {}
         """Shares on which something has happened since a LOAD was last planned for demand."""
-        self._wants_work: list[tuple[int, int, Share]] = []
-        """Heap of (time, share index, share): when a share that has enough work wants more, unless it changes first."""
+        self._wants_work: IndexedHeap[Share, int] = IndexedHeap()
+        """Shares that have enough work, by the time when they want more, unless they change first."""
 
     def __len__(self) -> int:
         return self.queues.count
@@ -140,7 +141,7 @@ class Planner:
 
     def _next_wake_ns(self, now_ns: int, *wakes: int | None) -> int | None:
         """Return the earliest of `wakes`, of the times when shares want more work, and of the ends of waits."""
-        at_ns = self._wants_work[0][0] if self._wants_work else None
+        at_ns = self._wants_work.smallest_priority()
         for wake_ns in wakes:
             if wake_ns is not None and (at_ns is None or wake_ns < at_ns):
                 at_ns = wake_ns
@@ -172,10 +173,8 @@ class Planner:
         if changes.resident_models or changes.shares_reconfigured:
             self._models_missing = any(share.missing_models for share in cluster.shares())
         changes.clear()
-        while self._wants_work and self._wants_work[0][0] <= now_ns:
-            share = heapq.heappop(self._wants_work)[2]
-            if not share.is_lost:
-                shares[share] = True
+        for share in self._wants_work.pop_up_to(now_ns):
+            shares[share] = True
         return shares
 
     def _plan_loads(self, now_ns: int, cluster: Cluster, plan: Plan) -> int | None:
@@ -191,6 +190,7 @@ class Planner:
     def _discard_share(self, share: Share) -> None:
         self.rankings.discard_share(share)
         self._idle.pop(share, None)
+        self._wants_work.remove(share)
         self._changed_shares.pop(share, None)
         self.placement.discard_share(share)
         self.demand.discard_share(share)
@@ -234,18 +234,21 @@ class Planner:
         settings, policy = self.settings, self.policy
         if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns, settings.action_grace_ns):
             return
+        self._wants_work.remove(share)
         rankings, lead_ns = self.rankings.of_share.get(share), policy.decision_lead_ns(now_ns, cluster)
+        ahead_ns = settings.lookahead_ns - 1
+        if policy.just_in_time:
+            ahead_ns = min(ahead_ns, lead_ns)
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
-        while in_flight < settings.in_flight and free_ns < now_ns + settings.lookahead_ns:
-            early = free_ns > now_ns + lead_ns
-            if early and policy.just_in_time:
-                heapq.heappush(self._wants_work, (free_ns - lead_ns, share.index, share))
+        while in_flight < settings.in_flight:
+            if free_ns > now_ns + ahead_ns:
+                self._wants_work.push(share, free_ns - ahead_ns)
                 return
             strategy = rankings[0].best_strategy(now_ns, free_ns, share) if rankings else None
             if strategy is None and rankings:
                 strategy = rankings[1].best_strategy(now_ns, free_ns, share)
-            if early and strategy is not None and strategy.rank[0]:
-                heapq.heappush(self._wants_work, (free_ns - lead_ns, share.index, share))
+            if strategy is not None and strategy.rank[0] and free_ns > now_ns + lead_ns:
+                self._wants_work.push(share, free_ns - lead_ns)
                 strategy = None
             if strategy is None:
                 self._idle[share] = True
@@ -253,8 +256,6 @@ class Planner:
             plan.start.append(self._pop_batch(now_ns, free_ns, share, cluster, strategy, plan.refuse))
             free_ns += strategy.expected_ns
             in_flight += 1
-        if in_flight < settings.in_flight:
-            heapq.heappush(self._wants_work, (free_ns - settings.lookahead_ns, share.index, share))
 
     def _pop_batch(
         self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy, refusals: list[Refusal]
@@ -294,6 +295,7 @@ class Planner:
         self.admission.check(self.queues)
         self.demand.check()
         self.rankings.check()
+        self._wants_work.check()
         self.policy.check(self.queues)
         if self.policy.waits is not None:
             self.policy.waits.check()
