@@ -177,9 +177,10 @@ class CoreHost:
         self._pass_on(core.address, outs)
 
     def _pass_on(self, sender: str, outs: Sequence[Out]) -> None:
+        hosted = self._hosted
         for out in outs:
             to = out.to
-            if neighbour := self._hosted.get(to):
+            if (neighbour := hosted.get(to)) is not None:
                 neighbour.mailbox.append((to, sender, out.message, out.buffers))
             elif pending := self._outbox.get((to, sender)):
                 pending[1].append(out.message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import NAME_LIMIT, Application
 from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import COMPACT_ABOVE
 from horologe_common.core.instruments import RollingQuantile
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
@@ -112,7 +113,8 @@ class RequestBuilder:
         effort, and is answered after `frontend.best_effort_ns` at the latest.
         """
         self.check_size(buffers)
-        check_names(application=message.application, context=message.context)
+        if message.application or message.context:
+            check_names(application=message.application, context=message.context)
         application: Application | None = None
         if message.application and not message.model:
             application, spec = self.declared.find_with_signature(message.application)
@@ -186,12 +188,13 @@ def check_names(**names: str) -> None:
 class OpenRequests:
     """The open requests by id, and by client and the client's own id.
 
-    Invariant: each open request has one timer, and one id of its client.
+    Invariant: each open request has one entry among the expiry times, and one id of its client.
     """
 
     def __init__(self) -> None:
-        self.timers = Timers()
         self._requests: dict[int, Request] = {}
+        self._expiries: list[tuple[int, int]] = []
+        """Heap of (`give_up_ns`, id). Entries of requests that are not open any more are stale."""
         self._by_client: dict[str, dict[int, int]] = {}
 
     def __len__(self) -> int:
@@ -204,16 +207,24 @@ class OpenRequests:
         return key in self._requests
 
     def add(self, request: Request) -> None:
-        """Add a request with a timer at its `give_up_ns`."""
-        self._requests[request.id] = request
-        self._by_client.setdefault(request.client, {})[request.client_id] = request.id
-        self.timers.arm(request.id, request.give_up_ns)
+        """Add a request, which expires at its `give_up_ns`."""
+        requests, expiries = self._requests, self._expiries
+        requests[request.id] = request
+        open_ids = self._by_client.get(request.client)
+        if open_ids is None:
+            open_ids = self._by_client[request.client] = {}
+        open_ids[request.client_id] = request.id
+        heappush(expiries, (request.give_up_ns, request.id))
+        if len(expiries) > COMPACT_ABOVE and len(expiries) > 2 * len(requests):
+            self._expiries = [entry for entry in expiries if entry[1] in requests]
+            heapify(self._expiries)
 
     def find_request(self, key: int) -> Request | None:
         return self._requests.get(key)
 
     def find_by_client_id(self, client: str, client_id: int) -> Request | None:
-        return self._requests.get(self._by_client.get(client, {}).get(client_id, 0))
+        open_ids = self._by_client.get(client)
+        return self._requests.get(open_ids.get(client_id, 0)) if open_ids else None
 
     def client_ids(self, client: str) -> tuple[int, ...]:
         """Return the client's own ids of its open requests."""
@@ -225,15 +236,25 @@ class OpenRequests:
         del open_ids[request.client_id]
         if not open_ids:
             del self._by_client[request.client]
-        self.timers.cancel(request.id)
+
+    def next_ns(self) -> int | None:
+        """Return the earliest expiry, or None without open requests."""
+        expiries, requests = self._expiries, self._requests
+        while expiries and expiries[0][1] not in requests:
+            heappop(expiries)
+        return expiries[0][0] if expiries else None
 
     def pop_expired(self, now_ns: int) -> list[Request]:
-        """Return the requests whose timer has expired. The caller must `remove` each of them."""
-        return [self._requests[key] for key in self.timers.pop_expired(now_ns)]
+        """Return the requests that have expired. The caller must `remove` each of them."""
+        expiries, expired = self._expiries, []
+        while expiries and expiries[0][0] <= now_ns:
+            if (request := self._requests.get(heappop(expiries)[1])) is not None:
+                expired.append(request)
+        return expired
 
     def check(self) -> None:
-        self.timers.check()
-        assert len(self._requests) == len(self.timers) == sum(map(len, self._by_client.values()))
+        assert {(request.give_up_ns, request.id) for request in self} <= set(self._expiries)
+        assert len(self._requests) == sum(map(len, self._by_client.values()))
 
 
 def default_answer(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
