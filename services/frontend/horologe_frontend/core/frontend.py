@@ -19,13 +19,12 @@ from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, 
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
-from horologe_frontend.core.applications import DeclaredApplications
+from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
 from horologe_frontend.core.feedback import FeedbackForwarder
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.requests import (
     REPLACED_BY_DEFAULT,
-    DefaultLead,
     OpenRequests,
     Request,
     RequestBuilder,
@@ -118,6 +117,10 @@ class Frontend:
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
 
+    def end_turn(self, now_ns: int, took_ns: int) -> None:
+        """See `TurnObserver`."""
+        self._builder.turn_limit.end_turn(now_ns, took_ns)
+
     def wakeup_ns(self) -> int | None:
         """Return the time of the earliest timer, or None without timers."""
         earliest_ns = self._default_lead.timer_ns
@@ -202,6 +205,7 @@ class Frontend:
         self._requests.remove(request)
         if now_ns > request.deadline_ns and answer.status == Status.OK:
             answer = msgspec.structs.replace(answer, status=int(Status.LATE), reason="finished after the deadline")
+            self._builder.turn_limit.note_late()
         if request.outputs:
             answer, buffers = select_outputs(answer, buffers, request.outputs)
         self._metrics.count_finished(now_ns, request, answer)

@@ -9,13 +9,13 @@ import msgspec
 
 from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import NAME_LIMIT, Application
-from horologe_common.clock import NEVER_NS, ms, s
+from horologe_common.clock import NEVER_NS, ms
 from horologe_common.core.indexed_heap import COMPACT_ABOVE
-from horologe_common.core.instruments import RollingQuantile
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor
-from horologe_frontend.core.applications import APPLICATION_RUNTIME
+from horologe_frontend.core.applications import APPLICATION_RUNTIME, DefaultLead
+from horologe_frontend.core.overload import TurnLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 REPLACED_BY_DEFAULT = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
 """If an application has a default, the client gets it instead of these statuses."""
-LEAD_INTERVAL_NS = ms(50)
-LEAD_WINDOW = 400
-"""Number of timer delays kept: those of 20 s with requests."""
 
 
 class Request(msgspec.Struct):
@@ -55,37 +52,6 @@ class Request(msgspec.Struct):
     """The worker that has the inputs. Empty: none."""
 
 
-class DefaultLead:
-    """Lead of default answers before the deadline: the 99th percentile of recent timer delays, at least `minimum_ns`.
-
-    If the loop stalls for longer than the lead, defaults are sent LATE. The delays are those of a separate timer, which
-    runs while requests with a default arrive. The timers of the requests themselves expire at times that clients
-    choose: many requests with short deadlines would hide a stall.
-    """
-
-    def __init__(self, minimum_ns: int) -> None:
-        self.timer_ns: int | None = None
-        """When to call `measure_delay`. None: no recent request needed the lead."""
-        self._minimum_ns = minimum_ns
-        self._delays = RollingQuantile(LEAD_WINDOW, s(60), 0.99)
-        self._used = False
-
-    def lead_ns(self, now_ns: int) -> int:
-        """Return the lead for a request that arrives now."""
-        self._used = True
-        if self.timer_ns is None:
-            self.timer_ns = now_ns + LEAD_INTERVAL_NS
-        return max(self._minimum_ns, self._delays.high_quantile(now_ns) or 0)
-
-    def measure_delay(self, now_ns: int) -> None:
-        """Record the delay of an expired timer, and restart the timer if the lead was used since."""
-        if self.timer_ns is None or now_ns < self.timer_ns:
-            return
-        self._delays.observe(now_ns, now_ns - self.timer_ns)
-        self.timer_ns = now_ns + LEAD_INTERVAL_NS if self._used else None
-        self._used = False
-
-
 class RequestBuilder:
     """Validate requests, stage their inputs and number them. `digest` hashes inputs for the prediction cache."""
 
@@ -104,6 +70,7 @@ class RequestBuilder:
         self.staging = staging
         self._default_lead = default_lead
         self._digest = digest
+        self.turn_limit = TurnLimit()
         self._last_id = 0
 
     def create_request(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
@@ -122,6 +89,9 @@ class RequestBuilder:
             spec = self.catalogue.find_model(message.model, message.version)
         budget_ns = min(max(0, message.budget_ns), NEVER_NS >> 1) or spec.slo_ns
         best_effort = budget_ns == 0
+        if not best_effort:
+            budget_ns = max(1, budget_ns - self.turn_limit.waited_ns(now_ns))
+            self.turn_limit.accept(budget_ns)
         budget_ns = budget_ns or self.settings.best_effort_ns
         rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
         cacheable = spec.cache or spec.runtime == APPLICATION_RUNTIME
