@@ -48,7 +48,7 @@ class Desk:
         spec, requests = self.specs[name], []
         for budget_ms in budgets_ms:
             self.asked += 1
-            number, until_ns = self.asked, NOW + ms(budget_ms)
+            number, deadline_ns = self.asked, NOW + ms(budget_ms)
             requests.append(
                 Request(
                     number, "selector/0#1", number, spec, spec.key, 1, "frontend/0#1", number, NOW, deadline_ns, False
