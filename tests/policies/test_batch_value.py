@@ -46,6 +46,18 @@ def test_likes_go_with_likes() -> None:
     assert found.expected_ns == pytest.approx(ms(7 + 2 * 3), rel=0.03)
 
 
+def test_a_larger_batch_is_chosen_where_rows_run_at_once() -> None:
+    """Two rows of 3 ms fit before the first deadline one by one, and in a batch only if it takes less than 6 ms."""
+    parts = [SoloDistribution("0", 0, Distribution.point(ms(10)))]
+    waiting = [("0", 12.0), ("0", 300)]
+    alone = best(RuntimeDistributions(BASE_NS, parts), *waiting)
+    together = best(RuntimeDistributions(BASE_NS, parts, ((1, 1.0), (2, 1.2))), *waiting)
+    assert alone is not None
+    assert together is not None
+    assert (alone.size, together.size) == (1, 2)
+    assert together.expected_ns == pytest.approx(ms(7 + 1.2 * 3), rel=0.03)
+
+
 def test_a_kind_with_slack_gives_way() -> None:
     found = best(fixed(10, 30), ("1", 32), ("0", 300), ("0", 300), ("0", 300))
     assert found is not None

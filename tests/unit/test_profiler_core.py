@@ -27,7 +27,8 @@ from horologe_common.wire import (
     Ship,
     Submit,
 )
-from horologe_profiler.core.measurements import ProfilerState
+from horologe_profiler.core.batch_fit import Point
+from horologe_profiler.core.measurements import BatchTime, ProfilerState
 from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.settings import ProfilerSettings
 
@@ -396,6 +397,14 @@ def test_the_verdict_survives_a_restart_and_ends_with_the_content() -> None:
     profiler.tick(now_ns + s(5))
     profiler.check()
     assert not sent(profiler, Distributions)[-1].dynamic
+
+
+def test_a_row_is_not_mistaken_for_one_before_the_restart() -> None:
+    again = a_profiler()
+    again.restore(0, ProfilerState(batches={"sum/1": [BatchTime(-1, Point(1, 0, ms(2), row=7))]}), 0)
+    sample(again)
+    (submit,) = sent(again, Submit)
+    assert submit.id > 7, "the first run of a row has the row's number as its id"
 
 
 def test_rows_that_cannot_run_do_not_stop_a_comparison() -> None:

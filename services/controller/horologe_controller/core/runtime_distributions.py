@@ -1,8 +1,9 @@
 """Distributions of execution times: of single requests by application and length, and of batches (ORLOJ 3.2, 4.2).
 
-A request alone takes base + l, a batch of k requests takes base + k * max(l). `base` is c0 of ORLOJ's eq. 3, and l is
-what a row adds (c1 times its length). Requests with the same distribution are of one *kind*. Example: with base 2 ms, a
-batch of four rows that would add 1, 1, 2 and 5 ms takes 2 + 4 * 5 = 22 ms, as every row is padded to the longest.
+A request alone takes base + l, a batch of k requests takes base + scale(k) * max(l). `base` is c0 of ORLOJ's eq. 3, and
+l is what a row adds (c1 times its length). scale(k) is k in eq. 3, and less on devices that run several rows at once.
+Requests with the same distribution are of one *kind*. Example: with base 2 ms and scale(4) = 3, a batch of four rows
+that would add 1, 1, 2 and 5 ms takes 2 + 3 * 5 = 17 ms, as every row is padded to the longest.
 """
 
 from __future__ import annotations
@@ -77,11 +78,15 @@ class LongestRow:
 class RuntimeDistributions:
     """Distributions of one model. Kinds are numbered by mean, shortest first; rows of every array are kinds."""
 
-    def __init__(self, base_ns: int, parts: Sequence[SoloDistribution]) -> None:
+    def __init__(
+        self, base_ns: int, parts: Sequence[SoloDistribution], batch_scales: Sequence[tuple[int, float]] = ()
+    ) -> None:
         """Build from the published distributions. Raises ValueError if there are none."""
         if not parts:
             raise ValueError("parts: got none, wanted at least one distribution")
         self.base_ns = base_ns
+        self._batch_scales = tuple(batch_scales)
+        self._scales: dict[int, float] = {}
         self.parts = sorted(_with_marginals(parts), key=lambda part: (part.solo.mean_ns, part.application, part.length))
         rows = [part.solo.excess_over(base_ns) for part in self.parts]
         self.row_mean_ns: list[float] = [row.mean_ns for row in rows]
@@ -114,7 +119,7 @@ class RuntimeDistributions:
             lengths.sort()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RuntimeDistributions, (self.base_ns, self.parts)
+        return RuntimeDistributions, (self.base_ns, self.parts, self._batch_scales)
 
     def __len__(self) -> int:
         """Return the number of kinds."""
@@ -162,7 +167,15 @@ class RuntimeDistributions:
         return row
 
     def scale(self, size: int) -> float:
-        return float(size)
+        """Return how often what the longest row adds counts in a batch of `size`; `size` if no batch was measured.
+
+        Between measured sizes it is interpolated. Beyond them a row costs as much as in the largest measured batch: a
+        gain that was not measured is not assumed.
+        """
+        scale = self._scales.get(size)
+        if scale is None:
+            scale = self._scales[size] = _interpolate_scale(self._batch_scales, size)
+        return scale
 
     def _find_kind(self, application: str, length: int) -> int:
         for name in (application, ""):
@@ -184,9 +197,18 @@ def store_distributions(stored: MutableMapping[str, RuntimeDistributions], messa
         for part in message.histograms
     ]
     if message.dynamic and parts:
-        stored[message.model] = RuntimeDistributions(message.base_ns, parts)
+        stored[message.model] = RuntimeDistributions(message.base_ns, parts, message.batch_scales)
     else:
         stored.pop(message.model, None)
+
+
+def _interpolate_scale(batch_scales: Sequence[tuple[int, float]], size: int) -> float:
+    """Return the scale of a batch of `size` from ascending (size, scale) pairs."""
+    if not batch_scales:
+        return float(size)
+    sizes = [measured for measured, _ in batch_scales]
+    scale = float(np.interp(size, sizes, [scale for _, scale in batch_scales]))
+    return scale * max(1.0, size / sizes[-1])
 
 
 def _with_marginals(parts: Sequence[SoloDistribution]) -> list[SoloDistribution]:

@@ -191,13 +191,17 @@ class Measurements:
             self._next_trial_ns[model] = now_ns + self._settings.batch_interval_ns
         return overdue
 
+    def batch_points(self, model: str) -> list[Point]:
+        """Return the batches of repeated rows, those of one row included."""
+        return [batch_time.point for batch_time in self._batch_times.get(model, ())]
+
     def fit_points(self, model: str) -> list[Point]:
         """Return the points for `fit`.
 
         With lengths: rows that ran alone, and batches of more than one row. Without lengths: all batches of repeated
         rows, size 1 included.
         """
-        batches = [batch_time.point for batch_time in self._batch_times.get(model, ())]
+        batches = self.batch_points(model)
         alone = [
             Point(1, row_time.length, row_time.took_ns)
             for _, window in self.windows_of_model(model)

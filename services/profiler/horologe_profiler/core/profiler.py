@@ -65,6 +65,8 @@ class Profiler:
         """Load the measurements that an earlier incarnation stored `away_ns` ago."""
         self.measurements.restore(now_ns, state, away_ns)
         self._comparisons.verdicts = dict(state.verdicts)
+        stored = (batch_time.point.row for batch_times in state.batches.values() for batch_time in batch_times)
+        self._last_id = max(stored, default=0)  # a new row must not have the number of a stored one
         self._publications.publish_soon(self.measurements.model_keys())
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
