@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_controller.core.cluster.estimates import LOAD_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,21 +42,36 @@ class Placement:
             shares.pop(share, None)
         self._free_later.remove(share)
 
-    def load_for_demand(
-        self, now_ns: int, cluster: Cluster, demand: Demand, changed: dict[Share, bool], plan: Plan
-    ) -> int | None:
-        """Give the least loaded share the LOAD of the model with the highest priority that it lacks.
+    def mark_shares(self, shares: Mapping[Share, bool]) -> None:
+        """Examine these shares at the next plan: something happened on them."""
+        self._changed.update(shares)
+        if self._full:
+            for share in shares:
+                self._full.pop(share, None)
 
-        `changed`: shares on which something has happened since the last call. Returns when a LOAD lane will be free, if
-        demand waits for that.
+    def plan_load(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> int | None:
+        """Add a LOAD to the plan: for demand, else into free pages. Return when the next LOAD lane will be free.
+
+        While no LOAD lane is free, nothing is computed: the demand is updated when one is.
         """
-        self._changed |= changed
-        for share in changed:
-            self._full.pop(share, None)
+        lane_free_ns = self._update_lanes(now_ns, cluster)
+        if self._free:
+            demand.update(now_ns, cluster.residency)
+            if demand.highest_priority_anywhere():
+                self._load_for_demand(now_ns, cluster, demand, plan)
+            elif self.preloadable and self._settings.preload:
+                self._preload(cluster, plan)
+            if plan.load:
+                self._reserve_lane(now_ns, *plan.load[0])
+                plan.replan = bool(self._free)
+                lane_free_ns = self._free_later.smallest_priority()
+        return lane_free_ns if len(demand) else None
+
+    def _load_for_demand(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> None:
+        """Give the least loaded share the LOAD of the model that needs it most, of those that the share lacks."""
         for share in demand.pop_relieved_shares():
             self._full.pop(share, None)
         starting = {(batch.share, batch.model): True for batch in plan.start}
-        wake_ns = self._update_lanes(now_ns, cluster)
         for share in self._candidates(now_ns, demand, cluster.specs):
             if (model := demand.highest_priority(share, cluster.specs)) is None:
                 continue
@@ -66,9 +82,15 @@ class Placement:
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
-                return None
+                return
             self._full[share] = pages
-        return wake_ns
+
+    def _reserve_lane(self, now_ns: int, share: Share, model: str) -> None:
+        """Record when the share's LOAD lane will be free within the look-ahead, behind a LOAD of the model."""
+        end_ns = share.load.free_at(now_ns) + share.predict(now_ns, model, LOAD_SIZE)
+        if (at_ns := end_ns - self._settings.lookahead_ns) >= now_ns:
+            del self._free[share]
+            self._free_later.push(share, at_ns)
 
     def _update_lanes(self, now_ns: int, cluster: Cluster) -> int | None:
         """Update which shares a LOAD can be given to now. Return when the next one can."""
@@ -103,7 +125,7 @@ class Placement:
         candidates.sort()
         return [share for *_, share in candidates]
 
-    def preload(self, cluster: Cluster, plan: Plan) -> None:
+    def _preload(self, cluster: Cluster, plan: Plan) -> None:
         """Load a model without demand into free pages of a share that loads nothing else."""
         for share in list(self.preloadable):
             if share.load.pending:

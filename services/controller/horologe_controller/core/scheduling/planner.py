@@ -58,8 +58,6 @@ class Planner:
         """Shares that had room for a batch when last examined, and found none."""
         self._reexamined: dict[Share, bool] = {}
         """Idle shares to examine again: a queue of a model that they hold has changed."""
-        self._changed_shares: dict[Share, bool] = {}
-        """Shares on which something has happened since a LOAD was last planned for demand."""
         self._wants_work: list[tuple[int, int, Share]] = []
         """Heap of (time, share index, share): when a share that has enough work wants more, unless it changes first."""
 
@@ -133,7 +131,7 @@ class Planner:
             self._fill_shares(now_ns, shares, cluster, plan)
         elif shares:
             self._idle |= shares
-        retry_ns = self._plan_loads(now_ns, cluster, plan) if self._models_missing else None
+        retry_ns = self.placement.plan_load(now_ns, cluster, self.demand, plan) if self._models_missing else None
         overdue_ns = queues.next_overdue_ns() if checks_deadlines and queues.count else None
         plan.wake_ns = self._next_wake_ns(now_ns, retry_ns, overdue_ns)
         return plan
@@ -167,7 +165,7 @@ class Planner:
             if reconfigured:
                 self.placement.preloadable[share] = True
         if shares:
-            self._changed_shares |= shares
+            self.placement.mark_shares(shares)
             self.demand.mark_shares(shares)
         if changes.resident_models or changes.shares_reconfigured:
             self._models_missing = any(share.missing_models for share in cluster.shares())
@@ -178,20 +176,9 @@ class Planner:
                 shares[share] = True
         return shares
 
-    def _plan_loads(self, now_ns: int, cluster: Cluster, plan: Plan) -> int | None:
-        """Add a LOAD to the plan. Return when a LOAD lane will be free, if demand waits for that."""
-        self.demand.update(now_ns, cluster.residency)
-        if self.demand.highest_priority_anywhere():
-            changed, self._changed_shares = self._changed_shares, {}
-            return self.placement.load_for_demand(now_ns, cluster, self.demand, changed, plan)
-        if self.placement.preloadable and self.settings.preload:
-            self.placement.preload(cluster, plan)
-        return None
-
     def _discard_share(self, share: Share) -> None:
         self.rankings.discard_share(share)
         self._idle.pop(share, None)
-        self._changed_shares.pop(share, None)
         self.placement.discard_share(share)
         self.demand.discard_share(share)
         self.policy.on_share_lost(share)
