@@ -57,7 +57,7 @@ class Placement:
         lane_free_ns = self._update_lanes(now_ns, cluster)
         if self._free:
             demand.update(now_ns, cluster.residency)
-            if demand.highest_priority_anywhere():
+            if demand.most_urgent_anywhere():
                 self._load_for_demand(now_ns, cluster, demand, plan)
             elif self.preloadable and self._settings.preload:
                 self._preload(cluster, plan)
@@ -73,7 +73,7 @@ class Placement:
             self._full.pop(share, None)
         starting = {(batch.share, batch.model): True for batch in plan.start}
         for share in self._candidates(now_ns, demand, cluster.specs):
-            if (model := demand.highest_priority(share, cluster.specs)) is None:
+            if (model := demand.most_urgent(share, cluster.specs)) is None:
                 continue
             pages = cluster.specs[model].pages
             if pages >= self._full.get(share, pages + 1):
@@ -113,9 +113,9 @@ class Placement:
     def _candidates(self, now_ns: int, demand: Demand, specs: Mapping[str, ModelSpec]) -> list[Share]:
         """Return shares that a LOAD can be given to, the least loaded first.
 
-        Most of them lack the model with the highest priority. Shares without room for that model are left out.
+        Most of them lack the most urgent model. Shares without room for that model are left out.
         """
-        model, candidates, full = demand.highest_priority_anywhere(), [], self._full
+        model, candidates, full = demand.most_urgent_anywhere(), [], self._full
         pages = specs[model].pages if model in specs else 0
         for share in self._free:
             if full.get(share, pages + 1) <= pages and share.can_load(model):

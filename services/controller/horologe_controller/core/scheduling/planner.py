@@ -42,7 +42,7 @@ class Planner:
         self.settings = settings
         self.queues = RequestQueues()
         self.admission = Admission()
-        self.demand = Demand(settings.action_grace_ns)
+        self.demand = Demand(settings.action_grace_ns, self.queues)
         self.placement = Placement(settings)
         self.rankings = ShareRankings(policy.best_batch, policy.best_effort_batch)
         self._on_request_arrived = policy.overridden("on_request_arrived")

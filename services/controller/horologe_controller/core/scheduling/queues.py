@@ -157,6 +157,10 @@ class RequestQueues:
         queues = self._queues.get(model)
         return queues.values() if queues else ()
 
+    def first_deadline_ns(self, model: str) -> int:
+        """Return the earliest deadline of the model's requests. Raises ValueError if it has none."""
+        return min([queue[0].deadline_ns for queue in self._queues[model].values()])
+
     def enqueue(self, request: Request, exec_ns: int) -> ModelQueue:
         """Insert a request and return its queue. `exec_ns`: its shortest possible execution time."""
         queues = self._queues.get(request.model)
