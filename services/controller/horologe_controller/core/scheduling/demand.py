@@ -5,8 +5,8 @@ priority p_m = d_m - sum over g of a_m,g * capacity / l_g. As in the paper, the 
 are updated when something happens to that model, not whenever a load changes.
 
 One addition to the appendix: among models with a positive priority, a LOAD goes to the earliest *virtual deadline*:
-the first deadline of its queued requests, earlier by `ADVANCE_NS` for each doubling of p_m. With p_m alone, a model with
-one short request waited until its deadline while others with longer requests kept coming.
+the first deadline of the model's requests, earlier by `ADVANCE_NS` for each doubling of p_m. With p_m alone, a model
+with one short request waited until its deadline while others with longer requests kept coming.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CAPACITY_PART = 0.75
 ms at most (until a LOAD comes too late). With all of the budget, no model would get a second share before the first is
 far behind. With half of it, LOADs that help no request crowd out others."""
 ADVANCE_NS = ms(8)
-"""Time by which a LOAD goes earlier for each doubling of its model's priority: about the duration of a LOAD to a GPU."""
+"""Time by which a LOAD goes earlier for each doubling of its model's priority: about a LOAD's duration on a GPU."""
 NO_DEMAND: dict[Share, int] = {}
 
 

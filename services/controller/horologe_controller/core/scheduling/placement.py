@@ -35,7 +35,8 @@ class Placement:
         self._free: dict[Share, bool] = {}
         """Other shares whose LOAD lane is free within the look-ahead."""
         self._free_later: IndexedHeap[Share, int] = IndexedHeap()
-        """Other shares, by when their LOAD lane will be free within the look-ahead."""
+        """Other shares with one pending LOAD, by when their LOAD lane will be free within the look-ahead. With several
+        pending, the Result of the first comes before the lane runs dry."""
 
     def discard_share(self, share: Share) -> None:
         for shares in (self.preloadable, self._full, self._free, self._changed):
@@ -86,11 +87,12 @@ class Placement:
             self._full[share] = pages
 
     def _reserve_lane(self, now_ns: int, share: Share, model: str) -> None:
-        """Record when the share's LOAD lane will be free within the look-ahead, behind a LOAD of the model."""
+        """Record whether the share's LOAD lane has work for the look-ahead with a LOAD of the model."""
         end_ns = share.load.free_at(now_ns) + share.predict(now_ns, model, LOAD_SIZE)
         if (at_ns := end_ns - self._settings.lookahead_ns) >= now_ns:
             del self._free[share]
-            self._free_later.push(share, at_ns)
+            if not share.load.pending:
+                self._free_later.push(share, at_ns)
 
     def _update_lanes(self, now_ns: int, cluster: Cluster) -> int | None:
         """Update which shares a LOAD can be given to now. Return when the next one can."""
@@ -105,7 +107,7 @@ class Placement:
             at_ns = share.load.free_at(now_ns) - self._settings.lookahead_ns
             if at_ns < now_ns or not share.load.pending:
                 self._free[share] = True
-            else:
+            elif len(share.load.pending) == 1:
                 later.push(share, at_ns)
         self._changed.clear()
         return later.smallest_priority()
