@@ -53,8 +53,8 @@ class Planner:
         self._count_late_heads = policy.overridden("count_late_heads")
         self._counts_work_ahead = policy.overridden("counts_work_ahead")
         self._load_wait_ns = 3 * settings.lookahead_ns
-        """Time for which a LOAD waits behind others, and then its EXEC. In `fig6`, 3 times the look-ahead serves 4% more
-        than 2 times, and 4 times the same."""
+        """Time for which a LOAD waits behind others, and then its EXEC. In `fig6`, 3 times the look-ahead serves 4%
+        more than 2 times, and 4 times the same."""
         self._models_missing = False
         """Whether some share lacks a model that it could hold."""
         self._idle: dict[Share, bool] = {}
@@ -166,7 +166,7 @@ class Planner:
                 continue
             shares[share] = True
             if reconfigured:
-                self.placement.preloadable[share] = True
+                self.placement.preloadable[share] = None
         if shares:
             self.placement.mark_shares(shares)
             self.demand.mark_shares(shares)
