@@ -102,7 +102,8 @@ class Residency:
         elif now_ns > load.latest_ns:
             self._send_result(now_ns, (sender, load.action_id), Status.TOO_LATE)
         elif not self.pages.allocate(load.model, spec.pages):
-            reason = f"pages: {load.model} needs {spec.pages}, {self.pages.free_pages} of {self.pages.total} are free"
+            free = f"{self.pages.free_pages:g} of {self.pages.total} are free"
+            reason = f"pages: {load.model} needs {spec.pages:g}, {free}"
             self._send_result(now_ns, (sender, load.action_id), Status.REFUSED, reason)
         else:
             self._load_requesters[load.model] = [(sender, load.action_id)]
