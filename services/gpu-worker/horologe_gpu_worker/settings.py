@@ -26,7 +26,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     CPU, shown in reports.
     """
     pages_bytes: int = 4 << 30
-    """Memory for model weights per share, divided into 16 MiB pages."""
+    """Memory for model weights per share, divided into 16 MiB pages. `onnx` models on the CPU take eighths of pages."""
     io_cache_bytes: int = 512 << 20
     """Maximum bytes of inputs and outputs held. Inputs beyond it are dropped; their rows end as MISSING_INPUT."""
     actions_max: int = 4096

@@ -8,7 +8,7 @@ from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
@@ -23,10 +23,10 @@ class Placement:
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
-        self.preloadable: dict[Share, bool] = {}
-        """Shares that may have free pages to preload into, since they were reconfigured. After the first eviction on a
-        share, only demand fills its pages."""
-        self._full: dict[Share, int] = {}
+        self.preloadable: dict[Share, Iterator[str] | None] = {}
+        """Shares that may have free pages to preload into, since they were reconfigured, with the models that have not
+        been tried since then (None: all). After the first eviction on a share, only demand fills its pages."""
+        self._full: dict[Share, float] = {}
         """Share -> pages that could not be freed there. Valid until something happens on the share, or a model that it
         holds has no demand any more. To try again each time took 160 us with 10,000 requests queued."""
 
@@ -129,22 +129,21 @@ class Placement:
 
     def _preload(self, cluster: Cluster, plan: Plan) -> None:
         """Load a model without demand into free pages of a share that loads nothing else."""
-        for share in list(self.preloadable):
-            if share.load.pending:
+        specs = cluster.specs
+        for share, untried in list(self.preloadable.items()):
+            if share.load.pending or not cluster.workers[share.worker].reachable:
                 continue
-            fitting = (
-                key for key, spec in cluster.specs.items() if spec.pages <= share.pages_free and share.can_load(key)
-            )
-            model = None if share.is_lost or not share.pages_free else next(fitting, None)
-            if model is None:
-                del self.preloadable[share]
-            elif cluster.workers[share.worker].reachable:
-                plan.load.append((share, model))
-                return
+            if untried is None:
+                untried = self.preloadable[share] = iter([*specs])
+            for model in untried if share.pages_free else ():
+                if model in specs and specs[model].pages <= share.pages_free and share.can_load(model):
+                    plan.load.append((share, model))
+                    return
+            del self.preloadable[share]
 
 
 def _choose_victims(
-    share: Share, pages: int, demand: Demand, starting: Mapping[tuple[Share, str], bool]
+    share: Share, pages: float, demand: Demand, starting: Mapping[tuple[Share, str], bool]
 ) -> list[str] | None:
     """Return the least recently used models to unload for `pages`, those with demand last; None if there are too few.
 

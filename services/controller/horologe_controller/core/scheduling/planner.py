@@ -166,7 +166,7 @@ class Planner:
                 continue
             shares[share] = True
             if reconfigured:
-                self.placement.preloadable[share] = True
+                self.placement.preloadable[share] = None
         if shares:
             self.placement.mark_shares(shares)
             self.demand.mark_shares(shares)
