@@ -65,7 +65,7 @@ METRICS: dict[str, Metric] = {
     "horologe_device_slowness": Metric(
         "gauge", "Recent EXEC time divided by profiled time (median of ten)", ("worker", "share")
     ),
-    "horologe_pages_free": Metric("gauge", "Free 16 MiB pages; eighths count", ("worker", "share")),
+    "horologe_pages_free": Metric("gauge", "Free 16 MiB pages", ("worker", "share")),
     "horologe_staged_bytes": Metric("gauge", "Bytes of inputs held for workers"),
     "horologe_profiler_samples_total": Metric(
         "counter", "Samples by fate: queued, not_needed (enough similar rows have run), dropped", (*MODEL, "fate")
