@@ -23,7 +23,7 @@ help: ## list the targets
 setup: $(STAMPS)/dev ## install everything for development
 	@echo "ready: $(BIN)/horologe --help"
 
-demo: $(STAMPS)/demo ## serve the models in models/ and measure them, about a minute
+demo: $(STAMPS)/demo ## serve the models in models/ and measure them, about 80 s
 	@$(BIN)/horologe demo $(ARGS)
 
 up: $(STAMPS)/demo ## serve the models in models/ until ^C

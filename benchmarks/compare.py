@@ -1,15 +1,17 @@
 """Compare Horologe with other model servers and with the bare chain, side by side in one run.
 
-    python benchmarks/compare.py --scenarios noop --sides horologe:sdk,horologe:http,mosec:binary
+    python benchmarks/compare.py --scenarios noop --sides horologe:sdk,horologe:binary,mosec:binary
     python benchmarks/compare.py --scenarios cnn --sides horologe:sdk,mosec:binary,mosec:binary:4 --capacity
-    python benchmarks/compare.py --scenarios noop,digits --peers mosec,litserve,mlserver,bentoml,ray,triton
+    python benchmarks/compare.py --scenarios noop,digits-mlp --peers mosec,litserve,mlserver,bentoml,ray,triton
 
-Every side is started alone, in turn, `--rounds` times. Compare figures of one run only, never of two runs.
+Every side is started alone, in turn, `--rounds` times. Compare figures of one run only, never of two runs. Horologe
+gets mixed traffic first, and runs with and without a profiler: the exit code is 1 if the profiler costs more than 5%.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -19,11 +21,17 @@ import msgspec
 
 from bench import report
 from bench.chains import ChainRow, run_chain
+from bench.horologe_server import remove_profiles
 from bench.peers import PEER_SERVERS
 from bench.runs import find_capacity, overload
 from bench.sides import start_side
+from bench.systems import NO_PROFILER, Conditions
+from bench.warm_up import LEARN_S, QUICK_LEARN_S
 from bench.workload import ROOT, load_scenario
 from horologe_load.samples import LoadSummary
+
+LEAST_SHARE = 0.95
+"""Least goodput of a side, of the same side without a profiler."""
 
 
 class Measurement(msgspec.Struct, frozen=True):
@@ -40,10 +48,14 @@ def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", default="noop")
-    parser.add_argument("--sides", default="horologe:sdk,horologe:http")
+    parser.add_argument("--sides", default="horologe:sdk,horologe:binary")
     parser.add_argument("--peers", default="", help=f"more sides by name: {', '.join(PEER_SERVERS)}")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=4.0, help="length of every measurement")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK_LEARN_S:.0f} s of mixed traffic, not {LEARN_S:.0f}"
+    )
+    parser.add_argument("--learn", type=float, default=0, help="seconds of mixed traffic", metavar="S")
     parser.add_argument(
         "--clients", default="", help="in-flight requests instead of the scenario's, e.g. 1,64; 0: no closed loop"
     )
@@ -59,10 +71,11 @@ def parse_arguments() -> argparse.Namespace:
 def measure(name: str, scenario_name: str, turn: int, options: argparse.Namespace) -> list[Measurement]:
     """Measure one side in one round. A side that does not start is reported and left out."""
     scenario = load_scenario(scenario_name)
+    conditions = Conditions(options.learn or (QUICK_LEARN_S if options.quick else LEARN_S))
     clients = [int(count) for count in options.clients.split(",") if count] or scenario.clients
     summaries: dict[str, LoadSummary] = {}
     try:
-        with start_side(name, scenario) as runs:
+        with start_side(name, scenario, conditions) as runs:
             runs.closed(8, min(2.0, options.seconds))  # warm-up
             for count in clients:
                 if count:
@@ -93,9 +106,30 @@ def rows(results: list[Measurement]) -> list[list[str]]:
     return lines
 
 
-def main() -> None:
+def profiler_costs(results: list[Measurement]) -> list[str]:
+    """Return a line for each load on which a side reaches less than `LEAST_SHARE` of itself without a profiler."""
+    rates: dict[tuple[str, str, str], list[float]] = {}
+    for result in results:
+        rates.setdefault((result.scenario, result.load, result.side), []).append(result.summary.goodput)
+    lines = []
+    for (scenario, load, side), values in rates.items():
+        beside = rates.get((scenario, load, f"{side}:{NO_PROFILER}"))
+        if not beside:
+            continue
+        ratio = statistics.median(values) / (statistics.median(beside) or math.nan)
+        if not ratio >= LEAST_SHARE:  # NaN does not hold either
+            lines.append(f"{scenario}, {load}: {side} reaches {ratio:.2f} of itself without a profiler")
+    return lines
+
+
+def main() -> int:
     options = parse_arguments()
     sides = [name for name in options.sides.split(",") if name] + [f"{p}:json" for p in options.peers.split(",") if p]
+    with_profiler = [name for name in sides if name.startswith("horologe") and NO_PROFILER not in name]
+    sides += [f"{name}:{NO_PROFILER}" for name in with_profiler]
+    machine = report.describe_machine()
+    report.print_machine(machine)
+    remove_profiles()
     results: list[Measurement] = []
     bare: list[ChainRow] = []
     for turn in range(options.rounds):
@@ -113,7 +147,7 @@ def main() -> None:
     report.save_json(
         path,
         {
-            "machine": report.describe_machine(),
+            "machine": machine,
             "chain": bare,
             "runs": [
                 {**msgspec.to_builtins(result), "summary": report.run_document(result.summary)} for result in results
@@ -121,7 +155,10 @@ def main() -> None:
         },
     )
     print(f"written to {path}")
+    costs = profiler_costs(results)
+    print("\n".join(costs))
+    return 1 if costs else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

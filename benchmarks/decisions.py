@@ -91,7 +91,11 @@ def run(case: Case, rate: float, seconds: int, seed: int) -> CaseRun:
         controller=ControllerSettings(scheduler=case.scheduler, margin_ns=ms(0.3), max_queued=10**6),
     )
     chunks = _prepend_pending(case.pending, len(trace.models), poisson([stream], total_ns, [seed]))
-    lean = FastWorld(setting, trace.models, ledger, seed, chunks, clock=time.thread_time_ns)
+    return measure_run(FastWorld(setting, trace.models, ledger, seed, chunks, clock=time.thread_time_ns), total_ns)
+
+
+def measure_run(lean: FastWorld, total_ns: int) -> CaseRun:
+    """Run for `total_ns`, the first `WARMUP_S` of it unmeasured."""
     cpu_ns: list[int] = []
 
     def progress(part: float) -> None:
@@ -103,6 +107,7 @@ def run(case: Case, rate: float, seconds: int, seed: int) -> CaseRun:
         lean.run(total_ns, progress)
     finally:
         gc.enable()
+    ledger = lean.ledger
     line = ledger.lines[0]
     rows, batches = (sum(getattr(panel, name) for panel in ledger.panels) for name in ("rows", "batches"))
     return CaseRun(line.ok, line.satisfaction, rows / max(1, batches), cpu_ns[-1] - cpu_ns[WARMUP_S - 1])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from horologe_common.clock import ms, s
+from horologe_controller.core import runtime_distributions
 from horologe_controller.core.scheduling import batch_value
 from horologe_controller.schedulers import horologe
 from horologe_controller.settings import ControllerSettings
@@ -49,7 +50,7 @@ DYNAMIC_CASES = ("two-modal", "three-modal", "blenderbot-convAI")
 STATIC_CASES = (StaticCase(2, 4, 25, 0.9), StaticCase(15, 4, 50, 0.9), StaticCase(4, 1, 50, 0.35))
 DYNAMIC: tuple[tuple[ModuleType, str, tuple[object, ...]], ...] = (
     (batch_value, "PATIENCE", (2.0, 0.2, 1.0, 5.0, 20.0)),
-    (batch_value, "CANDIDATE_QUANTILES", ((0.5, 0.95), (0.5,), (0.95,), (0.25, 0.5, 0.75, 0.95))),
+    (runtime_distributions, "CANDIDATE_QUANTILES", ((0.5, 0.95), (0.5,), (0.95,), (0.25, 0.5, 0.75, 0.95))),
     (horologe, "MAX_CANDIDATES", (256, 32, 1024)),
 )
 STATIC: tuple[tuple[ModuleType, str, tuple[object, ...]], ...] = (

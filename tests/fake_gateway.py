@@ -27,12 +27,14 @@ from horologe_common.wire import (
 )
 from horologe_frontend.core.stats import ModelStats, StatsByModel
 from horologe_frontend.gateway import Gateway
+from horologe_frontend.http.http_responses import HttpResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import Predict
+    from horologe_frontend.http.request_reader import HttpHandler, HttpRequest
 
 
 def a_model(name: str, *tensors: TensorSpec, version: str = "1", batched: bool = True) -> ModelSpec:
@@ -100,17 +102,29 @@ class FakeGateway(Gateway):
         self.calls: list[Any] = []
         self.statuses: tuple[int, ...] = (0,)
         """Statuses of the reply to feedback."""
+        self.tasks: dict[int, asyncio.Future[Any]] = {}
+        self._last_id = 0
         self.cancelled = 0
         self.ready = True
         self.slow_answers = asyncio.Event()
         self.stats_by_model = StatsByModel()
 
+    def send(self, message: Any, buffers: Sequence[Buffer], on_reply: Callable[[Any, Sequence[Buffer]], None]) -> int:
+        if message.model == "broken":
+            raise RuntimeError("a fault of ours")
+        task = asyncio.ensure_future(self.predict(message, buffers))
+        task.add_done_callback(lambda task: None if task.cancelled() else on_reply(*task.result()))
+        self._last_id += 1
+        self.tasks[self._last_id] = task
+        return self._last_id
+
+    def cancel(self, key: int) -> None:
+        self.tasks.pop(key).cancel()
+
     async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
         self.predicts.append(predict)
         if not predict.model:
             return an_answer(APPLICATIONS[predict.application], predict, buffers)
-        if predict.model == "broken":
-            raise RuntimeError("a fault of ours")
         if predict.model in ENDS:
             return ENDS[predict.model], ()
         if predict.model == "slow":
@@ -169,3 +183,12 @@ class FakeGateway(Gateway):
 
     def model_stats(self, key: str) -> ModelStats:
         return self.stats_by_model.find_stats(key)
+
+
+async def respond(handler: HttpHandler, request: HttpRequest) -> HttpResponse:
+    """Return the response that the server would send: a refusal of the head, or the response of the handler."""
+    if refusal := handler.refuse(request):
+        return refusal
+    response: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
+    outcome = handler.start(request, response.set_result)
+    return outcome if isinstance(outcome, HttpResponse) else await response

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from horologe.core.session import Session
-from horologe_common.clock import s
+from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.status import (
     Status,
@@ -54,7 +54,7 @@ class Talk:
     """A session and its simulated frontend. The test sets the time."""
 
     def __init__(self, **limits: int) -> None:
-        self.session = Session({}, **limits)
+        self.session = Session({}, **({"grace_ns": ms(50)} | limits))
         self.now_ns = s(1000)
         self.headers: list[bytes] = []
 

@@ -1,13 +1,16 @@
-"""Horologe as a child process. No other module of the benchmarks knows its command line and ports."""
+"""Horologe as a child process. No other module of the benchmarks knows its command line."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import shutil
 import sys
 import tempfile
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
@@ -19,65 +22,130 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 LOGS = ROOT / ".cache/bench"
-READY_S = 120.0
+PROFILES = LOGS / "profiles"
+READY_S = 180.0
+
+
+class Launch(NamedTuple):
+    """What to start. `settings` are texts `section.field=value`.
+
+    `checkout`: another checkout with an environment `.venv` of its own; None: the code that runs this program.
+    """
+
+    repository: Path
+    workers: int = 1
+    split: bool = False
+    profiler: bool = True
+    settings: tuple[str, ...] = ()
+    checkout: Path | None = None
+
+
+class ProcessTimes(NamedTuple):
+    """CPU time of a process since its start, in seconds."""
+
+    user_s: float
+    kernel_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Return the time in user and kernel mode."""
+        return self.user_s + self.kernel_s
 
 
 class RunningHorologe(NamedTuple):
-    """A running Horologe: its processes and its addresses."""
+    """A running Horologe: its processes and its addresses. `ipc`: the Unix socket for clients."""
 
     server: Server
     http: str
     sdk: str
+    ipc: str
+    metrics: dict[str, str]
+    """URL of /metrics by process."""
+    pids: dict[str, int]
+    """Process id by process: `edge`, `worker-0`, `profiler`."""
+
+    def metric_pages(self) -> list[str]:
+        """Return the text of /metrics of every process."""
+        pages = []
+        for url in self.metrics.values():
+            with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=2) as response:
+                pages.append(response.read().decode())
+        return pages
+
+    def start_errors(self) -> PrometheusHistogram:
+        """Return the histogram of start errors, in seconds.
+
+        A start error is the begin of an EXEC minus the latest of window start, end of the EXEC before it and arrival
+        of its inputs.
+        """
+        return parse_histogram(self.metric_pages(), "horologe_start_error_seconds")
+
+    def cpu_times(self) -> dict[str, ProcessTimes]:
+        """Return the CPU time of each process."""
+        times = {}
+        for name, pid in self.pids.items():
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid).cpu_times()
+                times[name] = ProcessTimes(process.user, process.system)
+        return times
+
+
+def remove_profiles() -> None:
+    """Remove the measured profiles of models, so that the next start measures them again."""
+    shutil.rmtree(PROFILES, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def start_horologe(
-    repository: str,
-    workers: int = 1,
-    split: bool = False,
-    settings: Sequence[str] = (),
-    model: str = "",
-    ipc: bool = False,
-) -> Iterator[RunningHorologe]:
+def start_horologe(launch: Launch, model: str = "") -> Iterator[RunningHorologe]:
     """Run `horologe up` on free ports until the context ends. Yields when it is ready, with `model` if one is given.
 
-    `repository` is relative to the root, `settings` are texts `section.field=value`. `ipc` moves the SDK's endpoint
-    from TCP to a Unix socket. Raises `RuntimeError` with the end of the log if Horologe does not become ready.
+    The profiler starts without data. Profiles of models are kept for later starts, by checkout. Raises `RuntimeError`
+    with the end of the log if Horologe does not become ready.
     """
-    http, port = f"127.0.0.1:{free_port()}", free_port()
+    http, sdk = f"127.0.0.1:{free_port()}", f"tcp://127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as folder:
-        sdk = f"ipc://{folder}/clients" if ipc else f"tcp://127.0.0.1:{port}"
-        command = [str(Path(sys.executable).with_name("horologe")), "up", "--models", str(ROOT / repository)]
-        command += ["--workers", str(workers), "--http", http, "--client", sdk, *(["--split"] if split else [])]
-        command += ["--metrics", f"127.0.0.1:{free_port()}"]
-        for setting in settings:
+        ipc = f"ipc://{folder}/clients"
+        command = [_python(launch.checkout), "-m", "horologe_cli.main", "up", "--json"]
+        command += ["--models", str(launch.repository), "--workers", str(launch.workers), "--http", http]
+        command += ["--client", sdk, "--client", ipc, "--metrics", f"127.0.0.1:{free_port()}"]
+        command += ["--split"] * launch.split + ["--no-profiler"] * (not launch.profiler)
+        for setting in launch.settings:
             command += ["--set", setting]
-        with Server(command, LOGS / f"horologe{'-split' if split else ''}.log") as server:
-            ready = f"/v2/models/{model}/ready" if model else "/v2/health/ready"
-            server.wait(answers(f"http://{http}{ready}"), READY_S)
-            yield RunningHorologe(server, f"http://{http}", sdk)
+        server = Server(command, LOGS / f"{Path(folder).name}.log", _environment(launch.checkout, Path(folder)))
+        with server:
+            server.wait(lambda: bool(_ready_line(server.log)), READY_S)
+            if model:
+                server.wait(answers(f"http://{http}/v2/models/{model}/ready"), READY_S)
+            ready = _ready_line(server.log)
+            yield RunningHorologe(server, f"http://{http}", sdk, ipc, ready["metrics"], ready["processes"])
+    server.log.unlink()
 
 
-def metric_pages(server: Server) -> list[str]:
-    """Return the text of /metrics of every process that has one. Tries every port that a process listens on."""
-    ports = set()
-    for process in server.processes():
-        with contextlib.suppress(psutil.Error):
-            for connection in process.net_connections("tcp"):
-                if connection.status == psutil.CONN_LISTEN:
-                    ports.add(connection.laddr.port)
-    pages = []
-    for port in sorted(ports):
-        url = f"http://127.0.0.1:{port}/metrics"
-        with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=2) as response:
-            pages.append(response.read().decode())
-    return pages
+def _python(checkout: Path | None) -> str:
+    return str(checkout / ".venv/bin/python") if checkout else sys.executable
 
 
-def start_errors(server: Server) -> PrometheusHistogram:
-    """Return the histogram of start errors, in seconds.
+def _environment(checkout: Path | None, folder: Path) -> dict[str, str]:
+    """Return the environment of the child: caches of its own, and only the packages of its own checkout."""
+    profiles = PROFILES / str(checkout or ROOT).replace(os.sep, "_")
+    states = dict.fromkeys(("HOROLOGE_PROFILER_STATE", "HOROLOGE_SELECTOR_STATE"), str(folder / "state"))
+    changes = {**states, "HOROLOGE_WORKER_CACHE": str(profiles)}
+    return changes | ({"PYTHONPATH": ""} if checkout else {})
 
-    A start error is the begin of an EXEC minus the latest of window start, end of the EXEC before it and arrival of
-    its inputs.
-    """
-    return parse_histogram(metric_pages(server), "horologe_start_error_seconds")
+
+def _ready_line(log: Path) -> dict[str, Any]:
+    """Return the line of --json, or an empty dict while it is missing."""
+    for line in log.read_text(errors="replace").splitlines():
+        if line.startswith('{"http"'):
+            with contextlib.suppress(ValueError):
+                document: dict[str, Any] = json.loads(line)
+                return document
+    return {}
+
+
+def make_repository(folder: Path, sources: Sequence[Path]) -> Path:
+    """Copy the models in the folders `sources` into a new repository. Return `folder`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for source in sources:
+        shutil.copytree(source, folder / source.name)
+    return folder

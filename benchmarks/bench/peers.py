@@ -83,7 +83,9 @@ def prepare_peer(peer: Peer, scenario: Scenario, binary: bool, max_batch: int = 
     dialect = peer.tensors if binary else peer.text
     command = [str(python_of(peer)), str(PEERS / f"{peer.name}_server.py")]
     line = shlex.join(peer_arguments(scenario, dialect, port, max_batch or scenario.max_batch))
-    server = Server(command, CACHE / f"{peer.name}.log", {"PYTHONPATH": str(PEERS), "PEER_ARGUMENTS": line})
+    server = Server(
+        command, CACHE / f"{peer.name}-{dialect}-{port}.log", {"PYTHONPATH": str(PEERS), "PEER_ARGUMENTS": line}
+    )
     return StartedPeer(server, f"http://127.0.0.1:{port}{peer.path}", dialect)
 
 

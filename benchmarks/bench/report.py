@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -14,11 +16,10 @@ from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from horologe_load.samples import LoadSummary
 
-BAR_COLUMNS = ("bar", "placement", "value", "wanted", "holds", "detail")
+BAR_COLUMNS = ("bar", "value", "wanted", "holds", "detail")
 RUN_COLUMNS = (
     "requests/s",
     "p50 ms",
@@ -37,22 +38,23 @@ RUN_COLUMNS = (
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """A promise about speed: `value` must be at most, or at least, `limit`.
+    """A promise about speed: `value` must be at most, or at least, `limit`. With sense "" it is only reported.
 
-    `placement` is fused or split. `detail` says what the value is made of.
+    `detail` says what the value is made of.
     """
 
     name: str
-    placement: str
     value: float
-    sense: Literal["<=", ">="]
-    limit: float
+    sense: Literal["<=", ">=", ""] = ""
+    limit: float = 0.0
     unit: str = ""
     detail: str = ""
 
     @property
     def holds(self) -> bool:
         """Return True if the promise is kept. NaN, a value that could not be measured, keeps none."""
+        if not self.sense:
+            return True
         if math.isnan(self.value):
             return False
         return self.value <= self.limit if self.sense == "<=" else self.value >= self.limit
@@ -60,9 +62,10 @@ class Bar(msgspec.Struct, frozen=True):
 
 def bar_row(bar: Bar) -> list[str]:
     """Return the cells below `BAR_COLUMNS`."""
-    wanted = f"{bar.sense} {format_number(bar.limit)} {bar.unit}".strip()
+    wanted = f"{bar.sense} {format_number(bar.limit)} {bar.unit}".strip() if bar.sense else ""
     value = f"{format_number(bar.value)} {bar.unit}".strip()
-    return [bar.name, bar.placement, value, wanted, "yes" if bar.holds else "NO", bar.detail]
+    holds = ("yes" if bar.holds else "NO") if bar.sense else ""
+    return [bar.name, value, wanted, holds, bar.detail]
 
 
 def run_row(run: LoadSummary) -> list[str]:
@@ -102,9 +105,10 @@ def run_document(run: LoadSummary) -> dict[str, Any]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return cores, system, Python, load average and the time, for the JSON file of a benchmark."""
+    """Return processor, cores, system, Python, load average and the time, for the JSON file of a benchmark."""
     return {
-        "cores": os.cpu_count(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "load_before": os.getloadavg()[0],
@@ -112,7 +116,25 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+def print_machine(machine: dict[str, Any]) -> None:
+    """Print the processor, the cores and the system in one line."""
+    print(
+        "{processor}, {cores} cores; {system}, Python {python}; load before {load_before:.2f}; {at}".format(**machine)
+    )
+
+
+def _processor() -> str:
+    """Return the model name of the processor, with its family and stepping, which tell apart equal names."""
+    fields: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            fields.setdefault(name.strip(), value.strip())
+    numbers = [f"{name} {fields[name]}" for name in ("cpu family", "model", "cpu MHz") if name in fields]
+    return ", ".join([fields.get("model name") or platform.processor() or "unknown processor", *numbers])
+
+
 def save_json(path: Path, results: object) -> None:
     """Write results as JSON. NaN becomes null."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results, enc_hook=str), indent=1) + b"\n")

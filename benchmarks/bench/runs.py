@@ -67,13 +67,18 @@ class ScenarioRuns:
 
 
 def find_capacity(
-    runs: ScenarioRuns, seconds: float, max_trials: int = MAX_TRIALS, precision: float = PRECISION
+    runs: ScenarioRuns,
+    seconds: float,
+    max_trials: int = MAX_TRIALS,
+    first_rate: float = 0.0,
+    growth: float = GROWTH,
 ) -> float:
     """Return the highest Poisson rate of which 99% of the answers are right and within the SLO; 0 if none is.
 
-    The seed of a trial is its rate, so every server gets the same arrivals at the same rate.
+    The seed of a trial is its rate, so every server gets the same arrivals at the same rate. The search starts at
+    `first_rate`, or at the scenario's.
     """
-    search = CapacitySearch(runs.scenario.start_rate, max_trials, GROWTH, precision)
+    search = CapacitySearch(first_rate or runs.scenario.start_rate, max_trials, growth, PRECISION)
     while (rate := search.next_rate()) is not None:
         wait_until_idle(runs)
         run = runs.open(rate, seconds, seed=round(rate))

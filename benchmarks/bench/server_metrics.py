@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from bench.server_process import Server
 
+_SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _BUCKET = re.compile(r'^(\w+)_bucket\{(?:.*,)?le="([^"]+)".*\} (\S+)$', re.MULTILINE)
 
 
@@ -102,3 +104,14 @@ def parse_histogram(pages: Iterable[str], name: str) -> PrometheusHistogram:
                 counts[float(bound)] = counts.get(float(bound), 0.0) + float(count)
     bounds = tuple(sorted(counts))
     return PrometheusHistogram(bounds, tuple(counts[bound] for bound in bounds))
+
+
+def sum_by_label(pages: Iterable[str], name: str, label: str) -> dict[str, float]:
+    """Return the values of the metric `name`, summed over all other labels and all pages, by value of `label`."""
+    sums: dict[str, float] = {}
+    for page in pages:
+        for metric, labels, value in _SAMPLE.findall(page):
+            if metric == name:
+                key = dict(_LABEL.findall(labels)).get(label, "")
+                sums[key] = sums.get(key, 0.0) + float(value)
+    return sums

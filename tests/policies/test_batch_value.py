@@ -1,4 +1,4 @@
-"""Choice of a batch from distributions of execution times."""
+"""Choice of a batch from distributions of execution times, and of the queue that goes first."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import a_report, a_spec
 from horologe_common.clock import ms
 from horologe_common.distribution import Distribution
+from horologe_common.wire import Register
+from horologe_common.wire import Share as Told
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+from horologe_controller.core.requests.request import Request
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
-from horologe_controller.core.scheduling import batch_value
+from horologe_controller.core.scheduling.batch_value import BatchChoice, QueuedRequests, choose_batch
+from horologe_controller.core.scheduling.queues import ModelQueue
+from horologe_controller.core.scheduling.ranking import Ranking
+from horologe_controller.schedulers.horologe import Horologe
+from horologe_controller.settings import ControllerSettings
 
 BASE_NS, SIZES = ms(7), (1, 2, 4, 8)
 NOW = ms(1000)
@@ -22,11 +31,12 @@ def fixed(*solo_ms: float) -> RuntimeDistributions:
     )
 
 
-def best(known: RuntimeDistributions, *waiting: tuple[str, float]) -> batch_value.BatchChoice | None:
+def best(
+    known: RuntimeDistributions, *waiting: tuple[str, float], start_ns: int = NOW, sizes: tuple[int, ...] = SIZES
+) -> BatchChoice | None:
     """Return the choice for queued requests (application, ms left), ascending."""
-    return batch_value.choose_batch(
-        NOW, [NOW + ms(left) for _, left in waiting], [known.kind_of(one, 0) for one, _ in waiting], SIZES, known
-    )
+    deadlines_ns, kinds = [NOW + ms(left) for _, left in waiting], [known.kind_of(one, 0) for one, _ in waiting]
+    return choose_batch(start_ns, QueuedRequests(deadlines_ns, kinds, sizes, known))
 
 
 def test_likes_go_with_likes() -> None:
@@ -34,6 +44,18 @@ def test_likes_go_with_likes() -> None:
     assert found is not None
     assert (found.places, found.size) == ((1, 3), 2)
     assert found.expected_ns == pytest.approx(ms(7 + 2 * 3), rel=0.03)
+
+
+def test_a_larger_batch_is_chosen_where_rows_run_at_once() -> None:
+    """Two rows of 3 ms fit before the first deadline one by one, and in a batch only if it takes less than 6 ms."""
+    parts = [SoloDistribution("0", 0, Distribution.point(ms(10)))]
+    waiting = [("0", 12.0), ("0", 300)]
+    alone = best(RuntimeDistributions(BASE_NS, parts), *waiting)
+    together = best(RuntimeDistributions(BASE_NS, parts, ((1, 1.0), (2, 1.2))), *waiting)
+    assert alone is not None
+    assert together is not None
+    assert (alone.size, together.size) == (1, 2)
+    assert together.expected_ns == pytest.approx(ms(7 + 1.2 * 3), rel=0.03)
 
 
 def test_a_kind_with_slack_gives_way() -> None:
@@ -90,3 +112,55 @@ def test_a_batch_is_one_that_could_be_run(waiting: list[tuple[str, float]]) -> N
     longest = max(solo_ms[waiting[place][0]] for place in found.places)
     assert found.expected_ns == pytest.approx(ms(7 + found.size * (longest - 7)), rel=0.04)
     assert waiting[found.places[-1]][1] * 1.05 > 7 + found.size * (longest - 7)
+
+
+def test_a_request_alone_runs_in_the_smallest_size() -> None:
+    found = best(fixed(10), ("0", 300), sizes=(4, 8))
+    assert found is not None
+    assert (found.places, found.size) == ((0,), 4)
+
+
+@given(LEFT, st.integers(0, 200))
+def test_a_choice_holds_for_starts_up_to_its_time(waiting: list[tuple[str, float]], later_ms: int) -> None:
+    known, waiting = fixed(8, 20, 45), sorted(waiting, key=lambda one: one[1])
+    found = best(known, *waiting)
+    if found is None:
+        return
+    assert best(known, *waiting, start_ns=min(found.until_ns, NOW + ms(later_ms)) or NOW) == found
+
+
+SPREAD = [
+    SoloDistribution("0", 0, Distribution.from_samples([ms(8), ms(9), ms(14)])),
+    SoloDistribution("1", 0, Distribution.from_samples([ms(20), ms(24)])),
+    SoloDistribution("2", 0, Distribution.from_samples([ms(30), ms(30), ms(90)])),
+]
+
+
+@given(st.lists(LEFT, min_size=1, max_size=6), st.lists(st.integers(0, 120), min_size=1, max_size=6))
+def test_the_queue_with_the_lowest_rank_goes_first(waiting: list[list[tuple[str, float]]], starts: list[int]) -> None:
+    policy, cluster = Horologe(ControllerSettings()), Cluster(10)
+    specs = [a_spec(f"m{number}", batch_sizes=SIZES) for number in range(len(waiting))]
+    worker = cluster.workers["w"] = WorkerMirror("w", True)
+    shares = (Told(0, "d", 64, tuple(spec.key for spec in specs)),)
+    cluster.register_worker(worker, Register(shares, tuple(a_report(spec) for spec in specs)))
+    cluster.distributions |= {spec.key: RuntimeDistributions(BASE_NS, SPREAD) for spec in specs[1:]}  # one is static
+    (share,) = cluster.shares()
+    ranking, number = Ranking(policy.best_batch, policy.rank_bound), 0
+    for spec, requests in zip(specs, waiting, strict=True):
+        queue = ModelQueue(spec)
+        for application, left in requests:
+            number += 1
+            deadline_ns = NOW + ms(left)
+            request = Request(number, "s", number, spec, spec.key, 1, "f", number, NOW, deadline_ns, False)
+            request.application = application
+            policy.on_request_arrived(request, cluster)
+            queue.insert(request)
+        if queue:
+            ranking.changed[queue] = True
+    queues = list(ranking.changed)
+    for start_ns in (NOW + ms(start) for start in sorted(starts)):
+        strategies = [policy.best_batch(NOW, start_ns, share, queue) for queue in queues]
+        ranks = [strategy.rank for strategy in strategies if strategy is not None]
+        found = ranking.best_strategy(NOW, start_ns, share)
+        assert (None if found is None else found.rank) == min(ranks, default=None)
+        ranking.check()

@@ -9,10 +9,12 @@ import msgspec
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.distribution import Distribution
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Models, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.controller import Controller
+from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.settings import ControllerSettings
 
 FRONTEND, SELECTOR, WORKER, OTHER = "frontend/0#1", "selector/0#1", "worker/0#1", "worker/1#1"
@@ -270,6 +272,18 @@ def test_a_trial_is_not_spent_on_a_worker_that_takes_nothing_more() -> None:
     assert cluster.best_exec_ns(s(2), "sum/1", 1, ms(20)) == ms(40)
     worker.draining = False
     assert cluster.best_exec_ns(s(2), "sum/1", 1, ms(20)) == ms(10)
+
+
+def test_a_metric_says_which_models_are_dynamic() -> None:
+    controller = a_controller()
+    register(controller, a_report(), shares=resident("sum/1"))
+    dynamic = "horologe_model_dynamic", "sum", "1"
+    controller.refresh_stats()
+    assert controller.stats.values[dynamic] == 0
+    solo = Distribution.from_counts([0, ms(1), ms(9)], [10, 10])
+    controller.cluster.distributions["sum/1"] = RuntimeDistributions(0, [SoloDistribution("", 0, solo)])
+    controller.refresh_stats()
+    assert controller.stats.values[dynamic] == 1
 
 
 def test_gauges_end_with_what_they_are_of() -> None:

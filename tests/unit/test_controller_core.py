@@ -223,7 +223,7 @@ def test_a_request_is_not_planned_for_ever() -> None:
     for attempt in range(3):
         (infer,) = sent(controller, Infer)
         finish(controller, infer, ms(5 + attempt), Status.MISSING_INPUT)
-    assert sent(controller, Outcome)[0].status == Status.LOST
+    assert sent(controller, Outcome)[0].status == Status.REFUSED
     assert controller.pending() == 0
 
 
@@ -278,7 +278,7 @@ def test_a_request_that_hangs_worker_after_worker_is_not_given_to_every_one() ->
         given += sent(controller, Infer)
         assert len(given) <= 3
     assert len(given) == 3
-    assert [outcome.status for outcome in sent(controller, Outcome)] == [Status.LOST]
+    assert [outcome.status for outcome in sent(controller, Outcome)] == [Status.LATE]
     controller.check()
 
 

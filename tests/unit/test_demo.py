@@ -6,6 +6,7 @@ import pytest
 
 from horologe_cli.demo.demo_run import DemoResult, check_criteria, overload_criteria
 from horologe_cli.demo.digits import Accuracy
+from horologe_cli.demo.profiler_cost import ProfilerCost
 from horologe_load.samples import LoadSummary
 
 
@@ -48,6 +49,13 @@ def test_a_result_that_meets_all_criteria_passes() -> None:
     result = DemoResult(accuracies=accuracies(), peak=peak(), overload=overload())
     result.criteria = check_criteria(result)
     assert result.passed
+
+
+def test_a_profiler_that_slows_one_model_down_fails() -> None:
+    costs = [ProfilerCost("noop", 1000, 1000, 1.0), ProfilerCost("digits-cnn", 90, 100, 0.9)]
+    result = DemoResult(accuracies=accuracies(), peak=peak(), overload=overload(), profiler_costs=costs)
+    failed = [criterion for criterion in check_criteria(result) if not criterion.met]
+    assert [criterion.got for criterion in failed] == ["90.0%, digits-cnn"]
 
 
 @pytest.mark.parametrize(

@@ -129,13 +129,18 @@ def test_requests_over_the_memory_limits_are_refused(settings: Any) -> None:
     assert answer.retry_after_ns > 0
 
 
-def test_request_without_an_answer_is_lost_after_deadline_and_grace() -> None:
+@pytest.mark.parametrize(
+    ("died", "status"), [(None, Status.REFUSED), (CONTROLLER, Status.LOST), (SELECTOR, Status.LOST)]
+)
+def test_request_without_an_answer_ends_after_deadline_and_grace(died: str | None, status: Status) -> None:
     frontend = a_frontend(grace_ns=ms(20))
     send_predict(frontend, a_predict(7, budget_ms=50))
+    if died:
+        frontend.handle(ms(1), died, PeerDisconnected(died), ())
     assert frontend.wakeup_ns() == ms(70)
     frontend.tick(ms(70))
-    assert sent(frontend, Answer)[0].status == Status.LOST
-    assert sent(frontend, Cancel, SELECTOR)
+    assert sent(frontend, Answer)[0].status == status
+    assert bool(sent(frontend, Cancel, SELECTOR)) == (died != SELECTOR)
     frontend.check()
 
 

@@ -81,12 +81,15 @@ def test_default_of_a_regression() -> None:
     assert default_outputs(frontend)["prediction"] == [0.5]
 
 
-def test_request_without_a_default_is_lost() -> None:
+@pytest.mark.parametrize(("selector", "status"), [("hung", Status.LATE), ("gone", Status.LOST)])
+def test_request_without_a_default_is_late_or_lost(selector: str, status: Status) -> None:
     frontend = connected_frontend()
     request_application(frontend, "bare")
     assert frontend.wakeup_ns() == NOW + ms(90)
+    if selector == "gone":
+        frontend.handle(NOW + ms(1), SELECTOR, PeerDisconnected(SELECTOR), ())
     frontend.tick(NOW + ms(90))
-    assert the_answer(frontend).status == Status.LOST
+    assert the_answer(frontend).status == status
 
 
 def test_default_has_as_many_rows_as_the_request() -> None:

@@ -89,7 +89,7 @@ def test_answers_in_any_order_complete_their_calls() -> None:
             router.deliver(Answer(m.id, Status.OK, reason=str(m.id), version="1", exec_ns=5, batch_size=4), [b"y"])
         answers = [await task for task in tasks]
         assert [answer.reason for answer, _ in answers] == [str(m.id) for m in router.sent]
-        assert len(gateway.futures) == 0
+        assert len(gateway.callbacks) == 0
 
     asyncio.run(scenario())
 
@@ -106,9 +106,29 @@ def test_cancelling_the_task_sends_cancel_and_a_late_answer_is_dropped() -> None
         assert cancel == Cancel((predict.id,))
         router.deliver(Answer(predict.id, Status.OK), [])
         router.deliver(Answer(99, Status.OK), [])
-        assert len(gateway.futures) == 0
+        assert len(gateway.callbacks) == 0
 
     asyncio.run(scenario())
+
+
+def test_a_callback_gets_the_reply_once_unless_it_is_cancelled() -> None:
+    router, gateway = a_gateway()
+    replies: list[Any] = []
+    first, second = (gateway.send(a_predict(), [b"x"], lambda reply, _: replies.append(reply.id)) for _ in range(2))
+    gateway.cancel(second)
+    for _ in range(2):
+        router.deliver(Answer(first, Status.OK), [])
+        router.deliver(Answer(second, Status.OK), [])
+    gateway.cancel(first)
+    assert replies == [first]
+    assert router.sent[2:] == [Cancel((second,))]
+
+
+def test_a_callback_that_raises_does_not_reach_the_router() -> None:
+    router, gateway = a_gateway()
+    key = gateway.send(a_predict(), [b"x"], lambda reply, _: reply.nonsense)
+    router.deliver(Answer(key, Status.OK), [])
+    assert len(gateway.callbacks) == 0
 
 
 def test_admission_and_unknown_models() -> None:

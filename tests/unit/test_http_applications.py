@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_gateway import PREDICTION, FakeGateway
+from fake_gateway import PREDICTION, FakeGateway, respond
 from horologe_common.applications import Application
 from horologe_common.clock import ms
 from horologe_common.status import Status
@@ -35,7 +35,7 @@ def send(
     oip = OipHandler(gateway or FakeGateway(), HttpSettings())
     path, _, query = path.partition("?")
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return asyncio.run(oip.handle(HttpRequest(method, path, query, headers or {}, raw)))
+    return asyncio.run(respond(oip, HttpRequest(method, path, query, headers or {}, raw)))
 
 
 def content(response: HttpResponse) -> Any:
@@ -138,7 +138,7 @@ def test_paths_and_methods() -> None:
 
 def test_keys_are_required() -> None:
     oip = OipHandler(FakeGateway(), HttpSettings(), BearerKeys([bytes(32)]))
-    assert asyncio.run(oip.handle(HttpRequest("GET", "/v1/applications", "", {}))).status == 401
+    assert asyncio.run(respond(oip, HttpRequest("GET", "/v1/applications", "", {}))).status == 401
 
 
 def test_prediction_has_value_confidence_and_models() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from fake_gateway import FakeGateway
 from horologe_frontend.http.connection import HttpConnection
@@ -53,3 +57,72 @@ def test_disconnect_at_any_step_releases_the_requests(model: bytes, steps: int, 
         connection.connection_lost(None)
 
     run(scenario)
+
+
+MESSAGES = (
+    REQUEST % (b"echo", len(BODY), BODY),
+    REQUEST % (b"echo", len(BODY), BODY.replace(b"[1, 2", b"[5, 6")),
+    REQUEST % (b"refused", len(BODY), BODY),
+    REQUEST % (b"echo", 3, b"{]}"),
+    b"POST /v2/models/echo/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
+    % (len(BODY), BODY),
+    b"GET /v2/health/live HTTP/1.1\r\nAccept-Encoding: gzip\r\n\r\n",
+    b"HEAD /v2/health/live HTTP/1.1\r\n\r\n",
+    b"GET /v2/health/live HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    b"\r\nGET /v2/nope HTTP/1.1\r\nA: 1\r\nA: 2\r\n\r\n",
+    b"GET /v2/health/live HTTP/1.1\r\n\r\nGET /v2 HTTP/1.1\r\n\r\n",
+)
+
+
+async def responses(arrivals: list[bytes], limit: int = 4096) -> list[bytes]:
+    """Return what a new server writes after each of the arrivals, without dates."""
+    settings = HttpSettings(max_requests=limit)
+    server = HttpServer(settings, OipHandler(FakeGateway(), settings))
+    connection = HttpConnection(server)
+    written: list[bytes] = []
+    methods = ("close", "abort", "pause_reading", "resume_reading")
+    transport: Any = SimpleNamespace(write=written.append, **dict.fromkeys(methods, lambda *_: None))
+    connection.connection_made(transport)
+    after = []
+    for arrival in arrivals:
+        connection.data_received(arrival)
+        for _ in range(8):
+            await asyncio.sleep(0)
+        after.append(re.sub(rb"date: [^\r]*", b"", b"".join(written)))
+        written.clear()
+    server.limits.check()
+    assert server.limits.in_flight == 0
+    return after
+
+
+@hypothesis_settings(deadline=None, max_examples=50)
+@given(st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=8), st.integers(1, 60))
+def test_responses_depend_neither_on_earlier_requests_nor_on_the_reads(messages: list[bytes], size: int) -> None:
+    async def scenario() -> None:
+        alone = [(await responses([message]))[0] for message in messages]
+        assert await responses(messages) == alone
+        data = b"".join(messages)
+        parts = [data[at : at + size] for at in range(0, len(data), size)]
+        assert b"".join(await responses(parts)) == b"".join(alone)
+
+    asyncio.run(scenario())
+
+
+def test_a_repeated_request_is_refused_at_the_limit() -> None:
+    async def scenario() -> None:
+        assert [b" 503 " in response for response in await responses([MESSAGES[0]] * 2, limit=0)] == [True, True]
+
+    asyncio.run(scenario())
+
+
+def test_a_head_that_two_requests_share_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    parse = HttpConnection._parse
+
+    def count_and_parse(connection: HttpConnection, data: bytes) -> None:
+        lengths.append(len(data))
+        parse(connection, data)
+
+    monkeypatch.setattr(HttpConnection, "_parse", count_and_parse)
+    asyncio.run(responses([MESSAGES[0], MESSAGES[1], MESSAGES[0][:-5], MESSAGES[0][-5:], MESSAGES[0]]))
+    assert lengths == [len(MESSAGES[0]), len(MESSAGES[0]) - 5, 5]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fake_gateway import FakeGateway
+from fake_gateway import FakeGateway, respond
 from horologe_frontend.http.http_responses import HttpResponse
 from horologe_frontend.http.request_reader import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
@@ -36,7 +36,7 @@ def post(
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     raw = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}
     request = HttpRequest("POST", f"/v2/models/{model}/infer", "", raw, content)
-    return asyncio.run(OipHandler(gateway or FakeGateway(), HttpSettings(**limits)).handle(request))
+    return asyncio.run(respond(OipHandler(gateway or FakeGateway(), HttpSettings(**limits)), request))
 
 
 def binary(header: Any, *blobs: bytes, model: str = "echo", length: int | None = None) -> HttpResponse:

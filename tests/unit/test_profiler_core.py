@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -26,16 +27,21 @@ from horologe_common.wire import (
     Ship,
     Submit,
 )
-from horologe_profiler.core.measurements import ProfilerState
+from horologe_profiler.core.batch_fit import Point
+from horologe_profiler.core.measurements import BatchTime, ProfilerState
 from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.settings import ProfilerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 
 
 def a_profiler(*specs: ModelSpec, **settings: Any) -> Profiler:
-    """Return a profiler with a connected controller and one model."""
-    profiler = Profiler("profiler/0#1", ProfilerSettings(**({"busy_share": 0.5, "busy_burst_ns": 0} | settings)))
+    """Return a profiler with a connected controller and one model. It compares no inputs unless `settings` say so."""
+    defaults = {"busy_share": 0.5, "busy_burst_ns": 0, "comparison_interval_ns": 0}
+    profiler = Profiler("profiler/0#1", ProfilerSettings(**(defaults | settings)))
     for address in (FRONTEND, CONTROLLER, WORKER):
         profiler.handle(0, address, PeerConnected(address), ())
     announce(profiler, *(specs or (a_spec(batch_sizes=(1,)),)))
@@ -348,6 +354,77 @@ def test_applications_without_end_take_bounded_room() -> None:
     assert len(profiler.staging.ids()) <= 51
 
 
+def play_rows(profiler: Profiler, took_of: Callable[[int, int], int], until_ns: int, now_ns: int = 0) -> int:
+    """Sample a row every 5 ms until `until_ns`; `took_of`(content, run) is how long each run takes. Return the time."""
+    content, runs = 0, dict[bytes, int]()
+    while now_ns < until_ns:
+        content = (content + 1) % 200
+        sample(profiler, now_ns, data=bytes([content]) * 16)
+        for submit in sent(profiler, Submit):
+            held = profiler.staging.inputs_of(submit.input_id)
+            assert held is not None
+            row = bytes(held[1][0])
+            runs[row] = runs.get(row, 0) + 1
+            finish_run(profiler, submit, now_ns + 1, took_of(row[0], runs[row]))
+        now_ns += ms(5)
+    profiler.tick(now_ns + s(2))
+    return now_ns + s(2)
+
+
+def test_a_model_whose_rows_take_as_long_in_every_round_is_dynamic() -> None:
+    profiler = a_profiler(comparison_interval_ns=s(1), busy_share=1.0)
+    now_ns = play_rows(profiler, lambda content, run: ms(1) + content * ms(1) // 10, s(2))
+    assert sent(profiler, Distributions)[-1].dynamic
+    play_rows(profiler, lambda content, run: ms(5), now_ns + s(12), now_ns)
+    assert not sent(profiler, Distributions)[-1].dynamic
+
+
+def test_a_model_whose_rows_take_another_time_in_every_run_is_static() -> None:
+    profiler = a_profiler(comparison_interval_ns=s(1), busy_share=1.0)
+    play_rows(profiler, lambda content, run: ms(1) + crc32(bytes([content, run])) % ms(10), s(10))
+    assert not any(message.dynamic for message in sent(profiler, Distributions))
+
+
+def test_the_verdict_survives_a_restart_and_ends_with_the_content() -> None:
+    profiler = a_profiler(comparison_interval_ns=s(1), busy_share=1.0)
+    now_ns = play_rows(profiler, lambda content, run: ms(1) + content * ms(1) // 10, s(2))
+    state = sent(profiler, ProfilerState, profiler.store)[-1]
+    again = a_profiler(comparison_interval_ns=s(1))
+    again.restore(0, state, 0)
+    again.tick(s(3))
+    assert sent(again, Distributions)[-1].dynamic
+    announce(profiler, a_spec(batch_sizes=(1,), content_hash="another"))
+    profiler.tick(now_ns + s(5))
+    profiler.check()
+    assert not sent(profiler, Distributions)[-1].dynamic
+
+
+def test_a_row_is_not_mistaken_for_one_before_the_restart() -> None:
+    again = a_profiler()
+    again.restore(0, ProfilerState(batches={"sum/1": [BatchTime(-1, Point(1, 0, ms(2), row=7))]}), 0)
+    sample(again)
+    (submit,) = sent(again, Submit)
+    assert submit.id > 7, "the first run of a row has the row's number as its id"
+
+
+def test_rows_that_cannot_run_do_not_stop_a_comparison() -> None:
+    """Every tenth run is refused; those rows are left out."""
+    profiler = a_profiler(comparison_interval_ns=s(1), busy_share=1.0)
+    now_ns = runs = 0
+    for content in range(400):
+        now_ns += ms(200)
+        sample(profiler, now_ns, data=bytes([content % 200]) * 16)
+        for submit in sent(profiler, Submit):
+            runs += 1
+            held = profiler.staging.inputs_of(submit.input_id)
+            assert held is not None
+            if runs % 10:
+                finish_run(profiler, submit, now_ns, ms(1) + crc32(bytes(held[1][0])) % ms(10))
+            else:
+                profiler.handle(now_ns, CONTROLLER, Outcome(submit.id, int(Status.REFUSED)), ())
+    assert sent(profiler, Distributions)[-1].dynamic
+
+
 def test_its_state_can_be_recorded() -> None:
     profiler = a_profiler(a_spec(batch_sizes=(1, 2)))
     now_ns = published_distributions(profiler, ms(2), 1)
@@ -363,7 +440,9 @@ def test_its_state_can_be_recorded() -> None:
 @given(st.data())
 def test_whatever_comes_in_whatever_order_everything_has_one_end(data: st.DataObject) -> None:
     """Send random samples, results, refusals and controller restarts: nothing leaks, and every run ends."""
-    profiler = a_profiler(a_spec(batch_sizes=(1, 2, 4)), budget_ns=s(1), staging_bytes=300, keys_max=4)
+    profiler = a_profiler(
+        a_spec(batch_sizes=(1, 2, 4)), budget_ns=s(1), staging_bytes=300, keys_max=4, comparison_interval_ns=s(1)
+    )
     now_ns = 0
     open_: list[Submit] = []
     for _ in range(data.draw(st.integers(1, 40))):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_profiler.core.batch_fit import Point, fit
+from horologe_profiler.core.batch_fit import Point, fit, fit_scales
 
 SIZES = (1, 2, 4, 8)
 
@@ -78,3 +78,62 @@ def test_noise_of_five_percent_moves_what_is_expected_by_no_more(c0: float, c1: 
     )
     true = sum(((c0 + c1 * point.size * point.length) / point.took_ns - 1) ** 2 for point in points)
     assert squares <= true * (1 + 1e-6) + 1e-9
+
+
+def measured(base_ns: float, gain: float, rows: int, noise: list[float]) -> list[Point]:
+    """Return batches of rows that add 1, 2, 4, ... ms, at a scale of size ** gain. `noise` is relative."""
+    points = [(size, row, base_ns + 1e6 * 2 ** (row % 5) * size**gain) for row in range(rows) for size in SIZES]
+    return [
+        Point(size, 0, round(took_ns * (1 + noise[at % len(noise)])), row)
+        for at, (size, row, took_ns) in enumerate(points)
+    ]
+
+
+@given(
+    st.floats(2e5, 5e6), st.sampled_from([0.3, 0.6, 0.8, 1.0]), st.lists(st.floats(-0.03, 0.03), min_size=7, max_size=7)
+)
+def test_scales_predict_batches_of_rows_of_any_length(base_ns: float, gain: float, noise: list[float]) -> None:
+    points = measured(base_ns, gain, 10, noise)
+    linear = fit(points)
+    assert linear is not None
+    found = fit_scales(points, linear.base_ns, min(point.took_ns for point in points))
+    scales = dict(found.scales)
+    assert scales[1] == 1.0
+    assert list(scales) == list(SIZES)
+    for added_ns in (1e6, 4e6, 16e6):
+        for size, scale in scales.items():
+            predicted_ns = found.base_ns + scale * (base_ns + added_ns - found.base_ns)
+            assert predicted_ns == pytest.approx(base_ns + added_ns * size**gain, rel=0.25)
+
+
+def test_where_each_row_takes_its_time_the_scale_is_the_size() -> None:
+    points = measured(3e6, 1.0, 5, [0.0])
+    found = fit_scales(points, 3e6, 4e6)
+    assert found.base_ns == 3e6
+    assert dict(found.scales) == pytest.approx({1: 1, 2: 2, 4: 4, 8: 8}, rel=1e-6)
+
+
+def test_a_disturbed_batch_moves_no_scale() -> None:
+    points = measured(3e6, 0.5, 10, [0.0])
+    late = [
+        point._replace(took_ns=point.took_ns + 90_000_000) if at in (3, 8, 21) else point
+        for at, point in enumerate(points)
+    ]
+    found, disturbed = (fit_scales(some, 3e6, 4e6) for some in (points, late))
+    assert dict(disturbed.scales) == pytest.approx(dict(found.scales), rel=0.1)
+
+
+def test_without_batches_the_base_is_that_of_the_line() -> None:
+    assert fit_scales([Point(1, 0, 5, 1), Point(1, 0, 6, 2)], 3.0, 5.0) == (3.0, ())
+
+
+@given(
+    st.lists(st.builds(Point, st.sampled_from(SIZES), st.just(0), st.integers(1, 10**12), st.integers(0, 3))),
+    st.floats(0, 1e9),
+)
+def test_scales_never_fall(points: list[Point], most_ns: float) -> None:
+    found = fit_scales(points, most_ns / 2, most_ns)
+    assert 0 <= found.base_ns <= most_ns
+    scales = [scale for _, scale in found.scales]
+    assert scales == sorted(scales)
+    assert all(scale >= 1 for scale in scales)

@@ -213,7 +213,7 @@ def test_what_was_stored_comes_back_as_old_as_it_is_then() -> None:
     memory.set_content("m/1", "abc")
     at_ns = record_times(memory, KEY, [100 + number for number in range(30)], from_ns=s(1000))
     memory.record_batch_time(at_ns, "m/1", Point(4, 0, 999, 7))
-    body = msgspec.msgpack.encode(memory.to_state(at_ns))
+    body = msgspec.msgpack.encode(memory.to_state(at_ns, {}))
     again = a_memory()
     again.restore(s(5), msgspec.msgpack.decode(body, type=ProfilerState), away_ns=s(60))
     again.check()
@@ -221,7 +221,7 @@ def test_what_was_stored_comes_back_as_old_as_it_is_then() -> None:
     assert again.set_content("m/1", "other")
     part = memory.get_window(KEY)
     assert part is not None
-    again.restore(s(5), memory.to_state(at_ns), away_ns=s(60))
+    again.restore(s(5), memory.to_state(at_ns, {}), away_ns=s(60))
     restored = again.get_window(KEY)
     assert restored is not None
     assert [took.at_ns - s(5) + s(60) for took in restored.times] == [took.at_ns - at_ns for took in part.times]

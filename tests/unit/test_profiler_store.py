@@ -25,7 +25,7 @@ def a_state() -> ProfilerState:
     for number in range(6):
         memory.record_row_time(KEY, RowTime(s(number), 90, ms(number + 1)))
     memory.record_batch_time(s(6), "m/1", Point(2, 90, ms(9), 3))
-    return memory.to_state(s(10))
+    return memory.to_state(s(10), {})
 
 
 def test_what_was_saved_is_loaded_with_its_age(tmp_path: Path) -> None:

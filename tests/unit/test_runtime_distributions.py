@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -54,14 +55,16 @@ def test_durations_survive_a_recording() -> None:
 
 def told(*times_ms: float) -> Distributions:
     edges = tuple(round(took * 1e6) for took in times_ms)
-    return Distributions("m/1", BASE_NS, 0.0, (DurationHistogram("chat", 0, edges, (1,) * (len(edges) - 1)),))
+    histogram = DurationHistogram("chat", 0, edges, (1,) * (len(edges) - 1))
+    return Distributions("m/1", BASE_NS, 0.0, (histogram,), dynamic=True)
 
 
-def test_only_models_that_vary_are_dynamic() -> None:
+def test_only_models_whose_time_depends_on_the_input_are_dynamic() -> None:
     known: dict[str, RuntimeDistributions] = {}
-    store_distributions(known, told(10, 20, 40))
+    store_distributions(known, msgspec.structs.replace(told(10, 20, 40), batch_scales=((1, 1.0), (4, 2.0))))
+    assert known["m/1"].scale(4) == 2
     assert known["m/1"].kind_of("chat", 5) == known["m/1"].kind_of("chat", 0)
-    store_distributions(known, told(10, 10.4))
+    store_distributions(known, msgspec.structs.replace(told(10, 20), dynamic=False))
     assert known == {}
     store_distributions(known, told(10, 20))
     store_distributions(known, Distributions("m/1", BASE_NS))
@@ -83,3 +86,16 @@ def test_the_grid_knows_the_longest_of_a_batch(first: list[float], second: list[
     below = np.exp(counts @ known.log_cdf)
     exact = maximum_of([parts[0]] * a + [parts[1]] * b)
     assert np.abs(below - exact.cdf(known.grid_ns + BASE_NS)).max() < 1e-3
+
+
+def test_a_measured_scale_replaces_the_size() -> None:
+    part = SoloDistribution("a", 0, LONG)
+    assert [RuntimeDistributions(BASE_NS, [part]).scale(size) for size in (1, 3, 8)] == [1, 3, 8]
+    known = RuntimeDistributions(BASE_NS, [part], ((1, 1.0), (2, 1.5), (8, 3.0)))
+    assert [known.scale(size) for size in (1, 2, 5, 8)] == [1, 1.5, 2.25, 3]
+    assert known.scale(16) == 6, "no gain beyond the largest measured batch"
+    assert known.needed_ns(0, 8) == pytest.approx(
+        [3 / 8 * ns for ns in RuntimeDistributions(BASE_NS, [part]).needed_ns(0, 8)]
+    )
+    again = snapshot.restore(snapshot.snapshot(known))  # type: ignore[arg-type]  # a part of a core is as good
+    assert again.scale(5) == 2.25

@@ -163,7 +163,8 @@ def test_emulated_takes_the_profiled_time_even_if_sleeps_overrun(tmp_path: Path)
     runtime = EmulatedRuntime(Waiter(watch.clock, watch.sleep))
     folder = an_emulated_model(tmp_path)
     model = runtime.open(runtime.inspect(folder), folder)
-    assert ms(3) <= watch.now_ns < ms(3.02)
+    for _ in range(200):  # learn the delay
+        model.run(1, {"x": np.zeros((1, 4), np.float32)})
     for batch_size, wanted_ns in ((1, ms(1)), (2, ms(1.5))):
         begin_ns = watch.now_ns
         model.run(batch_size, {"x": np.zeros((batch_size, 4), np.float32)})

@@ -55,7 +55,7 @@ class Sink:
 
 
 def a_session() -> Session:
-    session = Session({})
+    session = Session({}, grace_ns=ms(50))
     session.on_connected(s(1))
     session.packets(s(1))
     get(session, Welcome(PROTOCOL, ()))

@@ -95,8 +95,10 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Drain(), "913a"),
     (wire.Sample("m/1", (TENSOR,), 1, 96, "chat"), "963ca36d2f319194a178a446503332920104100160a463686174"),
     (
-        wire.Distributions("m/1", 100, 1.5, (wire.DurationHistogram("chat", 96, (100, 200, 400), (3, 1)),)),
-        "953da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301",
+        wire.Distributions(
+            "m/1", 100, 1.5, (wire.DurationHistogram("chat", 96, (100, 200, 400), (3, 1)),), True, ((1, 1.0), (4, 2.5))
+        ),
+        "973da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301c3929201cb3ff00000000000009204cb4004000000000000",
     ),
     (
         wire.Applications(12, (APPLICATION,), 0, ""),

@@ -15,8 +15,9 @@ from horologe_common.clock import ms, s, us
 from horologe_common.distribution import Distribution
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
-from horologe_controller.core.runtime_distributions import STATIC_SPREAD, RuntimeDistributions, SoloDistribution
+from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.settings import ControllerSettings
+from horologe_profiler.core.input_dependence import SPREAD_IN
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.virtual_worker import SimModel
 from horologe_sim.fast.fast_worker import FastClusterSettings
@@ -99,7 +100,7 @@ def known_distributions(knowledge: SchedulerKnowledge) -> RuntimeDistributions |
             SoloDistribution(name, longest, Distribution.from_samples(solo_ns[inside])) for longest, inside in ranges
         ]
     distributions = RuntimeDistributions(_base_ns(history), parts)
-    return distributions if distributions.spread >= STATIC_SPREAD else None
+    return distributions if distributions.spread >= SPREAD_IN else None
 
 
 def _base_ns(workload: Workload) -> int:

@@ -12,6 +12,7 @@ import zmq
 
 from horologe.core.encoding import Signature
 from horologe.core.feedback import feedback_messages, find_application, raise_first_error
+from horologe.core.pending_requests import GRACE_MS
 from horologe.core.session import Session
 from horologe.transport.blocking_link import BlockingLink, Handle
 from horologe.transport.dealer import Dealer, curve_keys
@@ -52,7 +53,7 @@ class Client:
         server_key: str | bytes | None = None,
         client_key: str | bytes | None = None,
         keys: str | Path | None = None,
-        grace_ms: float = 50,
+        grace_ms: float = GRACE_MS,
         max_open: int = 10_000,
         max_bytes: int = 512 << 20,
     ) -> None:

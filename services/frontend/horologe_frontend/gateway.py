@@ -1,4 +1,4 @@
-"""The gateway to the frontend core: calls of coroutines become messages to the core in the same process."""
+"""The gateway to the frontend core: calls become messages to the core in the same process."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.service.log import logger
 from horologe_common.wire import Admit, Answer, Cancel, Models, Predict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from horologe_common.wire import ModelState
     from horologe_frontend.core.frontend import Frontend
     from horologe_frontend.core.stats import ModelStats
+
+    OnReply = Callable[[Any, Sequence[Buffer]], None]
+
+log = logger("http")
 
 
 class Gateway:
@@ -29,8 +34,8 @@ class Gateway:
         self._address = address
         self._core = core
         self._last_id = 0
-        self.futures: dict[int, asyncio.Future[Any]] = {}
-        """The calls in flight, by id."""
+        self.callbacks: dict[int, OnReply] = {}
+        """Callbacks of the calls in flight, by id."""
 
     def open(self) -> None:
         """Register this address, so that the core's replies are delivered."""
@@ -38,10 +43,29 @@ class Gateway:
 
     def deliver(self, message: Any, buffers: Sequence[Buffer]) -> None:
         """Complete the call with the id of this message. Replies to cancelled calls are dropped."""
-        future = self.futures.pop(message.id, None)
-        if future is None or future.done():
+        on_reply = self.callbacks.pop(message.id, None)
+        if on_reply is None:
             return
-        future.set_result((message, buffers) if isinstance(message, Answer) else message)
+        try:
+            on_reply(message, buffers)
+        except Exception:  # the other replies of the turn must still be delivered
+            log.exception("reply fault", message=type(message).__name__)
+
+    def send(self, message: Any, buffers: Sequence[Buffer], on_reply: OnReply) -> int:
+        """Send the message under a new id, which is returned. `on_reply` gets the reply with that id, in a later turn.
+
+        An inference over HTTP uses this instead of `call`, because its task and its future cost 7 us.
+        """
+        self._last_id += 1  # ids are positive: 0 marks announcements
+        key = self._last_id
+        self.callbacks[key] = on_reply
+        self._reactor.post(self._address, self._core.address, msgspec.structs.replace(message, id=key), buffers)
+        return key
+
+    def cancel(self, key: int) -> None:
+        """Drop the reply to a Predict. The core gets a Cancel, unless the reply has been delivered."""
+        if self.callbacks.pop(key, None):
+            self._reactor.post(self._address, self._core.address, Cancel((key,)))
 
     async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
         """Return the answer, whatever its status. The id of `predict` is ignored."""
@@ -70,20 +94,24 @@ class Gateway:
         return self._core.declared.find_with_signature(name)
 
     async def call(self, message: Any, buffers: Sequence[Buffer] = ()) -> Any:
-        """Send the message under a new id and return the reply with that id.
+        """Send the message under a new id and return the reply with that id, an Answer with its buffers.
 
         If the task is cancelled while a Predict is in flight, the core gets a Cancel.
         """
-        self._last_id += 1  # ids are positive: 0 marks announcements
-        key = self._last_id
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.futures[key] = future
-        self._reactor.post(self._address, self._core.address, msgspec.structs.replace(message, id=key), buffers)
+
+        def on_reply(reply: Any, reply_buffers: Sequence[Buffer]) -> None:
+            if not future.done():
+                future.set_result((reply, reply_buffers) if isinstance(reply, Answer) else reply)
+
+        key = self.send(message, buffers, on_reply)
         try:
             return await future
         except asyncio.CancelledError:
-            if self.futures.pop(key, None) and isinstance(message, Predict):
-                self._reactor.post(self._address, self._core.address, Cancel((key,)))
+            if isinstance(message, Predict):
+                self.cancel(key)
+            else:
+                self.callbacks.pop(key, None)
             raise
 
     def is_ready(self) -> bool:

@@ -28,6 +28,9 @@ class ProfilerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """After `initial_runs`, interval between two runs of the same model, application and range of lengths."""
     batch_interval_ns: int = s(60)
     """Interval at which a row of a model also runs repeated, in batches, to measure c0 (ORLOJ, eq. 3)."""
+    comparison_interval_ns: int = s(60)
+    """Interval at which rows of a model are compared with each other, to find out whether it is dynamic. 0: every model
+    is static."""
     window: int = 128
     """Maximum number of times kept of each model, application and range of lengths."""
     window_ns: int = s(1800)

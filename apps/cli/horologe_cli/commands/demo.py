@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 
     from horologe_cli.demo.demo_run import DemoResult
     from horologe_cli.local.local_system import LocalSystem
+    from horologe_cli.local.topology import SystemOptions, Topology
     from horologe_common.wire import ModelState
+
+    Load = tuple[float, float, float, int]
+    """Duration of the mixed traffic, deadline, duration of a step, seed."""
 
 READY_TIMEOUT_S = 120.0
 DRAIN_TIMEOUT_S = 5.0
@@ -41,12 +46,15 @@ def demo(
     split: Split = False,
     scheduler: Scheduler = "",
     slo_ms: Annotated[float, typer.Option("--slo-ms", min=1.0, help="Deadline of each request.", metavar="MS")] = 100.0,
-    step: Annotated[float, typer.Option(min=0.2, help="Duration of each load step in seconds.", metavar="S")] = 2.0,
+    learn: Annotated[float, typer.Option(min=0.0, help="Duration of the mixed traffic first.", metavar="S")] = 20.0,
+    step: Annotated[float, typer.Option(min=0.2, help="Duration of each load step in seconds.", metavar="S")] = 1.5,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the arrival times.")] = 1,
     set_: Sets = None,
     json: Json = False,
 ) -> None:
-    """Serve the digits models for about a minute. Measures accuracy, capacity under a deadline, and overload.
+    """Serve the digits models for about 80 s. Sends mixed traffic, then measures accuracy, capacity and overload.
+
+    The throughput of each model is also compared with that of the same system without a profiler.
 
     \b
     Examples:
@@ -61,7 +69,7 @@ def demo(
 
     addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0"
     folder = models or default_repository()
-    options = SystemOptions(folder, workers, split, *addresses, scheduler, sets=tuple(set_ or ()))
+    options = SystemOptions(folder, workers, split, *addresses, scheduler, sets=tuple(set_ or ()), profiler=True)
     lines: list[str] = []
     try:
         system = LocalSystem(options, lambda process, line: lines.append(f"{process:<10} | {line}"))
@@ -69,7 +77,7 @@ def demo(
         fail(error.reason, ExitCode.USAGE)
     start_s = time.monotonic()
     try:
-        result = _run(system, (slo_ms, step, seed), json)
+        result = _run(system, options, (learn, slo_ms, step, seed), json)
     except (HorologeError, OSError, ValueError) as error:
         _write_log(lines)
         fail(str(error))
@@ -81,8 +89,8 @@ def demo(
         raise SystemExit(int(ExitCode.FAILED))
 
 
-def _run(system: LocalSystem, load: tuple[float, float, int], quiet: bool) -> DemoResult:
-    """Run the demo, with a progress bar unless `quiet`. `load`: deadline, duration of a step, seed."""
+def _run(system: LocalSystem, options: SystemOptions, load: Load, quiet: bool) -> DemoResult:
+    """Run the demo, with a progress bar unless `quiet`."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     texts = TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), TextColumn("{task.description}")
@@ -94,7 +102,7 @@ def _run(system: LocalSystem, load: tuple[float, float, int], quiet: bool) -> De
 
         ready = system.wait_ready(READY_TIMEOUT_S)
         assert ready is not None
-        result = _measure(system, load, ready[1], on_progress)
+        result = _measure(system, options, load, ready[1], on_progress)
         on_progress("draining", 1.0)
         system.supervisor.drain(DRAIN_TIMEOUT_S)
     return result
@@ -102,20 +110,40 @@ def _run(system: LocalSystem, load: tuple[float, float, int], quiet: bool) -> De
 
 def _measure(
     system: LocalSystem,
-    load: tuple[float, float, int],
+    options: SystemOptions,
+    load: Load,
     states: list[ModelState],
     on_progress: Callable[[str, float], None],
 ) -> DemoResult:
+    """Measure the system, then start a second one without a profiler and compare both."""
     import uvloop
 
     from horologe import AsyncClient
-    from horologe_cli.demo.demo_run import DemoRun
+    from horologe_cli.demo.demo_run import DemoRun, check_criteria
+    from horologe_cli.local.local_system import LocalSystem
 
-    async def run() -> DemoResult:
-        async with AsyncClient(system.topology.clients[0], keys=system.topology.keys or None) as client:
-            return await DemoRun(system.topology.http, *load, on_progress).run(client, states)
+    topology = system.topology
+    demo_run = DemoRun(topology.http, *load, on_progress)
 
-    return uvloop.run(run())
+    async def measure() -> None:
+        async with AsyncClient(topology.clients[0], keys=topology.keys or None) as client:
+            await demo_run.run(client, states)
+
+    async def compare(without: Topology) -> None:
+        endpoints = topology.clients[0], without.clients[0]
+        first, second = (AsyncClient(endpoint, keys=topology.keys or None) for endpoint in endpoints)
+        async with first, second:
+            await demo_run.compare_profiler(first, second, states, topology.metrics.values())
+
+    uvloop.run(measure())
+    on_progress("starting the services without a profiler", 0.9)
+    with tempfile.TemporaryDirectory() as folder:
+        sets = (*options.sets, f"selector.state={folder}")
+        with LocalSystem(options._replace(profiler=False, sets=sets), lambda process, line: None) as without:
+            without.wait_ready(READY_TIMEOUT_S)
+            uvloop.run(compare(without.topology))
+    demo_run.result.criteria = check_criteria(demo_run.result)
+    return demo_run.result
 
 
 def _report(result: DemoResult, slo_ms: float, seconds: float, json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The measurements of the demo: accuracy, feedback, capacity under a deadline, and overload at twice the capacity."""
+"""The measurements of the demo, after mixed traffic: accuracy, feedback, capacity under a deadline, and overload."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from horologe_cli.demo.digits import (
     NOVICE,
@@ -16,23 +17,28 @@ from horologe_cli.demo.digits import (
     measure_over_http,
     measure_over_sdk,
 )
+from horologe_cli.demo.profiler_cost import MIN_SHARE, ProfilerCost, compare_rates, read_dynamic
 from horologe_load.capacity_search import CapacitySearch, Confirmation
+from horologe_load.mixed_traffic import send_mixed_traffic
 from horologe_load.samples import LoadSummary
 from horologe_load.targets import ModelLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from horologe import AsyncClient
+    from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelState
 
 DIGITS = "digits-"
 POLICIES = ("exp3", "exp4")
 MIN_EXP3_GAIN = 0.03
 """Required gain of accuracy by feedback under exp3, with one of four models right two times in three."""
+NOOP = "noop"
+LEARN_SHARE = 0.3
+"""Share of the progress bar for the mixed traffic."""
 MIN_MODELS = 3
 MIN_ACCURACY = 0.9
 WARM_UP_S = 1.5
@@ -63,6 +69,8 @@ class Criterion(msgspec.Struct):
 class DemoResult(msgspec.Struct):
     """All measurements of the demo."""
 
+    learn_s: float = 0.0
+    """Seconds of mixed traffic before the measurements."""
     accuracies: list[Accuracy] = []
     feedback_effects: list[FeedbackEffect] = []
     model: str = ""
@@ -71,6 +79,9 @@ class DemoResult(msgspec.Struct):
     """The confirmation of the capacity."""
     overload: LoadSummary | None = None
     """The load of `OVERLOAD` times the capacity."""
+    dynamic: list[str] = []
+    """Models, as `name/version`, that the scheduler treats as dynamic after the last measurement."""
+    profiler_costs: list[ProfilerCost] = []
     criteria: list[Criterion] = []
 
     @property
@@ -81,13 +92,21 @@ class DemoResult(msgspec.Struct):
 class DemoRun:
     """One run of the demo. `on_progress(phase, share)` is called with the share of the demo that is finished.
 
-    `slo_ms`: deadline of the requests. `step_s`: duration of a load step. `seed`: of the arrival times.
+    `learn_s`: duration of the mixed traffic before the measurements. `slo_ms`: deadline of the requests. `step_s`:
+    duration of a load step. `seed`: of the arrival times.
     """
 
     def __init__(
-        self, http: str, slo_ms: float, step_s: float, seed: int, on_progress: Callable[[str, float], None]
+        self,
+        http: str,
+        learn_s: float,
+        slo_ms: float,
+        step_s: float,
+        seed: int,
+        on_progress: Callable[[str, float], None],
     ) -> None:
         self._http = http
+        self._learn_s = learn_s
         self._slo_ms = slo_ms
         self._step_s = step_s
         self._seed = seed
@@ -97,6 +116,7 @@ class DemoRun:
     async def run(self, client: AsyncClient, states: list[ModelState]) -> DemoResult:
         """Measure everything. The system must be ready; `states` are its models."""
         images, digits = held_out()
+        await self._send_mixed_traffic(client, states)
         await self._measure_accuracy(client, states, images, digits)
         await self._measure_feedback(client, states, images, digits)
         result = self.result
@@ -104,35 +124,60 @@ class DemoRun:
             result.model = max(result.accuracies, key=lambda accuracy: accuracy.exec_ms).model
             load = ModelLoad(client, result.model, images, self._slo_ms, self._seed)
             await self._measure_capacity(load)
-        result.criteria = check_criteria(result)
         return result
+
+    async def compare_profiler(
+        self, client: AsyncClient, without: AsyncClient, states: list[ModelState], metrics: Iterable[str]
+    ) -> None:
+        """Compare throughput with that of a system `without` a profiler, then read the dynamic models at `metrics`."""
+        chosen = [spec for spec in ready_specs(states) if spec.name == NOOP or spec.name.startswith(DIGITS)]
+        self.result.profiler_costs = await compare_rates(
+            client,
+            without,
+            chosen,
+            np.random.default_rng(self._seed),
+            lambda name: self._on_progress(f"{name} with and without a profiler", 0.92),
+        )
+        self.result.dynamic = read_dynamic(metrics)
+
+    async def _send_mixed_traffic(self, client: AsyncClient, states: list[ModelState]) -> None:
+        self.result.learn_s = self._learn_s
+        if self._learn_s:
+            await send_mixed_traffic(
+                client,
+                self._http,
+                ready_specs(states),
+                self._learn_s,
+                lambda phase, share: self._on_progress(f"mixed traffic: {phase}", LEARN_SHARE * share),
+            )
 
     async def _measure_accuracy(
         self, client: AsyncClient, states: list[ModelState], images: NDArray[np.float32], digits: NDArray[np.int64]
     ) -> None:
-        specs = [state.spec for state in states if state.spec.name.startswith(DIGITS) and state.state == "READY"]
+        specs = [spec for spec in ready_specs(states) if spec.name.startswith(DIGITS)]
         for number, spec in enumerate(specs):
-            self._on_progress(f"accuracy of {spec.name}", 0.15 * number / len(specs))
+            self._on_progress(f"accuracy of {spec.name}", LEARN_SHARE + 0.08 * number / len(specs))
             self.result.accuracies.append(await measure_over_sdk(client, spec, images, digits))
         if specs:
-            self._on_progress(f"accuracy of {specs[-1].name} over HTTP", 0.15)
+            self._on_progress(f"accuracy of {specs[-1].name} over HTTP", 0.38)
             accuracy = await asyncio.to_thread(measure_over_http, self._http, specs[-1], images, digits)
             self.result.accuracies.append(accuracy)
 
     async def _measure_feedback(
         self, client: AsyncClient, states: list[ModelState], images: NDArray[np.float32], digits: NDArray[np.int64]
     ) -> None:
-        ready = [state.spec.name for state in states if state.state == "READY"]
-        models = [name for name in ready if name == NOVICE or name.startswith(DIGITS)]
+        models = [
+            name for name in (spec.name for spec in ready_specs(states)) if name == NOVICE or name.startswith(DIGITS)
+        ]
         for policy in POLICIES if NOVICE in models else ():
-            self._on_progress(f"feedback to an application: {policy}", 0.18)
+            self._on_progress(f"feedback to an application: {policy}", 0.4)
             self.result.feedback_effects.append(await measure_feedback(client, models, images, digits, policy))
 
     async def _measure_capacity(self, load: ModelLoad) -> None:
-        self._on_progress("warming up", 0.2)
+        self._on_progress("warming up", 0.45)
         ramp = CapacitySearch(FIRST_RATE * (await load.saturate(WARM_UP_IN_FLIGHT, WARM_UP_S)).throughput)
         while (rate := ramp.next_rate()) is not None:
-            self._on_progress(f"capacity: {rate:,.0f} requests/s", min(0.65, 0.22 + 0.045 * len(self.result.ramp)))
+            self._on_progress(f"capacity: {rate:,.0f} requests/s", min(0.7, 0.46 + 0.03 * len(self.result.ramp)))
             step = await load.offer_rate(rate, self._step_s)
             self.result.ramp.append(step)
             ramp.observe(rate, step.attained)
@@ -149,7 +194,7 @@ class DemoRun:
 
     async def _measure_overload(self, load: ModelLoad, peak: LoadSummary) -> None:
         for attempt in range(OVERLOAD_TRIES):
-            self._on_progress(f"twice the capacity: {OVERLOAD * peak.rate:,.0f} requests/s", 0.85 + 0.08 * attempt)
+            self._on_progress(f"twice the capacity: {OVERLOAD * peak.rate:,.0f} requests/s", 0.82 + 0.05 * attempt)
             step = await load.offer_rate(OVERLOAD * peak.rate, OVERLOAD_STEPS * self._step_s)
             self.result.overload = step
             if all(criterion.met for criterion in overload_criteria(peak, step)):
@@ -171,7 +216,19 @@ def check_criteria(result: DemoResult) -> list[Criterion]:
     if result.peak is None or result.overload is None:
         return [*criteria, Criterion("a capacity under the SLO", "some", "none found", False)]
     in_time = Criterion("at 1x: answered in time", ">= 99%", f"{result.peak.attained:.2%}", True)
-    return [*criteria, in_time, *overload_criteria(result.peak, result.overload)]
+    criteria += [in_time, *overload_criteria(result.peak, result.overload)]
+    if result.profiler_costs:
+        slowest = min(result.profiler_costs, key=lambda cost: cost.share)
+        got = f"{slowest.share:.1%}, {slowest.model}"
+        criteria.append(
+            Criterion("throughput, of that without a profiler", f">= {MIN_SHARE:.0%}", got, slowest.share >= MIN_SHARE)
+        )
+    return criteria
+
+
+def ready_specs(states: Iterable[ModelState]) -> list[ModelSpec]:
+    """Return the specifications of the models that can be served."""
+    return [state.spec for state in states if state.state == "READY"]
 
 
 def overload_criteria(peak: LoadSummary, step: LoadSummary) -> list[Criterion]:

@@ -32,6 +32,8 @@ def print_result(out: Console, result: DemoResult, slo_ms: float) -> None:
     if result.feedback_effects:
         tables.append(_feedback_table(result))
     tables.append(_load_table(result, slo_ms))
+    if result.profiler_costs:
+        tables.append(_profiler_table(result))
     for table in tables:
         table.print(out)
         out.print()
@@ -80,6 +82,15 @@ def _load_table(result: DemoResult, slo_ms: float) -> Table:
     return table
 
 
+def _profiler_table(result: DemoResult) -> Table:
+    title = f"(e) After {result.learn_s:g} s of mixed traffic and the measurements: 64 requests in flight"
+    caption = f"dynamic models: {', '.join(result.dynamic) or 'none'}"
+    table = Table(("model", "requests/s", "without a profiler", "of that"), title, caption, grid=True)
+    for cost in result.profiler_costs:
+        table.add_row(cost.model, f"{cost.rate:,.0f}", f"{cost.rate_without:,.0f}", f"{cost.share:.2f}")
+    return table
+
+
 def _add_step(table: Table, name: str, step: LoadSummary, style: str = "") -> None:
     late = step.late + step.failed + step.unanswered + step.unsent
     rate, attained = f"{step.rate:,.0f}", f"{step.attained:.1%}"
@@ -102,7 +113,7 @@ def _criteria_table(result: DemoResult) -> Table:
 
 
 def _next_steps_table(model: str) -> Table:
-    table = Table(("", ""), "(e) Next steps", left=2)
+    table = Table(("", ""), "(f) Next steps", left=2)
     for target, purpose in NEXT_STEPS:
         table.add_row(target.format(model=model), purpose)
     return table

@@ -106,7 +106,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workers: int = 1
     wire: bool = False
     """Encode and decode every packet, as sockets do. Slower."""
-    patience_ns: int = ms(50)
+    patience_ns: int = ms(200)
     """Client timeout, after deadline and grace."""
     clocks_ns: dict[str, int] = {}
     """Processes on separate hosts: clock offset to the other hosts."""

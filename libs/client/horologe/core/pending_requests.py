@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BEST_EFFORT_NS = s(30)
 """The server answers requests without a deadline within this time (decisions.md)."""
+GRACE_MS = 250
+"""By default the frontend answers LATE 50 ms after the deadline. The rest is for its stalls and for the way back."""
 LONGEST_MS = 24 * 3600 * 1e3
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe.core.encoding import Encoder, SignatureCache
 from horologe.core.outbox import Outbox, message_packet
-from horologe.core.pending_requests import Call, PendingRequests, Sink, check_texts, parse_budget_ns
+from horologe.core.pending_requests import GRACE_MS, Call, PendingRequests, Sink, check_texts, parse_budget_ns
 from horologe.core.reply import ANSWERED_BY, AdminAnswer, admin_result, decode_answer
 from horologe_common import wire
 from horologe_common.clock import NEVER_NS, ms, s
@@ -80,7 +80,7 @@ class Session:
     def __init__(
         self,
         signatures: Signatures,
-        grace_ns: int = ms(50),
+        grace_ns: int = ms(GRACE_MS),
         max_open: int = 10_000,
         max_bytes: int = 512 << 20,
     ) -> None:

@@ -65,6 +65,9 @@ METRICS: dict[str, Metric] = {
     "horologe_device_slowness": Metric(
         "gauge", "Recent EXEC time divided by profiled time (median of ten)", ("worker", "share")
     ),
+    "horologe_model_dynamic": Metric(
+        "gauge", "1 if batches are planned by distributions of execution times that depend on the input, else 0", MODEL
+    ),
     "horologe_pages_free": Metric("gauge", "Free 16 MiB pages", ("worker", "share")),
     "horologe_staged_bytes": Metric("gauge", "Bytes of inputs held for workers"),
     "horologe_profiler_samples_total": Metric(

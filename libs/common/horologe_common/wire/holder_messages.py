@@ -79,14 +79,19 @@ class DurationHistogram(Message, frozen=True):
 class Distributions(Message, frozen=True, tag=61):
     """Execution times of a model, from a profiler to the controller. They replace all earlier ones.
 
-    A batch of k rows, the longest of length l, takes `base_ns` + `row_ns_per_length` * k * l (ORLOJ, eq. 3). If length
-    does not matter, `row_ns_per_length` is 0, and a row that takes t alone adds k * (t - `base_ns`).
+    A batch of k rows takes `base_ns` + scale * (t - `base_ns`), where its longest row takes t alone. `batch_scales` has
+    the scale of each measured k. If it is empty, the scale is k (ORLOJ, eq. 3). A row of length l takes about `base_ns`
+    + `row_ns_per_length` * l alone; 0: length does not matter.
     """
 
     model: str
     base_ns: int
     row_ns_per_length: float = 0.0
     histograms: tuple[DurationHistogram, ...] = ()
+    dynamic: bool = False
+    """Whether the execution time depends on the input. Otherwise the histograms show the noise of the machine."""
+    batch_scales: tuple[tuple[int, float], ...] = ()
+    """(batch size, scale), ascending. The smallest size has 1."""
 
 
 HolderMessage: TypeAlias = Dispatch | Ship | Outputs | Sample | Distributions

@@ -236,6 +236,10 @@ class ActionMetrics:
             labels = request.spec.name, request.spec.version
             pending[labels] = pending.get(labels, 0) + 1
         self._replace_gauge("nv_inference_pending_request_count", pending)
+        dynamic = {
+            (spec.name, spec.version): float(key in cluster.distributions) for key, spec in cluster.specs.items()
+        }
+        self._replace_gauge("horologe_model_dynamic", dynamic)
 
     def _replace_gauge(self, name: str, current: Mapping[tuple[str, str], float]) -> None:
         """Set a gauge for all labels in `current`, and drop its other labels: their shares or models are gone."""

@@ -102,7 +102,7 @@ class Controller:
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
             requests, cancels = self._actions.find_overdue(now_ns)
-            self._requests.retry_requests(now_ns, requests)
+            self._requests.retry_requests(now_ns, requests, Status.LATE)
             self.out.extend(cancels)
             self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
         plan = self._plan(now_ns)
@@ -201,7 +201,7 @@ class Controller:
         self.catalogue.remove_subscriber(address)
         if worker := self.cluster.workers.get(address):
             self.cluster.remove_worker(worker)
-            self._requests.retry_requests(now_ns, self._actions.drop_worker(address))
+            self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)
             self.out.extend(self.catalogue.refresh_and_announce())
             return
         self._requests.cancel_requests(now_ns, address, self._requests.table.submit_ids_of(address))

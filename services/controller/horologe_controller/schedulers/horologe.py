@@ -8,10 +8,11 @@ more requests it serves for its time. See docs/scheduling.md.
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
-from horologe_controller.core.scheduling.batch_value import choose_batch
+from horologe_controller.core.scheduling.batch_value import QueuedRequests, choose_batch
 from horologe_controller.core.scheduling.queues import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy, larger_size_pays, largest_strategy
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
+    from horologe_controller.core.scheduling.batch_value import BatchChoice
     from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.ranking import Rank
     from horologe_controller.settings import ControllerSettings
 
 MAX_CANDIDATES = 256
-"""Requests of a dynamic queue to choose from, those with the earliest deadlines. It bounds the time of a decision to
-some tenths of a millisecond. The finish rates with 32 and 1,024 are the same (docs/experiments/orloj.md)."""
+"""Requests of a dynamic queue to choose from, those with the earliest deadlines. It bounds the time of a decision. The
+finish rates with 32 and 1,024 are the same (docs/experiments/orloj.md)."""
 IDLE, BUSY = 0.6, 1.2
 """Utilisation of a share (1: busy all the time; more: planned ahead). Below `IDLE`, never wait for a larger batch.
 Between `IDLE` and `BUSY`, scale the wait linearly up to the latest start that meets the deadline. Not tuned: at 0.9 of
@@ -123,9 +126,25 @@ class Horologe(SchedulingPolicy):
             strategy = _dynamic_strategy(start_ns, queue, distributions)
         if strategy is None:
             return None
-        gain_ns = self._advance_ns * math.log(len(strategy.places) / strategy.expected_ns)
-        virtual_ns = queue[strategy.places[0]].deadline_ns - int(gain_ns)
+        rate = len(strategy.places) / strategy.expected_ns
+        virtual_ns = self._virtual_deadline_ns(queue[strategy.places[0]].deadline_ns, rate)
         return strategy._replace(rank=(strategy.rank[0], virtual_ns, strategy.rank[2]))
+
+    def rank_bound(self, queue: ModelQueue) -> Rank | None:
+        """Return the lowest virtual deadline of any batch that a dynamic queue allows."""
+        distributions = self._distributions.get(queue.model)
+        if distributions is None or queue.rows > len(queue):
+            return None
+        derived = _derive(queue, distributions)
+        advance_ns, bound = derived.bound
+        if advance_ns != self._advance_ns:
+            bound = 0, min([self._virtual_deadline_ns(first_ns, rate) for first_ns, rate in derived.fastest]), 0
+            derived.bound = self._advance_ns, bound
+        return bound
+
+    def _virtual_deadline_ns(self, first_ns: int, rate: float) -> int:
+        """Return the rank of a batch that serves `rate` requests per ns, the first of them due at `first_ns`."""
+        return first_ns - int(self._advance_ns * math.log(rate))
 
     def _wait_until_ns(self, now_ns: int, share: Share, strategy: Strategy) -> int:
         """Return until when the batch should wait for the next larger size; 0 if it should not wait.
@@ -184,23 +203,43 @@ class Horologe(SchedulingPolicy):
         self._load.discard_share(share)
 
 
+class DynamicQueue:
+    """The first requests of a dynamic queue, the bound of its rank, and the last choice of a batch."""
+
+    __slots__ = ("bound", "choice", "fastest", "queued")
+
+    def __init__(self, queue: ModelQueue, distributions: RuntimeDistributions) -> None:
+        requests = list(islice(queue, MAX_CANDIDATES))
+        self.queued = QueuedRequests(
+            [request.deadline_ns for request in requests],
+            [distributions.kind_of(request.application, request.length) for request in requests],
+            queue.spec.batch_sizes,
+            distributions,
+        )
+        self.fastest = self.queued.fastest_batches()
+        self.bound: tuple[float, Rank] = 0.0, (0, 0, 0)
+        """(advance, lower bound of the rank with it)."""
+        self.choice: BatchChoice | None = None
+        """Holds for starts up to its `until_ns`."""
+
+
+def _derive(queue: ModelQueue, distributions: RuntimeDistributions) -> DynamicQueue:
+    """Return the queue's `DynamicQueue`. It is created anew if its requests or the distributions have changed."""
+    derived = queue.derived
+    if not isinstance(derived, DynamicQueue) or derived.queued.distributions is not distributions:
+        derived = queue.derived = DynamicQueue(queue, distributions)
+    return derived
+
+
 def _dynamic_strategy(start_ns: int, queue: ModelQueue, distributions: RuntimeDistributions) -> Strategy | None:
     """Return the batch of the highest value among the most urgent requests, ranked by its first deadline."""
-    first = queue.first_in_time(start_ns + distributions.base_ns, queue.spec.max_batch)
-    requests = [queue[place] for place in range(first, min(first + MAX_CANDIDATES, len(queue)))]
-    if not requests:
-        return None
-    choice = choose_batch(
-        start_ns,
-        [request.deadline_ns for request in requests],
-        [distributions.kind_of(request.application, request.length) for request in requests],
-        queue.spec.batch_sizes,
-        distributions,
-    )
+    derived = _derive(queue, distributions)
+    choice = derived.choice
+    if choice is None or start_ns > choice.until_ns:
+        choice = derived.choice = choose_batch(start_ns, derived.queued)
     if choice is None:
         return None
-    places = tuple(first + place for place in choice.places)
-    earliest = queue[places[0]]
+    earliest = queue[choice.places[0]]
     rank = 0, earliest.deadline_ns, earliest.id
     latest_ns = max(start_ns, earliest.deadline_ns - choice.least_ns)
-    return Strategy(rank, queue, choice.size, places, choice.expected_ns, latest_ns, rank_only_grows=False)
+    return Strategy(rank, queue, choice.size, choice.places, choice.expected_ns, latest_ns)

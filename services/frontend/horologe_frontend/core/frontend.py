@@ -110,7 +110,8 @@ class Frontend:
             return
         self._default_lead.measure_delay(now_ns)
         for request in self._requests.pop_expired(now_ns):
-            timeout = timeout_answer(request, request.worker in self._workers)
+            connected = bool(self._calls.controller) and request.selector in self._selectors
+            timeout = timeout_answer(request, self._workers, connected)
             self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)

@@ -17,7 +17,7 @@ from horologe_common.wire import Answer, Predict, Query, Tensor
 from horologe_frontend.core.applications import APPLICATION_RUNTIME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.core.staging import StagedInputs
@@ -252,10 +252,16 @@ def answer_or_default(request: Request, answer: Answer, buffers: Sequence[Buffer
     return answer, buffers
 
 
-def timeout_answer(request: Request, running: bool) -> Answer:
-    """Return the answer to a request that was not answered in time. `running`: a connected worker has its inputs."""
-    if running:
+def timeout_answer(request: Request, workers: Container[str], services_connected: bool) -> Answer:
+    """Return the answer to a request that was not answered in time.
+
+    LOST means that a process died: the worker that has its inputs, or, if none has, selector or controller. If all of
+    them are connected, it is LATE, or REFUSED if no worker was given its inputs: none of its work was done.
+    """
+    if request.worker in workers or (not request.worker and services_connected and not request.query.model):
         return Answer(request.id, int(Status.LATE), (), "not finished by the deadline")
+    if not request.worker and services_connected:
+        return Answer(request.id, int(Status.REFUSED), (), "not started by the deadline")
     return Answer(request.id, int(Status.LOST), (), "no answer by the deadline")
 
 

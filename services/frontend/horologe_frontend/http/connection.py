@@ -12,17 +12,18 @@ from collections import deque
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
+import msgspec
 
 from horologe_common.clock import NEVER_NS, monotonic_ns, s
-from horologe_frontend.http.http_responses import failure
-from horologe_frontend.http.request_reader import RequestReader, StopReading
+from horologe_frontend.http.http_responses import HttpResponse, failure
+from horologe_frontend.http.request_reader import HttpRequest, RequestReader, StopReading
 
 if TYPE_CHECKING:
-    from horologe_frontend.http.http_responses import HttpResponse
-    from horologe_frontend.http.request_reader import HttpRequest
+    from collections.abc import Callable
+
     from horologe_frontend.http.server import HttpServer
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -35,11 +36,10 @@ JOIN_BYTES = 64 << 10
 """Bodies below this size are copied behind their headers and written in one call."""
 
 
-class QueuedRequest(NamedTuple):
-    """A request that waits for the one before it, or the response that refuses it."""
+class QueuedRequest(msgspec.Struct, frozen=True):
+    """A request, or the response that refuses it, until the requests before it are answered."""
 
-    request: HttpRequest | None
-    response: HttpResponse | None
+    content: HttpRequest | HttpResponse
     keep_alive: bool
     connection: bytes
     """Value of the Connection header of the response. Empty: the default of the HTTP version."""
@@ -58,9 +58,11 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._reader: RequestReader | None = None
         self._queue: deque[QueuedRequest] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._current: QueuedRequest | None = None
+        self._cancel_current: Callable[[], object] | None = None
         self._read_closed = self._closing = self._write_paused = self._read_paused = self._request_ended = False
-        self._raw_head_bytes = self._task_body_bytes = 0
+        self._raw_head_bytes = 0
+        self._message_data = b""  # the data in the parser, if a request begins with it
         self._timed_state, self.expires_ns = "", NEVER_NS
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -75,17 +77,30 @@ class HttpConnection(asyncio.Protocol):
         if self._reader is not None:
             self._reader.discard()
         while self._queue:
-            if (queued := self._queue.popleft()).request is not None:
+            if isinstance((queued := self._queue.popleft()).content, HttpRequest):
                 self._limits.release_request(queued.body_bytes)
-        if self._task is not None:
-            self._task.cancel()
-            self._release_task()
+        if self._cancel_current is not None:
+            self._cancel_current()
+            self._end_request()
         del self._parser  # it holds this object's methods: a cycle that only the garbage collector would free
 
     def data_received(self, data: bytes) -> None:
         if self._read_closed:
             return
+        request = None if self._reader or self._queue else self._limits.known_heads.find_request(data)
+        if request is not None and self._limits.admit_complete(request):
+            self._queue.append(QueuedRequest(request, True, b"", True, len(request.body)))
+            self._start_next()
+        else:
+            self._parse(data)
+        if self._queue and not self._closing:
+            self._read_paused = True
+            self._transport.pause_reading()
+        self._update_timeout()
+
+    def _parse(self, data: bytes) -> None:
         self._request_ended = False
+        self._message_data = data if self._reader is None else b""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -95,10 +110,7 @@ class HttpConnection(asyncio.Protocol):
                 self._refuse(failure(400, f"malformed HTTP request: {error}"))
         else:
             self._check_head_size(len(data))
-        if self._queue and not self._closing:
-            self._read_paused = True
-            self._transport.pause_reading()
-        self._update_timeout()
+        self._message_data = b""
 
     def _check_head_size(self, size: int) -> None:
         """Count received bytes until the headers are complete, because the parser reports only complete headers.
@@ -128,7 +140,7 @@ class HttpConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         reader = self._current_reader()
         self._stop_reading_if(reader.finish_head(self._parser.get_method().decode(), self._parser.should_upgrade()))
-        if reader.expects_continue and self._task is None and not self._queue:
+        if reader.expects_continue and self._current is None and not self._queue:
             self._transport.write(CONTINUE)
 
     def on_body(self, body: bytes) -> None:
@@ -139,14 +151,14 @@ class HttpConnection(asyncio.Protocol):
         if len(self._queue) >= MAX_PIPELINED:
             self._stop_reading_if(failure(503, f"more than {MAX_PIPELINED} pipelined requests"))
         keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
-        connection = b"" if keep_alive else b"close"
-        if keep_alive and self._parser.get_http_version() == "1.0":
-            connection = b"keep-alive"
+        persistent = b"keep-alive" if self._parser.get_http_version() == "1.0" else b""
+        connection = persistent if keep_alive else b"close"
         body_wanted = reader.head is not None and reader.head.method != "HEAD"
-        request = reader.pop_request() if reader.refusal is None else None
-        queued = QueuedRequest(request, reader.refusal, keep_alive, connection, body_wanted, reader.body_bytes)
+        content = reader.refusal or reader.pop_request()
+        if isinstance(content, HttpRequest) and keep_alive and body_wanted and not connection:
+            self._limits.known_heads.add_head(self._message_data, content)
         self._reader, self._request_ended = None, True
-        self._queue.append(queued)
+        self._queue.append(QueuedRequest(content, keep_alive, connection, body_wanted, reader.body_bytes))
         self._start_next()
 
     def _current_reader(self) -> RequestReader:
@@ -165,37 +177,38 @@ class HttpConnection(asyncio.Protocol):
             self._reader.discard()
             self._reader = None
         self._read_closed = True
-        self._queue.append(QueuedRequest(None, response, False, b"close", True, fully_read=False))
+        self._queue.append(QueuedRequest(response, False, b"close", True, fully_read=False))
         self._start_next()
 
     def _start_next(self) -> None:
-        while self._queue and self._task is None and not self._write_paused and not self._closing:
+        while self._queue and self._current is None and not self._write_paused and not self._closing:
             queued = self._queue.popleft()
-            if queued.request is None:
-                assert queued.response is not None
-                self._write(queued, queued.response)
-            else:
-                self._task_body_bytes = queued.body_bytes
-                self._task = self._server.loop.create_task(self._handle(queued, queued.request))
+            response = queued.content
+            if isinstance(response, HttpRequest):
+                outcome = self._limits.handler.start(response, self._on_response)
+                if not isinstance(outcome, HttpResponse):
+                    self._current, self._cancel_current = queued, outcome
+                    break
+                self._limits.release_request(queued.body_bytes)
+                response = outcome
+            self._write(queued, response)
         if self._read_paused and not self._queue and not self._closing:
             self._read_paused = False
             self._transport.resume_reading()
 
-    async def _handle(self, queued: QueuedRequest, request: HttpRequest) -> None:
-        try:
-            response = await self._limits.handler.handle(request)
-        finally:
-            self._release_task()
-        if not self._closing:
-            self._write(queued, response)
-            self._start_next()
-            self._update_timeout()
+    def _on_response(self, response: HttpResponse) -> None:
+        """Write the response to the request in flight, and start the next request."""
+        if self._closing:
+            return
+        self._write(self._end_request(), response)
+        self._start_next()
+        self._update_timeout()
 
-    def _release_task(self) -> None:
-        """End the request in flight, once: a task that is cancelled before it starts does not run its `finally`."""
-        if self._task is not None:
-            self._task = None
-            self._limits.release_request(self._task_body_bytes)
+    def _end_request(self) -> QueuedRequest:
+        queued, self._current, self._cancel_current = self._current, None, None
+        assert queued is not None
+        self._limits.release_request(queued.body_bytes)
+        return queued
 
     def _write(self, queued: QueuedRequest, response: HttpResponse) -> None:
         closing = self._server.closing or not queued.keep_alive
@@ -243,7 +256,7 @@ class HttpConnection(asyncio.Protocol):
             return "writing", self._settings.write_timeout_ns
         if self._closing:
             return "closing", LINGER_NS
-        if self._task is not None or self._queue:
+        if self._current is not None or self._queue:
             return "handling", NEVER_NS
         if self._reader is None:
             return "idle", self._settings.idle_timeout_ns
@@ -263,7 +276,7 @@ class HttpConnection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Close an idle connection at shutdown. A busy one closes after its response."""
-        if self._task is None and not self._queue and self._reader is None and not self._closing:
+        if self._current is None and not self._queue and self._reader is None and not self._closing:
             self._close(fully_read=True)
 
     def abort(self) -> None:
@@ -272,19 +285,16 @@ class HttpConnection(asyncio.Protocol):
 
 def encode_head(response: HttpResponse, connection: bytes) -> bytes:
     """Return status line and headers. `connection` is the Connection header; empty: the default of the version."""
-    parts = [
-        STATUS_LINES[response.status],
-        b"content-length: %d\r\ncontent-type: %s\r\n" % (len(response.body), response.content_type),
-        _date_line(int(time.time())),
-    ]
-    parts += [b"%s: %s\r\n" % header for header in response.headers]
+    head = b"%s%d\r\n" % (_head_begin(response.status, response.content_type, int(time.time())), len(response.body))
+    if response.headers:
+        head += b"".join([b"%s: %s\r\n" % header for header in response.headers])
     if connection:
-        parts.append(b"connection: %s\r\n" % connection)
-    parts.append(b"\r\n")
-    return b"".join(parts)
+        head += b"connection: %s\r\n" % connection
+    return head + b"\r\n"
 
 
-@lru_cache(maxsize=1)
-def _date_line(second: int) -> bytes:
-    """Return the Date header. The cache formats it once per second."""
-    return b"date: %s\r\n" % formatdate(second, usegmt=True).encode()
+@lru_cache(maxsize=16)
+def _head_begin(status: int, content_type: bytes, second: int) -> bytes:
+    """Return the head up to the number of Content-Length. The cache formats it about once per second."""
+    date = formatdate(second, usegmt=True).encode()
+    return b"%scontent-type: %s\r\ndate: %s\r\ncontent-length: " % (STATUS_LINES[status], content_type, date)

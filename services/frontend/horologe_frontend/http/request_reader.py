@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import httptools
+import msgspec
 
 from horologe_common.clock import s
 from horologe_common.status import InvalidInput, Refused, TooLarge
 from horologe_frontend.http.http_responses import HttpResponse, error_response, failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from horologe_frontend.http.settings import HttpSettings
 
@@ -22,9 +23,12 @@ DISCARD_BYTES = 256 << 10
 MAX_LENGTH_DIGITS = 18
 """A Content-Length with more digits exceeds every limit."""
 RETRY_NS = s(1)
+HEAD_END = b"\r\n\r\n"
+KNOWN_HEADS, KNOWN_HEAD_BYTES = 1024, 2048
+"""Maximum number of known heads and maximum size of each: 4 MB together with their parsed headers."""
 
 
-class HttpRequest(NamedTuple):
+class HttpRequest(msgspec.Struct, frozen=True):
     """`path` is still percent-encoded. Header names are in lower case."""
 
     method: str
@@ -43,12 +47,49 @@ class HttpHandler(Protocol):
     def refuse(self, head: HttpRequest) -> HttpResponse | None:
         """Return the response to a request that is refused because of its headers, before its body is read."""
 
-    async def handle(self, request: HttpRequest) -> HttpResponse:
-        """Return the response. Raises nothing but `CancelledError`."""
+    def start(
+        self, request: HttpRequest, respond: Callable[[HttpResponse], None]
+    ) -> HttpResponse | Callable[[], object]:
+        """Return the response, or begin a longer operation and return a function that cancels it.
+
+        `respond` gets the response of the operation after this method has returned. It ignores the response of an
+        operation that was cancelled.
+        """
 
 
 class StopReading(Exception):
     """Raised inside the parser: the connection reads nothing more."""
+
+
+class KnownHeads:
+    """Parsed heads by their bytes, because a client sends equal heads. Parsing a head of four headers takes 7 us.
+
+    Stores only heads of requests that arrived in one read, whose body has a Content-Length or is empty, and after which
+    HTTP/1.1 keeps the connection. Such a request depends on nothing but its bytes.
+    """
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, tuple[HttpRequest, int]] = {}
+
+    def find_request(self, data: bytes) -> HttpRequest | None:
+        """Return the request if `data` is a known head and its whole body."""
+        end = data.find(HEAD_END) + len(HEAD_END)
+        head, length = self._heads.get(data[:end], (None, 0))
+        if head is None or len(data) - end != length:
+            return None
+        return HttpRequest(head.method, head.path, head.query, head.headers, data[end:])
+
+    def add_head(self, data: bytes, request: HttpRequest) -> None:
+        """Store the head of a request that the parser read from `data`, unless `data` holds anything else."""
+        end = data.find(HEAD_END) + len(HEAD_END)
+        headers = request.headers
+        if end > KNOWN_HEAD_BYTES or len(data) - end != len(request.body):
+            return
+        if b"transfer-encoding" in headers or b"expect" in headers:
+            return
+        if len(self._heads) >= KNOWN_HEADS:
+            self._heads.clear()
+        self._heads[data[:end]] = msgspec.structs.replace(request, body=b""), len(request.body)
 
 
 class RequestLimits:
@@ -57,6 +98,7 @@ class RequestLimits:
     def __init__(self, settings: HttpSettings, handler: HttpHandler) -> None:
         self.settings = settings
         self.handler = handler
+        self.known_heads = KnownHeads()
         self.in_flight = 0
         self.held_bytes = 0
         self._idle = asyncio.Event()
@@ -78,6 +120,13 @@ class RequestLimits:
         self.in_flight += 1
         self._idle.clear()
         return None
+
+    def admit_complete(self, request: HttpRequest) -> bool:
+        """Count a request whose body has arrived too. Return False if a limit refuses it; then nothing is counted."""
+        if self.admit_request(request) is not None:
+            return False
+        self.held_bytes += len(request.body)
+        return True
 
     def reserve_bytes(self, size: int, total: int) -> HttpResponse | None:
         """Count `size` more bytes of a body of `total` bytes so far, or return the response that refuses them.
@@ -197,7 +246,7 @@ class RequestReader:
         assert self.head is not None
         self._admitted = False
         chunks = self._chunks
-        return self.head._replace(body=chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        return msgspec.structs.replace(self.head, body=chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
     def discard(self) -> None:
         """Release a request that will never be complete."""

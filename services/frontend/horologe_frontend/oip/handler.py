@@ -6,8 +6,10 @@ translated into messages to the frontend core, so deadlines, refusals and answer
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -30,13 +32,16 @@ from horologe_frontend.oip.model_metadata import (
 from horologe_frontend.oip.routes import CACHED_PATH, LIVE, READY, Route, cached_route, method_not_allowed, parse_route
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
+    from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
+    from horologe_common.wire import Answer
     from horologe_frontend.auth import BearerKeys
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.http.request_reader import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
+    from horologe_frontend.oip.inference import InferenceRequest
 
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")
 T = TypeVar("T")
@@ -63,28 +68,58 @@ class OipHandler:
             return None
         return error_response(Unauthenticated())
 
-    async def handle(self, request: HttpRequest) -> HttpResponse:
-        """Return the response. Raise nothing but `CancelledError`."""
-        if refusal := self.refuse(request):
-            return refusal
-        try:
-            response = await self._respond(request)
-        except (HorologeError, HttpError) as error:
-            response = error_response(error)
-        except Exception:
-            log.exception("internal error while handling %s %s", request.method, request.path)
-            response = failure(500, "internal error")
-        if b"accept-encoding" in request.headers and len(response.body) >= self._settings.compress_from_bytes:
-            return await _compress(request, response)
-        return response
+    def start(
+        self, request: HttpRequest, respond: Callable[[HttpResponse], None]
+    ) -> HttpResponse | Callable[[], object]:
+        """Return the response, or a function that cancels the operation. `respond` gets its response later.
 
-    async def _respond(self, request: HttpRequest) -> HttpResponse:
-        path = request.path
-        route = cached_route(path) if len(path) <= CACHED_PATH else parse_route(path)
-        if request.method not in route.methods:
-            raise method_not_allowed(route, request.method)
+        An inference without Content-Encoding runs in callbacks. Every other operation runs in a task.
+        """
+        try:
+            path = request.path
+            route = cached_route(path) if len(path) <= CACHED_PATH else parse_route(path)
+            if request.method not in route.methods:
+                raise method_not_allowed(route, request.method)
+            if route.name != "infer" or b"content-encoding" in request.headers:
+                return _start_task(self._handle(route, request), respond)
+            inference = self._read_inference(route, request, request.body)
+            on_answer = partial(self._on_answer, request, inference, respond)
+            return partial(self._gateway.cancel, self._gateway.send(inference.predict, inference.buffers, on_answer))
+        except Exception as error:
+            response = _failed(request, error)
+        return _start_task(_compress(request, response), respond) if self._compresses(request, response) else response
+
+    def _on_answer(
+        self,
+        request: HttpRequest,
+        inference: InferenceRequest,
+        respond: Callable[[HttpResponse], None],
+        answer: Answer,
+        buffers: Sequence[Buffer],
+    ) -> None:
+        try:
+            response = write_answer(inference, answer, buffers)
+        except Exception as error:
+            response = _failed(request, error)
+        if self._compresses(request, response):
+            _start_task(_compress(request, response), respond)
+        else:
+            respond(response)
+
+    def _compresses(self, request: HttpRequest, response: HttpResponse) -> bool:
+        return len(response.body) >= self._settings.compress_from_bytes and b"accept-encoding" in request.headers
+
+    async def _handle(self, route: Route, request: HttpRequest) -> HttpResponse:
+        try:
+            response = await self._respond(route, request)
+        except Exception as error:
+            response = _failed(request, error)
+        return await _compress(request, response) if self._compresses(request, response) else response
+
+    async def _respond(self, route: Route, request: HttpRequest) -> HttpResponse:
         if route.name == "infer":
-            return await self._infer(route, request)
+            inference = self._read_inference(route, request, await self._body(request))
+            return write_answer(inference, *await self._gateway.predict(inference.predict, inference.buffers))
         if route.name.startswith("application"):
             return await self._applications.handle_route(route, request, await self._body(request))
         match route.name:
@@ -115,13 +150,9 @@ class OipHandler:
             return request.body
         return await decompress_body(request.body, encoding, self._settings.body_limit_bytes)
 
-    async def _infer(self, route: Route, request: HttpRequest) -> HttpResponse:
-        spec = self._find_spec(route)
-        body = await self._body(request) if b"content-encoding" in request.headers else request.body
-        header_length = request.headers.get(HEADER_LENGTH)
-        inference = read_request(spec, route.version, body, header_length, self._settings.json_limit_bytes)
-        answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
-        return write_answer(inference, answer, buffers)
+    def _read_inference(self, route: Route, request: HttpRequest, body: bytes) -> InferenceRequest:
+        header_length, json_limit = request.headers.get(HEADER_LENGTH), self._settings.json_limit_bytes
+        return read_request(self._find_spec(route), route.version, body, header_length, json_limit)
 
     def _find_spec(self, route: Route) -> ModelSpec:
         """Return the model. If there is none with this name, return the signature of the application."""
@@ -179,6 +210,23 @@ class LoadJson(msgspec.Struct):
     """Body of a request to load or unload a model."""
 
     parameters: dict[str, Any] | None = None
+
+
+def _start_task(
+    work: Coroutine[Any, Any, HttpResponse], respond: Callable[[HttpResponse], None]
+) -> Callable[[], object]:
+    """Start a task whose result `respond` gets. Return the function that cancels it."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda task: None if task.cancelled() else respond(task.result()))
+    return task.cancel
+
+
+def _failed(request: HttpRequest, error: Exception) -> HttpResponse:
+    """Return the response for an exception. Log an exception that is no error of the request."""
+    if isinstance(error, HorologeError | HttpError):
+        return error_response(error)
+    log.error("internal error while handling %s %s", request.method, request.path, exc_info=error)
+    return failure(500, "internal error")
 
 
 async def _compress(request: HttpRequest, response: HttpResponse) -> HttpResponse:

@@ -188,7 +188,7 @@ class InferLifecycle:
         earliest_ns, latest_ns = (infer.earliest_ns, infer.latest_ns) if lane == "exec" else (0, NEVER_NS)
         operation = Operation(
             infer.action_id, infer.share, lane, infer.model, action.batch_size, action.rows, earliest_ns, latest_ns,
-            infer.expected_ns, staged=finished.staged,
+            infer.expected_ns, staged=finished.staged, runtime=action.spec.runtime,
         )  # fmt: skip
         self.out.append(Out(self.lanes, operation))
 

@@ -44,6 +44,8 @@ there.
 """
 IN_PROCESS_RUNTIMES = ("onnx", "pytorch")
 """Runtimes whose EXEC on the CPU computes in this process and does not wait."""
+WAITING_RUNTIMES = ("emulated",)
+"""Runtimes whose EXEC waits for a time and computes next to nothing: its lane keeps its real-time priority."""
 
 log = logger("executors")
 
@@ -97,7 +99,8 @@ class LaneThread:
         disable_timer_slack()
         pin_thread(self._core)
         while (operation := self._wait_for_operation()) is not None:
-            self._priority.lower_priority()
+            if operation.runtime not in WAITING_RUNTIMES:
+                self._priority.lower_priority()
             self._post_finished(self._run(operation))
 
     def _post_finished(self, finished: Finished) -> None:

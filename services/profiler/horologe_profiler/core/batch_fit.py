@@ -3,16 +3,30 @@
 k is the batch size, l the length of its rows. If a row's time does not depend on a length (all dimensions are fixed, or
 the content decides), l is unknown. It is then equal for all batches of one repeated row, and c1 is 1: c0 is the
 intercept that all rows share, and a row alone takes c0 + l.
+
+`fit_scales` replaces k by a measured scale for each batch size.
 """
 
 from __future__ import annotations
 
+from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+MOST_SCALE = 2.0
+"""Bound of a scale, in multiples of k: a batch that takes longer was disturbed, or its row was too short."""
+DISTURBED = 0.9
+"""A batch that took less than this part of its row alone shows that the row was disturbed."""
+OUTLIER = 0.04
+"""Largest square of a relative error that counts: a measurement that is off by more than 20% was disturbed."""
+LINEAR_WEIGHT = 1 / 36
+"""Weight of the relative distance of a scale from k, beside that of a measured from a predicted time: as if scales were
+k within 30%, and times within 5%. Few batches alone would not determine both the base and the scales."""
+BASES = 16
+"""Steps between the values of the base that are tried."""
 SINGULAR = 1e-9
 """Least determinant, relative to the weight of the points. Below it the points do not determine both regressors."""
 
@@ -39,6 +53,16 @@ class Fit(NamedTuple):
     points: int
 
 
+class BatchScales(NamedTuple):
+    """A batch of k takes `base_ns` + scale * (t - `base_ns`), where its longest row takes t alone.
+
+    `scales`: (k, scale) by measured batch size, ascending. The smallest size has 1.
+    """
+
+    base_ns: float
+    scales: tuple[tuple[int, float], ...] = ()
+
+
 def fit(points: Iterable[Point]) -> Fit | None:
     """Fit c0, c1 >= 0; None without points. Lengths are used if every point has one."""
     valid = [point for point in points if point.took_ns > 0]
@@ -54,6 +78,64 @@ def fit(points: Iterable[Point]) -> Fit | None:
         expected = [base_ns + slopes[point.row] * point.size for point in valid]
     errors = [abs(want - point.took_ns) / point.took_ns for want, point in zip(expected, valid, strict=True)]
     return Fit(base_ns, slope_ns, median(errors), max(errors), len(valid))
+
+
+def fit_scales(points: Iterable[Point], linear_ns: float, most_ns: float) -> BatchScales:
+    """Fit a base between 0 and `most_ns`, and scales, to batches of repeated rows. Without any, return `linear_ns`.
+
+    `linear_ns`: c0 of eq. 3, which fits best if each scale is k. Where a device runs several rows at once, the scales
+    are smaller, and by eq. 3 no batch would seem to pay.
+    """
+    rows: dict[int, dict[int, int]] = {}
+    for point in points:
+        if point.took_ns > 0:
+            rows.setdefault(point.row, {})[point.size] = point.took_ns
+    smallest = min((size for times in rows.values() for size in times), default=0)
+    pairs = [
+        (size, times[smallest], took_ns)
+        for times in rows.values()
+        if smallest in times
+        for size, took_ns in times.items()
+        if size > smallest and took_ns > DISTURBED * times[smallest]
+    ]
+    if not pairs:
+        return BatchScales(linear_ns)
+    bases_ns = [linear_ns, *(most_ns * step / BASES for step in range(BASES + 1))]
+    fits = [(base_ns, _scales_with(base_ns, smallest, pairs)) for base_ns in bases_ns]
+    base_ns, scales = min(fits, key=lambda fitted: _misfit(fitted[0], fitted[1], smallest, pairs))
+    return BatchScales(base_ns, ((smallest, 1.0), *scales.items()))
+
+
+def _scales_with(base_ns: float, smallest: int, pairs: Sequence[tuple[int, int, int]]) -> dict[int, float]:
+    """Return the scale by size, given the base. `pairs`: (size, time of the row alone, time of the batch).
+
+    The scale of a size is the median of its batches, weighed by what the row adds to the base: one batch that the
+    machine has delayed does not move it. A larger batch never takes less.
+    """
+    ratios: dict[int, list[tuple[float, float]]] = {}
+    for size, alone_ns, took_ns in sorted(pairs):
+        added_ns = max(alone_ns - base_ns, SINGULAR * alone_ns)
+        ratios.setdefault(size, []).append((max(0.0, took_ns - base_ns) / added_ns, added_ns / alone_ns))
+    medians = [min(_weighted_median(ratios[size]), size / smallest * MOST_SCALE) for size in ratios]
+    return dict(zip(ratios, accumulate([max(1.0, scale) for scale in medians], max), strict=True))
+
+
+def _weighted_median(values: Sequence[tuple[float, float]]) -> float:
+    """Return the median of (value, weight) pairs."""
+    ordered, half = sorted(values), sum(weight for _, weight in values) / 2
+    for value, weight in ordered:
+        half -= weight
+        if half <= 0:
+            return value
+    return ordered[-1][0]
+
+
+def _misfit(base_ns: float, scales: dict[int, float], smallest: int, pairs: Sequence[tuple[int, int, int]]) -> float:
+    """Return the sum of squared relative errors, and of the scales' distances from k."""
+    errors = [(base_ns + scales[size] * (alone_ns - base_ns)) / took_ns - 1 for size, alone_ns, took_ns in pairs]
+    return sum(min(error * error, OUTLIER) for error in errors) + LINEAR_WEIGHT * sum(
+        (scale * smallest / size - 1) ** 2 for size, scale in scales.items()
+    )
 
 
 def _fit_line(pairs: Sequence[tuple[float, int]]) -> tuple[float, float]:

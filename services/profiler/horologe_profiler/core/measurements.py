@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from horologe_profiler.core.batch_fit import Point
+from horologe_profiler.core.input_dependence import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +57,7 @@ class ProfilerState(msgspec.Struct, array_like=True):
     """Content hash by model. Measurements of another content are dropped."""
     windows: list[tuple[MeasurementKey, tuple[int, int], list[RowTime]]] = []
     batches: dict[str, list[BatchTime]] = {}
+    verdicts: dict[str, Verdict] = {}
 
 
 def length_bound(length: int) -> int:
@@ -173,12 +175,14 @@ class Measurements:
             batch_times.popleft()
         batch_times.append(BatchTime(now_ns, point))
 
-    def record_row_time(self, key: MeasurementKey, row_time: RowTime) -> None:
-        """Add the time of a row that ran alone. If times have drifted, drop the model's batch times too."""
+    def record_row_time(self, key: MeasurementKey, row_time: RowTime) -> bool:
+        """Add the time of a row that ran alone. Return True if times have drifted; batch times are then dropped too."""
         window = self._windows.get(key)
-        if window is not None and window.record_time(row_time):
+        drifted = window is not None and window.record_time(row_time)
+        if drifted:
             self._batch_times.pop(key.model, None)
             self._next_trial_ns.pop(key.model, None)
+        return drifted
 
     def claim_batch_trial(self, now_ns: int, model: str) -> bool:
         """Return True if a row of the model should be tried in batches, at most once every `batch_interval_ns`."""
@@ -187,13 +191,17 @@ class Measurements:
             self._next_trial_ns[model] = now_ns + self._settings.batch_interval_ns
         return overdue
 
+    def batch_points(self, model: str) -> list[Point]:
+        """Return the batches of repeated rows, those of one row included."""
+        return [batch_time.point for batch_time in self._batch_times.get(model, ())]
+
     def fit_points(self, model: str) -> list[Point]:
         """Return the points for `fit`.
 
         With lengths: rows that ran alone, and batches of more than one row. Without lengths: all batches of repeated
         rows, size 1 included.
         """
-        batches = [batch_time.point for batch_time in self._batch_times.get(model, ())]
+        batches = self.batch_points(model)
         alone = [
             Point(1, row_time.length, row_time.took_ns)
             for _, window in self.windows_of_model(model)
@@ -213,8 +221,8 @@ class Measurements:
         self.contents[model] = content
         return changed
 
-    def to_state(self, now_ns: int) -> ProfilerState:
-        """Return all measurements, to be passed to `restore` after a restart."""
+    def to_state(self, now_ns: int, verdicts: dict[str, Verdict]) -> ProfilerState:
+        """Return all measurements and verdicts, to be restored after a restart."""
         measured = [(key, window) for key, window in self._windows.items() if window.times]
         models = {key.model: True for key, _ in measured}
         batches = {
@@ -223,7 +231,8 @@ class Measurements:
             if model in models
         }
         contents = {model: content for model, content in self.contents.items() if model in models}
-        return ProfilerState(contents, [(key, *window.to_state(now_ns)) for key, window in measured], batches)
+        known = {model: msgspec.structs.replace(verdicts[model]) for model in models if model in verdicts}
+        return ProfilerState(contents, [(key, *window.to_state(now_ns)) for key, window in measured], batches, known)
 
     def restore(self, now_ns: int, state: ProfilerState, away_ns: int) -> None:
         """Load measurements that were stored `away_ns` ago."""

@@ -17,6 +17,7 @@ from horologe_common.core.staging import StagedInputs
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Models, Outcome, Outputs, Sample, Submit
 from horologe_profiler.core.batch_fit import Point
+from horologe_profiler.core.comparisons import Comparisons
 from horologe_profiler.core.measurements import MeasurementKey, Measurements, RowTime, length_bound
 from horologe_profiler.core.profiling_tasks import ActiveRuns, ProfilingTask, SampleQueue, copy_first_row, repeat_row
 from horologe_profiler.core.publication import PublicationSchedule, build_distributions
@@ -46,6 +47,7 @@ class Profiler:
         self._specs: dict[str, ModelSpec] = {}
         self._queue = SampleQueue(self.measurements.count_times)
         self._runs = ActiveRuns(settings)
+        self._comparisons = Comparisons(settings.comparison_interval_ns, self.staging, self._queue, self._new_id)
         self._publications = PublicationSchedule(settings.publish_interval_ns)
         self._controller = ""
         self._last_id = 0
@@ -62,6 +64,9 @@ class Profiler:
     def restore(self, now_ns: int, state: ProfilerState, away_ns: int) -> None:
         """Load the measurements that an earlier incarnation stored `away_ns` ago."""
         self.measurements.restore(now_ns, state, away_ns)
+        self._comparisons.verdicts = dict(state.verdicts)
+        stored = (batch_time.point.row for batch_times in state.batches.values() for batch_time in batch_times)
+        self._last_id = max(stored, default=0)  # a new row must not have the number of a stored one
         self._publications.publish_soon(self.measurements.model_keys())
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -74,7 +79,7 @@ class Profiler:
         for overdue in self._runs.overdue_tasks(now_ns):
             self.out.append(Out(self._controller, Cancel((overdue.id,))))
             self._runs.pause_after_failure(now_ns)
-            self._finish_run(overdue, "LOST")
+            self._finish_run(now_ns, overdue, "LOST")
         while (
             self._can_run()
             and now_ns >= self._runs.next_start_ns()
@@ -102,12 +107,13 @@ class Profiler:
         self.stats.set("horologe_staged_bytes", to=self.staging.held_bytes)
 
     def check(self) -> None:
-        """Raise AssertionError if an invariant is broken. Every staged row is queued or runs."""
+        """Raise AssertionError if an invariant is broken. Every staged row is queued, runs or is compared."""
         self.staging.check()
         self.measurements.check()
         self._queue.check()
         self._runs.check()
-        assert set(self.staging.ids()) == {task.id for task in (*self._queue, *self._runs)}
+        tasks = (*self._queue, *self._runs, *self._comparisons.staged_tasks())
+        assert set(self.staging.ids()) == {task.id for task in tasks}
 
     def _on_sample(self, now_ns: int, sender: str, message: Sample, buffers: Sequence[Buffer]) -> None:
         spec = self._specs.get(message.model)
@@ -116,7 +122,7 @@ class Profiler:
         key = MeasurementKey(message.model, message.application, length_bound(message.length))
         window, rows = self.measurements.record_sample(now_ns, key), message.rows if spec.batched else 1
         fate = "queued"
-        if not self._needs_run(now_ns, window):
+        if not self._needs_run(now_ns, key, window):
             fate = "not_needed"
         elif len(self._queue) >= self.settings.keys_max or not self._stage_row(key, message, buffers, rows):
             fate = "dropped"
@@ -136,8 +142,12 @@ class Profiler:
         self._last_id += 1
         return self._last_id
 
-    def _needs_run(self, now_ns: int, window: TimeWindow) -> bool:
-        return len(window.times) < self.settings.initial_runs or now_ns >= window.next_run_ns
+    def _needs_run(self, now_ns: int, key: MeasurementKey, window: TimeWindow) -> bool:
+        return (
+            len(window.times) < self.settings.initial_runs
+            or now_ns >= window.next_run_ns
+            or self._comparisons.wants_row(now_ns, key.model)
+        )
 
     def _can_run(self) -> bool:
         return bool(self._controller) and self._runs.has_room()
@@ -145,8 +155,9 @@ class Profiler:
     def _start_run(self, now_ns: int, task: ProfilingTask) -> None:
         """Submit the task. Drop it if its run is no longer needed or the staging memory is full."""
         window = self.measurements.get_window(task.key)
-        if window is None or not (self._needs_run(now_ns, window) if task.size == 1 else self._stage_batch(task)):
+        if window is None or not self._is_wanted(now_ns, task, window):
             self.staging.release(task.id)
+            self._comparisons.drop_task(now_ns, task)
             return
         if task.size == 1:
             window.next_run_ns = now_ns + self.settings.rerun_interval_ns
@@ -156,6 +167,12 @@ class Profiler:
             task.id, key.model, budget_ns, task.size, self.address, task.id, True, 0, task.length, key.application, True
         )
         self.out.append(Out(self._controller, submit))
+
+    def _is_wanted(self, now_ns: int, task: ProfilingTask, window: TimeWindow) -> bool:
+        """Return whether the task still has to run, with its inputs staged."""
+        if task.size > 1:
+            return self._stage_batch(task)
+        return task.round > 0 or self._needs_run(now_ns, task.key, window)
 
     def _stage_batch(self, task: ProfilingTask) -> bool:
         """Stage the batch in place of its row. Return False if the staging memory is full."""
@@ -171,43 +188,47 @@ class Profiler:
             self._runs.charge_device_time(now_ns, took_ns)
             if item.status == Status.OK and len(message.items) == 1 and took_ns > 0:
                 self._record_run(now_ns, task, message.batch_size, took_ns)
-            self._finish_run(task, Status(item.status).name)
+            self._finish_run(now_ns, task, Status(item.status).name)
 
     def _record_run(self, now_ns: int, task: ProfilingTask, size: int, took_ns: int) -> None:
         model, point = task.key.model, Point(size, task.length, took_ns, task.row)
         if task.size > 1:
             self.measurements.record_batch_time(now_ns, model, point)
         else:
-            self.measurements.record_row_time(task.key, RowTime(now_ns, task.length, took_ns))
+            if not task.round and self.measurements.record_row_time(task.key, RowTime(now_ns, task.length, took_ns)):
+                self._comparisons.compare_soon(model)
+            self._comparisons.record_run(now_ns, task, took_ns)
             if self.measurements.claim_batch_trial(now_ns, model):
                 self.measurements.record_batch_time(now_ns, model, point)
                 self._queue_batch_trials(task, took_ns)
         self._publications.mark_changed(model)
 
     def _queue_batch_trials(self, task: ProfilingTask, took_ns: int) -> None:
-        """Queue batches of the row, the largest first to run, that are expected to take at most `batch_time_max_ns`."""
+        """Queue batches of the row, the smallest first, that are expected to take at most `batch_time_max_ns`."""
         spec, inputs = self._specs.get(task.key.model), self.staging.inputs_of(task.id)
         if spec is None or inputs is None or not spec.batched:
             return
-        for size in reversed(spec.batch_sizes[1:]):
+        for size in spec.batch_sizes[1:]:
             if took_ns * size <= self.settings.batch_time_max_ns:
                 batch = msgspec.structs.replace(task, id=self._new_id(), size=size)
                 if self.staging.hold(batch.id, *inputs):
-                    self._queue.push_first(batch)
+                    self._queue.push_repetition(batch)
 
     def _on_outcome(self, now_ns: int, controller: str, outcome: Outcome, buffers: Sequence[Buffer]) -> None:
         """Finish a run that was refused, lost or failed. Another sample will replace it."""
         if task := self._runs.get(outcome.id):
             self._runs.pause_after_failure(now_ns)
-            self._finish_run(task, Status(outcome.status).name)
+            self._finish_run(now_ns, task, Status(outcome.status).name)
 
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         self.out.append(self.staging.answer_dispatch(dispatch))
 
-    def _finish_run(self, task: ProfilingTask, status: str) -> None:
+    def _finish_run(self, now_ns: int, task: ProfilingTask, status: str) -> None:
         """Finish a run: release its inputs and count its status. Each run is finished exactly once."""
         self._runs.finish_run(task)
         self.staging.release(task.id)
+        if status != "OK":
+            self._comparisons.drop_task(now_ns, task)
         if spec := self._specs.get(task.key.model):
             self.stats.count("horologe_profiler_runs_total", spec.name, spec.version, status)
 
@@ -219,10 +240,11 @@ class Profiler:
         """Send changed distributions to the controller, and all measurements to the state file."""
         models, unsaved = self._publications.pop_due(now_ns, self._served_models())
         if unsaved:
-            self.out.append(Out(self.store, self.measurements.to_state(now_ns)))
+            self.out.append(Out(self.store, self.measurements.to_state(now_ns, self._comparisons.verdicts)))
         for model in models:
             spec = self._specs[model]
-            message, fitted = build_distributions(self.measurements, model)
+            dynamic = self._comparisons.is_dynamic(model)
+            message, fitted = build_distributions(self.measurements, model, dynamic=dynamic)
             self.out.append(Out(self._controller, message))
             self.stats.count("horologe_profiler_published_total", spec.name, spec.version)
             if fitted is not None:
@@ -234,22 +256,24 @@ class Profiler:
         for key, spec in self._specs.items():
             if self.measurements.set_content(key, spec.content_hash):
                 self._publications.mark_changed(key)
+                self._comparisons.discard_model(key)
         for task in self._queue.drop_other_models(self._specs):
             self.staging.release(task.id)
+        self._comparisons.keep_models(self._specs)
 
     def _on_peer_connected(self, now_ns: int, sender: str, peer: PeerConnected, buffers: Sequence[Buffer]) -> None:
         """Publish all measurements to a controller that connects."""
         if role(peer.address) == "controller":
-            self._drop_controller()
+            self._drop_controller(now_ns)
             self._controller = peer.address
             self._publications.publish_soon(self.measurements.model_keys())
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, peer: PeerDisconnected, _: Sequence[Buffer]) -> None:
         if peer.address == self._controller:
-            self._drop_controller()
+            self._drop_controller(now_ns)
 
-    def _drop_controller(self) -> None:
+    def _drop_controller(self, now_ns: int) -> None:
         """Finish all runs as LOST: a new controller does not know them. A worker's late result is ignored."""
         self._controller = ""
         for task in self._runs:
-            self._finish_run(task, "LOST")
+            self._finish_run(now_ns, task, "LOST")

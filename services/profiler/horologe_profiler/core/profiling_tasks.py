@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RowTensors = tuple[tuple[Tensor, ...], list[bytes]]
 """Headers and bytes of a row's tensors."""
+Key = TypeVar("Key")
 QUEUE_MAX = 16
 """Queued rows of one model and application. A newer row replaces the oldest."""
 GRACE_NS = s(1)
@@ -30,66 +31,89 @@ FAILURE_PAUSE_NS = ms(100)
 
 
 class ProfilingTask(msgspec.Struct, frozen=True):
-    """Run one row, staged under `id`, repeated to a batch of `size`. Tasks with equal `row` repeat the same row."""
+    """Run one row, staged under `id`, repeated to a batch of `size`. Tasks with equal `row` repeat the same row.
+
+    `round` is that of a comparison of inputs, 0 for a row that runs for the first time.
+    """
 
     id: int
     key: MeasurementKey
     length: int
     row: int
     size: int = 1
+    round: int = 0
 
 
 class SampleQueue:
-    """Tasks by (model, application). `count_times` returns how often rows of a key have run."""
+    """Rows by (model, application), and repetitions of rows that have run, by model.
+
+    `count_times` returns how often rows of a key have run.
+    """
 
     def __init__(self, count_times: Callable[[MeasurementKey], int]) -> None:
         self._count_times = count_times
-        self._tasks: dict[tuple[str, str], deque[ProfilingTask]] = {}
+        self._rows: dict[tuple[str, str], deque[ProfilingTask]] = {}
+        self._repetitions: dict[str, deque[ProfilingTask]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._tasks.values()))
+        """Return the number of rows."""
+        return sum(map(len, self._rows.values()))
 
     def __iter__(self) -> Iterator[ProfilingTask]:
-        for tasks in self._tasks.values():
+        for tasks in (*self._rows.values(), *self._repetitions.values()):
             yield from tasks
 
     def push(self, task: ProfilingTask) -> ProfilingTask | None:
         """Append the task to the queue of its model and application. Returns the task that it displaces, if any."""
-        tasks = self._tasks.setdefault(task.key[:2], deque())
+        tasks = self._rows.setdefault(task.key[:2], deque())
         displaced = tasks.popleft() if len(tasks) >= QUEUE_MAX else None
         tasks.append(task)
         return displaced
 
-    def push_first(self, task: ProfilingTask) -> None:
-        """Insert the task at the head of the queue of its model and application."""
-        self._tasks.setdefault(task.key[:2], deque()).appendleft(task)
+    def push_repetition(self, task: ProfilingTask) -> None:
+        """Append a task that repeats a row, in a batch or in another round."""
+        self._repetitions.setdefault(task.key.model, deque()).append(task)
 
     def pop_next(self, running_models: Container[str]) -> ProfilingTask | None:
         """Remove and return a task of the next queue whose model does not run; that queue then comes last.
 
-        Batches come first, then the row whose key has run the least.
+        Repetitions come first, in their order, then the row whose key has run the least.
         """
-        for queue_key, tasks in self._tasks.items():
+        for model, tasks in self._repetitions.items():
+            if model not in running_models:
+                task = tasks.popleft()
+                _move_last(self._repetitions, model)
+                return task
+        for queue_key, tasks in self._rows.items():
             if queue_key[0] not in running_models:
-                task = min(tasks, key=lambda task: self._count_times(task.key) if task.size == 1 else -1)
+                task = min(tasks, key=lambda task: self._count_times(task.key))
                 tasks.remove(task)
-                del self._tasks[queue_key]
-                if tasks:
-                    self._tasks[queue_key] = tasks
+                _move_last(self._rows, queue_key)
                 return task
         return None
 
     def has_runnable(self, running_models: Container[str]) -> bool:
         """Return True if `pop_next` would return a task."""
-        return any(model not in running_models for model, _ in self._tasks)
+        models = (*self._repetitions, *(model for model, _ in self._rows))
+        return any(model not in running_models for model in models)
 
     def drop_other_models(self, models: Container[str]) -> list[ProfilingTask]:
         """Remove and return the tasks of models that are not in `models`."""
-        dropped = [queue_key for queue_key in self._tasks if queue_key[0] not in models]
-        return [task for queue_key in dropped for task in self._tasks.pop(queue_key)]
+        rows = [queue_key for queue_key in self._rows if queue_key[0] not in models]
+        repeated = [model for model in self._repetitions if model not in models]
+        dropped = [task for queue_key in rows for task in self._rows.pop(queue_key)]
+        return dropped + [task for model in repeated for task in self._repetitions.pop(model)]
 
     def check(self) -> None:
-        assert all(self._tasks.values())
+        assert all(self._rows.values())
+        assert all(self._repetitions.values())
+
+
+def _move_last(queues: dict[Key, deque[ProfilingTask]], key: Key) -> None:
+    """Let another queue be the next; drop this one if it is empty."""
+    tasks = queues.pop(key)
+    if tasks:
+        queues[key] = tasks
 
 
 class ActiveRuns:

@@ -8,7 +8,7 @@ from statistics import pvariance
 from typing import TYPE_CHECKING
 
 from horologe_common.wire import Distributions, DurationHistogram
-from horologe_profiler.core.batch_fit import fit
+from horologe_profiler.core.batch_fit import fit, fit_scales
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -62,7 +62,9 @@ class PublicationSchedule:
         return models, unsaved
 
 
-def build_distributions(measurements: Measurements, model: str) -> tuple[Distributions, Fit | None]:
+def build_distributions(
+    measurements: Measurements, model: str, *, dynamic: bool = False
+) -> tuple[Distributions, Fit | None]:
     """Build the histograms of a model by application: first one for any length, then one for each range of lengths.
 
     The first histogram weighs each range by the number of its samples, because rare ranges run more often than their
@@ -80,10 +82,12 @@ def build_distributions(measurements: Measurements, model: str) -> tuple[Distrib
             (length, window.recent_samples, _window_times(length, window, fitted, ratios)) for length, window in windows
         ]
         durations += _durations(application, ranges)
-    # No row may add less than 0 to the base of its batch.
-    base_ns = min([fitted.base_ns if fitted else 0.0, *(entry.edges_ns[0] for entry in durations)])
+    shortest_ns = min([entry.edges_ns[0] for entry in durations], default=0)  # no row may add less than 0 to the base
+    linear_ns = min(fitted.base_ns if fitted else 0.0, shortest_ns)
+    batches = fit_scales(measurements.batch_points(model), linear_ns, shortest_ns)
     slope_ns = fitted.slope_ns if has_lengths and fitted else 0.0
-    return Distributions(model, round(base_ns), slope_ns, tuple(durations)), fitted
+    message = Distributions(model, round(batches.base_ns), slope_ns, tuple(durations), dynamic, batches.scales)
+    return message, fitted
 
 
 def _borrowed_ratios(measurements: Measurements, model: str, fitted: Fit) -> list[float]:

@@ -133,13 +133,14 @@ class RequestLifecycle:
         for request in requests:
             self._enqueue(now_ns, request)
 
-    def retry_requests(self, now_ns: int, requests: Iterable[Request]) -> None:
-        """Requeue the requests of a lost or hung worker.
+    def retry_requests(self, now_ns: int, requests: Iterable[Request], failure: Status) -> None:
+        """Requeue the requests of a worker that died (LOST) or hangs (LATE).
 
         This counts as an attempt, because the request itself may have crashed the worker.
         """
         for request in requests:
             request.attempts += 1
+            request.failure = failure
             self._enqueue(now_ns, request)
 
     def _enqueue(self, now_ns: int, request: Request) -> None:
@@ -150,7 +151,7 @@ class RequestLifecycle:
         if not self._cluster.has_profile(request.model):
             self._finish(request, *self._catalogue.explain_unserved(request.model))
         elif request.attempts >= ATTEMPTS:
-            self._finish(request, Status.LOST, f"{ATTEMPTS} attempts failed")
+            self._finish(request, request.failure, f"{ATTEMPTS} attempts failed")
         elif not 1 <= request.rows <= max_rows:
             self._finish(request, Status.INVALID_INPUT, f"rows: got {request.rows}, wanted 1 to {max_rows}")
         elif len(self._scheduler) >= max_queued:
@@ -174,7 +175,9 @@ class RequestLifecycle:
             if status in (Status.OK, Status.FAILED):  # the worker's Outputs carry either answer
                 self._finish(request, Status.OK)
             else:
-                request.attempts += status != Status.TOO_LATE  # not run at all: retried while the deadline allows
+                if status != Status.TOO_LATE:  # retried while the deadline allows
+                    request.attempts += 1
+                    request.failure = Status.REFUSED  # the worker did not run it
                 self._enqueue(now_ns, request)
 
     def cancel_requests(self, now_ns: int, sender: str, submit_ids: Sequence[int]) -> None:

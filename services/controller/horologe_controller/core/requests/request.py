@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.status import Status
+
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
 
@@ -37,6 +39,9 @@ class Request(msgspec.Struct, eq=False):
     solo: bool = False
     action_id: int = UNPLACED
     attempts: int = 0
+    """Number of failed attempts."""
+    failure: Status = Status.LOST
+    """Answer after too many of them: LOST, LATE or REFUSED, by the cause of the last one."""
     queued: bool = False
     admitted: bool = False
     cost_ns: int = 0

@@ -7,30 +7,22 @@ same two with one of 20 ms, since the long row would make the whole batch take 4
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from horologe_controller.core.runtime_distributions import RuntimeDistributions
-
-    Floats = NDArray[np.float64]
-    Places = NDArray[np.intp]
+    from horologe_controller.core.runtime_distributions import LongestRow, RuntimeDistributions
 
 PATIENCE = 2.0
 """Decay of urgency, in mean solo times: a kind with this much more slack than another counts 1/e of it. Measured by
 benchmarks/horologe_constants.py (docs/experiments/orloj.md): 1 to 5 differ by at most 0.003 in the finish rate, 0.2
 loses up to 0.017 and 20 up to 0.009."""
-CANDIDATE_QUANTILES = (0.5, 0.95)
-"""A candidate batch holds the requests that are in time if its longest row takes this quantile. Two candidates per kind
-and size: an optimistic and a cautious one. Measured as `PATIENCE`: 0.95 alone loses up to 0.012, 0.5 alone 0.002, and
-four quantiles gain at most 0.001."""
-EXPECTED_QUANTILE = 0.9
-"""Quantile of a batch's duration that is sent as expected, as with the estimates of static models."""
+LIMIT_MARGIN = 1.0 + 1e-9
+"""Raises a limit above the rounding errors of the value that it limits."""
 
 
 class BatchChoice(NamedTuple):
@@ -40,108 +32,171 @@ class BatchChoice(NamedTuple):
     size: int
     expected_ns: int
     least_ns: int
+    until_ns: int
+    """For any start up to this time the choice is the same, as all candidates are certain to be in time. 0 if not."""
 
 
-class CandidateTimes(NamedTuple):
-    """Times of c candidates: `cdf` (c, GRID) of what the longest row adds; means `mean_ns` (c,); sizes `size` (c,)."""
+class Candidate(NamedTuple):
+    """A batch of `size` from the requests at `places`, of these `rows` (kinds, ascending)."""
 
-    cdf: Floats
-    mean_ns: Floats
-    size: Floats
+    limit: float
+    """Least negative value per ns: that of all requests in time, if the longest row took the mean of its kind."""
+    number: int
+    """Order of creation. The first of equal candidates is chosen."""
+    places: Sequence[int]
+    size: int
+    rows: tuple[int, ...]
 
 
-def choose_batch(
-    start_ns: int,
-    deadlines_ns: Sequence[int],
-    kinds: Sequence[int],
-    sizes: Sequence[int],
-    distributions: RuntimeDistributions,
-) -> BatchChoice | None:
-    """Return the best batch that could start at `start_ns`; None if no request can be expected to end in time.
+class Eligible(NamedTuple):
+    """Requests that may be in a batch whose longest row is of the kind `longest`: `places` and their deadlines."""
 
-    `deadlines_ns` (n,), ascending, and `kinds` (n,) describe the queued requests. `sizes`, ascending, can be run.
+    longest: int
+    places: Sequence[int]
+    deadlines_ns: Sequence[int]
+    sizes: Sequence[int]
+    """Batch sizes, ascending, that they can fill."""
+
+
+class QueuedRequests:
+    """Requests of a model in order of their deadlines, and what any choice of a batch from them needs."""
+
+    __slots__ = ("deadlines_ns", "distributions", "eligible", "kinds", "sizes")
+
+    def __init__(
+        self,
+        deadlines_ns: Sequence[int],
+        kinds: Sequence[int],
+        sizes: Sequence[int],
+        distributions: RuntimeDistributions,
+    ) -> None:
+        """`deadlines_ns` (n,), ascending, and `kinds` (n,) describe the requests. `sizes`, ascending, can be run."""
+        self.deadlines_ns = deadlines_ns
+        self.kinds = kinds
+        self.sizes = sizes
+        self.distributions = distributions
+        self.eligible: list[Eligible] = []
+        for longest in sorted(set(kinds)):
+            places = [place for place, kind in enumerate(kinds) if kind <= longest]
+            deadlines = deadlines_ns if len(places) == len(kinds) else [deadlines_ns[place] for place in places]
+            self.eligible.append(Eligible(longest, places, deadlines, _fillable(sizes, len(places))))
+
+    def fastest_batches(self) -> list[tuple[int, float]]:
+        """Return (first deadline, requests per ns) of ideal batches, one for each queued kind.
+
+        For any start, a batch whose longest request is of the kind has no earlier deadline and serves no more per ns.
+        """
+        most_per_ns = self.distributions.most_per_ns
+        return [
+            (deadlines_ns[0], max([most_per_ns(longest, min(size, len(places)), size) for size in sizes]))
+            for longest, places, deadlines_ns, sizes in self.eligible
+        ]
+
+
+def choose_batch(start_ns: int, queued: QueuedRequests) -> BatchChoice | None:
+    """Return the best batch that could start at `start_ns`; None if no request can be expected to end in time."""
+    distributions = queued.distributions
+    begin_ns = start_ns + distributions.base_ns
+    batches = _in_time(begin_ns, queued)
+    if not batches:
+        return None
+    urgency = _urgency(begin_ns, queued, batches)
+    best: tuple[float, int, Candidate, LongestRow] | None = None
+    for candidate in _candidates(queued, batches, urgency):
+        if best is not None and candidate.limit > best[0]:
+            break
+        row = distributions.longest_row(candidate.rows)
+        value = _value(begin_ns, queued, candidate, row, urgency)
+        scored = -value, candidate.number, candidate, row
+        if value > 0.0 and (best is None or scored < best):
+            best = scored
+    if best is None:
+        return None
+    _, _, chosen, row = best
+    base_ns, scale = distributions.base_ns, distributions.scale(chosen.size)
+    expected_ns, least_ns = int(base_ns + scale * row.high_ns), int(base_ns + scale * row.low_ns)
+    longest, _, deadlines_ns, sizes = queued.eligible[-1]
+    until_ns = int(deadlines_ns[0] - base_ns - distributions.scale(sizes[-1]) * distributions.most_ns[longest])
+    if until_ns < start_ns:
+        until_ns = 0
+    return BatchChoice(tuple(chosen.places), chosen.size, expected_ns, least_ns, until_ns)
+
+
+def _fillable(sizes: Sequence[int], count: int) -> Sequence[int]:
+    """Return the sizes, ascending, that `count` requests can make a batch of.
+
+    A size that they fill at most half is left out, unless it is the smallest.
     """
-    slack_ns = np.array(deadlines_ns, np.float64) - (start_ns + distributions.base_ns)
-    kind = np.array(kinds, np.intp)
-    candidates = _candidates(slack_ns, kind, sizes, distributions)
-    if not candidates:
-        return None
-    members = np.full((len(candidates), sizes[-1]), -1, np.intp)
-    for row, (places, _) in enumerate(candidates):
-        members[row, : places.size] = places
-    times = _candidate_times(members, kind, [size for _, size in candidates], distributions)
-    urgency = _urgency(slack_ns, kind, members[members >= 0], distributions)
-    in_time = _interpolate_cdf(slack_ns[members] / times.size[:, None], times.cdf, distributions.grid_ns)
-    value = np.where(members >= 0, in_time * urgency[kind[members]], 0.0).sum(axis=1)
-    chosen = int(np.argmax(value / times.mean_ns))
-    if value[chosen] <= 0.0:
-        return None
-    places, size = candidates[chosen]
-    quantiles = (EXPECTED_QUANTILE, 1 - EXPECTED_QUANTILE)
-    high, low = np.interp(quantiles, times.cdf[chosen], distributions.grid_ns)
-    base_ns = distributions.base_ns
-    return BatchChoice(tuple(places.tolist()), size, int(base_ns + size * high), int(base_ns + size * low))
+    return sizes[: max(1, bisect_left(sizes, 2 * count))]
 
 
-def _candidates(
-    slack_ns: Floats, kind: Places, sizes: Sequence[int], distributions: RuntimeDistributions
-) -> list[tuple[Places, int]]:
+def _in_time(begin_ns: int, queued: QueuedRequests) -> list[tuple[Sequence[int], int]]:
     """Return (places, size) of the candidates: by queued kind, size and quantile, the most urgent requests in time.
 
     A candidate holds only requests no longer than its kind. A size is left out if a smaller one holds them all.
-    `slack_ns` (n,): time that rows may add.
+    `begin_ns`: when the part of the batch ends that does not depend on its rows.
     """
-    candidates: list[tuple[Places, int]] = []
-    for longest in np.unique(kind).tolist():
-        eligible = np.flatnonzero(kind <= longest)
-        eligible_slack_ns = slack_ns[eligible]
+    needed_ns, smallest = queued.distributions.needed_ns, queued.sizes[0]
+    batches: list[tuple[Sequence[int], int]] = []
+    for longest, places, deadlines_ns, sizes in queued.eligible:
+        count = len(places)
         for size in sizes:
-            if size > 1 and eligible.size <= size // 2:
-                break
-            previous = -1
-            for quantile in CANDIDATE_QUANTILES:
-                row_ns = distributions.row_quantile_ns(longest, quantile ** (1 / size))
-                first = int(np.searchsorted(eligible_slack_ns, size * row_ns))
-                places = eligible[first : first + size]
-                if first != previous and places.size > size // 2:
-                    candidates.append((places, size))
+            least, previous = (size // 2 + 1 if size > smallest else 1), -1
+            for row_ns in needed_ns(longest, size):
+                first = bisect_left(deadlines_ns, begin_ns + row_ns)
+                if first != previous and count - first >= least:
+                    batches.append((places[first : first + size], size))
                 previous = first
+    return batches
+
+
+def _urgency(begin_ns: int, queued: QueuedRequests, batches: Sequence[tuple[Sequence[int], int]]) -> dict[int, float]:
+    """Return the weight of each kind in a batch: it decays with the slack of the kind's most urgent request there.
+
+    Within a kind all requests weigh the same. Batches take them in the order of deadlines already, and to favour the
+    most urgent ones would favour those that may fail.
+    """
+    if len(queued.eligible) == 1:
+        return {queued.kinds[0]: 1.0}
+    kinds, deadlines_ns, distributions = queued.kinds, queued.deadlines_ns, queued.distributions
+    row_mean_ns = distributions.row_mean_ns
+    least_ns: dict[int, float] = {}
+    for place in dict.fromkeys(chain.from_iterable([places for places, _ in batches])):
+        kind = kinds[place]
+        alone_ns = max(0.0, deadlines_ns[place] - begin_ns - row_mean_ns[kind])
+        if alone_ns < least_ns.get(kind, math.inf):
+            least_ns[kind] = alone_ns
+    first_ns = min(least_ns.values())  # only differences count, and exp of large slacks would underflow
+    patience_ns = PATIENCE * distributions.mean_ns
+    return {kind: math.exp((first_ns - alone_ns) / patience_ns) for kind, alone_ns in least_ns.items()}
+
+
+def _candidates(
+    queued: QueuedRequests, batches: Sequence[tuple[Sequence[int], int]], urgency: dict[int, float]
+) -> list[Candidate]:
+    """Return the candidates, the highest limit first."""
+    kinds, distributions = queued.kinds, queued.distributions
+    base_ns, row_mean_ns = distributions.base_ns, distributions.row_mean_ns
+    candidates = []
+    for number, (places, size) in enumerate(batches):
+        rows = sorted([kinds[place] for place in places])
+        limit = sum([urgency[kind] for kind in rows]) / (base_ns + distributions.scale(size) * row_mean_ns[rows[-1]])
+        candidates.append(Candidate(-LIMIT_MARGIN * limit, number, places, size, tuple(rows)))
+    candidates.sort()
     return candidates
 
 
-def _urgency(slack_ns: Floats, kind: Places, candidates: Places, distributions: RuntimeDistributions) -> Floats:
-    """Return the weight of each kind: it decays with the slack of the kind's most urgent request.
-
-    `candidates`: places that are in any candidate. Within a kind all requests weigh the same. Batches take them in the
-    order of deadlines already, and to favour the most urgent ones would favour those that may fail.
-    """
-    kind_slack_ns = np.full(len(distributions), np.inf)
-    slack_alone_ns = np.maximum(0.0, slack_ns - distributions.row_mean_ns[kind])
-    np.minimum.at(kind_slack_ns, kind[candidates], slack_alone_ns[candidates])
-    kind_slack_ns -= kind_slack_ns.min()  # only differences count, and exp of large slacks would underflow
-    return np.exp(-kind_slack_ns / (PATIENCE * distributions.mean_ns))
-
-
-def _candidate_times(
-    members: Places, kind: Places, sizes: Sequence[int], distributions: RuntimeDistributions
-) -> CandidateTimes:
-    """Return the times of the candidates. `members` (c, most rows): places, filled up with -1.
-
-    The CDF of the largest of independent rows is the product of theirs (ORLOJ section 4.2): a sum of logs by kind.
-    """
-    is_member = members >= 0
-    counts = np.zeros((len(members), len(distributions)))
-    row = np.broadcast_to(np.arange(len(members))[:, None], members.shape)
-    np.add.at(counts, (row[is_member], kind[members[is_member]]), 1.0)
-    cdf = np.exp(counts @ distributions.log_cdf)
-    grid, size = distributions.grid_ns, np.array(sizes, np.float64)
-    longest_ns = grid[-1] - (cdf[:, 1:] + cdf[:, :-1]) @ np.diff(grid) / 2
-    return CandidateTimes(cdf, distributions.base_ns + size * longest_ns, size)
-
-
-def _interpolate_cdf(row_ns: Floats, cdf: Floats, grid: Floats) -> Floats:
-    """Return the probability that the longest row of each candidate adds at most `row_ns` (c, n)."""
-    place = np.clip(np.searchsorted(grid, row_ns), 1, grid.size - 1)
-    part = np.clip((row_ns - grid[place - 1]) / (grid[place] - grid[place - 1]), 0.0, 1.0)
-    below, above = np.take_along_axis(cdf, place - 1, 1), np.take_along_axis(cdf, place, 1)
-    return np.where(row_ns < grid[0], 0.0, below + part * (above - below))
+def _value(
+    begin_ns: int, queued: QueuedRequests, candidate: Candidate, row: LongestRow, urgency: dict[int, float]
+) -> float:
+    """Return the expected value of a candidate per expected time, if its longest row adds `row`."""
+    distributions, deadlines_ns, places = queued.distributions, queued.deadlines_ns, candidate.places
+    scale = distributions.scale(candidate.size)
+    if deadlines_ns[places[0]] >= begin_ns + scale * distributions.most_ns[candidate.rows[-1]]:
+        value = sum([urgency[kind] for kind in candidate.rows])
+    else:
+        value = 0.0
+        for place in places:
+            slack_ns = deadlines_ns[place] - begin_ns
+            value += urgency[queued.kinds[place]] * row.part_within(slack_ns / scale)
+    return value / (distributions.base_ns + scale * row.mean_ns)

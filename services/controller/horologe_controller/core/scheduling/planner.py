@@ -44,7 +44,7 @@ class Planner:
         self.admission = Admission()
         self.demand = Demand(settings.action_grace_ns, self.queues)
         self.placement = Placement(settings)
-        self.rankings = ShareRankings(policy.best_batch, policy.best_effort_batch)
+        self.rankings = ShareRankings(policy.best_batch, policy.best_effort_batch, policy.overridden("rank_bound"))
         self._on_request_arrived = policy.overridden("on_request_arrived")
         self._on_request_queued = policy.overridden("on_request_queued")
         self._on_requests_removed = policy.overridden("on_requests_removed")

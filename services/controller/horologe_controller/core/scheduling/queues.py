@@ -32,6 +32,8 @@ class ModelQueue:
         """Largest value of `rows` since the last batch was popped: the next batch could have been that large."""
         self.work_ns = 0
         """Execution time of all its rows, as last counted by `Admission`."""
+        self.derived: object = None
+        """What the policy has computed from the present requests. Reset to None when they change."""
         self._deadlines: list[int] = []
         self._requests: list[Request] = []
 
@@ -48,6 +50,7 @@ class ModelQueue:
         return self.number < other.number
 
     def insert(self, request: Request) -> None:
+        self.derived = None
         deadlines, deadline_ns = self._deadlines, request.deadline_ns
         if not deadlines or deadlines[-1] <= deadline_ns:
             deadlines.append(deadline_ns)
@@ -65,12 +68,14 @@ class ModelQueue:
         return self._requests.index(request, bisect_left(self._deadlines, request.deadline_ns))
 
     def remove(self, request: Request) -> None:
+        self.derived = None
         at = self.place_of(request)
         del self._deadlines[at], self._requests[at]
         self.rows -= request.rows
 
     def pop_batch(self, places: range | tuple[int, ...]) -> list[Request]:
         """Remove and return the requests at these ascending indexes."""
+        self.derived = None
         if isinstance(places, range):
             batch = self._requests[places.start : places.stop]
             del self._requests[places.start : places.stop], self._deadlines[places.start : places.stop]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     BatchChooser = Callable[[int, int, Share, ModelQueue], "Strategy | None"]
     """(now_ns, start_ns, share, queue) -> the best batch of the queue that could start at `start_ns` on the share."""
+    RankBound = Callable[[ModelQueue], "Rank | None"]
+    """See `SchedulingPolicy.rank_bound`."""
     Rank = tuple[int, int, int]
     """(0 or reason to start late, order of the policy in ns, id of the first request). See `Strategy.rank`."""
     RankingPair = tuple["Ranking", "Ranking"]
@@ -44,8 +46,6 @@ class Strategy(NamedTuple):
     places: range | tuple[int, ...]
     expected_ns: int
     latest_ns: int | None = None
-    rank_only_grows: bool = True
-    """Whether a later start cannot lower the rank while the queue and the estimates stay the same."""
 
 
 class Ranking:
@@ -53,11 +53,13 @@ class Ranking:
 
     While a queue and the estimates stay the same, its rank only grows with the start time. So an old rank is a lower
     bound, and is recomputed only when it comes first. Queues in `changed` are recomputed at the next call. If a start
-    is earlier than the last one, all queues are.
+    is earlier than the last one, all queues are. A queue whose rank may fall has a `rank_bound`. It is ranked by this
+    bound, and gets its own rank only for the calls in which the bound comes first.
     """
 
-    def __init__(self, choose_batch: BatchChooser) -> None:
+    def __init__(self, choose_batch: BatchChooser, rank_bound: RankBound | None = None) -> None:
         self._choose_batch = choose_batch
+        self._rank_bound = rank_bound
         self._ranks: IndexedHeap[ModelQueue, Rank] = IndexedHeap()
         self._examined: dict[ModelQueue, Rank | None] = {}
         """Rank of each queue that a strategy was sought in; None: it has none."""
@@ -80,31 +82,42 @@ class Ranking:
         if start_ns < self._start_ns:
             self.mark_all_changed()
         self._start_ns = start_ns
-        choose_batch, fresh = self._choose_batch, None
+        fresh: dict[ModelQueue, Strategy | None] = {}
         if self.changed:
-            unsettled: dict[ModelQueue, bool] = {}
-            for queue in self.changed:
-                fresh = choose_batch(now_ns, start_ns, share, queue) if queue.model in share.resident else None
-                self._store_rank(queue, share, fresh)
-                if fresh is not None and not fresh.rank_only_grows:
-                    unsettled[queue] = True
-            self.changed = unsettled
+            changed, self.changed = self.changed, {}
+            for queue in changed:
+                bound = self._bound_of(queue)
+                if bound is None and queue.model in share.resident:
+                    self._recompute(now_ns, start_ns, share, queue, fresh)
+                else:
+                    self._store_rank(queue, share, bound)
         while (lowest := self._ranks.peek()) is not None:
             rank, queue = lowest
-            if fresh is not None and fresh.rank == rank:
-                return fresh
-            strategy = choose_batch(now_ns, start_ns, share, queue)
+            if queue not in fresh:
+                self._recompute(now_ns, start_ns, share, queue, fresh)
+                if fresh[queue] is not None and self._bound_of(queue) is not None:
+                    self.changed[queue] = True
+            strategy = fresh[queue]
             if strategy is not None and strategy.rank == rank:
                 return strategy
-            self._store_rank(queue, share, strategy)
         return None
 
-    def _store_rank(self, queue: ModelQueue, share: Share, strategy: Strategy | None) -> None:
+    def _bound_of(self, queue: ModelQueue) -> Rank | None:
+        return None if self._rank_bound is None or not queue else self._rank_bound(queue)
+
+    def _recompute(
+        self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue, fresh: dict[ModelQueue, Strategy | None]
+    ) -> None:
+        """Seek the queue's strategy and add it to `fresh`."""
+        strategy = fresh[queue] = self._choose_batch(now_ns, start_ns, share, queue)
+        self._store_rank(queue, share, None if strategy is None else strategy.rank)
+
+    def _store_rank(self, queue: ModelQueue, share: Share, rank: Rank | None) -> None:
         old_rank = self._examined.get(queue)
-        if strategy is not None and queue and queue.model in share.resident:
-            if old_rank != strategy.rank:
-                self._ranks.push(queue, strategy.rank)
-                self._examined[queue] = strategy.rank
+        if rank is not None and queue and queue.model in share.resident:
+            if old_rank != rank:
+                self._ranks.push(queue, rank)
+                self._examined[queue] = rank
             return
         if old_rank is not None:
             self._ranks.remove(queue)
@@ -122,8 +135,11 @@ class Ranking:
 class ShareRankings:
     """Rankings of all shares, by share and by resident model."""
 
-    def __init__(self, choose_batch: BatchChooser, choose_best_effort: BatchChooser) -> None:
+    def __init__(
+        self, choose_batch: BatchChooser, choose_best_effort: BatchChooser, rank_bound: RankBound | None = None
+    ) -> None:
         self._choose_batch = choose_batch
+        self._rank_bound = rank_bound
         self._choose_best_effort = choose_best_effort
         self.of_share: dict[Share, RankingPair] = {}
         self._of_model: dict[str, dict[Share, RankingPair]] = {}
@@ -151,7 +167,7 @@ class ShareRankings:
     def update_residency(self, share: Share, model: str, queues: Iterable[ModelQueue]) -> None:
         """Adopt that the model of these queues was placed on the share or removed from it."""
         if share not in self.of_share:
-            self.of_share[share] = Ranking(self._choose_batch), Ranking(self._choose_best_effort)
+            self.of_share[share] = Ranking(self._choose_batch, self._rank_bound), Ranking(self._choose_best_effort)
         self.mark_estimates(share, queues)
         rankings = self._of_model.setdefault(model, {})
         if model in share.resident:

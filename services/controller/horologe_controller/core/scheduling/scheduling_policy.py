@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue, QueueWaits
-    from horologe_controller.core.scheduling.ranking import Strategy
+    from horologe_controller.core.scheduling.ranking import Rank, Strategy
     from horologe_controller.settings import ControllerSettings
 
 DECISION_LEAD_NS = us(500)
@@ -48,10 +48,18 @@ class SchedulingPolicy:
         """Return the best batch of the queue that could start at `start_ns` on the share; None for no batch now.
 
         Called when the queue, its model's residency or its estimates have changed, and when the last rank comes first.
-        Meanwhile the rank must not fall as `start_ns` grows, unless `Strategy.rank_only_grows` is False.
-        `Strategy.rank` explains the elements of a rank.
+        Meanwhile the rank must not fall as `start_ns` grows, unless the queue has a `rank_bound`. `Strategy.rank`
+        explains the elements of a rank.
         """
         raise NotImplementedError
+
+    def rank_bound(self, queue: ModelQueue) -> Rank | None:
+        """Return a lower bound of the rank of a non-empty queue for any start, until the queue changes.
+
+        None: `best_batch` never returns a lower rank for a later start. Otherwise it is called whenever the bound comes
+        first.
+        """
+        return None
 
     def best_effort_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the best batch of a queue without deadlines. Called if `best_batch` finds none in the others.

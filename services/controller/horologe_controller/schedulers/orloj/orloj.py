@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from horologe_controller.core.scheduling.batch_value import EXPECTED_QUANTILE
+from horologe_common.clock import NEVER_NS
 from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
@@ -26,7 +24,10 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.ranking import Rank
     from horologe_controller.settings import ControllerSettings
+
+LOWEST_RANK = 0, -NEVER_NS, 0
 
 
 class ScoredRequests(NamedTuple):
@@ -79,7 +80,11 @@ class Orloj(SchedulingPolicy):
         rank = 0, latest_ns, requests[0].id
         places = tuple(queue.place_of(request) for request in requests)
         expected_ns = batch_quantile_ns(distributions, requests, size)
-        return Strategy(rank, queue, size, places, expected_ns, latest_ns, rank_only_grows=False)
+        return Strategy(rank, queue, size, places, expected_ns, latest_ns)
+
+    def rank_bound(self, queue: ModelQueue) -> Rank | None:
+        """Return the lowest rank for dynamic models: scores change with time, so their queues are always examined."""
+        return LOWEST_RANK if queue.model in self._distributions else None
 
     def _scored_requests(self, queue: ModelQueue, distributions: RuntimeDistributions) -> ScoredRequests:
         """Return the scores of a queue's requests. They are built at first use and after new distributions."""
@@ -161,6 +166,6 @@ def batch_quantile_ns(distributions: RuntimeDistributions, requests: Sequence[Re
 
     With the mean instead, every other batch would be followed by one that was sent while it still ran.
     """
-    kinds = [distributions.kind_of(request.application, request.length) for request in requests]
-    cdf = np.exp(distributions.log_cdf[kinds].sum(axis=0))
-    return int(distributions.base_ns + size * np.interp(EXPECTED_QUANTILE, cdf, distributions.grid_ns))
+    kinds = sorted([distributions.kind_of(request.application, request.length) for request in requests])
+    row_ns = distributions.longest_row(tuple(kinds)).high_ns
+    return int(distributions.base_ns + distributions.scale(size) * row_ns)

@@ -1,0 +1,1 @@
+"""Parts of `spine.py`. Each measures some promises and returns them as bars."""

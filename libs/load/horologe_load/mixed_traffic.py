@@ -1,0 +1,198 @@
+"""Mixed traffic to every model of a server: a low rate, a high rate and bursts, over the SDK and over HTTP.
+
+A server learns execution times from its first minutes of traffic. A benchmark sends this traffic before it measures.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from horologe_common.models import DTYPES
+from horologe_load.arrivals import poisson
+from horologe_load.load_loops import closed_loop, open_loop
+from horologe_load.samples import Outcome, Samples
+from horologe_load.targets import ModelInput, SdkTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from horologe import AsyncClient
+    from horologe_common.models import ModelSpec
+
+    Inputs = dict[str, NDArray[Any]]
+    OnPhase = Callable[[str, float], None]
+
+CYCLE_S = 20.0
+"""Longest cycle of a low rate, a high rate to each model in turn, and bursts."""
+LOW_RATE = 40.0
+"""Requests per second to all models together."""
+IN_FLIGHT = 32
+BURST, BURST_EVERY_NS = 64, 500_000_000
+SLO_NS = 200_000_000
+"""Deadline of requests at the low rate and in bursts. Requests at the high rate have none."""
+POOL, POOL_BYTES = 256, 16 << 20
+"""Distinct inputs per model: at most `POOL` of at most `POOL_BYTES` together."""
+DEFAULT_LENGTH = 128
+"""Longest variable dimension of models without a `max_length`."""
+JSON_ELEMENTS = 10_000
+"""Larger inputs are not sent as JSON."""
+HTTP_PAUSE_S = 0.005
+HTTP_OK = 200
+_DYNAMIC = re.compile(r'^horologe_model_dynamic\{model="([^"]*)",version="([^"]*)"\} (\S+)$', re.MULTILINE)
+
+
+def dynamic_models(pages: Iterable[str]) -> dict[str, bool] | None:
+    """Return whether each model `name/version` is dynamic, from texts of /metrics; None if no text says so."""
+    found = {f"{name}/{version}": float(value) > 0 for page in pages for name, version, value in _DYNAMIC.findall(page)}
+    return found or None
+
+
+def random_inputs(spec: ModelSpec, rng: np.random.Generator) -> Inputs:
+    """Draw one row of inputs. Variable dimensions of all inputs have one length, short ones being as likely as long."""
+    length = max(1, round(float(np.exp(rng.uniform(np.log(4), np.log(spec.max_length or DEFAULT_LENGTH))))))
+    inputs = {}
+    for tensor in spec.inputs:
+        shape = [length if size == -1 else size for size in tensor.shape]
+        if spec.batched:
+            shape[0] = 1
+        dtype = DTYPES[tensor.datatype]
+        drawn = rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2 if dtype.kind == "b" else 10, shape)
+        inputs[tensor.name] = drawn.astype(dtype)
+    return inputs
+
+
+class ModelPool(NamedTuple):
+    """A model and distinct inputs for it."""
+
+    spec: ModelSpec
+    inputs: list[Inputs]
+
+
+def make_pool(spec: ModelSpec, rng: np.random.Generator) -> ModelPool:
+    """Draw the inputs of a model."""
+    first = random_inputs(spec, rng)
+    size = sum(array.nbytes for array in first.values())
+    return ModelPool(spec, [first, *(random_inputs(spec, rng) for _ in range(min(POOL, POOL_BYTES // size) - 1))])
+
+
+async def send_mixed_traffic(
+    client: AsyncClient, http: str, specs: Sequence[ModelSpec], seconds: float, on_phase: OnPhase
+) -> Counter[str]:
+    """Send mixed traffic for about `seconds` over `client` and to the URL `http`. Return requests by outcome.
+
+    Calls `on_phase(text, share)` before each phase with the share of the time that has passed.
+    """
+    rng = np.random.default_rng(1)
+    pools = [make_pool(spec, rng) for spec in specs]
+    stop = threading.Event()
+    counts: list[Counter[str]] = [Counter(), Counter(), Counter()]
+    senders = [
+        threading.Thread(target=_send_http, args=(http, pools, binary, stop, counts[1 + binary]))
+        for binary in (False, True)
+    ]
+    for sender in senders:
+        sender.start()
+    cycles = max(1, round(seconds / CYCLE_S))
+    try:
+        for cycle in range(cycles):
+            await _send_cycle(client, pools, seconds / cycles, counts[0], _within(on_phase, cycle, cycles))
+    finally:
+        stop.set()
+        for sender in senders:
+            sender.join()
+    return sum(counts, Counter())
+
+
+def _within(on_phase: OnPhase, cycle: int, cycles: int) -> OnPhase:
+    return lambda text, share: on_phase(text, (cycle + share) / cycles)
+
+
+async def _send_cycle(
+    client: AsyncClient,
+    pools: Sequence[ModelPool],
+    seconds: float,
+    outcomes: Counter[str],
+    on_phase: OnPhase,
+) -> None:
+    on_phase("low rate", 0.0)
+    low = poisson(LOW_RATE, 0.3 * seconds, round(time.monotonic()))
+    outcomes += await _send_open(client, pools, low)
+    for number, pool in enumerate(pools):
+        on_phase(f"high rate: {pool.spec.name}", 0.3 + 0.4 * number / len(pools))
+        samples = Samples()
+        await closed_loop(_target(client, [pool], 0), samples, IN_FLIGHT, 0.4 * seconds / len(pools))
+        outcomes += _by_outcome(samples)
+    on_phase("bursts", 0.7)
+    bursts = range(0, round(0.3e9 * seconds), BURST_EVERY_NS)
+    outcomes += await _send_open(client, pools, [at_ns for at_ns in bursts for _ in range(BURST)])
+
+
+async def _send_open(client: AsyncClient, pools: Sequence[ModelPool], arrivals: Sequence[int]) -> Counter[str]:
+    samples = Samples()
+    await open_loop(_target(client, pools, SLO_NS), samples, arrivals)
+    return _by_outcome(samples)
+
+
+def _target(client: AsyncClient, pools: Sequence[ModelPool], slo_ns: int) -> SdkTarget:
+    def input_at(index: int) -> ModelInput:
+        turn, at = divmod(index, len(pools))
+        spec, inputs = pools[at]
+        return ModelInput(spec.name, inputs[turn % len(inputs)])
+
+    return SdkTarget(client, input_at, slo_ns)
+
+
+def _by_outcome(samples: Samples) -> Counter[str]:
+    return Counter(Outcome(outcome).name for outcome in samples.outcomes)
+
+
+def _send_http(
+    url: str, pools: Sequence[ModelPool], binary: bool, stop: threading.Event, outcomes: Counter[str]
+) -> None:
+    """Send one request after the other to all models in turn until `stop` is set."""
+    connection = HTTPConnection(url.removeprefix("http://"), timeout=10)
+    for index in count():
+        if stop.wait(HTTP_PAUSE_S):
+            break
+        turn, at = divmod(index, len(pools))
+        spec, inputs = pools[at]
+        arrays = inputs[turn % len(inputs)]
+        if not binary and sum(array.size for array in arrays.values()) > JSON_ELEMENTS:
+            continue
+        head, body = encode_oip(arrays, {tensor.name: tensor.datatype for tensor in spec.inputs}, binary)
+        try:
+            connection.request("POST", f"/v2/models/{spec.name}/infer", body, head)
+            answer = connection.getresponse()
+            answer.read()
+            outcomes["OK" if answer.status == HTTP_OK else f"HTTP {answer.status}"] += 1
+        except (HTTPException, OSError):
+            connection.close()
+            outcomes["HTTP FAILED"] += 1
+    with suppress(OSError):
+        connection.close()
+
+
+def encode_oip(arrays: Inputs, datatypes: dict[str, str], binary: bool) -> tuple[dict[str, str], bytes]:
+    """Return headers and body of a request of the Open Inference Protocol v2, with binary tensors or JSON numbers."""
+    tensors = []
+    for name, array in arrays.items():
+        tensor = {"name": name, "datatype": datatypes[name], "shape": array.shape}
+        data = {"parameters": {"binary_data_size": array.nbytes}} if binary else {"data": array.ravel().tolist()}
+        tensors.append(tensor | data)
+    text = json.dumps({"inputs": tensors, "parameters": {"binary_data_output": bool(binary)}}).encode()
+    if not binary:
+        return {"Content-Type": "application/json"}, text
+    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(text))}
+    return headers, text + b"".join(array.tobytes() for array in arrays.values())

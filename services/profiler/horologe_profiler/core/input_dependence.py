@@ -1,0 +1,99 @@
+"""Whether the execution time of a model depends on its input, or only on the state of the machine.
+
+The same rows run alone in several rounds, in another order in each. A row that takes long in every round does so
+because of what it contains. A busy neighbour, a slow clock or a cold cache slow down other rows in each round.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+from statistics import fmean, median
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SPREAD_IN, SPREAD_OUT = 0.10, 0.07
+"""A model becomes dynamic if the 5% to 95% range of what inputs cause is at least 0.10 of the typical time, and static
+again below 0.07."""
+SPREAD_MIN_NS = 250_000
+"""Ranges below this do not make a model dynamic. Actions of static models miss their predictions by as much (Clockwork
+section 6.5: 250 us at the 99th percentile)."""
+RANGE_IN_DEVIATIONS = 3.29
+"""The 5% to 95% range of a normal distribution, in standard deviations."""
+NOTABLE, EVIDENT = 0.25, 0.9
+"""Inputs must cause a quarter of the variance: a smaller effect could not be used, the noise hides it. If they cause
+nine tenths, a single comparison makes the model dynamic."""
+CONFIRMATIONS_IN, CONFIRMATIONS_OUT = 2, 3
+"""Comparisons in a row, otherwise, that make a model dynamic or static: noise alone does so once in 20,000 pairs."""
+
+
+class InputEffect(NamedTuple):
+    """Result of a comparison. All is 0 if the rounds agree no better than when each belongs to other rows.
+
+    `spread` is the 5% to 95% range of what inputs cause, as a part of the typical time. `explained` is the part of the
+    variance of single runs that inputs cause.
+    """
+
+    spread: float
+    spread_ns: float
+    explained: float
+
+
+def input_effect(rounds: Sequence[Sequence[int]]) -> InputEffect:
+    """Return how much the same rows agree in three rounds: the mean covariance of two rounds' logarithms of the times.
+
+    `rounds`: times in ns by round, then by row (at least 3). With 12 rows there are 110 other alignments of the rounds,
+    so noise makes the true one the best in 0.9% of all comparisons.
+    """
+    logs = [_centred([math.log(max(1, took_ns)) for took_ns in times]) for times in rounds]
+    caused = _covariance(*logs)
+    first, second, third = logs
+    for shift, other in permutations(range(1, len(first)), 2):
+        if _covariance(first, _shifted(second, shift), _shifted(third, other)) >= caused:
+            return InputEffect(0.0, 0.0, 0.0)
+    spread = math.expm1(RANGE_IN_DEVIATIONS * math.sqrt(caused))
+    typical_ns = median(took_ns for times in rounds for took_ns in times)
+    variance = fmean(value * value for times in logs for value in times)
+    return InputEffect(spread, spread * typical_ns, min(1.0, caused / variance))
+
+
+def _centred(values: list[float]) -> list[float]:
+    """Subtract the mean: a slower round says nothing about its rows."""
+    middle = fmean(values)
+    return [value - middle for value in values]
+
+
+def _covariance(first: list[float], second: list[float], third: list[float]) -> float:
+    """Return the mean covariance of two of three rounds; 0 if it is negative."""
+    products = [a * b + a * c + b * c for a, b, c in zip(first, second, third, strict=True)]
+    return max(0.0, fmean(products) / 3)
+
+
+def _shifted(values: list[float], places: int) -> list[float]:
+    return values[places:] + values[:places]
+
+
+class Verdict(msgspec.Struct, array_like=True):
+    """Whether a model is dynamic, and how many comparisons in a row have said the opposite."""
+
+    dynamic: bool = False
+    contrary: int = 0
+
+    def record(self, effect: InputEffect) -> None:
+        """Take a comparison into account."""
+        least = SPREAD_OUT if self.dynamic else SPREAD_IN
+        depends = effect.spread >= least and effect.spread_ns >= SPREAD_MIN_NS and effect.explained >= NOTABLE
+        if depends == self.dynamic:
+            self.contrary = 0
+            return
+        self.contrary += 1
+        if depends:
+            turns = self.contrary >= CONFIRMATIONS_IN or effect.explained >= EVIDENT
+        else:
+            turns = self.contrary >= CONFIRMATIONS_OUT
+        if turns:
+            self.dynamic, self.contrary = depends, 0

@@ -1,0 +1,107 @@
+"""Dynamic or static: inputs are the cause, whatever the noise of the machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from horologe_common.clock import ms, us
+from horologe_profiler.core.comparisons import ROUNDS, ROWS
+from horologe_profiler.core.input_dependence import InputEffect, Verdict, input_effect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHAPE = (ROUNDS, ROWS)
+
+
+def neighbour(rng: np.random.Generator) -> np.ndarray:
+    """Return the factor of a neighbour that takes the CPU in bursts of several runs, half of the time."""
+    bursts = np.repeat(rng.random(ROUNDS * ROWS // 4) < 0.5, 4)
+    factors = np.where(bursts, rng.uniform(1.5, 3.0, bursts.size), 1.0).reshape(SHAPE)
+    return np.stack([rng.permutation(times) for times in factors])  # each round has an order of its own
+
+
+def outliers(rng: np.random.Generator) -> np.ndarray:
+    """Return the factor of single runs that take up to ten times as long."""
+    return np.where(rng.random(SHAPE) < 0.05, rng.uniform(2, 10, SHAPE), rng.lognormal(0, 0.02, SHAPE))
+
+
+NOISES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "jitter": lambda rng: rng.lognormal(0, 0.3, SHAPE),
+    "outliers": outliers,
+    "neighbour": neighbour,
+    "slow clock": lambda rng: np.linspace(1, 3, ROUNDS)[:, None] * rng.lognormal(0, 0.02, SHAPE),
+    "cold cache": lambda rng: np.where(np.arange(ROUNDS)[:, None] == 0, 4, 1) * rng.lognormal(0, 0.05, SHAPE),
+}
+
+
+def verdict_after(comparisons: int, took_ns: np.ndarray, noise: str, seed: int) -> Verdict:
+    """Return the verdict after comparisons of rows that take `took_ns` (comparisons, rows) without noise."""
+    rng, verdict = np.random.default_rng(seed), Verdict()
+    for index in range(comparisons):
+        times = took_ns[index] * NOISES[noise](rng)
+        verdict.record(input_effect(times.astype(int).tolist()))
+    return verdict
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_noise_makes_no_model_dynamic(noise: str) -> None:
+    """A hundred models, ten comparisons each: one is allowed, since two in a row happen by chance."""
+    took_ns = np.full((10, ROWS), ms(10))
+    assert sum(verdict_after(10, took_ns, noise, seed).dynamic for seed in range(100)) <= 1
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_model_whose_inputs_differ_much_is_dynamic_under_noise(noise: str) -> None:
+    found = 0
+    for seed in range(100):
+        took_ns = ms(5) * np.random.default_rng(seed).lognormal(0, 0.8, (4, ROWS))
+        found += verdict_after(4, took_ns, noise, seed).dynamic
+    assert found >= 95
+
+
+def test_without_noise_one_comparison_is_enough() -> None:
+    verdict = Verdict()
+    verdict.record(input_effect([[ms(took) for took in range(5, 17)]] * ROUNDS))
+    assert verdict.dynamic
+
+
+def test_a_rare_long_input_shows() -> None:
+    times = [[ms(5)] * 11 + [ms(100)]] * ROUNDS
+    assert input_effect(times).spread > 1
+
+
+def test_equal_times_have_no_effect() -> None:
+    assert input_effect([[us(12)] * ROWS] * ROUNDS) == InputEffect(0.0, 0.0, 0.0)
+
+
+def test_what_is_below_the_floor_is_ignored() -> None:
+    """Times of 10 to 40 us differ by less than a prediction may be wrong."""
+    verdict = Verdict()
+    for _ in range(3):
+        verdict.record(input_effect([[us(10 + 3 * row) for row in range(ROWS)]] * ROUNDS))
+    assert not verdict.dynamic
+
+
+def test_a_verdict_does_not_flip_near_the_limit() -> None:
+    """0.08 of the typical time neither makes a model dynamic nor static again."""
+    near = InputEffect(0.08, ms(1), 0.5)
+    static, dynamic = Verdict(), Verdict(dynamic=True)
+    for _ in range(5):
+        static.record(near)
+        dynamic.record(near)
+    assert (static.dynamic, dynamic.dynamic) == (False, True)
+
+
+def test_a_dynamic_model_is_static_after_three_comparisons_without_effect() -> None:
+    verdict, nothing = Verdict(dynamic=True), InputEffect(0.0, 0.0, 0.0)
+    verdict.record(nothing)
+    verdict.record(InputEffect(0.5, ms(5), 0.9))
+    for _ in range(2):
+        verdict.record(nothing)
+    assert verdict.dynamic
+    verdict.record(nothing)
+    assert not verdict.dynamic
