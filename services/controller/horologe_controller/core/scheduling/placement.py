@@ -35,13 +35,15 @@ class Placement:
         self._free: dict[Share, bool] = {}
         """Other shares whose LOAD lane is free within the look-ahead."""
         self._free_later: IndexedHeap[Share, int] = IndexedHeap()
-        """Other shares with one pending LOAD, by when their LOAD lane will be free within the look-ahead. With several
-        pending, the Result of the first comes before the lane runs dry."""
+        """Other shares, by when their LOAD lane will be free within the look-ahead."""
+        self._wakes: IndexedHeap[Share, int] = IndexedHeap()
+        """The same, for shares with one pending LOAD. With several, the first Result comes before the lane runs dry."""
 
     def discard_share(self, share: Share) -> None:
         for shares in (self.preloadable, self._full, self._free, self._changed):
             shares.pop(share, None)
         self._free_later.remove(share)
+        self._wakes.remove(share)
 
     def mark_shares(self, shares: Mapping[Share, bool]) -> None:
         """Examine these shares at the next plan: something happened on them."""
@@ -65,7 +67,7 @@ class Placement:
             if plan.load:
                 self._reserve_lane(now_ns, *plan.load[0])
                 plan.replan = bool(self._free)
-                lane_free_ns = self._free_later.smallest_priority()
+                lane_free_ns = self._wakes.smallest_priority()
         return lane_free_ns if len(demand) else None
 
     def _load_for_demand(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> None:
@@ -91,8 +93,7 @@ class Placement:
         end_ns = share.load.free_at(now_ns) + share.predict(now_ns, model, LOAD_SIZE)
         if (at_ns := end_ns - self._settings.lookahead_ns) >= now_ns:
             del self._free[share]
-            if not share.load.pending:
-                self._free_later.push(share, at_ns)
+            self._set_free_later(share, at_ns, len(share.load.pending) + 1)
 
     def _update_lanes(self, now_ns: int, cluster: Cluster) -> int | None:
         """Update which shares a LOAD can be given to now. Return when the next one can."""
@@ -102,15 +103,21 @@ class Placement:
         for share in self._changed:
             self._free.pop(share, None)
             later.remove(share)
+            self._wakes.remove(share)
             if not cluster.workers[share.worker].reachable or share.hangs(now_ns, self._settings.action_grace_ns):
                 continue  # until something happens on it
             at_ns = share.load.free_at(now_ns) - self._settings.lookahead_ns
             if at_ns < now_ns or not share.load.pending:
                 self._free[share] = True
-            elif len(share.load.pending) == 1:
-                later.push(share, at_ns)
+            else:
+                self._set_free_later(share, at_ns, len(share.load.pending))
         self._changed.clear()
-        return later.smallest_priority()
+        return self._wakes.smallest_priority()
+
+    def _set_free_later(self, share: Share, at_ns: int, pending: int) -> None:
+        self._free_later.push(share, at_ns)
+        if pending == 1:
+            self._wakes.push(share, at_ns)
 
     def _candidates(self, now_ns: int, demand: Demand, specs: Mapping[str, ModelSpec]) -> list[Share]:
         """Return shares that a LOAD can be given to, the least loaded first.
