@@ -125,8 +125,8 @@ def profiler_costs(results: list[Measurement]) -> list[str]:
 def main() -> int:
     options = parse_arguments()
     sides = [name for name in options.sides.split(",") if name] + [f"{p}:json" for p in options.peers.split(",") if p]
-    with_profiler = [name for name in sides if name.startswith("horologe") and NO_PROFILER not in name]
-    sides += [f"{name}:{NO_PROFILER}" for name in with_profiler]
+    for name in [name for name in sides if name.startswith("horologe") and NO_PROFILER not in name]:
+        sides.insert(sides.index(name) + 1, f"{name}:{NO_PROFILER}")
     machine = report.describe_machine()
     report.print_machine(machine)
     remove_profiles()

@@ -1,6 +1,7 @@
 """Measure the cost of decisions: CPU time of the controller's core per served request.
 
     python benchmarks/decisions.py              default point: 4,026 models, 20 devices, 0.9 of capacity
+    python benchmarks/decisions.py --before ../before --rounds 5
     python benchmarks/decisions.py --curves --json benchmarks/results/decisions.json --plot docs/decisions.png
 
 The default point is measured with the schedulers `clockwork` and `horologe`. `--curves` varies the number of models,
@@ -22,6 +23,7 @@ import msgspec
 import numpy as np
 
 from bench import report
+from bench.before import compare_with_before
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.trace_replay import Scene
@@ -199,9 +201,19 @@ def main() -> int:
     parser.add_argument("--curves", action="store_true", help="models 100..10,000, devices 1..100, pending 10..100,000")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="draw the curves into this file; needs matplotlib")
+    parser.add_argument("--before", type=Path, help="another checkout, with an environment .venv, to measure in turn")
+    parser.add_argument("--rounds", type=int, default=5, help="with --before")
+    parser.add_argument("--rate", type=float, default=0, help="capacity in requests per second; default: searched")
     options = parser.parse_args()
     machine = report.describe_machine()
-    rate = find_capacity(Case(), options.seed, FIRST_RATE)
+    report.print_machine(machine)
+    if options.before:
+        rate = options.rate or find_capacity(Case(), options.seed, FIRST_RATE)
+        arguments = ("--seconds", str(options.seconds), "--seed", str(options.seed), "--rate", str(rate))
+        bars = compare_with_before(__file__, options.before, options.rounds, arguments)
+        print(report.markdown(report.BAR_COLUMNS, map(report.bar_row, bars)))
+        return 0 if all(bar.holds for bar in bars) else 1
+    rate = options.rate or find_capacity(Case(), options.seed, FIRST_RATE)
     rows = [measure(Case(scheduler=scheduler), rate, options) for scheduler in ("clockwork", "horologe")]
     if options.curves:
         rows += curves(options, rate)

@@ -80,6 +80,7 @@ def make_run(options: argparse.Namespace) -> BenchRun:
     conditions = Conditions(learn_s, options.neighbour, options.split, baseline, tuple(options.set))
     effort = Effort(
         options.rounds or (2 if options.quick else 5),
+        options.rounds or (1 if options.quick else 5),
         options.seconds or (0.5 if options.quick else 2.0),
         options.trials or (8 if options.quick else 16),
         options.quick,

@@ -60,7 +60,7 @@ class Desk:
             now_ns + ms(budget_ms),
             best_effort,
         )
-        self.scheduler.add(now_ns, request, self.cluster)
+        self.scheduler.add(now_ns, [request], self.cluster)
         return request
 
     def plan(self, now_ns: int) -> tuple[list[Action], list[str]]:

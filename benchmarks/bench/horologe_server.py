@@ -66,11 +66,17 @@ class RunningHorologe(NamedTuple):
 
     def metric_pages(self) -> list[str]:
         """Return the text of /metrics of every process."""
-        pages = []
-        for url in self.metrics.values():
-            with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=2) as response:
-                pages.append(response.read().decode())
-        return pages
+        return [self.metric_page(name) for name in self.metrics]
+
+    def metric_page(self, process: str) -> str:
+        """Return the text of /metrics of a process; an empty text if it has none, or does not answer within 2 s."""
+        with (
+            contextlib.suppress(OSError, ValueError, KeyError),
+            urllib.request.urlopen(self.metrics[process], timeout=2) as response,
+        ):
+            text: str = response.read().decode()
+            return text
+        return ""
 
     def start_errors(self) -> PrometheusHistogram:
         """Return the histogram of start errors, in seconds.

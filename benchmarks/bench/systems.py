@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from bench.horologe_server import RunningHorologe
     from bench.workload import Scenario
-    from horologe_load.samples import LoadSummary
 
 DEFAULT, NO_PROFILER, BEFORE = "default", "no-profiler", "before"
 UNLEARNED_PART = 0.25
@@ -45,10 +44,6 @@ class System(NamedTuple):
     def dynamic(self) -> dict[str, bool] | None:
         """Return by `name/version` whether the models are dynamic now; None if the system does not report it."""
         return dynamic_models(self.server.metric_pages())
-
-    def settle(self) -> None:
-        """Wait until the profiler is idle."""
-        wait_until_settled(self.server)
 
 
 class Conditions(NamedTuple):
@@ -94,14 +89,11 @@ def start_systems(
         yield systems
 
 
-def in_turn(systems: dict[str, System], turn: int) -> list[System]:
-    """Return the systems in an order that starts with another one in each round."""
+def in_turn(systems: dict[str, System], turn: int) -> Iterator[System]:
+    """Yield the systems in an order that starts with another one in each round, each once no profiler has samples."""
     ordered = list(systems.values())
     first = turn % len(ordered)
-    return ordered[first:] + ordered[:first]
-
-
-def quiet_run(system: System, runs: ScenarioRuns, clients: int, seconds: float) -> LoadSummary:
-    """Run a closed loop after the profiler has become idle."""
-    system.settle()
-    return runs.closed(clients, seconds)
+    for system in ordered[first:] + ordered[:first]:
+        for each in ordered:
+            wait_until_settled(each.server)
+        yield system

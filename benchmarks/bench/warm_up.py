@@ -88,5 +88,5 @@ def wait_until_settled(server: RunningHorologe) -> None:
 
 
 def _queued(server: RunningHorologe) -> list[float]:
-    lines = [line for page in server.metric_pages() for line in page.splitlines()]
+    lines = server.metric_page("profiler").splitlines()
     return [float(line.split()[1]) for line in lines if line.startswith("horologe_profiler_queued_samples ")]

@@ -52,9 +52,9 @@ class Desk:
             NOW + ms(budget_ms),
             False,
         )
-        refusal = self.scheduler.add(NOW, request, self.cluster)
+        refusals = self.scheduler.add(NOW, [request], self.cluster)
         self.scheduler.check()
-        return refusal
+        return refusals[0] if refusals else None
 
     def fill(self, name: str, budget_ms: float = 100) -> None:
         """Send 16 requests, which take 9.5 ms as a batch; some may be refused."""

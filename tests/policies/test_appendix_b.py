@@ -133,7 +133,7 @@ class ScanPlanner(Planner):
 
     def __init__(self, policy: Clockwork, settings: ControllerSettings) -> None:
         super().__init__(policy, settings)
-        self.demand = ScannedDemand(settings.action_grace_ns, self.queues)
+        self.loads.demand = ScannedDemand(settings.action_grace_ns, self.queues)
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         for share in cluster.shares():
@@ -162,7 +162,8 @@ class Desk:
         self.specs = {spec.key: spec for spec in specs}
         self.cluster.specs = self.specs
         reports = tuple(a_report(spec, exec_ms=1 + number % 4, per_row_ms=0.4) for number, spec in enumerate(specs))
-        resident, room = [], pages
+        room: float = pages
+        resident = []
         for key, spec in self.specs.items():
             if spec.pages <= room:
                 resident.append(key)
@@ -178,8 +179,8 @@ class Desk:
         request = Request(
             self.asked, "s", self.asked, spec, spec.key, 1, "f", self.asked, now_ns, now_ns + ms(budget_ms), False
         )
-        refusal = self.planner.add(now_ns, request, self.cluster)
-        self.decisions.append(("ask", refusal and (refusal.request.id, refusal.retry_after_ns)))
+        refusals = self.planner.add(now_ns, [request], self.cluster)
+        self.decisions.append(("ask", [(refusal.request.id, refusal.retry_after_ns) for refusal in refusals]))
 
     def end_one(self, now_ns: int, choice: int) -> None:
         """End the oldest action of a lane now."""

@@ -153,8 +153,8 @@ def test_the_queue_with_the_lowest_rank_goes_first(waiting: list[list[tuple[str,
             deadline_ns = NOW + ms(left)
             request = Request(number, "s", number, spec, spec.key, 1, "f", number, NOW, deadline_ns, False)
             request.application = application
-            policy.on_request_arrived(request, cluster)
-            queue.insert(request)
+            policy.on_requests_arrived([request], cluster)
+            queue.insert([request])
         if queue:
             ranking.changed[queue] = True
     queues = list(ranking.changed)

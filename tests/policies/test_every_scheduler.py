@@ -90,7 +90,8 @@ class Desk:
             now_ns + ms(deadline_ms),
             best_effort,
         )
-        return request, self.scheduler.add(now_ns, request, self.cluster)
+        refusals = self.scheduler.add(now_ns, [request], self.cluster)
+        return request, refusals[0] if refusals else None
 
     def plan(self, now_ns: int = NOW) -> Plan:
         plan = self.scheduler.plan(now_ns, self.cluster)

@@ -64,7 +64,8 @@ class Desk:
             False,
             application=application,
         )
-        return request, self.scheduler.add(now_ns, request, self.cluster)
+        refusals = self.scheduler.add(now_ns, [request], self.cluster)
+        return request, refusals[0] if refusals else None
 
     def plan(self, now_ns: int = NOW) -> tuple[list[Batch], list[Refusal]]:
         plan = self.scheduler.plan(now_ns, self.cluster)

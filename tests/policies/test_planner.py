@@ -40,7 +40,7 @@ def test_a_rank_only_grows_with_the_start(name: str, times: list[int], deadlines
     queue = ModelQueue(spec)
     for number, deadline in enumerate(deadlines):
         at_ns = NOW + ms(deadline)
-        queue.insert(Request(number, "s", number, spec, spec.key, 1, "f", number, NOW, at_ns, False))
+        queue.insert([Request(number, "s", number, spec, spec.key, 1, "f", number, NOW, at_ns, False)])
     policy = SCHEDULERS[name](ControllerSettings(scheduler=name))
     strategies = [policy.best_batch(NOW, NOW + ms(start), share, queue) for start in sorted(starts)]
     ranks = [strategy.rank for strategy in strategies if strategy is not None]

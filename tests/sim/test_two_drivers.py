@@ -138,7 +138,7 @@ def by_the_simulator(script: Sequence[tuple[int, tuple[Arrival, ...]]]) -> EdgeP
     turns: list[Process] = []
 
     def run_turn() -> None:
-        turns.pop().run_turn()
+        turns.pop().run_turn(0, 0)
 
     def schedule_turn(process: Process) -> None:
         if not turns:
@@ -218,6 +218,7 @@ def by_the_reactor(
     edge = EdgeProcess()
     links: Any = Links(edge)
     monkeypatch.setattr(reactor_module, "monotonic_ns", lambda: edge.events.now_ns)
+    monkeypatch.setattr(reactor_module, "thread_time_ns", lambda: 0)
     attached: dict[str, Any] = {}
     reactor = Reactor(edge.make_cores(attached.__setitem__), links)
     reactor.loop = Loop(edge.events)  # type: ignore[assignment]

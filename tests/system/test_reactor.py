@@ -29,6 +29,7 @@ from horologe_common.wire import (
     Pong,
     Predict,
     Rejected,
+    Sample,
     Tensor,
     Welcome,
     decode,
@@ -161,9 +162,10 @@ def reply(sock: zmq.Socket[bytes]) -> Any:
     return decode(sock.recv_multipart()[0])[0].messages[0]
 
 
-def test_both_ends_of_a_link_learn_of_each_other_and_of_its_end(start: Any, tmp_path: Path) -> None:
-    left = start("controller", bind=(f"ipc://{tmp_path}/c",))
-    right = start("worker", connect=(f"ipc://{tmp_path}/c",))
+@pytest.mark.parametrize("scheme", ["ipc", "unix"])
+def test_both_ends_of_a_link_learn_of_each_other_and_of_its_end(start: Any, tmp_path: Path, scheme: str) -> None:
+    left = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
+    right = start("worker", connect=(f"{scheme}://{tmp_path}/c",))
     assert left.core.wait_for(PeerConnected)[0] == PeerConnected(right.core.address, "host")
     assert right.core.wait_for(PeerConnected)[0] == PeerConnected(left.core.address, "host")
     left.say(right.core.address, Ping(5))
@@ -172,13 +174,14 @@ def test_both_ends_of_a_link_learn_of_each_other_and_of_its_end(start: Any, tmp_
     assert left.core.wait_for(PeerDisconnected) == [PeerDisconnected(right.core.address)]
 
 
-def test_a_restarted_process_is_a_new_one_and_nothing_reaches_the_old(start: Any, tmp_path: Path) -> None:
-    right = start("worker", connect=(f"ipc://{tmp_path}/c",))
-    left = start("controller", bind=(f"ipc://{tmp_path}/c",))
+@pytest.mark.parametrize("scheme", ["ipc", "unix"])
+def test_a_restarted_process_is_a_new_one_and_nothing_reaches_the_old(start: Any, tmp_path: Path, scheme: str) -> None:
+    right = start("worker", connect=(f"{scheme}://{tmp_path}/c",))
+    left = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
     right.core.wait_for(PeerConnected)
     left.stop()
     right.core.wait_for(PeerDisconnected)
-    again = start("controller", bind=(f"ipc://{tmp_path}/c",))
+    again = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
     joined = right.core.wait_for(PeerConnected, 2)
     assert [one.address for one in joined] == [left.core.address, again.core.address]
     right.say(left.core.address, Ping(1))
@@ -207,11 +210,38 @@ def test_a_connection_made_anew_is_news_to_both_ends(start: Any) -> None:
         left.stop()
 
 
-def test_workers_find_the_holders_through_the_directory(start: Any, tmp_path: Path) -> None:
-    controller = start("controller", bind=(f"ipc://{tmp_path}/c",))
-    worker = start("worker", connect=(f"ipc://{tmp_path}/c",), follows=True)
+def test_large_and_many_packets_arrive_whole_and_in_order_over_a_stream(start: Any, tmp_path: Path) -> None:
+    left = start("controller", bind=(f"unix://{tmp_path}/c",))
+    right = start("worker", connect=(f"unix://{tmp_path}/c",))
+    left.core.wait_for(PeerConnected)
+    big = bytes(range(256)) * 40_000
+    tensor = Tensor("x", "UINT8", (1, len(big)), len(big))
+    for number in range(20):
+        data, header = (big, tensor) if number % 5 == 0 else (b"abcd", Tensor("x", "UINT8", (1, 4), 4))
+        right.core.out.append(Out(left.core.address, Sample(f"m/{number}", (header,)), [data]))
+    right.reactor.post_threadsafe("test", right.core.address, None)
+    assert [sample.model for sample in left.core.wait_for(Sample, 20)] == [f"m/{number}" for number in range(20)]
+
+
+def test_a_stream_that_sends_nonsense_is_closed_and_others_go_on(start: Any, tmp_path: Path) -> None:
+    left = start("controller", bind=(f"unix://{tmp_path}/c",))
+    right = start("worker", connect=(f"unix://{tmp_path}/c",))
+    left.core.wait_for(PeerConnected)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.settimeout(10)
+        stranger.connect(f"{tmp_path}/c")
+        stranger.sendall(b"\xff" * 4096)
+        assert stranger.recv(1) == b""
+    left.say(right.core.address, Ping(5))
+    assert left.core.wait_for(Pong)[0].sent_ns == 5
+
+
+@pytest.mark.parametrize("scheme", ["ipc", "unix"])
+def test_workers_find_the_holders_through_the_directory(start: Any, tmp_path: Path, scheme: str) -> None:
+    controller = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
+    worker = start("worker", connect=(f"{scheme}://{tmp_path}/c",), follows=True)
     worker.core.wait_for(PeerConnected)
-    frontend = start("frontend", bind=(f"ipc://{tmp_path}/f",), connect=(f"ipc://{tmp_path}/c",))
+    frontend = start("frontend", bind=(f"{scheme}://{tmp_path}/f",), connect=(f"{scheme}://{tmp_path}/c",))
     assert frontend.core.address in [joined.address for joined in worker.core.wait_for(PeerConnected, 2)]
     assert controller.core.wait_for(PeerConnected, 2)
 

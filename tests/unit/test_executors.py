@@ -67,6 +67,7 @@ class StubStore:
     def __init__(self, **models: Any) -> None:
         self.models = models
         self.inline = True
+        self.open_models: set[str] = set()
 
     def scan(self) -> list[ModelReport]:
         return []
@@ -81,6 +82,9 @@ class StubStore:
 
     def spec(self, key: str) -> ModelSpec:
         return a_spec(key.partition("/")[0])
+
+    def is_open(self, key: str) -> bool:
+        return key in self.open_models
 
     def inline_io(self, key: str) -> bool:
         return self.inline
@@ -226,6 +230,22 @@ def test_a_brief_exec_does_not_overtake_what_its_lane_has(harness: ExecutorHarne
     assert store.models["sum"].threads == ["exec-0"]
     harness.executors.deliver(a_brief_exec(3))
     assert harness.finished.get_nowait().action_id == 3
+
+
+def test_load_and_unload_of_an_open_model_run_on_the_loops_thread(harness: ExecutorHarness, store: StubStore) -> None:
+    store.models["slow"] = Sum((go_on := Event()).wait)
+    store.open_models = {"slow/1"}
+    harness.executors.deliver(Operation(1, 0, "load", "slow/1"))
+    assert harness.finished.get_nowait().status == Status.OK
+    harness.executors.deliver(an_exec([1], 2, "slow/1"))
+    while not store.models["slow"].batches:
+        pass
+    harness.executors.deliver(Operation(3, 0, "unload", "slow/1"))  # waits for the EXEC, so in its lane
+    assert harness.finished.empty()
+    go_on.set()
+    assert {harness.finished.get(timeout=10).action_id for _ in range(2)} == {2, 3}
+    harness.executors.deliver(Operation(4, 0, "unload", "slow/1"))
+    assert harness.finished.get_nowait().action_id == 4
 
 
 @pytest.mark.parametrize("error", [ModelFailed("text"), ValueError("text"), SystemExit("text"), MemoryError("text")])

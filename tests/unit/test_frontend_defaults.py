@@ -20,8 +20,8 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Predict, Query, Release
+from horologe_frontend.core.applications import DefaultLead
 from horologe_frontend.core.frontend import Frontend
-from horologe_frontend.core.requests import DefaultLead
 
 
 @pytest.mark.parametrize("selector", ["hung", "gone", "never there"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import a_spec, a_state, a_tensor, sent, some_bytes
@@ -437,6 +437,7 @@ def test_its_state_can_be_recorded() -> None:
     assert strip_tensors(again.out[-1].message) == strip_tensors(profiler.out[-1].message)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_whatever_comes_in_whatever_order_everything_has_one_end(data: st.DataObject) -> None:
     """Send random samples, results, refusals and controller restarts: nothing leaks, and every run ends."""

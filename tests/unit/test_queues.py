@@ -25,7 +25,7 @@ WAITING = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 4)), max_size=30
 def test_a_batch_is_the_earliest_that_survive_it(waiting: list[tuple[int, int]], size: int, end_ns: int) -> None:
     queue = ModelQueue(SPEC)
     for number, (deadline_ns, rows) in enumerate(waiting):
-        queue.insert(a_request(number, deadline_ns, rows))
+        queue.insert([a_request(number, deadline_ns, rows)])
     place = queue.first_in_time(end_ns, SPEC.max_batch)
     survivors = [request for request in queue if request.deadline_ns >= end_ns]
     assert [queue[at] for at in range(place, len(queue))] == survivors
@@ -41,7 +41,7 @@ def test_a_batch_is_the_earliest_that_survive_it(waiting: list[tuple[int, int]],
 def test_any_requests_can_make_a_batch(waiting: list[tuple[int, int]], data: st.DataObject) -> None:
     queue = ModelQueue(SPEC)
     for number, (deadline_ns, rows) in enumerate(waiting):
-        queue.insert(a_request(number, deadline_ns, rows))
+        queue.insert([a_request(number, deadline_ns, rows)])
     before = list(queue)
     places = tuple(sorted(data.draw(st.sets(st.integers(0, len(before) - 1))))) if before else ()
     assert queue.pop_batch(places) == [before[place] for place in places]
@@ -56,7 +56,7 @@ def test_removal_keeps_order_and_count(waiting: list[tuple[int, int]], data: st.
     queues = RequestQueues()
     requests = [a_request(number, at, rows, number % 3 == 0) for number, (at, rows) in enumerate(waiting)]
     for request in requests:
-        queues.enqueue(request, 5)
+        queues.enqueue([request], 5, queues.find_queue(request))
     for request in data.draw(st.permutations(requests)):
         queues.check()
         queues.dequeue(request)
@@ -68,6 +68,7 @@ def test_removal_keeps_order_and_count(waiting: list[tuple[int, int]], data: st.
 def test_overdue_are_those_whose_last_start_has_passed(waiting: list[tuple[int, int]], now_ns: int) -> None:
     queues = RequestQueues()
     for number, (deadline_ns, rows) in enumerate(waiting):
-        queues.enqueue(a_request(number, deadline_ns, rows), 5)
+        request = a_request(number, deadline_ns, rows)
+        queues.enqueue([request], 5, queues.find_queue(request))
     overdue = {request.id for request in queues.pop_overdue(now_ns)}
     assert overdue == {number for number, (deadline_ns, _) in enumerate(waiting) if deadline_ns - 5 < now_ns}

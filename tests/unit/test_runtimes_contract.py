@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -203,6 +204,27 @@ def test_onnx_bound_to_buffers_answers_like_the_session(tmp_path: Path) -> None:
     with pytest.raises(ModelFailed, match="model graph/1: "):
         model.run(1, {"x": np.ones((1, 5), np.float32)})
     model.close()
+
+
+def test_onnx_keeps_unloaded_sessions_within_its_limit(tmp_path: Path) -> None:
+    onnx = importlib.import_module("horologe_gpu_worker.runtimes.onnx.onnx_runtime")
+    runtime = onnx.OnnxRuntime(DeviceConfig(host_bytes=2 * (136 << 10)))  # room for two sessions
+    folders = [an_onnx_model(tmp_path, name) for name in "abc"]
+    specs = [msgspec.structs.replace(runtime.inspect(folder), content_hash="1") for folder in folders]
+    for spec, folder in zip(specs, folders, strict=True):
+        assert not runtime.is_open(spec)
+        runtime.open(spec, folder).close()
+        runtime._idle.check()
+    assert [runtime.is_open(spec) for spec in specs] == [False, True, True]
+    assert not runtime.is_open(msgspec.structs.replace(specs[1], content_hash="2"))
+    models = [runtime.open(specs[1], folders[1]) for _ in range(2)]  # two shares
+    assert not runtime.is_open(specs[1])
+    for model in models:
+        assert model.run(1, {"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[1, 1, 1, 1]]
+        model.close()
+        model.close()
+    runtime._idle.check()
+    assert [runtime.is_open(spec) for spec in specs] == [False, True, False]
 
 
 def test_onnx_without_cuda_names_the_package_that_has_it(tmp_path: Path) -> None:

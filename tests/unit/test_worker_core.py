@@ -165,7 +165,8 @@ def test_an_action_the_worker_cannot_take_is_refused_with_the_reason() -> None:
 def test_the_io_cache_is_bounded_and_given_back() -> None:
     worker = a_worker(io_cache_bytes=40)
     deliver(worker, 0, CONTROLLER, an_infer(rows=(1, 1, 1), batch_size=4))
-    [operation] = operations(deliver(worker, 1, HOLDER, *a_ship({100: [1.0], 101: [2.0], 102: [3.0]})))
+    deliver(worker, 1, HOLDER, *a_ship({100: [1.0], 101: [2.0]}))
+    [operation] = operations(deliver(worker, 1, HOLDER, *a_ship({102: [3.0]})))
     assert (operation.rows, worker.infers.io.held_bytes) == (2, 32)
     ended = deliver(worker, 2, worker.lanes, run_operation(operation))
     assert "io cache" in only_result(ended).rows[0].reason

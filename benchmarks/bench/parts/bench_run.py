@@ -28,6 +28,8 @@ class Effort(NamedTuple):
     """Lengths of a benchmark. `trials`: limit of a search for a capacity."""
 
     rounds: int
+    slow_rounds: int
+    """Rounds of parts that search for capacities."""
     seconds: float
     trials: int
     quick: bool

@@ -8,7 +8,7 @@ from bench.measurements import Load, Measurements, goodput, throughput
 from bench.parts.bench_run import SCENARIOS, STATIC, BenchRun
 from bench.report import Bar
 from bench.runs import find_capacity, wait_until_idle
-from bench.systems import DEFAULT, NO_PROFILER, in_turn, quiet_run
+from bench.systems import DEFAULT, NO_PROFILER, in_turn
 from bench.workload import load_scenario
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 INTERFACES = ("sdk", "json", "binary")
 CLIENTS = (1, 16, 64)
-SLOW = {"cnn-10ms": 4.0, "digits-cnn": 2.0}
+SLOW = {"cnn-10ms": 3.0, "digits-cnn": 1.5}
 """Factor of the duration of closed loops, so that slow models give enough answers."""
 FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0)
 """Multiples of the capacity."""
@@ -40,7 +40,7 @@ def measure_throughput(bench: BenchRun) -> list[Bar]:
                 for clients in CLIENTS:
                     load = Load("throughput", model, interface, str(clients))
                     for system in in_turn(systems, turn):
-                        run = quiet_run(system, system.runs(scenario, interface), clients, seconds)
+                        run = system.runs(scenario, interface).closed(clients, seconds)
                         bench.log.add(load, system.name, run)
     return [*bench.dynamic_bars(), *throughput_bars(bench.log)]
 
@@ -68,13 +68,12 @@ def measure_goodput(bench: BenchRun) -> list[Bar]:
     for model in STATIC:
         scenario = load_scenario(SCENARIOS.get(model, model))
         capacity = capacity_of(systems[NO_PROFILER], scenario, bench)
-        for turn in range(bench.effort.rounds):
+        for turn in range(bench.effort.slow_rounds):
             for factor in FACTORS:
                 load = Load("goodput", model, "sdk", f"{factor:g}x")
                 for system in in_turn(systems, turn):
                     runs = system.runs(scenario, "sdk")
                     wait_until_idle(runs)
-                    system.settle()
                     run = runs.open(factor * capacity, 2 * SLOW.get(model, 1.0) * bench.effort.seconds, seed=turn + 1)
                     bench.log.add(load, system.name, run)
     return [*bench.dynamic_bars(), *goodput_bars(bench.log)]

@@ -8,7 +8,7 @@ from bench.horologe_server import LOGS, make_repository
 from bench.measurements import Load, throughput
 from bench.report import Bar
 from bench.server_metrics import MemoryWatch
-from bench.systems import DEFAULT, NO_PROFILER, in_turn, quiet_run, start_systems
+from bench.systems import DEFAULT, NO_PROFILER, in_turn, start_systems
 from bench.workload import ROOT, load_scenario
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def measure_image(bench: BenchRun) -> list[Bar]:
     with start_systems(bench.conditions, repository, 1, (DEFAULT, NO_PROFILER)) as systems:
         for turn in range(bench.effort.rounds):
             for system in in_turn(systems, turn):
-                run = quiet_run(system, system.runs(scenario, "sdk"), 16, bench.effort.seconds)
+                run = system.runs(scenario, "sdk").closed(16, bench.effort.seconds)
                 bench.log.add(load, system.name, run)
     rate, ratio = bench.log.median(load, DEFAULT, throughput), bench.log.ratio(load, DEFAULT, NO_PROFILER, throughput)
     return [

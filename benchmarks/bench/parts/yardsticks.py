@@ -14,7 +14,7 @@ from bench.parts.learned import FACTORS
 from bench.report import Bar
 from bench.runs import find_capacity, wait_until_idle
 from bench.sides import start_peer
-from bench.systems import BEFORE, DEFAULT, NO_PROFILER, in_turn, quiet_run, start_systems
+from bench.systems import BEFORE, DEFAULT, in_turn, start_systems
 from bench.workload import ROOT, load_scenario
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def measure_chain(bench: BenchRun) -> list[Bar]:
         for interface in ("ipc", "sdk"):
             for clients in (1, 64):
                 for system in in_turn(systems, turn):
-                    run = quiet_run(system, system.runs(scenario, interface), clients, bench.effort.seconds)
+                    run = system.runs(scenario, interface).closed(clients, bench.effort.seconds)
                     bench.log.add(Load("chain", "noop", interface, str(clients)), system.name, run)
         one, many = (bench.log.runs[Load("chain", "noop", "ipc", amount), DEFAULT][-1] for amount in ("1", "64"))
         rates.append(many.throughput / chain[64].requests_s)
@@ -76,7 +76,7 @@ def measure_peers(bench: BenchRun) -> list[Bar]:
             for interface, started in peers.items():
                 load = Load("peers", "noop", interface, "64")
                 for system in in_turn(systems, turn):
-                    run = quiet_run(system, system.runs(scenario, interface), 64, bench.effort.seconds)
+                    run = system.runs(scenario, interface).closed(64, bench.effort.seconds)
                     bench.log.add(load, system.name, run)
                 for peer, runs in started.items():
                     runs.closed(64, 0.3)
@@ -102,7 +102,7 @@ def measure_cnn(bench: BenchRun) -> list[Bar]:
     """Compare capacity and goodput of the CNN on two workers with mosec's at the better of its batch limits."""
     bench.stop_shared()
     scenario, seconds = load_scenario("cnn"), 4 * bench.effort.seconds
-    repository, names = ROOT / "benchmarks/models", (DEFAULT, NO_PROFILER, BEFORE)
+    repository, names = ROOT / "benchmarks/models", (DEFAULT, BEFORE)
     capacities: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
         models = (scenario.model,)
@@ -112,7 +112,7 @@ def measure_cnn(bench: BenchRun) -> list[Bar]:
             f"mosec:{limit}": stack.enter_context(start_peer("mosec", ["binary", str(limit)], scenario))
             for limit in bench.effort.mosec
         }
-        for turn in range(bench.effort.rounds):
+        for turn in range(bench.effort.slow_rounds):
             sides = {system.name: system.runs(scenario, "sdk") for system in in_turn(systems, turn)} | peers
             for name, runs in sides.items():
                 capacities.setdefault(name, []).append(_capacity(runs, seconds, bench.effort.trials))

@@ -23,6 +23,8 @@ class DeviceConfig(NamedTuple):
     """Number of 16 MiB pages for weights, summed over all shares."""
     io_bytes: int = 64 << 20
     """Bytes of device memory for inputs and outputs that wait between lanes."""
+    host_bytes: int = 512 << 20
+    """Bytes of host memory for open models that are not loaded."""
 
     @property
     def cuda(self) -> int | None:
@@ -83,6 +85,14 @@ class PreparesModels(Protocol):
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
         """Prepare the model for loading. Blocking. Raises `InvalidModel` or `ModelFailed`."""
+
+
+@runtime_checkable
+class KeepsModels(Protocol):
+    """A runtime on the CPU that keeps unloaded models open in host memory."""
+
+    def is_open(self, spec: ModelSpec) -> bool:
+        """Return True if `open` returns at once."""
 
 
 class Runtime(Protocol):

@@ -27,6 +27,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     pages_bytes: int = 4 << 30
     """Memory for model weights per share, divided into 16 MiB pages. `onnx` models on the CPU take eighths of pages."""
+    host_bytes: int = 512 << 20
+    """Host memory for `onnx` models on the CPU that are not loaded but stay open, so that LOAD takes microseconds. The
+    models that were unloaded first are closed first. 0: UNLOAD closes a model.
+    """
     io_cache_bytes: int = 512 << 20
     """Maximum bytes of inputs and outputs held. Inputs beyond it are dropped; their rows end as MISSING_INPUT."""
     actions_max: int = 4096
@@ -52,8 +56,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def device_config(settings: WorkerSettings) -> DeviceConfig:
     """Return the device and memory of this worker's models. Raises `SettingsError` for `cuda:` without a number."""
     config = DeviceConfig(
-        settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes
-    )
+        settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes,
+        settings.host_bytes,
+    )  # fmt: skip
     try:
         on_device = config.cuda is not None
     except ValueError as error:

@@ -184,7 +184,7 @@ class _ChildSpecs:
         return ChildSpec(name, module, (*self._config, *(f"--set={text}" for text in sets)), stage)
 
     def _ipc(self, name: str) -> str:
-        return f"ipc://{self._folder / name}"
+        return f"unix://{self._folder / name}"
 
 
 def _command_line_flags(options: SystemOptions) -> dict[str, dict[str, str]]:

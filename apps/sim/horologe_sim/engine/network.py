@@ -27,6 +27,8 @@ class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     turn_ns: int = us(50)
     """Duration of a turn of a process. A message that arrives meanwhile is handled in the next turn. Longer turns are
     faster to simulate."""
+    message_ns: int = 0
+    """Time by which each message that a core handles makes the turn of its process longer; 0 for clients."""
     split: bool = False
     """Run frontend, selector and controller in a process each instead of in one."""
 

@@ -161,14 +161,19 @@ class Process:
         self._sent = True
         self.world.send_packet(self, route, envelopes, buffers)
 
-    def run_turn(self) -> None:
-        """Run a turn at one instant of virtual time."""
+    def run_turn(self, turn_ns: int, message_ns: int) -> None:
+        """Run a turn at one instant of virtual time. It occupies the process for `turn_ns` and for its messages."""
+        now_ns = self.world.events.now_ns
+        self.turn_pending, self.free_ns = False, now_ns + turn_ns
         if not self.alive or self.stalled:
             return
-        hosting = self._hosting
+        hosting, handled = self._hosting, self._hosting.handled
         hosting.observer = self.world.observer
         received, self._sent = hosting.has_messages(), False
         hosting.run_turn()
+        if message_ns and not self.public:
+            self.free_ns += message_ns * (hosting.handled - handled)
+            hosting.end_turn(self.free_ns + self.clock_ns, self.free_ns - now_ns)
         if hosting.has_messages():
             self.world.schedule_turn(self)
         self._set_timer(hosting.wakeup_ns())

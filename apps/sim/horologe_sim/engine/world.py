@@ -179,7 +179,7 @@ class World:
             process.remove_peer(addresses)
 
     def _run_turns(self) -> None:
-        now_ns, turn_ns = self.events.now_ns, self.network.settings.turn_ns
+        now_ns, settings = self.events.now_ns, self.network.settings
         while self._turns_due:
             turns_due, self._turns_due = self._turns_due, {}
             for process in turns_due.values():
@@ -188,8 +188,7 @@ class World:
                         process.turn_pending = True
                         self.events.schedule(process.free_ns, self.schedule_turn, process)
                 else:
-                    process.turn_pending, process.free_ns = False, now_ns + turn_ns
-                    process.run_turn()
+                    process.run_turn(settings.turn_ns, settings.message_ns)
 
 
 def _are_linked(process: Process, peer: Process) -> bool:

@@ -6,7 +6,7 @@ One class with two drivers. The reactor (transport/reactor.py) gives it sockets 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.protocol import PeerConnected
@@ -57,6 +57,14 @@ class CoreObserver(Protocol):
         """Called when the core has raised."""
 
 
+@runtime_checkable
+class TurnObserver(Protocol):
+    """A core that wants to know how long the turns of its process take."""
+
+    def end_turn(self, now_ns: int, took_ns: int) -> None:
+        """Called at the end of each turn, with the time since the last one in which the process was busy."""
+
+
 def raise_fault(core: Core | None, message: Any, error: Exception) -> None:
     """Raise the error. The `on_fault` of simulations, which must not hide a bug in a core."""
     raise error
@@ -86,6 +94,8 @@ class CoreHost:
     ) -> None:
         self.observer: CoreObserver | None = None
         self.faults = 0
+        self.handled = 0
+        """Messages that the cores have handled."""
         self.dropped = 0
         """Messages to addresses without a core or a route: stale incarnations, clients that have disconnected."""
         self.attached: dict[str, Deliver] = {}
@@ -94,6 +104,7 @@ class CoreHost:
         self._on_fault = on_fault
         self._hosted = {core.address: HostedCore(core) for core in cores}
         self._order = list(self._hosted.values())
+        self._turn_observers = [core for core in cores if isinstance(core, TurnObserver)]
         self._outbox: dict[tuple[str, str], tuple[Any, list[Any], list[Buffer]]] = {}
         """(to, sender) -> route, messages, buffers."""
         self._deliveries: list[tuple[Deliver, Any, Sequence[Buffer]]] = []
@@ -153,10 +164,16 @@ class CoreHost:
             for deliver, message, buffers in deliveries:
                 deliver(message, buffers)
 
+    def end_turn(self, now_ns: int, took_ns: int) -> None:
+        """Tell the cores that want to know it how long the turn took that ends now."""
+        for core in self._turn_observers:
+            core.end_turn(now_ns, took_ns)
+
     def _call_core(self, hosted: HostedCore) -> None:
         """Hand the core its messages, tick it, and pass on what it sends."""
         core, mailbox, observer = hosted.core, hosted.mailbox, self.observer
         hosted.mailbox, hosted.tick_due = [], False
+        self.handled += len(mailbox)
         now_ns = self._clock()
         for _, sender, message, buffers in mailbox:
             if observer:
@@ -177,9 +194,10 @@ class CoreHost:
         self._pass_on(core.address, outs)
 
     def _pass_on(self, sender: str, outs: Sequence[Out]) -> None:
+        hosted = self._hosted
         for out in outs:
             to = out.to
-            if neighbour := self._hosted.get(to):
+            if (neighbour := hosted.get(to)) is not None:
                 neighbour.mailbox.append((to, sender, out.message, out.buffers))
             elif pending := self._outbox.get((to, sender)):
                 pending[1].append(out.message)

@@ -39,7 +39,8 @@ class StagedInputs:
 
     def hold(self, input_id: int, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> bool:
         """Hold the inputs. Return False, without holding them, if they would exceed the limit."""
-        self.release(input_id)
+        if input_id in self._held:
+            self.release(input_id)
         size = sum(map(len, buffers))
         if self.held_bytes + size > self.limit_bytes:
             return False

@@ -1,7 +1,8 @@
 """Links: packets in and out over sockets, and the sockets and connections to look at.
 
 A process binds one ROUTER for its peers, and a frontend another for clients. It opens a DEALER to each process that it
-uses (sockets.py). The cores behind each connection: peers.py.
+uses (sockets.py). Between processes of one machine, streams take the place of both (streams.py). The cores behind each
+connection: peers.py.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from horologe_common.clock import monotonic_ns, ms
 from horologe_common.status import HorologeError
 from horologe_common.transport.peers import HANDSHAKES, Peers, Route, client_address
 from horologe_common.transport.sockets import LinkSettings, Sockets
+from horologe_common.transport.streams import SCHEME, Stream, Streams
 from horologe_common.wire import HEADER_LIMIT, PEER_HEADER_LIMIT, AnyMessage, Envelope, Rejected
 from horologe_common.wire.frames import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Arrival, Buffer
 
@@ -47,6 +49,11 @@ class Links:
         self.route = self.peers.routes.get
         """Return the route to a core or a client, None if it is not connected."""
         self._sockets = Sockets(f"{name}#{self.incarnation}", settings)
+        self._streams = Streams(
+            settings.max_frame_bytes, self._on_stream_connected, self._on_stream_lost, self._on_stream_packet
+        )
+        self._arrived: list[Arrival] = []
+        """What has arrived over streams since the last `receive`."""
         self._internal: zmq.Socket[bytes] | None = None
         self._public: zmq.Socket[bytes] | None = None
         self._dealers: dict[str, zmq.Socket[bytes]] = {}
@@ -57,6 +64,8 @@ class Links:
         self._sent_on: dict[zmq.Socket[bytes], bool] = {}
         self.on_socket: Any = None
         """Function for each new socket and its monitor, so that the loop watches them."""
+        self.on_stream: Callable[[], None] = lambda: None
+        """Function to call when something has arrived over a stream."""
 
     def address(self, role: str, number: str) -> str:
         """Return the address of a core of this process."""
@@ -70,14 +79,26 @@ class Links:
         if any(address.startswith(("frontend/", "selector/", "profiler/")) for address in addresses):
             peers.endpoint = settings.advertise or next(iter(settings.bind), "")
         self._sockets.open()
-        if settings.bind:
-            self._internal = self._sockets.bind_router("internal", settings.bind)
+        streams = [endpoint for endpoint in settings.bind if endpoint.startswith(SCHEME)]
+        if endpoints := [endpoint for endpoint in settings.bind if endpoint not in streams]:
+            self._internal = self._sockets.bind_router("internal", endpoints)
+        for endpoint in streams:
+            self._streams.bind(endpoint)
         if self.clients:
             self._public = self._sockets.bind_router("clients", self.clients)
         for endpoint in settings.connect:
             self._connect(endpoint)
 
+    async def start_streams(self) -> None:
+        """Accept and make the connections over streams. Call it in the loop, before `on_stream` may be called."""
+        await self._streams.start()
+
+    async def stop_streams(self) -> None:
+        """Close the connections over streams."""
+        await self._streams.stop()
+
     def close(self) -> None:
+        self._streams.close()
         self._sockets.close()
 
     def sockets(self) -> dict[zmq.Socket[bytes], zmq.Socket[bytes]]:
@@ -96,6 +117,9 @@ class Links:
         Only sockets marked as readable are looked at, because each look takes 1 to 3 us.
         """
         more = False
+        if self._arrived:
+            inbox.extend(self._arrived)
+            self._arrived.clear()
         for sock in list(self._readable):
             more |= self._drain(sock, inbox)
         for suspect in list(self._suspects):
@@ -127,7 +151,10 @@ class Links:
 
     def _connect(self, endpoint: str) -> None:
         """Connect to a process, unless there is a connection or it is this process."""
-        if endpoint not in self._dealers and endpoint not in self.settings.bind:
+        if endpoint.startswith(SCHEME):
+            if endpoint not in self.settings.bind:
+                self._streams.connect(endpoint)
+        elif endpoint not in self._dealers and endpoint not in self.settings.bind:
             sock = self._dealers[endpoint] = self._sockets.connect_dealer(endpoint)
             if self.on_socket:
                 self.on_socket(sock, self._sockets.monitors[sock])
@@ -154,23 +181,21 @@ class Links:
                     self.dropped += 1
                     continue
                 self._identify(sock, identity, descriptor)
-            self._unpack(sock, identity, frames, inbox)
+            self._unpack(Route(sock, identity), [frame.buffer for frame in frames], inbox)
         return True
 
-    def _unpack(
-        self, sock: zmq.Socket[bytes], identity: bytes | None, frames: list[zmq.Frame], inbox: list[Arrival]
-    ) -> None:
-        public = sock is self._public
+    def _unpack(self, route: Route, frames: Sequence[Buffer], inbox: list[Arrival]) -> None:
+        public, identity = route.socket is self._public, route.identity
         client = client_address(identity) if public and identity is not None else ""
         try:
-            arrivals = unpack([frame.buffer for frame in frames], HEADER_LIMIT if public else PEER_HEADER_LIMIT)
+            arrivals = unpack(frames, HEADER_LIMIT if public else PEER_HEADER_LIMIT)
         except HorologeError as error:
-            self._send_message(Route(sock, identity), Rejected(int(error.status), error.reason))
+            self._send_message(route, Rejected(int(error.status), error.reason))
             return
         for arrival in arrivals:
             message = arrival[2]
             if type(message) in HANDSHAKES:
-                self.peers.on_handshake(Route(sock, identity), message, public)
+                self.peers.on_handshake(route, message, public)
                 self._append_peer_events(inbox)
             elif client:
                 inbox.append((self.client_core, client, message, arrival[3]))
@@ -179,6 +204,8 @@ class Links:
 
     def _send(self, route: Route, envelopes: list[Envelope], buffers: Sequence[Buffer]) -> bool:
         sock, frames = route.socket, pack(envelopes, buffers)
+        if isinstance(sock, Stream):
+            return sock.send(frames)
         self._sent_on[sock] = True
         try:
             if route.identity is not None:
@@ -192,6 +219,21 @@ class Links:
                 self.peers.on_router_disconnected(route)
             return False
         return True
+
+    def _on_stream_connected(self, stream: Stream) -> None:
+        if not stream.accepted:
+            self.peers.on_dealer_connected(stream)
+
+    def _on_stream_lost(self, stream: Stream) -> None:
+        if stream.accepted:
+            self.peers.on_router_disconnected(_stream_route(stream))
+        else:
+            self.peers.on_dealer_disconnected(stream)
+        self.on_stream()
+
+    def _on_stream_packet(self, stream: Stream, frames: list[memoryview]) -> None:
+        self._unpack(_stream_route(stream), frames, self._arrived)
+        self.on_stream()
 
     def _send_message(self, route: Route, message: AnyMessage) -> None:
         self._send(route, [Envelope("", "", [message])], ())
@@ -231,6 +273,11 @@ class Links:
         """
         if not self._send(suspect, [], ()) or monotonic_ns() > self._suspects[suspect]:
             self._suspects.pop(suspect, None)
+
+
+def _stream_route(stream: Stream) -> Route:
+    """Return the route over a stream. A peer that has connected counts as one behind a ROUTER."""
+    return Route(stream, b"" if stream.accepted else None)
 
 
 def _descriptor(frame: zmq.Frame) -> int | None:

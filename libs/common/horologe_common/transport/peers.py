@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import zmq
-
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance
 from horologe_common.status import Status
 from horologe_common.wire import PROTOCOL, Directory, Hello, Rejected, Welcome
@@ -18,17 +16,20 @@ from horologe_common.wire import PROTOCOL, Directory, Hello, Rejected, Welcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import zmq
+
+    from horologe_common.transport.streams import Stream
     from horologe_common.wire import AnyMessage
 
 HANDSHAKES = frozenset({Hello, Welcome, Directory, Rejected})
 
 
 class Route(NamedTuple):
-    """A connection: a socket, and on a ROUTER the peer's identity."""
+    """A connection: a socket, and on a ROUTER the peer's identity; or a stream."""
 
-    socket: zmq.Socket[bytes]
+    socket: zmq.Socket[bytes] | Stream
     identity: bytes | None
-    """None on a DEALER, which has one peer."""
+    """None on a DEALER, which has one peer, and on a stream to a peer. Empty on a stream that a peer has opened."""
 
 
 def client_address(identity: bytes) -> str:
@@ -52,15 +53,15 @@ class Peers:
         """(peer address, event) not yet passed to the cores."""
         self._send = send
         self._connect = connect
-        self._welcomed: dict[zmq.Socket[bytes], tuple[str, ...]] = {}
+        self._welcomed: dict[zmq.Socket[bytes] | Stream, tuple[str, ...]] = {}
         self._hellos: dict[Route, Hello] = {}
 
-    def on_dealer_connected(self, sock: zmq.Socket[bytes]) -> None:
+    def on_dealer_connected(self, sock: zmq.Socket[bytes] | Stream) -> None:
         """Send Hello on a DEALER that has connected or reconnected."""
         capabilities = ("worker",) if self.follows_directory else ()
         self._send(Route(sock, None), Hello(PROTOCOL, self.addresses, self.host, self.endpoint, capabilities))
 
-    def on_dealer_disconnected(self, sock: zmq.Socket[bytes]) -> None:
+    def on_dealer_disconnected(self, sock: zmq.Socket[bytes] | Stream) -> None:
         """Disconnect the cores behind a DEALER."""
         for address in self._welcomed.pop(sock, ()):
             self._disconnect_core(address)

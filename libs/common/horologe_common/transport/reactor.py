@@ -12,6 +12,7 @@ import gc
 import signal
 import sys
 from collections import deque
+from time import thread_time_ns
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import zmq
@@ -71,6 +72,8 @@ class Reactor:
         self._scheduled = False
         self._signalled = False
         self._closed = False
+        self._cpu_ns = 0
+        """CPU time of the loop's thread at the end of the last turn. HTTP is parsed between turns."""
         self._failed: BaseException | None = None
 
     def attach(self, address: str, deliver: Callable[[Any, Sequence[Buffer]], None]) -> None:
@@ -109,6 +112,8 @@ class Reactor:
         self.links.on_socket = self._watch
         for sock, monitor in self.links.sockets().items():
             self._watch(sock, monitor)
+        self.links.on_stream = self._turn
+        await self.links.start_streams()
         self.core_host.introduce_cores(self.links.host)
         tasks = [asyncio.ensure_future(begin()) for begin in self.start]
         for task in tasks:
@@ -127,6 +132,7 @@ class Reactor:
             self._turn()
             self._closed = True
             self.alarm.close()
+            await self.links.stop_streams()
             for pair in self.links.sockets().items():
                 for sock in pair:
                     self.loop.remove_reader(int(sock.getsockopt(zmq.FD)))
@@ -200,6 +206,7 @@ class Reactor:
         if self._closed:
             return
         self.turns += 1
+        begin_ns, cpu_ns = monotonic_ns(), thread_time_ns()
         self._scheduled = True  # messages posted during the turn are handled below
         try:
             more = self._receive_and_run()
@@ -211,6 +218,9 @@ class Reactor:
             more = True
         finally:
             self._scheduled = False
+        end_ns = monotonic_ns()
+        self.core_host.end_turn(end_ns, end_ns - begin_ns + cpu_ns - self._cpu_ns)
+        self._cpu_ns = thread_time_ns()
         if more or self._posted or self.core_host.has_messages() or not self.links.idle():
             self._schedule()
         self._arm()

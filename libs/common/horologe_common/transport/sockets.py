@@ -24,7 +24,7 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Connections between processes."""
 
     bind: tuple[str, ...] = ()
-    """Endpoints to which peers connect."""
+    """Endpoints to which peers connect: tcp://HOST:PORT, ipc://PATH, or unix://PATH without ZeroMQ."""
     connect: tuple[str, ...] = ()
     """Endpoints of the processes that this one uses."""
     advertise: str = ""

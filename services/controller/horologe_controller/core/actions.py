@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.scheduler import Batch, Plan
 
+PREDICTION_ERROR, COMPLETION_ERROR = "horologe_prediction_error_seconds", "horologe_completion_error_seconds"
 STATUS_NAMES = {int(status): status.name for status in Status}
 
 
@@ -114,21 +115,24 @@ class Actions:
         share.mark_used(batch.model)
         parties: dict[str, int] = {}
         rows = []
-        by_holder: dict[str, list[int]] = {}
+        inputs: dict[str, list[int]] = {}
         for request in batch.requests:
             request.action_id = action.id
-            holder = parties.setdefault(request.holder, len(parties))
+            address, input_id = request.holder, request.input_id
+            if (input_ids := inputs.get(address)) is None:
+                input_ids = inputs[address] = []
+            input_ids.append(input_id)
+            holder = parties.setdefault(address, len(parties))
             submitter = parties.setdefault(request.submitter, len(parties))
-            rows.append(Row(holder, request.input_id, submitter, request.submit_id, request.rows))
-            by_holder.setdefault(request.holder, []).append(request.input_id)
+            rows.append(Row(holder, input_id, submitter, request.submit_id, request.rows))
         offset_ns = self._cluster.workers[share.worker].offset_ns()
         infer = Infer(
             action.id, share.number, batch.model, batch.batch_size, tuple(rows), tuple(parties), now_ns + offset_ns,
             batch.latest_ns + offset_ns, batch.expected_ns,
         )  # fmt: skip
         outs = [Out(share.worker, infer)]
-        for holder_address, input_ids in by_holder.items():
-            outs.append(Out(holder_address, Dispatch(action.id, share.worker, tuple(input_ids))))
+        for address, input_ids in inputs.items():
+            outs.append(Out(address, Dispatch(action.id, share.worker, tuple(input_ids))))
         return outs
 
     def _load(self, now_ns: int, share: Share, model: str) -> Out:
@@ -202,18 +206,16 @@ class ActionMetrics:
         stats.count("horologe_actions_total", action.kind, STATUS_NAMES[result.status])
         if result.status:
             return
-        errors_ns = {
-            "horologe_prediction_error_seconds": took_ns - action.expected_ns,
-            "horologe_completion_error_seconds": end_ns - action.promised_ns,
-        }
-        for name, error_ns in errors_ns.items():
-            if not result.rows:  # with missing rows, a smaller batch ran than the one predicted
-                stats.observe(name, action.kind, error_side(error_ns), value=abs(error_ns))
+        if not result.rows:  # with missing rows, a smaller batch ran than the one predicted
+            error_ns, late_ns = took_ns - action.expected_ns, end_ns - action.promised_ns
+            stats.observe(PREDICTION_ERROR, action.kind, error_side(error_ns), value=abs(error_ns))
+            stats.observe(COMPLETION_ERROR, action.kind, error_side(late_ns), value=abs(late_ns))
         if action.requests:
             spec = action.requests[0].spec
             labels = spec.name, spec.version
-            rows = sum(request.rows for request in action.requests)
-            rows -= sum(action.requests[row.id].rows for row in result.rows)
+            rows = sum([request.rows for request in action.requests])
+            if result.rows:
+                rows -= sum([action.requests[row.id].rows for row in result.rows])
             totals = self._models.get(labels)
             if totals is None:
                 totals = self._models[labels] = ModelTotals()

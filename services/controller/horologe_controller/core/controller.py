@@ -70,7 +70,7 @@ class Controller:
         """Handle a message of a submitter, a worker, a frontend (for a client) or the host."""
         match message:
             case Submit():
-                self._requests.buffer_submit(now_ns, sender, message)
+                self._requests.submitted.append((sender, message, now_ns))
             case Result():
                 self._on_result(now_ns, sender, message)
             case Cancel():
@@ -204,7 +204,7 @@ class Controller:
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)
             self.out.extend(self.catalogue.refresh_and_announce())
             return
-        self._requests.cancel_requests(now_ns, address, self._requests.table.submit_ids_of(address))
+        self._requests.cancel_submitter(now_ns, address)
 
     def _post(self, out: Out) -> None:
         self.out.append(out)

@@ -192,14 +192,14 @@ def store_distributions(stored: MutableMapping[str, RuntimeDistributions], messa
 
     Raises ValueError for invalid histograms.
     """
+    if not (message.dynamic and message.histograms):
+        stored.pop(message.model, None)
+        return
     parts = [
         SoloDistribution(part.application, part.length, Distribution.from_counts(part.edges_ns, part.counts))
         for part in message.histograms
     ]
-    if message.dynamic and parts:
-        stored[message.model] = RuntimeDistributions(message.base_ns, parts, message.batch_scales)
-    else:
-        stored.pop(message.model, None)
+    stored[message.model] = RuntimeDistributions(message.base_ns, parts, message.batch_scales)
 
 
 def _interpolate_scale(batch_scales: Sequence[tuple[int, float]], size: int) -> float:

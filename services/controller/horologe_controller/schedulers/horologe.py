@@ -18,7 +18,7 @@ from horologe_controller.core.scheduling.ranking import Strategy, larger_size_pa
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
@@ -76,9 +76,16 @@ class RecentLoad:
         self._work: dict[Share, tuple[int, float]] = {}
         """Share -> (start of the last batch, decayed sum of batch durations at that time)."""
 
-    def record_arrival(self, at_ns: int, model: str) -> None:
-        last_ns, gap_ns = self._arrivals.get(model, (at_ns - FIRST_GAP_NS, float(FIRST_GAP_NS)))
-        self._arrivals[model] = at_ns, gap_ns + (at_ns - last_ns - gap_ns) / SMOOTHING_GAPS
+    def record_arrivals(self, requests: Sequence[Request]) -> None:
+        """Count requests of one model, except those that were queued before."""
+        model = requests[0].model
+        last_ns, gap_ns = self._arrivals.get(model, (requests[0].arrival_ns - FIRST_GAP_NS, float(FIRST_GAP_NS)))
+        for request in requests:
+            if not request.admitted:
+                at_ns = request.arrival_ns
+                gap_ns += (at_ns - last_ns - gap_ns) / SMOOTHING_GAPS
+                last_ns = at_ns
+        self._arrivals[model] = last_ns, gap_ns
 
     def record_batch(self, start_ns: int, share: Share, expected_ns: int) -> None:
         self.batch_ns += (expected_ns - self.batch_ns) / SMOOTHING_BATCHES
@@ -178,15 +185,14 @@ class Horologe(SchedulingPolicy):
             return cluster.request_exec_ns(now_ns, request)
         return distributions.least_ns[distributions.kind_of(request.application, request.length)]
 
-    def counts_work_ahead(self, request: Request, cluster: Cluster) -> bool:
-        """Return False for dynamic models: a short request that arrives later may go first."""
-        return request.model not in cluster.distributions
+    def is_dynamic(self, model: str, cluster: Cluster) -> bool:
+        """Return whether distributions of the model's execution times are known."""
+        return model in cluster.distributions
 
-    def on_request_arrived(self, request: Request, cluster: Cluster) -> None:
-        """Record the arrival of a new request."""
+    def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
+        """Record the arrivals of new requests."""
         self._distributions = cluster.distributions
-        if not request.admitted:  # otherwise it was queued before
-            self._load.record_arrival(request.arrival_ns, request.model)
+        self._load.record_arrivals(requests)
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the batch. Update the advance, and so all ranks, if it is off the mean batch by a factor of two."""

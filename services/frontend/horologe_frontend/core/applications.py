@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from horologe_common.application_answers import output_specs
 from horologe_common.applications import check_application, undeclared_application
-from horologe_common.clock import ms
+from horologe_common.clock import ms, s
+from horologe_common.core.instruments import RollingQuantile
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput, Refused, UnknownModel
 from horologe_common.wire import ModelState
@@ -22,6 +23,40 @@ if TYPE_CHECKING:
 RETRY_NS = ms(200)
 APPLICATION_RUNTIME = "application"
 """The `runtime` in the signature of an application."""
+LEAD_INTERVAL_NS = ms(50)
+LEAD_WINDOW = 400
+"""Number of timer delays kept: those of 20 s with requests."""
+
+
+class DefaultLead:
+    """Lead of default answers before the deadline: the 99th percentile of recent timer delays, at least `minimum_ns`.
+
+    If the loop stalls for longer than the lead, defaults are sent LATE. The delays are those of a separate timer, which
+    runs while requests with a default arrive. The timers of the requests themselves expire at times that clients
+    choose: many requests with short deadlines would hide a stall.
+    """
+
+    def __init__(self, minimum_ns: int) -> None:
+        self.timer_ns: int | None = None
+        """When to call `measure_delay`. None: no recent request needed the lead."""
+        self._minimum_ns = minimum_ns
+        self._delays = RollingQuantile(LEAD_WINDOW, s(60), 0.99)
+        self._used = False
+
+    def lead_ns(self, now_ns: int) -> int:
+        """Return the lead for a request that arrives now."""
+        self._used = True
+        if self.timer_ns is None:
+            self.timer_ns = now_ns + LEAD_INTERVAL_NS
+        return max(self._minimum_ns, self._delays.high_quantile(now_ns) or 0)
+
+    def measure_delay(self, now_ns: int) -> None:
+        """Record the delay of an expired timer, and restart the timer if the lead was used since."""
+        if self.timer_ns is None or now_ns < self.timer_ns:
+            return
+        self._delays.observe(now_ns, now_ns - self.timer_ns)
+        self.timer_ns = now_ns + LEAD_INTERVAL_NS if self._used else None
+        self._used = False
 
 
 class DeclaredApplications:

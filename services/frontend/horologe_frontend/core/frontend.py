@@ -19,12 +19,12 @@ from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, 
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
-from horologe_frontend.core.applications import DeclaredApplications
+from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
 from horologe_frontend.core.feedback import FeedbackForwarder
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.requests import (
-    DefaultLead,
+    REPLACED_BY_DEFAULT,
     OpenRequests,
     Request,
     RequestBuilder,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import FrontendSettings
 
     MessageHandler = Callable[[int, str, Any, Sequence[Buffer]], None]
+CANCELLED = int(Status.CANCELLED)
 
 
 class Frontend:
@@ -70,7 +71,7 @@ class Frontend:
         self._retained_inputs = RetainedInputs(staging)
         feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
-        self._timers = (self._requests.timers, self._retained_inputs.timers, *self._calls.timers)
+        self._timers = (self._requests, self._retained_inputs.timers, *self._calls.timers)
         self._workers: dict[str, bool] = {}
         self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict,
@@ -94,14 +95,14 @@ class Frontend:
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle a message of a client or a peer. Messages that only peers may send are ignored from clients."""
-        trusted = not sender.startswith(("client/", "http/"))
         handler = self._from_clients.get(type(message))
-        if handler is None and trusted:
-            handler = self._from_peers.get(type(message))
-        if handler:
-            handler(now_ns, sender, message, buffers)
-        else:
-            self.out.extend(self._calls.handle(now_ns, sender, message, buffers, trusted))
+        if handler is None:
+            trusted = not sender.startswith(("client/", "http/"))
+            handler = self._from_peers.get(type(message)) if trusted else None
+            if handler is None:
+                self.out.extend(self._calls.handle(now_ns, sender, message, buffers, trusted))
+                return
+        handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
         """Answer the requests and the calls whose timers have expired, and free the inputs."""
@@ -115,6 +116,10 @@ class Frontend:
             self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
+
+    def end_turn(self, now_ns: int, took_ns: int) -> None:
+        """See `TurnObserver`."""
+        self._builder.turn_limit.end_turn(now_ns, took_ns)
 
     def wakeup_ns(self) -> int | None:
         """Return the time of the earliest timer, or None without timers."""
@@ -183,7 +188,9 @@ class Frontend:
         request = self._requests.find_request(message.id)
         if request is None or request.selector != selector:
             return
-        self._finish(now_ns, request, *answer_or_default(request, message, buffers))
+        if message.status in REPLACED_BY_DEFAULT and request.application is not None:
+            message, buffers = answer_or_default(request, message, buffers)
+        self._finish(now_ns, request, message, buffers)
         if message.inputs_retained:
             self._retain_inputs(request)
         else:
@@ -196,12 +203,13 @@ class Frontend:
     def _finish(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """End a request: remove it, count it, answer its client. No other method ends a request."""
         self._requests.remove(request)
-        if answer.status == Status.OK and now_ns > request.deadline_ns:
+        if now_ns > request.deadline_ns and answer.status == Status.OK:
             answer = msgspec.structs.replace(answer, status=int(Status.LATE), reason="finished after the deadline")
+            self._builder.turn_limit.note_late()
         if request.outputs:
             answer, buffers = select_outputs(answer, buffers, request.outputs)
         self._metrics.count_finished(now_ns, request, answer)
-        if answer.status != Status.CANCELLED:
+        if answer.status != CANCELLED:
             answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
             self.out.append(Out(request.client, answer, buffers))
         if self._sampler.profiler:

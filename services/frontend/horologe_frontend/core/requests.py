@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import NAME_LIMIT, Application
-from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.core.indexed_heap import Timers
-from horologe_common.core.instruments import RollingQuantile
+from horologe_common.clock import NEVER_NS, ms
+from horologe_common.core.indexed_heap import COMPACT_ABOVE
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor
-from horologe_frontend.core.applications import APPLICATION_RUNTIME
+from horologe_frontend.core.applications import APPLICATION_RUNTIME, DefaultLead
+from horologe_frontend.core.overload import TurnLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 REPLACED_BY_DEFAULT = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
 """If an application has a default, the client gets it instead of these statuses."""
-LEAD_INTERVAL_NS = ms(50)
-LEAD_WINDOW = 400
-"""Number of timer delays kept: those of 20 s with requests."""
 
 
 class Request(msgspec.Struct):
@@ -54,37 +52,6 @@ class Request(msgspec.Struct):
     """The worker that has the inputs. Empty: none."""
 
 
-class DefaultLead:
-    """Lead of default answers before the deadline: the 99th percentile of recent timer delays, at least `minimum_ns`.
-
-    If the loop stalls for longer than the lead, defaults are sent LATE. The delays are those of a separate timer, which
-    runs while requests with a default arrive. The timers of the requests themselves expire at times that clients
-    choose: many requests with short deadlines would hide a stall.
-    """
-
-    def __init__(self, minimum_ns: int) -> None:
-        self.timer_ns: int | None = None
-        """When to call `measure_delay`. None: no recent request needed the lead."""
-        self._minimum_ns = minimum_ns
-        self._delays = RollingQuantile(LEAD_WINDOW, s(60), 0.99)
-        self._used = False
-
-    def lead_ns(self, now_ns: int) -> int:
-        """Return the lead for a request that arrives now."""
-        self._used = True
-        if self.timer_ns is None:
-            self.timer_ns = now_ns + LEAD_INTERVAL_NS
-        return max(self._minimum_ns, self._delays.high_quantile(now_ns) or 0)
-
-    def measure_delay(self, now_ns: int) -> None:
-        """Record the delay of an expired timer, and restart the timer if the lead was used since."""
-        if self.timer_ns is None or now_ns < self.timer_ns:
-            return
-        self._delays.observe(now_ns, now_ns - self.timer_ns)
-        self.timer_ns = now_ns + LEAD_INTERVAL_NS if self._used else None
-        self._used = False
-
-
 class RequestBuilder:
     """Validate requests, stage their inputs and number them. `digest` hashes inputs for the prediction cache."""
 
@@ -103,6 +70,7 @@ class RequestBuilder:
         self.staging = staging
         self._default_lead = default_lead
         self._digest = digest
+        self.turn_limit = TurnLimit()
         self._last_id = 0
 
     def create_request(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
@@ -112,7 +80,8 @@ class RequestBuilder:
         effort, and is answered after `frontend.best_effort_ns` at the latest.
         """
         self.check_size(buffers)
-        check_names(application=message.application, context=message.context)
+        if message.application or message.context:
+            check_names(application=message.application, context=message.context)
         application: Application | None = None
         if message.application and not message.model:
             application, spec = self.declared.find_with_signature(message.application)
@@ -120,6 +89,9 @@ class RequestBuilder:
             spec = self.catalogue.find_model(message.model, message.version)
         budget_ns = min(max(0, message.budget_ns), NEVER_NS >> 1) or spec.slo_ns
         best_effort = budget_ns == 0
+        if not best_effort:
+            budget_ns = max(1, budget_ns - self.turn_limit.waited_ns(now_ns))
+            self.turn_limit.accept(budget_ns)
         budget_ns = budget_ns or self.settings.best_effort_ns
         rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
         cacheable = spec.cache or spec.runtime == APPLICATION_RUNTIME
@@ -186,12 +158,13 @@ def check_names(**names: str) -> None:
 class OpenRequests:
     """The open requests by id, and by client and the client's own id.
 
-    Invariant: each open request has one timer, and one id of its client.
+    Invariant: each open request has one entry among the expiry times, and one id of its client.
     """
 
     def __init__(self) -> None:
-        self.timers = Timers()
         self._requests: dict[int, Request] = {}
+        self._expiries: list[tuple[int, int]] = []
+        """Heap of (`give_up_ns`, id). Entries of requests that are not open any more are stale."""
         self._by_client: dict[str, dict[int, int]] = {}
 
     def __len__(self) -> int:
@@ -204,16 +177,24 @@ class OpenRequests:
         return key in self._requests
 
     def add(self, request: Request) -> None:
-        """Add a request with a timer at its `give_up_ns`."""
-        self._requests[request.id] = request
-        self._by_client.setdefault(request.client, {})[request.client_id] = request.id
-        self.timers.arm(request.id, request.give_up_ns)
+        """Add a request, which expires at its `give_up_ns`."""
+        requests, expiries = self._requests, self._expiries
+        requests[request.id] = request
+        open_ids = self._by_client.get(request.client)
+        if open_ids is None:
+            open_ids = self._by_client[request.client] = {}
+        open_ids[request.client_id] = request.id
+        heappush(expiries, (request.give_up_ns, request.id))
+        if len(expiries) > COMPACT_ABOVE and len(expiries) > 2 * len(requests):
+            self._expiries = [entry for entry in expiries if entry[1] in requests]
+            heapify(self._expiries)
 
     def find_request(self, key: int) -> Request | None:
         return self._requests.get(key)
 
     def find_by_client_id(self, client: str, client_id: int) -> Request | None:
-        return self._requests.get(self._by_client.get(client, {}).get(client_id, 0))
+        open_ids = self._by_client.get(client)
+        return self._requests.get(open_ids.get(client_id, 0)) if open_ids else None
 
     def client_ids(self, client: str) -> tuple[int, ...]:
         """Return the client's own ids of its open requests."""
@@ -225,15 +206,25 @@ class OpenRequests:
         del open_ids[request.client_id]
         if not open_ids:
             del self._by_client[request.client]
-        self.timers.cancel(request.id)
+
+    def next_ns(self) -> int | None:
+        """Return the earliest expiry, or None without open requests."""
+        expiries, requests = self._expiries, self._requests
+        while expiries and expiries[0][1] not in requests:
+            heappop(expiries)
+        return expiries[0][0] if expiries else None
 
     def pop_expired(self, now_ns: int) -> list[Request]:
-        """Return the requests whose timer has expired. The caller must `remove` each of them."""
-        return [self._requests[key] for key in self.timers.pop_expired(now_ns)]
+        """Return the requests that have expired. The caller must `remove` each of them."""
+        expiries, expired = self._expiries, []
+        while expiries and expiries[0][0] <= now_ns:
+            if (request := self._requests.get(heappop(expiries)[1])) is not None:
+                expired.append(request)
+        return expired
 
     def check(self) -> None:
-        self.timers.check()
-        assert len(self._requests) == len(self.timers) == sum(map(len, self._by_client.values()))
+        assert {(request.give_up_ns, request.id) for request in self} <= set(self._expiries)
+        assert len(self._requests) == sum(map(len, self._by_client.values()))
 
 
 def default_answer(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from horologe_frontend.core.catalogue import ModelCatalogue
     from horologe_frontend.core.requests import Request
 
+OK = int(Status.OK)
 APPLICATION_PREFIX = "horologe_application_"
 
 
@@ -77,7 +78,7 @@ class StatsByModel:
             stats = self._models[spec.key] = ModelStats()
         stats.last_ns = now_ns
         stats.latency.observe(total_ns)
-        if answer.status != Status.OK:
+        if answer.status != OK:
             stats.fail.add(total_ns)
             return
         stats.slack.observe(slack_ns)
@@ -132,13 +133,15 @@ class RequestMetrics:
 
     def count_finished(self, now_ns: int, request: Request, answer: Answer) -> None:
         """Count an open request that gets its answer."""
-        spec, status = request.spec, Status(answer.status).name
+        spec = request.spec
         total_ns, slack_ns = now_ns - request.arrival_ns, request.deadline_ns - now_ns
         if request.application is None:
             self.stats_by_model.observe(now_ns, spec, answer, request.query.rows, total_ns, slack_ns)
-            if answer.status != Status.OK:
+            if answer.status != OK:
+                status = Status(answer.status).name
                 self.stats.count("nv_inference_request_failure", spec.name, spec.version, status)
         elif spec.name in self._declared:
+            status = Status(answer.status).name
             self.stats.count(f"{APPLICATION_PREFIX}requests_total", spec.name, status)
             self.stats.observe(f"{APPLICATION_PREFIX}request_seconds", spec.name, value=total_ns)
             if answer.defaulted:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 import msgspec
 
-from horologe_common.clock import NEVER_NS, monotonic_ns, s
+from horologe_common.clock import NEVER_NS, s
 from horologe_frontend.http.http_responses import HttpResponse, failure
 from horologe_frontend.http.request_reader import HttpRequest, RequestReader, StopReading
 
@@ -63,13 +63,12 @@ class HttpConnection(asyncio.Protocol):
         self._read_closed = self._closing = self._write_paused = self._read_paused = self._request_ended = False
         self._raw_head_bytes = 0
         self._message_data = b""  # the data in the parser, if a request begins with it
-        self._timed_state, self.expires_ns = "", NEVER_NS
+        self._timed_state, self._timed_since_ns, self._responses = ("", 0), 0, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         if not self._server.add_connection(self):
             self._refuse(failure(503, "too many connections", ((b"retry-after", b"1"),)))
-        self._update_timeout()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.remove_connection(self)
@@ -87,16 +86,15 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._read_closed:
             return
-        request = None if self._reader or self._queue else self._limits.known_heads.find_request(data)
-        if request is not None and self._limits.admit_complete(request):
-            self._queue.append(QueuedRequest(request, True, b"", True, len(request.body)))
-            self._start_next()
-        else:
-            self._parse(data)
+        if self._reader is None and self._current is None and not self._write_paused:
+            request = self._limits.known_heads.find_request(data)
+            if request is not None and self._limits.admit_complete(request):
+                self._start(QueuedRequest(request, True, b"", True, len(request.body)))
+                return
+        self._parse(data)
         if self._queue and not self._closing:
             self._read_paused = True
             self._transport.pause_reading()
-        self._update_timeout()
 
     def _parse(self, data: bytes) -> None:
         self._request_ended = False
@@ -113,10 +111,9 @@ class HttpConnection(asyncio.Protocol):
         self._message_data = b""
 
     def _check_head_size(self, size: int) -> None:
-        """Count received bytes until the headers are complete, because the parser reports only complete headers.
+        """Count received bytes until the headers are complete, unless an earlier request ended in the same read.
 
-        A read in which an earlier request ended is not counted: the parser does not report how much of it belongs to
-        the next request.
+        The parser reports neither incomplete headers nor how much of a read belongs to the next request.
         """
         reader = self._reader
         if reader is None or reader.head is not None or self._request_ended:
@@ -182,27 +179,30 @@ class HttpConnection(asyncio.Protocol):
 
     def _start_next(self) -> None:
         while self._queue and self._current is None and not self._write_paused and not self._closing:
-            queued = self._queue.popleft()
-            response = queued.content
-            if isinstance(response, HttpRequest):
-                outcome = self._limits.handler.start(response, self._on_response)
-                if not isinstance(outcome, HttpResponse):
-                    self._current, self._cancel_current = queued, outcome
-                    break
-                self._limits.release_request(queued.body_bytes)
-                response = outcome
-            self._write(queued, response)
+            self._start(self._queue.popleft())
         if self._read_paused and not self._queue and not self._closing:
             self._read_paused = False
             self._transport.resume_reading()
+
+    def _start(self, queued: QueuedRequest) -> None:
+        """Hand the request to the handler, and write the response if there is one already."""
+        response = queued.content
+        if isinstance(response, HttpRequest):
+            outcome = self._limits.handler.start(response, self._on_response)
+            if not isinstance(outcome, HttpResponse):
+                self._current, self._cancel_current = queued, outcome
+                return
+            self._limits.release_request(queued.body_bytes)
+            response = outcome
+        self._write(queued, response)
 
     def _on_response(self, response: HttpResponse) -> None:
         """Write the response to the request in flight, and start the next request."""
         if self._closing:
             return
         self._write(self._end_request(), response)
-        self._start_next()
-        self._update_timeout()
+        if self._queue or self._read_paused:
+            self._start_next()
 
     def _end_request(self) -> QueuedRequest:
         queued, self._current, self._cancel_current = self._current, None, None
@@ -219,7 +219,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(head + response.body)
         else:
             self._transport.writelines((head, response.body))
-        self._timed_state = ""
+        self._responses += 1
         if closing:
             self._close(queued.fully_read)
 
@@ -237,19 +237,18 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._update_timeout()
 
     def resume_writing(self) -> None:
         self._write_paused = False
         self._start_next()
-        self._update_timeout()
 
-    def _update_timeout(self) -> None:
-        """Set `expires_ns` when the connection enters another state."""
-        state, timeout_ns = self._state_timeout()
-        if state != self._timed_state:
-            self._timed_state = state
-            self.expires_ns = monotonic_ns() + timeout_ns
+    def check_timeout(self, now_ns: int) -> None:
+        """Expire if the connection has been in one state for too long. A state begins when a call first finds it."""
+        name, timeout_ns = self._state_timeout()
+        if self._timed_state != (name, self._responses):
+            self._timed_state, self._timed_since_ns = (name, self._responses), now_ns
+        elif now_ns - self._timed_since_ns >= timeout_ns:
+            self._expire()
 
     def _state_timeout(self) -> tuple[str, int]:
         if self._write_paused:
@@ -264,13 +263,12 @@ class HttpConnection(asyncio.Protocol):
             return "head", self._settings.header_timeout_ns
         return "body", self._settings.body_timeout_ns
 
-    def expire(self) -> None:
+    def _expire(self) -> None:
         """Handle a timeout: answer 408 to a slow sender, close an idle connection, abort a slow reader."""
         if self._closing or self._write_paused:
             self._transport.abort()
         elif self._reader is not None:
             self._refuse(failure(408, "the request did not arrive in time"))
-            self._update_timeout()
         else:
             self._transport.close()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from horologe_common.status import HorologeError, Status
@@ -19,7 +17,7 @@ HTTP_STATUS: dict[Status, int] = {
 """Every other status is a 500."""
 
 
-class HttpResponse(NamedTuple):
+class HttpResponse(msgspec.Struct, frozen=True):
     """An HTTP response. `connection.encode_head` adds Content-Length, Date and Connection. HEAD gets no body."""
 
     status: int

@@ -122,10 +122,18 @@ class RequestLimits:
         return None
 
     def admit_complete(self, request: HttpRequest) -> bool:
-        """Count a request whose body has arrived too. Return False if a limit refuses it; then nothing is counted."""
-        if self.admit_request(request) is not None:
+        """Count a request whose body has arrived too. Return False if `admit_request` would refuse it."""
+        held_bytes, settings = self.held_bytes + len(request.body), self.settings
+        if (
+            self.in_flight >= settings.max_requests
+            or held_bytes > settings.held_limit_bytes
+            or len(request.body) > settings.body_limit_bytes
+            or self.handler.refuse(request)
+        ):
             return False
-        self.held_bytes += len(request.body)
+        self.in_flight += 1
+        self.held_bytes = held_bytes
+        self._idle.clear()
         return True
 
     def reserve_bytes(self, size: int, total: int) -> HttpResponse | None:

@@ -111,8 +111,7 @@ class HttpServer:
             await asyncio.sleep(pause_s)
             now_ns = monotonic_ns()
             for connection in list(self._connections):
-                if connection.expires_ns <= now_ns:
-                    connection.expire()
+                connection.check_timeout(now_ns)
 
 
 def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor], Coroutine[Any, Any, None]]:

@@ -13,8 +13,9 @@ from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation
 from horologe_frontend.core.feedback import ITEMS_LIMIT, TRUTHS_LIMIT
 from horologe_frontend.http.http_responses import json_response
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
-from horologe_frontend.oip.inference import check_json_length, read_inputs, read_request, write_outputs
-from horologe_frontend.oip.json_encoding import LONG_BYTES, TensorJson, tensor_values
+from horologe_frontend.oip.inference import check_json_length, read_inputs, read_request
+from horologe_frontend.oip.inference_response import make_template, tensor_values
+from horologe_frontend.oip.json_encoding import LONG_BYTES, TensorJson
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from horologe_frontend.http.http_responses import HttpResponse
     from horologe_frontend.http.request_reader import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
-    from horologe_frontend.oip.inference import InferenceRequest
+    from horologe_frontend.oip.inference_response import ResponseFormat
     from horologe_frontend.oip.routes import Route
 
 CONFIDENCE_DIGITS = 6
@@ -103,7 +104,7 @@ class ApplicationsHandler:
         header_length = request.headers.get(HEADER_LENGTH)
         inference = read_request(spec, "", body, header_length, self._settings.json_limit_bytes)
         answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
-        return _write_prediction(application, inference, answer, buffers)
+        return _write_prediction(application, inference.form, answer, buffers)
 
     async def _feedback(self, name: str, body: bytes) -> HttpResponse:
         check_json_length(len(body), self._settings.json_limit_bytes)
@@ -123,16 +124,17 @@ def _describe(name: str, states: Sequence[ApplicationState]) -> HttpResponse:
 
 
 def _write_prediction(
-    application: Application, inference: InferenceRequest, answer: Answer, buffers: Sequence[Buffer]
+    application: Application, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
 ) -> HttpResponse:
     if answer.status != Status.OK:
         raise error_for(answer.status, answer.reason, answer.retry_after_ns)
     if application.task != "any":
         return json_response(prediction_json(application.name, answer, buffers))
     details = answer_details(answer)
-    return write_outputs(
-        inference, answer, buffers, lambda outputs: {"application": application.name, "outputs": outputs, **details}
+    template, buffers = make_template(
+        form, answer.outputs, buffers, lambda outputs: {"application": application.name, "outputs": outputs, **details}
     )
+    return template.fill(buffers)
 
 
 def read_application(name: str, body: bytes) -> Application:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +24,19 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec, TensorSpec
 
 HEADER_LENGTH = b"inference-header-content-length"
+NUMBER_CODES = {
+    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",
+    "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d",
+}  # fmt: skip
+"""Datatypes with a JSON form other than BYTES -> format of the module `struct`."""
 MAX_STRINGS = 1 << 17
 """Maximum number of strings in a BYTES tensor. They are counted one by one on the loop: about 15 ms for so many."""
+
+
+@lru_cache(maxsize=4096)
+def number_struct(datatype: str, count: int) -> struct.Struct:
+    """Return the packer of `count` numbers: for 16 floats, it is 4 times as fast as numpy."""
+    return struct.Struct(f"<{count}{NUMBER_CODES[datatype]}")
 
 
 def split_body(body: bytes, header_length: bytes) -> tuple[memoryview, memoryview]:

@@ -21,7 +21,8 @@ from horologe_frontend.http.compression import choose_encoding, compress_body, d
 from horologe_frontend.http.http_responses import HttpError, HttpResponse, error_response, failure, json_response
 from horologe_frontend.oip.applications_http import ApplicationsHandler
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
-from horologe_frontend.oip.inference import read_request, write_answer
+from horologe_frontend.oip.inference_response import write_answer
+from horologe_frontend.oip.known_requests import KnownRequests
 from horologe_frontend.oip.model_metadata import (
     choose_version,
     model_config,
@@ -57,6 +58,7 @@ class OipHandler:
         self.draining = False
         self._gateway = gateway
         self._settings = settings
+        self._known_requests = KnownRequests(settings.json_limit_bytes)
         self._applications = ApplicationsHandler(gateway, settings)
         self._keys = keys
         self._version = version
@@ -98,7 +100,7 @@ class OipHandler:
         buffers: Sequence[Buffer],
     ) -> None:
         try:
-            response = write_answer(inference, answer, buffers)
+            response = write_answer(inference.predict, inference.form, answer, buffers)
         except Exception as error:
             response = _failed(request, error)
         if self._compresses(request, response):
@@ -119,7 +121,8 @@ class OipHandler:
     async def _respond(self, route: Route, request: HttpRequest) -> HttpResponse:
         if route.name == "infer":
             inference = self._read_inference(route, request, await self._body(request))
-            return write_answer(inference, *await self._gateway.predict(inference.predict, inference.buffers))
+            answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
+            return write_answer(inference.predict, inference.form, answer, buffers)
         if route.name.startswith("application"):
             return await self._applications.handle_route(route, request, await self._body(request))
         match route.name:
@@ -151,8 +154,8 @@ class OipHandler:
         return await decompress_body(request.body, encoding, self._settings.body_limit_bytes)
 
     def _read_inference(self, route: Route, request: HttpRequest, body: bytes) -> InferenceRequest:
-        header_length, json_limit = request.headers.get(HEADER_LENGTH), self._settings.json_limit_bytes
-        return read_request(self._find_spec(route), route.version, body, header_length, json_limit)
+        header_length = request.headers.get(HEADER_LENGTH)
+        return self._known_requests.read(self._find_spec(route), route.version, body, header_length)
 
     def _find_spec(self, route: Route) -> ModelSpec:
         """Return the model. If there is none with this name, return the signature of the application."""
@@ -235,7 +238,7 @@ async def _compress(request: HttpRequest, response: HttpResponse) -> HttpRespons
         return response
     body = await compress_body(response.body, encoding)
     headers = (*response.headers, (b"content-encoding", encoding), (b"vary", b"Accept-Encoding"))
-    return response._replace(body=body, headers=headers)
+    return msgspec.structs.replace(response, body=body, headers=headers)
 
 
 def _decode_optional(body: bytes, kind: type[T]) -> T:

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from horologe_common.clock import NS_PER_MS, s, us
-from horologe_common.status import InvalidInput, Status, TooLarge, error_for
+from horologe_common.status import InvalidInput, TooLarge
 from horologe_common.wire import Predict, Tensor
 from horologe_frontend.core.applications import APPLICATION_RUNTIME
-from horologe_frontend.http.http_responses import BINARY, HttpError, HttpResponse
+from horologe_frontend.http.http_responses import HttpError
 from horologe_frontend.oip.binary_encoding import (
-    HEADER_LENGTH,
     BinaryData,
     check_bytes,
-    classify,
     raw_input,
     split_body,
 )
+from horologe_frontend.oip.inference_response import OutputFormat, ResponseFormat
 from horologe_frontend.oip.json_encoding import (
-    AnswerJson,
-    OutputTensorJson,
     check_header,
     decode_infer,
     decode_tensor,
-    tensor_values,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import Answer
     from horologe_frontend.oip.json_encoding import InferJson, OutputJson, TensorJson
 
 NO_PARAMETERS: Mapping[str, Any] = {}
@@ -41,33 +36,14 @@ MAX_BUDGET_NS = s(86_400)
 """Budgets over one day are reduced to one day."""
 OUTPUTS_MANY = 64
 """A longer list of outputs is refused by its length, before its elements are checked."""
-_encoder = msgspec.json.Encoder()
 
 
-class OutputFormat(NamedTuple):
-    """The form of an output in the response: binary or JSON, and its `classes` highest values (0: all values)."""
-
-    binary: bool = False
-    classes: int = 0
-
-
-class RequestedOutputs(NamedTuple):
-    """The requested outputs, in order. Empty: all outputs, in the `default` format."""
-
-    outputs: Mapping[str, OutputFormat]
-    default: OutputFormat
-
-    def format_of(self, name: str) -> OutputFormat:
-        return self.outputs.get(name, self.default)
-
-
-class InferenceRequest(NamedTuple):
+class InferenceRequest(msgspec.Struct, frozen=True):
     """A parsed request: the Predict with its input bytes, and the form of the response."""
 
     predict: Predict
     buffers: list[Buffer]
-    outputs: RequestedOutputs
-    id: str = ""
+    form: ResponseFormat
 
 
 def read_request(
@@ -84,7 +60,7 @@ def read_request(
         if not content:
             tensor, view = raw_input(spec, view)
             predict = _predict(spec, version, NO_PARAMETERS, (tensor,), ())
-            return InferenceRequest(predict, [view], RequestedOutputs({}, OutputFormat(binary=True)))
+            return InferenceRequest(predict, [view], ResponseFormat({}, OutputFormat(binary=True)))
         binary = BinaryData(view)
     check_json_length(len(content), json_limit)
     request = decode_infer(content)
@@ -92,10 +68,10 @@ def read_request(
     tensors, buffers = read_inputs(request.inputs, spec, binary)
     if request.outputs and len(request.outputs) > max(OUTPUTS_MANY, len(spec.outputs)):
         raise InvalidInput(f"outputs: got {len(request.outputs)}, wanted at most {len(spec.outputs)}")
-    outputs = _requested_outputs(parameters, request.outputs)
-    _check_outputs(spec, outputs)
-    predict = _predict(spec, version, parameters, tuple(tensors), tuple(outputs.outputs))
-    return InferenceRequest(predict, buffers, outputs, request.id or "")
+    form = _response_format(parameters, request)
+    _check_outputs(spec, form)
+    predict = _predict(spec, version, parameters, tuple(tensors), tuple(form.outputs))
+    return InferenceRequest(predict, buffers, form)
 
 
 def check_json_length(size: int, limit: int) -> None:
@@ -212,14 +188,14 @@ def _read_input(tensor: TensorJson, parameters: Mapping[str, Any], binary: Binar
     return decode_tensor(tensor)
 
 
-def _requested_outputs(parameters: Mapping[str, Any], outputs: list[OutputJson] | None) -> RequestedOutputs:
+def _response_format(parameters: Mapping[str, Any], request: InferJson) -> ResponseFormat:
     default = OutputFormat(_flag_parameter(parameters, "parameters", "binary_data_output", False))
     requested: dict[str, OutputFormat] = {}
-    for output in outputs or ():
+    for output in request.outputs or ():
         if output.name in requested:
             raise InvalidInput(f"output {output.name!r}: requested twice")
         requested[output.name] = _output_format(output, default) if output.parameters else default
-    return RequestedOutputs(requested, default)
+    return ResponseFormat(requested, default, request.id or "")
 
 
 def _output_format(output: OutputJson, default: OutputFormat) -> OutputFormat:
@@ -231,7 +207,7 @@ def _output_format(output: OutputJson, default: OutputFormat) -> OutputFormat:
     return OutputFormat(_flag_parameter(parameters, where, "binary_data", default.binary), classes)
 
 
-def _check_outputs(spec: ModelSpec, requested: RequestedOutputs) -> None:
+def _check_outputs(spec: ModelSpec, requested: ResponseFormat) -> None:
     datatypes = {output.name: output.datatype for output in spec.outputs}
     for name in requested.outputs:
         if name not in datatypes:
@@ -240,42 +216,3 @@ def _check_outputs(spec: ModelSpec, requested: RequestedOutputs) -> None:
         output = requested.format_of(name)
         if datatypes[name] == "FP16" and not output.binary and not output.classes:
             raise InvalidInput(f"output {name!r}: FP16 has no JSON form: request it with binary_data")
-
-
-def write_answer(inference: InferenceRequest, answer: Answer, buffers: Sequence[Buffer]) -> HttpResponse:
-    """Return the response. Raise the matching `HorologeError` if the status is not OK."""
-    if answer.status != Status.OK:
-        raise error_for(answer.status, answer.reason, answer.retry_after_ns)
-    predict, parameters = inference.predict, None
-    if not predict.model:
-        parameters = {"prediction_id": answer.prediction.hex(), "models": ",".join(answer.models)}
-    name, version = answer.model or predict.model or predict.application, answer.version or predict.version
-    return write_outputs(
-        inference, answer, buffers, lambda outputs: AnswerJson(name, outputs, version, inference.id, parameters)
-    )
-
-
-def write_outputs(
-    inference: InferenceRequest,
-    answer: Answer,
-    buffers: Sequence[Buffer],
-    document_of: Callable[[list[OutputTensorJson]], Any],
-) -> HttpResponse:
-    """Return the outputs in the requested formats. `document_of` makes the JSON document around the outputs."""
-    outputs: list[OutputTensorJson] = []
-    blobs = []
-    for tensor, buffer in zip(answer.outputs, buffers, strict=True):
-        output = inference.outputs.format_of(tensor.name)
-        if output.classes:
-            tensor, buffer = classify(tensor, buffer, output.classes)
-        content = OutputTensorJson(tensor.name, tensor.datatype, tensor.shape)
-        if output.binary:
-            content.parameters = {"binary_data_size": len(buffer)}
-            blobs.append(buffer)
-        else:
-            content.data = tensor_values(tensor, buffer)
-        outputs.append(content)
-    head = _encoder.encode(document_of(outputs))
-    if not blobs:
-        return HttpResponse(200, head)
-    return HttpResponse(200, b"".join((head, *blobs)), BINARY, ((HEADER_LENGTH, b"%d" % len(head)),))

@@ -14,7 +14,6 @@ from msgspec import Meta, Raw
 
 from horologe_common.models import DTYPES, check_tensor
 from horologe_common.status import InvalidInput, TooLarge
-from horologe_common.wire.frames import decode_array
 from horologe_frontend.oip.binary_encoding import MAX_STRINGS, join_strings
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import Tensor
 
 FP32_MAX = 3.4028234663852886e38
 DIAGNOSE_BYTES = 64 << 10
@@ -63,22 +61,6 @@ class InferJson(msgspec.Struct):
     context: str | None = None
     """`context` and `slo_ms` equal the parameters of these names."""
     slo_ms: float | None = None
-
-
-class OutputTensorJson(msgspec.Struct, omit_defaults=True):
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    parameters: dict[str, Any] | None = None
-    data: list[Any] | None = None
-
-
-class AnswerJson(msgspec.Struct, omit_defaults=True):
-    model_name: str
-    outputs: list[OutputTensorJson]
-    model_version: str = ""
-    id: str = ""
-    parameters: dict[str, Any] | None = None
 
 
 _infer = msgspec.json.Decoder(InferJson)
@@ -168,7 +150,7 @@ def decode_tensor(tensor: TensorJson) -> Buffer:
     if len(memoryview(tensor.data)) > LONG_BYTES and tensor.datatype != "BYTES":
         _check_commas(tensor)
     try:
-        values = _decoder(tensor.datatype, depth).decode(tensor.data)
+        values = list_decoder(tensor.datatype, depth).decode(tensor.data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidInput(f"input {tensor.name!r}: data: {tensor.datatype}: {error}") from error
     if tensor.datatype == "BYTES":
@@ -219,7 +201,7 @@ def _depth(data: Raw) -> int:
 
 
 @lru_cache(maxsize=256)
-def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[list[Any]]:
+def list_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[list[Any]]:
     """Return a decoder of lists nested `depth` deep, which checks that the values are in the range of the datatype."""
     kind: Any
     if datatype in ("BYTES", "BOOL"):
@@ -235,19 +217,3 @@ def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[list[Any]]:
     for _ in range(depth):
         kind = list[kind]
     return msgspec.json.Decoder(kind)
-
-
-def tensor_values(tensor: Tensor, buffer: Buffer) -> list[Any]:
-    """Return the values of an output, flat and row-major. The encoder turns NaN and infinities into null.
-
-    Raise `InvalidInput` for a datatype without a JSON form: FP16, and BYTES that are not UTF-8.
-    """
-    if tensor.datatype == "FP16":
-        raise InvalidInput(f"output {tensor.name!r}: FP16 has no JSON form: request it with binary_data")
-    values: list[Any] = decode_array(tensor, buffer).reshape(-1).tolist()
-    if tensor.datatype != "BYTES":
-        return values
-    try:
-        return [value.decode() for value in values]
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"output {tensor.name!r}: not UTF-8: request it with binary_data") from error

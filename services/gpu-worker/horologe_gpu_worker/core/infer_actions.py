@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.core.protocol import Out
@@ -13,7 +14,7 @@ from horologe_common.wire.frames import concat_rows, split_rows
 from horologe_gpu_worker.core.lanes import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
@@ -52,37 +53,63 @@ class InferAction:
         """Rows of the batch without padding."""
         self.timing = (0, 0, 0)
         """`begin_ns, end_ns, device_ns` of the EXEC operation."""
-        self._rows_by_input: dict[tuple[str, int], list[int]] = {}
-        for index, row in enumerate(infer.rows):
-            self._rows_by_input.setdefault((infer.parties[row.holder], row.input_id), []).append(index)
+        self._rows_by_input: dict[tuple[str, int], list[int]] | None = None
 
-    def match_ship(self, ship: Ship, buffers: Sequence[Buffer]) -> Iterator[tuple[int, list[Tensor], Sequence[Buffer]]]:
-        """Yield `(row index, headers, buffers)` for the rows of `ship` that are still awaited."""
-        begin = 0
-        for item in ship.items:
-            end = begin + len(item.inputs)
-            for index in self._rows_by_input.get((ship.holder, item.input_id), ()):
-                if self.inputs[index] is None and index not in self.failed:
-                    yield index, list(item.inputs), buffers[begin:end]
-            begin = end
+    def match_ship(self, ship: Ship) -> list[tuple[int, int]]:
+        """Return `(row index, index of its item in the Ship)` for the rows of `ship` that are still awaited."""
+        rows, items = self.infer.rows, ship.items
+        if self.awaited == len(rows) and [row.input_id for row in rows] == [item.input_id for item in items]:
+            holders = {row.holder for row in rows}
+            if len(holders) == 1 and self.infer.parties[holders.pop()] == ship.holder:
+                return [(index, index) for index in range(len(rows))]  # the usual case: all rows, in order
+        return [
+            (index, number)
+            for number, item in enumerate(items)
+            for index in self._rows_with_input(ship.holder, item.input_id)
+            if self.inputs[index] is None and index not in self.failed
+        ]
 
-    def store_inputs(self, index: int, headers: Sequence[Tensor], buffers: Sequence[Buffer], now_ns: int) -> None:
-        """Store the inputs of a row. Inputs that do not fit the signature fail the row as FAILED, not the batch.
+    def store_inputs(self, ship: Ship, buffers: Sequence[Buffer], now_ns: int) -> None:
+        """Store the inputs of all awaited rows of `ship`.
 
-        FAILED goes to the submitter: another worker would reject the same inputs.
+        Inputs that do not fit the signature fail their row, not the batch. They fail it as FAILED, which goes to the
+        submitter: another worker would reject the same inputs.
         """
-        try:
-            self.inputs[index] = _order_inputs(self.spec, self.infer.rows[index].rows, headers, buffers)
-        except InvalidInput as error:
-            self.failed[index] = (Status.FAILED, error.reason)
-        self.awaited -= 1
-        self.ready_ns = now_ns
+        infer_rows, inputs, items = self.infer.rows, self.inputs, ship.items
+        ends = [0, *accumulate([len(item.inputs) for item in items])]
+        checked: tuple[tuple[Tensor, ...], int] | None = None
+        for index, number in self.match_ship(ship):
+            headers, rows = items[number].inputs, infer_rows[index].rows
+            row_buffers = buffers[ends[number] : ends[number + 1]]
+            if checked == (headers, rows):
+                inputs[index] = list(zip(headers, row_buffers, strict=True))
+            else:
+                try:
+                    ordered = inputs[index] = _order_inputs(self.spec, rows, headers, row_buffers)
+                    checked = tuple([tensor for tensor, _ in ordered]), rows
+                except InvalidInput as error:
+                    self.failed[index] = (Status.FAILED, error.reason)
+            self.awaited -= 1
+            self.ready_ns = now_ns
+
+    def fail_ship(self, ship: Ship, reason: str) -> None:
+        """Fail all awaited rows of `ship` as MISSING_INPUT."""
+        for index, _ in self.match_ship(ship):
+            self.fail_row(index, Status.MISSING_INPUT, reason)
 
     def fail_missing_inputs(self, ship: Ship) -> None:
         """Fail the rows whose inputs the holder reports as missing."""
         for input_id in ship.missing:
-            for index in self._rows_by_input.get((ship.holder, input_id), ()):
+            for index in self._rows_with_input(ship.holder, input_id):
                 self.fail_row(index, Status.MISSING_INPUT, f"{ship.holder} no longer has input {input_id}")
+
+    def _rows_with_input(self, holder: str, input_id: int) -> Sequence[int]:
+        """Return the rows that have this input."""
+        if self._rows_by_input is None:
+            self._rows_by_input = {}
+            for index, row in enumerate(self.infer.rows):
+                self._rows_by_input.setdefault((self.infer.parties[row.holder], row.input_id), []).append(index)
+        return self._rows_by_input.get((holder, input_id), ())
 
     def fail_row(self, index: int, status: Status, reason: str) -> None:
         """Fail a row that is still awaited."""
@@ -92,7 +119,7 @@ class InferAction:
 
     def fail_awaited_rows(self) -> None:
         """Fail all awaited rows as MISSING_INPUT, because the window closes."""
-        for index, row in enumerate(self.infer.rows):
+        for index, row in enumerate(self.infer.rows if self.awaited else ()):
             self.fail_row(index, Status.MISSING_INPUT, f"input {row.input_id} had not arrived by the end of the window")
 
     def build_operation(self, lane: str) -> Operation | None:
@@ -134,6 +161,8 @@ class InferAction:
 
     def failed_rows(self) -> tuple[RowStatus, ...]:
         """Return the status of every failed row; `submit_id` is the row's index in the batch."""
+        if not self.failed:
+            return ()
         return tuple(
             RowStatus(index, 0, int(status), reason) for index, (status, reason) in sorted(self.failed.items())
         )
@@ -210,6 +239,9 @@ def batch_outputs(action: InferAction, status: int, outputs: Sequence[tuple[Tens
 def _split_rows(action: InferAction, status: int, reason: str) -> dict[str, tuple[list[RowStatus], list[Span]]]:
     """Return submitter -> (status of its rows, spans of its rows in the batch); adjacent spans are merged."""
     infer = action.infer
+    if status == Status.OK and not action.failed and len({row.submitter for row in infer.rows}) == 1:
+        items = [RowStatus(row.submit_id, row.rows) for row in infer.rows]
+        return {infer.parties[infer.rows[0].submitter]: (items, [(0, action.rows)])}
     by_submitter: dict[str, tuple[list[RowStatus], list[Span]]] = {}
     offset = 0
     for index, row in enumerate(infer.rows):

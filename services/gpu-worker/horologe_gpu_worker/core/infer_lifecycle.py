@@ -156,13 +156,10 @@ class InferLifecycle:
         assert self._actions or not self.io.held_bytes
 
     def _store_inputs(self, now_ns: int, action: InferAction, ship: Ship, buffers: Sequence[Buffer]) -> None:
-        for index, headers, row_buffers in action.match_ship(ship, buffers):
-            if self.io.acquire(ship.action_id, sum(map(len, row_buffers))):
-                action.store_inputs(index, headers, row_buffers, now_ns)
-            else:
-                action.fail_row(
-                    index, Status.MISSING_INPUT, f"io cache: {self.io.held_bytes} bytes held, no room for more"
-                )
+        if self.io.acquire(ship.action_id, sum(map(len, buffers))):
+            action.store_inputs(ship, buffers, now_ns)
+        else:
+            action.fail_ship(ship, f"io cache: {self.io.held_bytes} bytes held, no room for more")
         if ship.missing:
             action.fail_missing_inputs(ship)
 

@@ -183,7 +183,10 @@ class Executors:
             self._post
             and isinstance(message, Operation)
             and thread.is_idle()
-            and runs_inline(message, self._inline_exec_ns)
+            and (
+                runs_inline(message, self._inline_exec_ns)
+                or (self._inline_exec_ns and self._devices[message.share].loads_at_once(message))
+            )
         ):
             self._post(self.address, self.worker, self._devices[message.share].run(message))
         else:

@@ -25,7 +25,7 @@ from horologe_gpu_worker.repository.manifest import (
     read_manifest,
 )
 from horologe_gpu_worker.repository.profiling import ProfileCache, load_or_measure_profile
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, PreparesModels
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, KeepsModels, PreparesModels
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class ModelStore:
         self._profiles = ProfileCache(cache, device.cuda)
         self._factories = runtimes
         self._runtimes: dict[str, Runtime] = {}
+        self._keeping: dict[str, KeepsModels] = {}
         self._report = report
         self._specs: dict[str, ModelSpec] = {}
         self._inline: dict[str, bool] = {}
@@ -106,6 +107,12 @@ class ModelStore:
         """Open the model and run every batch size once. Raises `UnknownModel`, `InvalidModel` or `ModelFailed`."""
         spec = self.spec(key)
         return self._runtime(spec.runtime).open(spec, self._folder(spec))
+
+    def is_open(self, key: str) -> bool:
+        """Return True if `open` returns at once, because the model is open in host memory."""
+        spec = self._specs.get(key)
+        runtime = self._keeping.get(spec.runtime) if spec else None
+        return spec is not None and runtime is not None and runtime.is_open(spec)
 
     def inline_io(self, key: str) -> bool:
         """Return True if INPUT and OUTPUT are part of EXEC: host memory, and no declared transfer times.
@@ -155,6 +162,8 @@ class ModelStore:
                     f"runtime {name!r}: {error.name or error} is not installed "
                     f"(the extra `{EXTRAS.get(name, name)}` of the distribution)"
                 ) from error
+            if isinstance(runtime := self._runtimes[name], KeepsModels):
+                self._keeping[name] = runtime
         return self._runtimes[name]
 
     def _content_hash(self, folder: Path) -> str:

@@ -12,6 +12,7 @@ from horologe_common.models import ModelSpec, Profile
 from horologe_gpu_worker.repository.manifest import (
     EmulatedTimes,
     InvalidModel,
+    Manifest,
     build_spec,
     declared_signature,
     manifest_path,
@@ -95,11 +96,13 @@ class EmulatedRuntime:
 
     def __init__(self, waiter: Waiter | None = None) -> None:
         self._waiter = waiter or Waiter()
+        self._times: dict[Path, EmulatedTimes] = {}
+        """Times of the models by folder, read by `inspect`."""
 
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
-        times = _times(folder)
+        times = self._times[folder] = _times(folder, manifest)
         if not manifest.batch_sizes:
             manifest = msgspec.structs.replace(manifest, batch_sizes=tuple(sorted(times.exec_ms)))
         spec = build_spec(
@@ -113,16 +116,16 @@ class EmulatedRuntime:
         return spec
 
     def open(self, spec: ModelSpec, folder: Path) -> EmulatedModel:
-        """Open the model; takes `load_ms`."""
+        """Open the model, which `inspect` has read; takes `load_ms`."""
         begin_ns = self._waiter.now_ns()
-        times = _times(folder)
+        times = self._times[folder]
         model = EmulatedModel(spec, times, self._waiter)
         self._waiter.until(begin_ns, ms(times.load_ms))
         return model
 
     def profile(self, spec: ModelSpec, folder: Path) -> Profile:
-        """Return the declared times; nothing is measured."""
-        times = _times(folder)
+        """Return the declared times, which `inspect` has read; nothing is measured."""
+        times = self._times[folder]
         return Profile({size: ms(times.exec_ms[size]) for size in spec.batch_sizes}, ms(times.load_ms))
 
 
@@ -133,8 +136,8 @@ def _echoes(spec: ModelSpec) -> dict[str, str]:
     return {name: sources[kind] for name, kind in kinds.items() if kind in sources}
 
 
-def _times(folder: Path) -> EmulatedTimes:
-    times = read_manifest(folder).emulated
+def _times(folder: Path, manifest: Manifest) -> EmulatedTimes:
+    times = manifest.emulated
     where = manifest_path(folder) or folder / "model.toml"
     if times is None:
         raise InvalidModel(f"{where}: emulated: got no table, wanted [emulated] with exec_ms by batch size")

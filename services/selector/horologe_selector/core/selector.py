@@ -238,7 +238,7 @@ class Selector:
         """Answer with the prediction, or with the status of its failure."""
         status, outputs, buffers, reason, retry_after_ns, exec_ns, size, cached = result
         number, (name, _, version) = waiter.query.id, waiter.query.model.partition("/")
-        computed = status == OK and waiter.inflight_id
+        computed = status == OK and waiter.submit_id != 0
         queue_ns = max(0, now_ns - waiter.arrival_ns - exec_ns) if computed else 0
         answer = Answer(number, status, outputs, reason, retry_after_ns, name, version, queue_ns, exec_ns, size, cached)
         self.out.append(Out(waiter.holder, answer, buffers))

@@ -166,12 +166,15 @@ class ModelProfiles:
 
     def __init__(self) -> None:
         self._seeds: dict[str, dict[tuple[tuple[int, int], ...], ProfiledDurations]] = {}
+        self._shortest_ns: dict[tuple[str, int], int] = {}
+        """Results of `shortest_ns` since the last change."""
 
     def __contains__(self, model: str) -> bool:
         return model in self._seeds
 
     def add_profile(self, model: str, profile: Profile) -> ProfiledDurations:
         """Return the profile's durations, as one object for all shares with an equal profile."""
+        self._shortest_ns.clear()
         seed = {LOAD_SIZE: max(1, profile.load_ns), **profile.exec_ns}
         return self._seeds.setdefault(model, {}).setdefault(tuple(seed.items()), seed)
 
@@ -181,14 +184,20 @@ class ModelProfiles:
         for key, seed in list(seeds.items()):
             if len(seeds) > 1 and not any(share.estimates[model].seed_ns is seed for share in capable):
                 del seeds[key]
+                self._shortest_ns.clear()
 
     def discard_model(self, model: str) -> None:
+        self._shortest_ns.clear()
         del self._seeds[model]
 
     def shortest_ns(self, model: str, size: int) -> int:
         """Return the shortest profiled duration of a batch of `size`; 0 if no share could ever run the model."""
-        seeds = self._seeds.get(model)
-        return min([profiled_ns(seed, size) for seed in seeds.values()]) if seeds else 0
+        shortest_ns = self._shortest_ns.get((model, size))
+        if shortest_ns is None:
+            seeds = self._seeds.get(model, {}).values()
+            shortest_ns = min([profiled_ns(seed, size) for seed in seeds], default=0)
+            self._shortest_ns[model, size] = shortest_ns
+        return shortest_ns
 
 
 def missing_batch_sizes(profile: Profile, sizes: tuple[int, ...]) -> list[int]:

@@ -1,10 +1,12 @@
 """Life of a request: queued, refused or given to an action, and finished exactly once.
 
-`RequestLifecycle._finish` is the only place that removes a request, and it sends the outcome.
+`RequestLifecycle._finish` removes a request and sends its outcome. `finish_batch` removes requests whose answer is in
+the worker's Outputs. Nothing else removes a request.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from horologe_common.core.protocol import Out
@@ -31,19 +33,22 @@ RETURN_PART = 4
 enough time."""
 
 
+ANSWERED = (int(Status.OK), int(Status.FAILED))
+"""Statuses of a row whose answer is in the worker's Outputs."""
+
+
 class RequestTable:
-    """Open requests, by the controller's id and by (submitter, submit id)."""
+    """Open requests, by submitter and its id of the request."""
 
     def __init__(self) -> None:
-        self._open: dict[int, Request] = {}
-        self._by_submit: dict[tuple[str, int], Request] = {}
+        self._of: dict[str, dict[int, Request]] = {}
         self._last_id = 0
 
     def __len__(self) -> int:
-        return len(self._open)
+        return sum(map(len, self._of.values()))
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._open.values())
+        return chain.from_iterable([requests.values() for requests in self._of.values()])
 
     def create_request(
         self, sender: str, submit: Submit, spec: ModelSpec, arrival_ns: int, deadline_ns: int
@@ -56,28 +61,33 @@ class RequestTable:
         )  # fmt: skip
         if submit.solo:
             request.shape_key = -request.id  # unique, so that the request is never batched with others
-        self._open[request.id] = self._by_submit[sender, submit.id] = request
+        self.of_submitter(sender)[submit.id] = request
         return request
 
+    def of_submitter(self, submitter: str) -> dict[int, Request]:
+        """Return the open requests of a submitter by its ids."""
+        requests = self._of.get(submitter)
+        return self._of.setdefault(submitter, {}) if requests is None else requests
+
     def remove_request(self, request: Request) -> None:
-        del self._open[request.id]
-        del self._by_submit[request.submitter, request.submit_id]
+        del self._of[request.submitter][request.submit_id]
 
-    def find_request(self, submitter: str, submit_id: int) -> Request | None:
-        return self._by_submit.get((submitter, submit_id))
-
-    def submit_ids_of(self, submitter: str) -> list[int]:
-        return [submit_id for address, submit_id in self._by_submit if address == submitter]
+    def discard_submitter(self, submitter: str) -> None:
+        """Drop the table of a submitter that has disconnected and has no open request."""
+        if not self._of.get(submitter, True):
+            del self._of[submitter]
 
     def queued_for(self, models: Mapping[str, bool]) -> list[Request]:
-        """Return the queued requests for these models."""
-        return [request for request in self._open.values() if request.queued and request.model in models]
+        """Return the queued requests for these models, in the order of arrival."""
+        queued = [request for request in self if request.queued and request.model in models]
+        return sorted(queued)
 
     def check(self, placed: Sequence[Request], queued: int) -> None:
         """Assert that every open request is queued or in exactly one pending action."""
         assert len(placed) == len({request.id for request in placed})
-        assert all(request.id in self._open for request in placed)
-        assert len(self._open) == len(self._by_submit) == len(placed) + queued
+        open_ids = {request.id for request in self}
+        assert all(request.id in open_ids for request in placed)
+        assert len(self) == len(placed) + queued
 
 
 class RequestLifecycle:
@@ -102,28 +112,33 @@ class RequestLifecycle:
         self._catalogue = catalogue
         self._stats = stats
         self._post = post
-        self._submitted: list[tuple[str, Submit, int]] = []
-        """(sender, message, arrival) of Submits that are not admitted yet."""
-
-    def buffer_submit(self, now_ns: int, sender: str, submit: Submit) -> None:
-        """Buffer a Submit. `admit_buffered` queues or refuses it at the end of the turn."""
-        self._submitted.append((sender, submit, now_ns))
+        self.submitted: list[tuple[str, Submit, int]] = []
+        """(sender, message, arrival) of Submits. `admit_buffered` queues or refuses them at the end of the turn."""
 
     def admit_buffered(self, now_ns: int, submitters: Container[str]) -> None:
         """Queue or refuse the buffered Submits of connected submitters. Others are dropped: nobody waits for them."""
-        for sender, submit, arrival_ns in self._submitted:
-            if sender in submitters and not self.table.find_request(sender, submit.id):
-                self._admit_submit(now_ns, sender, submit, arrival_ns)
-        self._submitted.clear()
-
-    def _admit_submit(self, now_ns: int, sender: str, submit: Submit, arrival_ns: int) -> None:
-        if (spec := self._cluster.specs.get(submit.model)) is None:
-            outcome = Outcome(submit.id, int(Status.UNKNOWN_MODEL), f"model {submit.model!r}: not served now")
-            self._post(Out(sender, outcome))
+        if not self.submitted:
             return
+        table, specs = self.table, self._cluster.specs
         return_ns = self._settings.margin_ns + (self._cluster.returns.high_quantile(now_ns) or 0)
-        deadline_ns = arrival_ns + submit.budget_ns - min(return_ns, submit.budget_ns // RETURN_PART)
-        self._enqueue(now_ns, self.table.create_request(sender, submit, spec, arrival_ns, deadline_ns))
+        groups: dict[tuple[str, int, bool], list[Request]] = {}
+        for sender, submit, arrival_ns in self.submitted:
+            if sender not in submitters or submit.id in table.of_submitter(sender):
+                continue
+            if (spec := specs.get(submit.model)) is None:
+                outcome = Outcome(submit.id, int(Status.UNKNOWN_MODEL), f"model {submit.model!r}: not served now")
+                self._post(Out(sender, outcome))
+                continue
+            deadline_ns = arrival_ns + submit.budget_ns - min(return_ns, submit.budget_ns // RETURN_PART)
+            request = table.create_request(sender, submit, spec, arrival_ns, deadline_ns)
+            key = request.model, request.shape_key, request.best_effort
+            if (group := groups.get(key)) is None:
+                groups[key] = [request]
+            else:
+                group.append(request)
+        self.submitted.clear()
+        for group in groups.values():
+            self._enqueue(now_ns, group)
 
     def requeue_revised(self, now_ns: int, models: Mapping[str, bool]) -> None:
         """Queue the requests for these models again, by their new specs. Requests that nobody can run are finished."""
@@ -131,7 +146,7 @@ class RequestLifecycle:
         for request in requests:
             self._scheduler.remove(now_ns, request, self._cluster)
         for request in requests:
-            self._enqueue(now_ns, request)
+            self._enqueue(now_ns, [request])
 
     def retry_requests(self, now_ns: int, requests: Iterable[Request], failure: Status) -> None:
         """Requeue the requests of a worker that died (LOST) or hangs (LATE).
@@ -141,23 +156,31 @@ class RequestLifecycle:
         for request in requests:
             request.attempts += 1
             request.failure = failure
-            self._enqueue(now_ns, request)
+            self._enqueue(now_ns, [request])
 
-    def _enqueue(self, now_ns: int, request: Request) -> None:
-        """Queue a new request, or one whose action failed. Finish it if it cannot be run any more."""
-        request.action_id = UNPLACED
-        request.spec = self._cluster.specs.get(request.model, request.spec)
-        max_rows, max_queued = request.spec.max_batch, self._settings.max_queued
-        if not self._cluster.has_profile(request.model):
-            self._finish(request, *self._catalogue.explain_unserved(request.model))
-        elif request.attempts >= ATTEMPTS:
-            self._finish(request, request.failure, f"{ATTEMPTS} attempts failed")
-        elif not 1 <= request.rows <= max_rows:
-            self._finish(request, Status.INVALID_INPUT, f"rows: got {request.rows}, wanted 1 to {max_rows}")
-        elif len(self._scheduler) >= max_queued:
+    def _enqueue(self, now_ns: int, requests: list[Request]) -> None:
+        """Queue requests for one queue: new, or those whose action failed. Finish those that cannot be run any more."""
+        model, spec = requests[0].model, requests[0].spec
+        spec = self._cluster.specs.get(model, spec)
+        max_rows, max_queued, served = spec.max_batch, self._settings.max_queued, self._cluster.has_profile(model)
+        valid: list[Request] = []
+        for request in requests:
+            request.action_id = UNPLACED
+            request.spec = spec
+            if not served:
+                self._finish(request, *self._catalogue.explain_unserved(model))
+            elif request.attempts >= ATTEMPTS:
+                self._finish(request, request.failure, f"{ATTEMPTS} attempts failed")
+            elif not 1 <= request.rows <= max_rows:
+                self._finish(request, Status.INVALID_INPUT, f"rows: got {request.rows}, wanted 1 to {max_rows}")
+            else:
+                valid.append(request)
+        while valid and (room := max_queued - len(self._scheduler)) > 0:
+            for refusal in self._scheduler.add(now_ns, valid[:room], self._cluster):
+                self.finish_refused(refusal)
+            valid = valid[room:]
+        for request in valid:
             self._finish(request, Status.REFUSED, f"{max_queued} requests are queued already")
-        elif refusal := self._scheduler.add(now_ns, request, self._cluster):
-            self.finish_refused(refusal)
 
     def finish_refused(self, refusal: Refusal) -> None:
         """Finish the request as REFUSED and count the reason."""
@@ -172,26 +195,32 @@ class RequestLifecycle:
             if request.action_id != action.id:  # finished already, or planned again in another action
                 continue
             status = failed.get(row, result.status)
-            if status in (Status.OK, Status.FAILED):  # the worker's Outputs carry either answer
-                self._finish(request, Status.OK)
+            if status in ANSWERED:
+                request.action_id = FINISHED
+                self.table.remove_request(request)
             else:
                 if status != Status.TOO_LATE:  # retried while the deadline allows
                     request.attempts += 1
                     request.failure = Status.REFUSED  # the worker did not run it
-                self._enqueue(now_ns, request)
+                self._enqueue(now_ns, [request])
 
     def cancel_requests(self, now_ns: int, sender: str, submit_ids: Sequence[int]) -> None:
         """Cancel requests that their submitter does not wait for any more."""
         for submit_id in dict.fromkeys(submit_ids):
-            if request := self.table.find_request(sender, submit_id):
+            if request := self.table.of_submitter(sender).get(submit_id):
                 if request.queued:  # otherwise its action goes on without it
                     self._scheduler.remove(now_ns, request, self._cluster)
                 self._finish(request, Status.CANCELLED)
-        self._submitted = [item for item in self._submitted if item[0] != sender or item[1].id not in submit_ids]
+        self.submitted = [item for item in self.submitted if item[0] != sender or item[1].id not in submit_ids]
+
+    def cancel_submitter(self, now_ns: int, submitter: str) -> None:
+        """Cancel all requests of a submitter that has disconnected."""
+        self.cancel_requests(now_ns, submitter, list(self.table.of_submitter(submitter)))
+        self.table.discard_submitter(submitter)
 
     def _finish(self, request: Request, status: Status, reason: str = "", retry_after_ns: int = 0) -> None:
-        """Remove a request and send its outcome. OK sends nothing: the worker's Outputs are the answer."""
+        """Remove a request and send its outcome."""
         request.action_id = FINISHED
         self.table.remove_request(request)
-        if status not in (Status.OK, Status.CANCELLED):
+        if status != Status.CANCELLED:
             self._post(Out(request.submitter, Outcome(request.submit_id, int(status), reason, retry_after_ns)))

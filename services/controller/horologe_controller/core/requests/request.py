@@ -45,6 +45,8 @@ class Request(msgspec.Struct, eq=False):
     queued: bool = False
     admitted: bool = False
     cost_ns: int = 0
+    check_ns: int | None = None
+    """When the queued request must be checked for being too late; None: not again."""
 
     def __lt__(self, other: Request) -> bool:
         """Order requests by arrival, so that they can be keys of an `IndexedHeap`."""

@@ -11,6 +11,7 @@ from horologe_controller.core.scheduling.scheduler import Refusal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
@@ -53,21 +54,30 @@ class WorkByDeadline:
         self._slots: dict[int, int] = {}
         self._blocks: dict[int, int] = {}
 
-    def add(self, deadline_ns: int, cost_ns: int) -> None:
+    def add(self, requests: Iterable[Request], sign: int = 1) -> None:
+        """Add the costs of requests, or subtract them if `sign` is -1. Equal deadlines in a row are added at once."""
+        slot = cost_ns = 0
+        for request in requests:
+            request_slot = request.deadline_ns >> SLOT_BITS
+            if request_slot != slot:
+                if cost_ns:
+                    self._add_cost(slot, sign * cost_ns)
+                slot, cost_ns = request_slot, 0
+            cost_ns += request.cost_ns
+        if cost_ns:
+            self._add_cost(slot, sign * cost_ns)
+
+    def _add_cost(self, slot: int, cost_ns: int) -> None:
+        slots, blocks, block = self._slots, self._blocks, slot >> BLOCK_BITS - SLOT_BITS
         self.total_ns += cost_ns
-        slot, block = deadline_ns >> SLOT_BITS, deadline_ns >> BLOCK_BITS
         if slot > self._last_slot:
             self._last_slot = slot
-        self._slots[slot] = self._slots.get(slot, 0) + cost_ns
-        self._blocks[block] = self._blocks.get(block, 0) + cost_ns
-
-    def subtract(self, deadline_ns: int, cost_ns: int) -> None:
-        self.total_ns -= cost_ns
-        for sums, index in ((self._slots, deadline_ns >> SLOT_BITS), (self._blocks, deadline_ns >> BLOCK_BITS)):
-            if rest_ns := sums[index] - cost_ns:
-                sums[index] = rest_ns
-            else:
-                del sums[index]
+        slots[slot] = rest_ns = slots.get(slot, 0) + cost_ns
+        if not rest_ns:
+            del slots[slot]
+        blocks[block] = rest_ns = blocks.get(block, 0) + cost_ns
+        if not rest_ns:
+            del blocks[block]
 
     def due_before(self, deadline_ns: int) -> int:
         """Return the work with a deadline up to this one, accurate to a slot."""
@@ -159,52 +169,58 @@ class Admission:
         self._caution_ns: dict[str, int] = {}
 
     def refuse_on_arrival(
-        self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster, expires: bool, behind_others: bool
+        self, now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster, rows: int | None, expires: bool
     ) -> Refusal | None:
-        """Return a refusal if the request, running `exec_ns`, cannot be expected to end by its deadline.
+        """Return a refusal of the first request unless all can be expected to end in time.
 
-        Checks: `refuse_in_backoff`, then `refuse_crowded_out` if `behind_others`, else `refuse_too_long`.
-        `expires`: only its deadline counts. `behind_others`: queued work with earlier deadlines goes first.
+        The requests are for one queue and have equal rows. The first has the earliest deadline: a later one leaves more
+        time. One of them alone takes `exec_ns`. `rows`: those in the queue already, or None if queued work does not
+        count. `expires`: only the deadline counts.
         """
-        refusal = refuse_in_backoff(now_ns, request, exec_ns, cluster)
+        refusal = refuse_in_backoff(now_ns, requests[0], exec_ns, cluster)
         if refusal is not None or expires:
             return refusal
-        if behind_others:
-            return self.refuse_crowded_out(now_ns, request, exec_ns, cluster)
-        return refuse_too_long(now_ns, request, exec_ns)
+        if rows is not None:
+            return self.refuse_crowded_out(now_ns, requests, exec_ns, cluster, rows)
+        return refuse_too_long(now_ns, requests[0], exec_ns)
 
-    def refuse_crowded_out(self, now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
-        """Return a refusal if the request, running `exec_ns`, cannot be expected to end by its deadline."""
-        start_ns = now_ns + self._queueing_delay_ns(now_ns, request, cluster)
-        end_ns = start_ns + exec_ns
-        end_ns += min(self._headroom_ns(now_ns, request, cluster), start_ns - now_ns)
+    def refuse_crowded_out(
+        self, now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster, rows: int
+    ) -> Refusal | None:
+        """Return a refusal of the first request if it might miss its deadline behind other work.
+
+        That work is due by the last deadline of the requests, or is that of the requests behind it.
+        """
+        request = requests[0]
+        delay_ns = self._queueing_delay_ns(now_ns, requests, cluster, rows)
+        end_ns = now_ns + delay_ns + exec_ns + min(self._headroom_ns(now_ns, request, cluster), delay_ns)
         if end_ns <= request.deadline_ns:
             return None
-        if request.admitted:
+        if request.admitted and len(requests) == 1:
             self.raise_caution(request, exec_ns)
         return Refusal(request, "the work ahead of it takes past its deadline", end_ns - request.deadline_ns)
 
-    def count_request(self, now_ns: int, request: Request, queue: ModelQueue, cluster: Cluster) -> None:
-        """Count a request that was queued. Its cost is its part of the queue's work."""
-        work_ns = _queue_work_ns(now_ns, queue, cluster)
-        cost_ns = work_ns * request.rows // queue.rows
-        request.cost_ns = max(1, cost_ns // BEST_EFFORT_PART if request.best_effort else cost_ns)
-        if not request.best_effort:
+    def count_requests(self, now_ns: int, requests: Sequence[Request], queue: ModelQueue, cluster: Cluster) -> None:
+        """Count requests that were queued. The cost of a request is its part of the queue's work."""
+        work_ns = _work_ns(now_ns, queue.spec, queue.rows, cluster)
+        rows, part = queue.rows, BEST_EFFORT_PART if queue.best_effort else 1
+        for request in requests:
+            request.cost_ns = work_ns * request.rows // rows // part or 1
+        if not queue.best_effort:
             pool, before = self._pools.of_model(queue.model, cluster), self._pool_of.get(queue)
             if pool is not before:
                 self._pool_of[queue] = pool
                 if before is not None:
-                    _move_queue(queue, before, pool, request)
-            pool.queued.add(request.deadline_ns, request.cost_ns)
+                    _move_queue(queue, before, pool, requests)
+            pool.queued.add(requests)
             _update_work(queue, pool, work_ns)
 
     def discount_requests(self, now_ns: int, requests: Sequence[Request], queue: ModelQueue, cluster: Cluster) -> None:
         """Stop counting requests that have left their queue."""
         if not queue.best_effort:
             pool = self._pool_of[queue]
-            for request in requests:
-                pool.queued.subtract(request.deadline_ns, request.cost_ns)
-            _update_work(queue, pool, _queue_work_ns(now_ns, queue, cluster))
+            pool.queued.add(requests, -1)
+            _update_work(queue, pool, _work_ns(now_ns, queue.spec, queue.rows, cluster))
             if not queue:
                 del self._pool_of[queue]
 
@@ -221,13 +237,18 @@ class Admission:
     def check(self, queues: Iterable[ModelQueue]) -> None:
         self._pools.check(sum(queue.work_ns for queue in queues if not queue.best_effort))
 
-    def _queueing_delay_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+    def _queueing_delay_ns(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, rows: int) -> int:
         """Return the time until a capable share is free, if all requests with earlier deadlines go first."""
-        pool = self._pools.of_model(request.model, cluster)
+        first, count = requests[0], len(requests)
+        pool = self._pools.of_model(first.model, cluster)
         if not pool.shares:  # its workers may reconnect in time
             return 0
         lanes = None if len(pool.shares) == cluster.size else [share.exec for share in pool.shares]
-        work_ns = pool.work_ahead_ns(request.deadline_ns) + cluster.outstanding.total_ns(now_ns, lanes)
+        work_ns = cluster.outstanding.total_ns(now_ns, lanes) + pool.work_ahead_ns(requests[-1].deadline_ns)
+        if count > 1:
+            more_ns = _work_ns(now_ns, first.spec, rows + count * first.rows, cluster)
+            more_ns = max(0, more_ns - _work_ns(now_ns, first.spec, rows, cluster))
+            work_ns += more_ns * (count - 1) // count
         return work_ns // len(pool.shares)
 
     def _headroom_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
@@ -242,20 +263,20 @@ def _update_work(queue: ModelQueue, pool: SharePool, work_ns: int) -> None:
     queue.work_ns = work_ns
 
 
-def _move_queue(queue: ModelQueue, before: SharePool, pool: SharePool, new_request: Request) -> None:
-    """Count a queue in another pool, as other shares can run its model; all but the request that is being added."""
-    for request in queue:
-        if request is not new_request:
-            before.queued.subtract(request.deadline_ns, request.cost_ns)
-            pool.queued.add(request.deadline_ns, request.cost_ns)
+def _move_queue(queue: ModelQueue, before: SharePool, pool: SharePool, added: Sequence[Request]) -> None:
+    """Count a queue in another pool, as other shares can run its model; all but the requests that are being added."""
+    new = dict.fromkeys(added)
+    moved = [request for request in queue if request not in new]
+    before.queued.add(moved, -1)
+    pool.queued.add(moved)
     before.work_ns -= queue.work_ns
     pool.work_ns += queue.work_ns
 
 
-def _queue_work_ns(now_ns: int, queue: ModelQueue, cluster: Cluster) -> int:
-    """Return the median execution time of all rows of a queue, in batches of the largest size that they fill."""
-    rows, sizes = queue.rows, queue.spec.batch_sizes
+def _work_ns(now_ns: int, spec: ModelSpec, rows: int, cluster: Cluster) -> int:
+    """Return the median execution time of `rows` of a model, in batches of the largest size that they fill."""
     if not rows:
         return 0
+    sizes = spec.batch_sizes
     size = sizes[max(1, bisect_right(sizes, rows)) - 1]
-    return rows * cluster.cached_exec_ns(now_ns, queue.model, size)[1] // min(size, rows)
+    return rows * cluster.cached_exec_ns(now_ns, spec.key, size)[1] // min(size, rows)

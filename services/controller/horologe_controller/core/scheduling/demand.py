@@ -114,6 +114,11 @@ class Demand:
         if self._counted.remove(request):
             self._subtract_cost(request)
 
+    def clear(self) -> None:
+        """Stop counting all requests."""
+        for request in list(self._counted):
+            self.remove_request(request)
+
     def _subtract_cost(self, request: Request) -> None:
         model = request.model
         rest_ns = self._total[model] - request.cost_ns

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from horologe_common.core.indexed_heap import IndexedHeap, Timers
+from horologe_common.core.indexed_heap import COMPACT_ABOVE, Timers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.requests.request import Request
@@ -49,19 +50,23 @@ class ModelQueue:
     def __lt__(self, other: ModelQueue) -> bool:
         return self.number < other.number
 
-    def insert(self, request: Request) -> None:
+    def insert(self, arrivals: Iterable[Request]) -> None:
+        """Insert requests, in any order."""
         self.derived = None
-        deadlines, deadline_ns = self._deadlines, request.deadline_ns
-        if not deadlines or deadlines[-1] <= deadline_ns:
-            deadlines.append(deadline_ns)
-            self._requests.append(request)
-        else:
-            at = bisect_right(deadlines, deadline_ns)
-            deadlines.insert(at, deadline_ns)
-            self._requests.insert(at, request)
-        self.rows += request.rows
-        if self.rows > self.most_rows:
-            self.most_rows = self.rows
+        deadlines, requests, rows = self._deadlines, self._requests, self.rows
+        for request in arrivals:
+            deadline_ns = request.deadline_ns
+            if not deadlines or deadlines[-1] <= deadline_ns:
+                deadlines.append(deadline_ns)
+                requests.append(request)
+            else:
+                at = bisect_right(deadlines, deadline_ns)
+                deadlines.insert(at, deadline_ns)
+                requests.insert(at, request)
+            rows += request.rows
+        self.rows = rows
+        if rows > self.most_rows:
+            self.most_rows = rows
 
     def place_of(self, request: Request) -> int:
         """Return the index of a request. Raises ValueError if it is not in this queue."""
@@ -149,8 +154,8 @@ class RequestQueues:
         """Non-empty queues."""
         self.count = 0
         """Number of requests."""
-        self._checks: IndexedHeap[Request, int] = IndexedHeap()
-        """Requests by the time just after their last possible start."""
+        self._checks: list[tuple[int, int, Request]] = []
+        """Heap of (`Request.check_ns`, id, request). An entry whose time is not that of its request is stale."""
         self._created = 0
 
     def __iter__(self) -> Iterator[ModelQueue]:
@@ -166,20 +171,34 @@ class RequestQueues:
         """Return the earliest deadline of the model's requests. Raises ValueError if it has none."""
         return min([queue[0].deadline_ns for queue in self._queues[model].values()])
 
-    def enqueue(self, request: Request, exec_ns: int) -> ModelQueue:
-        """Insert a request and return its queue. `exec_ns`: its shortest possible execution time."""
+    def find_queue(self, request: Request) -> ModelQueue | None:
+        """Return the queue for a request, or None if it is empty."""
         queues = self._queues.get(request.model)
-        if queues is None:
-            queues = self._queues[request.model] = {}
-        key = request.shape_key, request.best_effort
-        queue = queues.get(key)
+        return queues.get((request.shape_key, request.best_effort)) if queues else None
+
+    def enqueue(self, requests: Sequence[Request], exec_ns: int, queue: ModelQueue | None = None) -> ModelQueue:
+        """Insert requests for one queue and return it. `exec_ns`: the shortest possible execution time of each.
+
+        `queue`: result of `find_queue`.
+        """
         if queue is None:
-            self._created += 1
-            queue = queues[key] = ModelQueue(request.spec, *key, self._created)
-        queue.insert(request)
-        request.queued = True
-        self.count += 1
-        self._checks.push(request, request.deadline_ns - exec_ns + 1)
+            queue = self._create_queue(requests[0])
+        queue.insert(requests)
+        self.count += len(requests)
+        checks = self._checks
+        for request in requests:
+            request.queued = request.admitted = True
+            request.check_ns = check_ns = request.deadline_ns - exec_ns + 1
+            heappush(checks, (check_ns, request.id, request))
+        if len(checks) > COMPACT_ABOVE and len(checks) > 2 * self.count:
+            self._checks = [entry for entry in checks if entry[0] == entry[2].check_ns]
+            heapify(self._checks)
+        return queue
+
+    def _create_queue(self, request: Request) -> ModelQueue:
+        self._created += 1
+        key = request.shape_key, request.best_effort
+        queue = self._queues.setdefault(request.model, {})[key] = ModelQueue(request.spec, *key, self._created)
         return queue
 
     def dequeue(self, request: Request) -> ModelQueue:
@@ -199,7 +218,7 @@ class RequestQueues:
         self.count -= len(requests)
         for request in requests:
             request.queued = False
-            self._checks.remove(request)
+            request.check_ns = None
         if not queue:
             queues = self._queues[queue.model]
             del queues[queue.key]
@@ -208,19 +227,31 @@ class RequestQueues:
 
     def pop_overdue(self, now_ns: int) -> list[Request]:
         """Return the requests whose last possible start has passed. Each is returned once per `check_after`."""
-        return self._checks.pop_up_to(now_ns)
+        checks, overdue = self._checks, []
+        while checks and checks[0][0] <= now_ns:
+            check_ns, _, request = heappop(checks)
+            if request.check_ns == check_ns:
+                request.check_ns = None
+                overdue.append(request)
+        return overdue
 
     def check_after(self, request: Request, last_start_ns: int) -> None:
         """Let `pop_overdue` return the request once `last_start_ns` has passed."""
-        self._checks.push(request, last_start_ns + 1)
+        request.check_ns = check_ns = last_start_ns + 1
+        heappush(self._checks, (check_ns, request.id, request))
 
     def next_overdue_ns(self) -> int | None:
         """Return when `pop_overdue` has something to return."""
-        return self._checks.smallest_priority()
+        checks = self._checks
+        while checks and checks[0][0] != checks[0][2].check_ns:
+            heappop(checks)
+        return checks[0][0] if checks else None
 
     def check(self) -> None:
-        self._checks.check()
-        assert all(request.queued for request in self._checks)
+        entries = {(check_ns, number) for check_ns, number, _ in self._checks}
+        for queue in self:
+            assert all((request.check_ns, request.id) in entries for request in queue if request.check_ns is not None)
+            assert all(request.queued for request in queue)
         assert self.count == sum(map(len, self))
         for queue in self:
             assert queue.rows == sum(request.rows for request in queue) > 0
@@ -234,6 +265,9 @@ class QueueWaits:
     def __init__(self) -> None:
         self._timers = Timers()
         self._queues: dict[int, ModelQueue] = {}
+
+    def __len__(self) -> int:
+        return len(self._queues)
 
     def hold_queue(self, queue: ModelQueue, until_ns: int) -> None:
         """Have the queue examined again at `until_ns`, or when it changes. The earliest of several times counts."""

@@ -149,14 +149,15 @@ class ShareRankings:
         """Return the rankings of the shares where the model is resident."""
         return self._of_model.get(model, NO_RANKINGS)
 
-    def mark_queue(self, queue: ModelQueue) -> None:
-        """Recompute the strategies of a queue whose requests have changed."""
-        waiting, kind = bool(queue), queue.best_effort
-        for rankings in self.with_model(queue.model).values():
+    def mark_queue(self, queue: ModelQueue) -> Iterable[Share]:
+        """Recompute the strategies of a queue whose requests have changed. Return the shares that hold its model."""
+        waiting, kind, holding = bool(queue), queue.best_effort, self.with_model(queue.model)
+        for rankings in holding.values():
             if waiting:
                 rankings[kind].changed[queue] = True
             else:
                 rankings[kind].discard_queue(queue)
+        return holding
 
     def mark_estimates(self, share: Share, queues: Iterable[ModelQueue]) -> None:
         """Recompute the strategies of a model's queues on a share whose estimates of it have changed."""

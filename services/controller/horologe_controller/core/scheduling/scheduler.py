@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
@@ -62,8 +64,8 @@ class Plan(msgspec.Struct):
 class Scheduler(Protocol):
     """Queues requests and plans actions. Deterministic: no clock, no randomness, no iteration over sets."""
 
-    def add(self, now_ns: int, request: Request, cluster: Cluster) -> Refusal | None:
-        """Queue a request, or return a refusal at once."""
+    def add(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> list[Refusal]:
+        """Queue requests for one queue: equal in model, shape and best effort. Return refusals of those not queued."""
 
     def remove(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Remove a queued request (cancelled)."""

@@ -8,7 +8,7 @@ from horologe_common.clock import us
 from horologe_controller.core.scheduling.ranking import oldest_strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
@@ -82,16 +82,20 @@ class SchedulingPolicy:
         """Return the shortest time in which the request could run alone; 0 if no share ever could run it."""
         return cluster.request_exec_ns(now_ns, request)
 
-    def counts_work_ahead(self, request: Request, cluster: Cluster) -> bool:
-        """Return whether admission refuses the request if queued work with earlier deadlines leaves it no time."""
-        return True
+    def is_dynamic(self, model: str, cluster: Cluster) -> bool:
+        """Return whether `shortest_exec_ns` differs between requests of the model with equal rows.
+
+        Such requests are admitted one by one, and not refused for queued work with earlier deadlines: a short request
+        that arrives later may go first.
+        """
+        return False
 
     def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:
         """Return how many requests at the head of a queue to refuse, after a batch of it that ends at `end_ns`."""
         return 0
 
-    def on_request_arrived(self, request: Request, cluster: Cluster) -> None:
-        """Called before a request is queued or refused."""
+    def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
+        """Called before requests for one queue are queued or refused."""
 
     def on_request_queued(self, request: Request) -> None:
         """Called after a request was queued."""

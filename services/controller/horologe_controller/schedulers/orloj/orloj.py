@@ -131,11 +131,11 @@ class Orloj(SchedulingPolicy):
         kind = distributions.kind_of(request.application, request.length)
         return int(distributions.base_ns + distributions.row_mean_ns[kind])
 
-    def counts_work_ahead(self, request: Request, cluster: Cluster) -> bool:
-        """Return False for dynamic models: scores decide who waits, not the order of arrival."""
-        return request.model not in cluster.distributions
+    def is_dynamic(self, model: str, cluster: Cluster) -> bool:
+        """Return whether distributions are known: then scores decide who waits, not the order of arrival."""
+        return model in cluster.distributions
 
-    def on_request_arrived(self, request: Request, cluster: Cluster) -> None:
+    def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
         """Adopt the cluster's distributions."""
         self._distributions = cluster.distributions
 

@@ -21,6 +21,7 @@ from horologe_gpu_worker.repository.manifest import (
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs, shape_for, zeros
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
+from horologe_gpu_worker.runtimes.onnx.host_sessions import HostSessions
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Context, load_driver
 
 if TYPE_CHECKING:
@@ -50,11 +51,15 @@ ELEMENTS = {
 
 
 class OnnxModel:
-    """A session. `run` allocates new outputs, so they may be sent while the next batch runs."""
+    """A session. `run` allocates new outputs, so they may be sent while the next batch runs.
 
-    def __init__(self, spec: ModelSpec, session: Any) -> None:
+    `close` returns the session to `idle`, if given.
+    """
+
+    def __init__(self, spec: ModelSpec, session: Any, idle: HostSessions | None = None) -> None:
         self._spec = spec
         self._session = session
+        self._idle = idle
         # 10 us for a no-op. Pre-bound buffers take 6, but then inputs and outputs are copied: 600 kB inputs x 4
         # cost 315 us that way, 120 this way.
         self._names = [tensor.name for tensor in spec.outputs]
@@ -68,7 +73,9 @@ class OnnxModel:
         return dict(zip(self._names, outputs, strict=True))
 
     def close(self) -> None:
-        self._session = None
+        session, self._session = self._session, None
+        if self._idle is not None and session is not None:
+            self._idle.keep(self._spec, session)
 
 
 class _Batch(NamedTuple):
@@ -134,6 +141,7 @@ class OnnxRuntime:
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
         self._cuda = device.cuda
+        self._idle = HostSessions(device.host_bytes if device.cuda is None else 0)
 
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from the graph and `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
@@ -151,11 +159,17 @@ class OnnxRuntime:
         spec = build_spec(folder, manifest, "onnx", signature, weights_bytes)
         return msgspec.structs.replace(spec, shares_pages=self._cuda is None)  # on CUDA, a session takes megabytes
 
+    def is_open(self, spec: ModelSpec) -> bool:
+        """Return True if `open` returns at once: an idle session of the model is in host memory."""
+        return spec in self._idle
+
     def open(self, spec: ModelSpec, folder: Path) -> OpenModel:
-        """Open a session and run every batch size once. Raises `InvalidModel` or `ModelFailed`."""
+        """Return an idle session, or open one and run every batch size once. Raises `InvalidModel` or `ModelFailed`."""
+        if (session := self._idle.take(spec)) is not None:
+            return OnnxModel(spec, session, self._idle)
         threads = read_manifest(folder).threads
         if self._cuda is None:
-            model: OpenModel = OnnxModel(spec, _session(folder / MODEL, threads, optimise=True))
+            model: OpenModel = OnnxModel(spec, _session(folder / MODEL, threads, optimise=True), self._idle)
         else:
             session = _session(folder / MODEL, threads, optimise=True, providers=cuda_providers(self._cuda))
             model = BoundModel(spec, session, "cuda", self._cuda) if bindable(spec) else OnnxModel(spec, session)
@@ -172,6 +186,9 @@ def _session(path: Path, threads: int, optimise: bool, providers: Sequence[Any] 
     options.log_severity_level = QUIET
     # A spinning thread pool would take the CPU of the next EXEC.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if providers is CPU:
+        _share_arena()
+        options.add_session_config_entry("session.use_env_allocators", "1")
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not path.is_file():
@@ -180,6 +197,17 @@ def _session(path: Path, threads: int, optimise: bool, providers: Sequence[Any] 
         return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
         raise InvalidModel(f"{path}: got {error}, wanted a model that ONNX Runtime can open") from error
+
+
+@cache
+def _share_arena() -> None:
+    """Give all sessions of the process one arena. A session of digits-cnn with an arena of its own held 25 MB after a
+    batch of 16; with a common one 0.7 MB.
+    """
+    memory = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    onnxruntime.create_and_register_allocator(memory, None)
 
 
 def _tensors(path: Path, kind: str, nodes: Iterable[Any]) -> tuple[TensorSpec, ...]:

@@ -43,7 +43,8 @@ class Waiter(msgspec.Struct, eq=False):
     """Id of the application query; 0 for a model query."""
     model: str = ""
     shadow: bool = False
-    inflight_id: int = 0
+    submit_id: int = 0
+    """Submit of the prediction that it waits for; 0 if it was answered from the cache."""
     sequence: int = 0
     """Key among the followers of its in-flight prediction."""
 
@@ -83,18 +84,17 @@ class InflightPrediction(msgspec.Struct, eq=False):
     stay in it until they are popped, so removing a follower is a dictionary operation.
     """
 
-    id: int
+    submit_id: int
     key: str
     cache_key: bytes
     ttl_ns: int
     leader: Waiter
-    submit_id: int
     followers: dict[int, Waiter]
     leader_heap: list[tuple[bool, int, int]]
 
     def add_follower(self, sequence: int, waiter: Waiter) -> None:
         """Add a follower; `sequence` must be greater than all before."""
-        waiter.inflight_id, waiter.sequence = self.id, sequence
+        waiter.submit_id, waiter.sequence = self.submit_id, sequence
         self.followers[sequence] = waiter
         heapq.heappush(self.leader_heap, (waiter.best_effort, waiter.deadline_ns, sequence))
 
@@ -129,8 +129,8 @@ class InflightPredictions:
         self._post = post
         self._deliver = deliver
         self._inflight: dict[int, InflightPrediction] = {}
+        """In-flight predictions by the id of their Submit."""
         self._by_cache_key: dict[bytes, int] = {}
-        self._by_submit_id: dict[int, int] = {}
         self._last_id = 0
 
     def request_prediction(
@@ -157,16 +157,15 @@ class InflightPredictions:
     def _start_prediction(
         self, now_ns: int, key: str, cache_key: bytes, ttl_ns: int, leader: Waiter, followers: Sequence[Waiter] = ()
     ) -> None:
-        self._last_id += 1
-        number = leader.inflight_id = self._last_id
-        inflight = InflightPrediction(number, key, cache_key, ttl_ns, leader, number, {}, [])
+        self._last_id = number = self._last_id + 1
+        leader.submit_id = number
+        inflight = InflightPrediction(number, key, cache_key, ttl_ns, leader, {}, [])
         self._inflight[number] = inflight
-        self._by_submit_id[number] = number
         for waiter in followers:
             self._last_id += 1
             inflight.add_follower(self._last_id, waiter)
         if cache_key:
-            self._by_cache_key[cache_key] = inflight.id
+            self._by_cache_key[cache_key] = number
         self._submit(now_ns, inflight)
 
     def _submit(self, now_ns: int, inflight: InflightPrediction) -> None:
@@ -196,7 +195,7 @@ class InflightPredictions:
         for item in message.items:
             if item.status == OK:
                 parts = next(groups)
-                if inflight := self._inflight.get(self._by_submit_id.get(item.id, 0)):
+                if (inflight := self._inflight.get(item.id)) is not None:
                     self._deliver_outputs(now_ns, inflight, message, parts)
             elif item.status == Status.FAILED:
                 self.on_outcome(now_ns, worker, Outcome(item.id, item.status, item.reason))
@@ -218,7 +217,7 @@ class InflightPredictions:
 
     def on_outcome(self, now_ns: int, sender: str, outcome: Outcome, buffers: Sequence[Buffer] = ()) -> None:
         """Deliver a failure. Unless the model itself FAILED, followers with a later deadline are submitted again."""
-        if (inflight := self._inflight.get(self._by_submit_id.get(outcome.id, 0))) is None:
+        if (inflight := self._inflight.get(outcome.id)) is None:
             return
         self._remove_inflight(inflight)
         result = PredictionResult(int(outcome.status), (), (), outcome.reason, outcome.retry_after_ns)
@@ -236,7 +235,7 @@ class InflightPredictions:
 
     def remove_waiter(self, now_ns: int, waiter: Waiter) -> None:
         """Remove a waiter. If it leads, submit a follower's inputs instead; cancel the prediction if there is none."""
-        inflight = self._inflight.get(waiter.inflight_id)
+        inflight = self._inflight.get(waiter.submit_id)
         if inflight is None:
             return
         if waiter is not inflight.leader:
@@ -244,18 +243,25 @@ class InflightPredictions:
             return
         self._post(Out(self.controller, Cancel((inflight.submit_id,))))
         if inflight.promote_follower():
-            del self._by_submit_id[inflight.submit_id]
             self._last_id += 1
-            inflight.submit_id = self._last_id
-            self._by_submit_id[inflight.submit_id] = inflight.id
+            self._renumber(inflight, self._last_id)
             self._submit(now_ns, inflight)
         else:
             self._remove_inflight(inflight)
 
+    def _renumber(self, inflight: InflightPrediction, submit_id: int) -> None:
+        """Change the id of the Submit: the inputs of another waiter are submitted."""
+        del self._inflight[inflight.submit_id]
+        if self._by_cache_key.get(inflight.cache_key) == inflight.submit_id:
+            self._by_cache_key[inflight.cache_key] = submit_id
+        self._inflight[submit_id] = inflight
+        inflight.submit_id = submit_id
+        for waiter in (inflight.leader, *inflight.followers.values()):
+            waiter.submit_id = submit_id
+
     def _remove_inflight(self, inflight: InflightPrediction) -> None:
-        del self._inflight[inflight.id]
-        del self._by_submit_id[inflight.submit_id]
-        if inflight.cache_key and self._by_cache_key.get(inflight.cache_key) == inflight.id:
+        del self._inflight[inflight.submit_id]
+        if inflight.cache_key and self._by_cache_key.get(inflight.cache_key) == inflight.submit_id:
             del self._by_cache_key[inflight.cache_key]
 
     def waiters(self) -> Iterator[Waiter]:
@@ -266,9 +272,8 @@ class InflightPredictions:
     def check(self) -> None:
         self.cache.check()
         assert set(self._by_cache_key.values()) <= set(self._inflight)
-        assert self._by_submit_id == {inflight.submit_id: inflight.id for inflight in self._inflight.values()}
-        for inflight in self._inflight.values():
-            assert inflight.leader.inflight_id == inflight.id
+        for submit_id, inflight in self._inflight.items():
+            assert inflight.submit_id == inflight.leader.submit_id == submit_id
             for sequence, follower in inflight.followers.items():
-                assert (follower.inflight_id, follower.sequence) == (inflight.id, sequence)
+                assert (follower.submit_id, follower.sequence) == (submit_id, sequence)
             assert set(inflight.followers) <= {sequence for *_, sequence in inflight.leader_heap}

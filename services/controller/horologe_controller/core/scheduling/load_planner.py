@@ -1,0 +1,74 @@
+"""LOADs: which model a share loads next. Demand is counted only while a share lacks a model that it could hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_controller.core.scheduling.demand import Demand
+from horologe_controller.core.scheduling.placement import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
+    from horologe_controller.core.scheduling.scheduler import Plan
+    from horologe_controller.settings import ControllerSettings
+
+
+class LoadPlanner:
+    """Demand of the queued requests, and LOADs for it. Costs nothing while every share holds all it can run."""
+
+    def __init__(self, settings: ControllerSettings, queues: RequestQueues) -> None:
+        self.demand = Demand(settings.action_grace_ns, queues)
+        self.placement = Placement(settings)
+        self.models_missing = False
+        """Whether some share lacks a model that it could hold."""
+        self._wait_ns = 3 * settings.lookahead_ns
+        """Time for which a LOAD waits behind others, and then its EXEC. In `fig6`, 3 times the look-ahead serves 4%
+        more than 2 times, and 4 times the same."""
+
+    def add_requests(self, now_ns: int, requests: Iterable[Request], exec_ns: int, load_ns: int) -> None:
+        """Count queued requests of one model, if a model is missing. One alone takes `exec_ns`, a LOAD `load_ns`."""
+        for request in requests:
+            last_start_ns = request.deadline_ns - exec_ns
+            helped_until_ns = last_start_ns - load_ns - self._wait_ns
+            self.demand.add_request(request, helped_until_ns if helped_until_ns > now_ns else last_start_ns)
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        """Stop counting requests that have left their queue."""
+        for request in requests:
+            self.demand.remove_request(request)
+
+    def mark_shares(self, shares: dict[Share, bool]) -> None:
+        """Examine these shares again: something happened on them."""
+        self.placement.mark_shares(shares)
+        self.demand.mark_shares(shares)
+
+    def update_missing(
+        self,
+        now_ns: int,
+        cluster: Cluster,
+        queues: Iterable[ModelQueue],
+        exec_ns_of: Callable[[int, Request, Cluster], int],
+    ) -> None:
+        """Find out whether a model is missing, and count the requests of the queues if that has changed."""
+        before, self.models_missing = self.models_missing, any(share.missing_models for share in cluster.shares())
+        if before and not self.models_missing:
+            self.demand.clear()
+        elif self.models_missing and not before:
+            self.mark_shares(dict.fromkeys(cluster.shares(), True))
+            for queue in queues:
+                load_ns = cluster.profiled_load_ns(queue.model)
+                for request in queue:
+                    self.add_requests(now_ns, [request], exec_ns_of(now_ns, request, cluster), load_ns)
+
+    def plan(self, now_ns: int, cluster: Cluster, plan: Plan) -> int | None:
+        """Add a LOAD to the plan. Return when a LOAD lane will be free, if demand waits for that."""
+        return self.placement.plan_load(now_ns, cluster, self.demand, plan)
+
+    def discard_share(self, share: Share) -> None:
+        self.placement.discard_share(share)
+        self.demand.discard_share(share)

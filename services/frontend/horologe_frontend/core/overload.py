@@ -1,0 +1,56 @@
+"""Overload of the process itself: requests that its own turns are too long for are refused before any work on them."""
+
+from __future__ import annotations
+
+from horologe_common.status import Refused
+
+TURNS_MIN, TURNS_MAX = 1.5, 4.0
+"""Turns that an answer takes: up to one until the request is read, its own, and one in which the Result arrives. With
+clients that wait for their answers little arrives during a turn, and one is enough."""
+LONGER, SHORTER = 1.2, 0.98
+"""Factors of the number of turns: after a turn with late answers, after another."""
+BUDGET_PART = 10
+"""A tenth of the budget is left for the worker and for the way back."""
+SMOOTHING = 8
+"""Turns over which the cost of a request is averaged. A stall of one turn moves it by an eighth."""
+COUNTED_FROM = 16
+"""Turns with fewer requests say little about the cost of one."""
+
+
+class TurnLimit:
+    """Limits the requests that one turn accepts, by their budgets and by what a request has cost in recent turns."""
+
+    def __init__(self) -> None:
+        self.cost_ns = 0
+        """Mean time by which an accepted request makes a turn longer; 0: not known yet, nothing is refused."""
+        self.turns = TURNS_MIN
+        self._accepted = 0
+        self._late = False
+        self._ended_ns = self._took_ns = 0
+
+    def waited_ns(self, now_ns: int) -> int:
+        """Return for how long a request that is read now has waited on average: half of a turn that has just ended."""
+        return max(0, self._took_ns // 2 - (now_ns - self._ended_ns))
+
+    def accept(self, budget_ns: int) -> None:
+        """Count a request of this turn. Raise `Refused` if turns would take too long for its budget."""
+        late_ns = int(self.turns * (self._accepted + 1) * self.cost_ns) - budget_ns + budget_ns // BUDGET_PART
+        if late_ns > 0:
+            raise Refused("more requests came at once than the frontend can handle in time", retry_after_ns=late_ns)
+        self._accepted += 1
+
+    def note_late(self) -> None:
+        """Record that a request was answered late in this turn."""
+        self._late = True
+
+    def end_turn(self, now_ns: int, took_ns: int) -> None:
+        """Record the duration of the turn that accepted the last requests. It ends now."""
+        self._ended_ns, self._took_ns = now_ns, took_ns
+        if self._accepted >= COUNTED_FROM:
+            cost_ns = took_ns // self._accepted
+            self.cost_ns += (cost_ns - self.cost_ns) // SMOOTHING if self.cost_ns else cost_ns
+        if self._accepted:
+            factor = LONGER if self._late else SHORTER
+            self.turns = min(TURNS_MAX, max(TURNS_MIN, self.turns * factor))
+            self._late = False
+        self._accepted = 0

@@ -1,0 +1,78 @@
+"""Overload of the process: what its turns are too long for is refused at once, a single stall refuses nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from horologe_common.clock import ms, us
+from horologe_common.status import Refused
+from horologe_frontend.core.overload import TurnLimit
+
+
+def accepted(limit: TurnLimit, requests: int, budget_ns: int) -> int:
+    """Return how many of these requests of one turn are accepted."""
+    count = 0
+    for _ in range(requests):
+        try:
+            limit.accept(budget_ns)
+        except Refused:
+            continue
+        count += 1
+    return count
+
+
+def turns(limit: TurnLimit, count: int, requests: int, cost_ns: int, budget_ns: int) -> int:
+    """Play turns that take `cost_ns` for each accepted request; return how many the last one accepts."""
+    number = 0
+    for turn in range(count):
+        number = accepted(limit, requests, budget_ns)
+        limit.end_turn(ms(100) * (turn + 1), cost_ns * number)
+    return number
+
+
+def test_what_fits_is_accepted() -> None:
+    assert turns(TurnLimit(), 20, 200, us(50), ms(25)) == 200
+
+
+def test_more_than_fits_into_its_budget_is_refused() -> None:
+    """A request may take 1.5 turns and a tenth of its budget: 300 turn-microseconds of 50 us each."""
+    limit = TurnLimit()
+    turns(limit, 20, 1000, us(50), ms(25))
+    assert 280 <= accepted(limit, 1000, ms(25)) <= 300
+    with pytest.raises(Refused) as refused:
+        limit.accept(ms(25))
+    assert refused.value.retry_after_ns > 0
+
+
+def test_long_budgets_are_not_affected() -> None:
+    limit = TurnLimit()
+    turns(limit, 20, 1000, us(50), ms(25))
+    assert accepted(limit, 1000, ms(500)) == 1000
+
+
+def test_late_answers_shorten_turns_and_their_absence_lengthens_them_again() -> None:
+    limit = TurnLimit()
+    turns(limit, 20, 1000, us(50), ms(25))
+    for turn in range(20):
+        limit.note_late()
+        accepted(limit, 100, ms(25))
+        limit.end_turn(ms(turn), us(50) * 100)
+    assert turns(limit, 1, 1000, us(50), ms(25)) < 130
+    assert turns(limit, 100, 1000, us(50), ms(25)) > 250
+
+
+def test_one_stall_refuses_nothing_that_has_time() -> None:
+    """A turn of 90 ms among turns of 3 ms moves the cost of a request by an eighth of the difference."""
+    limit = TurnLimit()
+    turns(limit, 20, 64, us(50), ms(50))
+    accepted(limit, 64, ms(50))
+    limit.end_turn(ms(3000), ms(90))
+    assert accepted(limit, 64, ms(50)) == 64
+
+
+def test_a_request_read_after_a_long_turn_has_waited_for_half_of_it() -> None:
+    limit = TurnLimit()
+    limit.end_turn(ms(100), ms(10))
+    assert limit.waited_ns(ms(100)) == ms(5)
+    assert limit.waited_ns(ms(103)) == ms(2)
+    assert limit.waited_ns(ms(200)) == 0
