@@ -113,6 +113,8 @@ class Demand:
         """Stop counting a request that has left its queue."""
         if self._counted.remove(request):
             self._subtract_cost(request)
+        else:
+            self.mark_model(request.model)  # its first deadline may be another
 
     def clear(self) -> None:
         """Stop counting all requests."""
@@ -129,7 +131,7 @@ class Demand:
         self._stale[model] = True
 
     def mark_model(self, model: str) -> None:
-        """Allocate the model's demand again: it was placed on a share or removed from it."""
+        """Allocate the model's demand again: its residency or its first deadline has changed."""
         if model in self._total or model in self._parts:
             self._stale[model] = True
 
