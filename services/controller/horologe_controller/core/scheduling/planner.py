@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DEADLINE = attrgetter("deadline_ns")
 FULL_IN_FLIGHT = 8
-"""Batches of the largest size may be in flight in this multiple of `controller.in_flight`: they cannot grow by waiting.
+"""Just-in-time policies may have full batches in flight in this multiple of `controller.in_flight`: they cannot grow.
 With 256 clients and batches of 16 that take 25 us, each turn served 32 requests, and as turns grew longer the others
 were refused: 6,700 answers/s instead of 12,800 in a simulation with 70 us per message."""
 UNLIMITED_WINDOW_NS = s(3600)
@@ -232,8 +232,11 @@ class Planner:
             return
         rankings, lead_ns = self.rankings.of_share.get(share), policy.decision_lead_ns(now_ns, cluster)
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
-        while in_flight < FULL_IN_FLIGHT * settings.in_flight and free_ns < now_ns + settings.lookahead_ns:
+        limit = settings.in_flight * (FULL_IN_FLIGHT if policy.just_in_time else 1)
+        while in_flight < limit and free_ns < now_ns + settings.lookahead_ns:
             early = free_ns > now_ns + lead_ns
+            if early and in_flight >= settings.in_flight:
+                return  # a Result comes before the share wants work
             if early and policy.just_in_time:
                 heapq.heappush(self._wants_work, (free_ns - lead_ns, share.index, share))
                 return
@@ -247,11 +250,12 @@ class Planner:
                 self._idle[share] = True
                 return
             if in_flight >= settings.in_flight and strategy.size < strategy.queue.spec.max_batch:
-                return  # until a Result comes, so that the batch can grow
+                self._idle[share] = True  # until the batch has grown, or a Result comes
+                return
             plan.start.append(self._pop_batch(now_ns, free_ns, share, cluster, strategy, plan.refuse))
             free_ns += strategy.expected_ns
             in_flight += 1
-        if in_flight < FULL_IN_FLIGHT * settings.in_flight:
+        if in_flight < limit:
             heapq.heappush(self._wants_work, (free_ns - settings.lookahead_ns, share.index, share))
 
     def _pop_batch(
