@@ -48,7 +48,7 @@ class Planner:
         self.settings = settings
         self.queues = RequestQueues()
         self.admission = Admission()
-        self.loads = LoadPlanner(settings)
+        self.loads = LoadPlanner(settings, self.queues)
         self.rankings = ShareRankings(policy.best_batch, policy.best_effort_batch, policy.overridden("rank_bound"))
         self._on_requests_arrived = policy.overridden("on_requests_arrived")
         self._on_request_queued = policy.overridden("on_request_queued")
@@ -175,7 +175,7 @@ class Planner:
                 continue
             shares[share] = True
             if reconfigured:
-                self.loads.placement.preloadable[share] = True
+                self.loads.placement.preloadable[share] = None
         if shares and self.loads.models_missing:
             self.loads.mark_shares(shares)
         if changes.resident_models or changes.shares_reconfigured:
