@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DEADLINE = attrgetter("deadline_ns")
 FULL_IN_FLIGHT = 8
-"""Batches of the largest size may be in flight in this multiple of `controller.in_flight`: they cannot grow by waiting.
+"""Just-in-time policies may have full batches in flight in this multiple of `controller.in_flight`: they cannot grow.
 With 256 clients and batches of 16 that take 25 us, each turn served 32 requests, and as turns grew longer the others
 were refused: 6,700 answers/s instead of 12,800 in a simulation with 70 us per message."""
 UNLIMITED_WINDOW_NS = s(3600)
@@ -232,13 +232,14 @@ class Planner:
             return
         self._wants_work.remove(share)
         rankings, lead_ns = self.rankings.of_share.get(share), policy.decision_lead_ns(now_ns, cluster)
-        ahead_ns = settings.lookahead_ns - 1
+        ahead_ns, limit = settings.lookahead_ns - 1, settings.in_flight
         if policy.just_in_time:
-            ahead_ns = min(ahead_ns, lead_ns)
+            ahead_ns, limit = min(ahead_ns, lead_ns), FULL_IN_FLIGHT * limit
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
-        while in_flight < FULL_IN_FLIGHT * settings.in_flight:
+        while in_flight < limit:
             if free_ns > now_ns + ahead_ns:
-                self._wants_work.push(share, free_ns - ahead_ns)
+                if in_flight < settings.in_flight:  # otherwise a Result comes before the share wants work
+                    self._wants_work.push(share, free_ns - ahead_ns)
                 return
             strategy = rankings[0].best_strategy(now_ns, free_ns, share) if rankings else None
             if strategy is None and rankings:
@@ -250,7 +251,8 @@ class Planner:
                 self._idle[share] = True
                 return
             if in_flight >= settings.in_flight and strategy.size < strategy.queue.spec.max_batch:
-                return  # until a Result comes, so that the batch can grow
+                self._idle[share] = True  # until the batch has grown, or a Result comes
+                return
             plan.start.append(self._pop_batch(now_ns, free_ns, share, cluster, strategy, plan.refuse))
             free_ns += strategy.expected_ns
             in_flight += 1
