@@ -48,7 +48,7 @@ class Planner:
         self.settings = settings
         self.queues = RequestQueues()
         self.admission = Admission()
-        self.loads = LoadPlanner(settings)
+        self.loads = LoadPlanner(settings, self.queues)
         self.rankings = ShareRankings(policy.best_batch, policy.best_effort_batch, policy.overridden("rank_bound"))
         self._on_requests_arrived = policy.overridden("on_requests_arrived")
         self._on_request_queued = policy.overridden("on_request_queued")
@@ -175,7 +175,7 @@ class Planner:
                 continue
             shares[share] = True
             if reconfigured:
-                self.loads.placement.preloadable[share] = True
+                self.loads.placement.preloadable[share] = None
         if shares and self.loads.models_missing:
             self.loads.mark_shares(shares)
         if changes.resident_models or changes.shares_reconfigured:
@@ -232,13 +232,14 @@ class Planner:
             return
         self._wants_work.remove(share)
         rankings, lead_ns = self.rankings.of_share.get(share), policy.decision_lead_ns(now_ns, cluster)
-        ahead_ns, limit = settings.lookahead_ns - 1, settings.in_flight
+        ahead_ns = settings.lookahead_ns - 1
         if policy.just_in_time:
-            ahead_ns, limit = min(ahead_ns, lead_ns), FULL_IN_FLIGHT * limit
+            ahead_ns = min(ahead_ns, lead_ns)
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
+        limit = settings.in_flight * (FULL_IN_FLIGHT if policy.just_in_time else 1)
         while in_flight < limit:
             if free_ns > now_ns + ahead_ns:
-                if in_flight < settings.in_flight:  # otherwise a Result comes before the share wants work
+                if in_flight < settings.in_flight:  # otherwise a Result comes first
                     self._wants_work.push(share, free_ns - ahead_ns)
                 return
             strategy = rankings[0].best_strategy(now_ns, free_ns, share) if rankings else None
