@@ -80,6 +80,10 @@ class Desk:
 
     def end(self, action: Action, at_ns: int) -> None:
         self.actions._pending.pop(action.id)
-        action.share.exec.finish_action(action, at_ns)
         self.cluster.changes.mark_share(action.share)
+        if action.kind == "load":
+            action.share.load.finish_action(action, at_ns)
+            action.share.finish_load(action.model, ok=True)
+            return
+        action.share.exec.finish_action(action, at_ns)
         self.scheduler.observe(at_ns, action, at_ns - action.start_ns)

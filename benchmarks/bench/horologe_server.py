@@ -113,7 +113,7 @@ def start_horologe(launch: Launch, model: str = "") -> Iterator[RunningHorologe]
         ipc = f"ipc://{folder}/clients"
         command = [_python(launch.checkout), "-m", "horologe_cli.main", "up", "--json"]
         command += ["--models", str(launch.repository), "--workers", str(launch.workers), "--http", http]
-        command += ["--client", sdk, "--client", ipc, "--metrics", f"127.0.0.1:{free_port()}"]
+        command += ["--client", sdk, "--client", ipc, "--metrics", "127.0.0.1:0"]
         command += ["--split"] * launch.split + ["--no-profiler"] * (not launch.profiler)
         for setting in launch.settings:
             command += ["--set", setting]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
@@ -37,24 +40,23 @@ class Desk:
         self.cluster.register_worker(worker, report)
 
     def ask(self, name: str, budget_ms: float) -> Refusal | None:
-        self.asked += 1
-        spec = self.specs[name]
-        request = Request(
-            self.asked,
-            "selector/0#1",
-            self.asked,
-            spec,
-            spec.key,
-            1,
-            "frontend/0#1",
-            self.asked,
-            NOW,
-            NOW + ms(budget_ms),
-            False,
-        )
-        refusals = self.scheduler.add(NOW, [request], self.cluster)
-        self.scheduler.check()
+        refusals = self.ask_together(name, budget_ms)
         return refusals[0] if refusals else None
+
+    def ask_together(self, name: str, *budgets_ms: float) -> list[Refusal]:
+        """Send requests for one queue in one turn."""
+        spec, requests = self.specs[name], []
+        for budget_ms in budgets_ms:
+            self.asked += 1
+            number, deadline_ns = self.asked, NOW + ms(budget_ms)
+            requests.append(
+                Request(
+                    number, "selector/0#1", number, spec, spec.key, 1, "frontend/0#1", number, NOW, deadline_ns, False
+                )
+            )
+        refusals = self.scheduler.add(NOW, requests, self.cluster)
+        self.scheduler.check()
+        return refusals
 
     def fill(self, name: str, budget_ms: float = 100) -> None:
         """Send 16 requests, which take 9.5 ms as a batch; some may be refused."""
@@ -92,3 +94,24 @@ def test_queued_work_counts_for_the_shares_that_can_run_it_now() -> None:
     desk.register(0)
     desk.fill("a")
     desk.scheduler.check()
+
+
+def test_requests_of_a_turn_are_admitted_together_if_the_last_of_them_fits() -> None:
+    desk = Desk(("a",))
+    assert desk.ask_together("a", *[100] * 16) == []
+    assert len(desk.scheduler) == 16
+
+
+@given(st.lists(st.integers(1, 12), min_size=2, max_size=24))
+def test_a_turn_admits_at_least_the_requests_that_are_admitted_one_by_one(budgets_ms: list[int]) -> None:
+    together, alone = Desk(("a",)), Desk(("a",))
+    refused = {refusal.request.id for refusal in together.ask_together("a", *budgets_ms)}
+    one_by_one = [alone.ask("a", budget_ms) for budget_ms in budgets_ms]
+    assert refused <= {refusal.request.id for refusal in one_by_one if refusal is not None}
+
+
+def test_a_request_without_a_chance_does_not_keep_the_others_of_its_turn_out() -> None:
+    desk = Desk(("a",))
+    refusals = desk.ask_together("a", 100, 1, 100)
+    assert [refusal.request.id for refusal in refusals] == [2]
+    assert len(desk.scheduler) == 2

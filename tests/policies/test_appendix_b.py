@@ -17,7 +17,7 @@ from horologe_common.wire import Share as Told
 from horologe_controller.core.actions import Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
-from horologe_controller.core.scheduling.demand import CAPACITY_PART, Demand
+from horologe_controller.core.scheduling.demand import ADVANCE_NS, CAPACITY_PART, Demand
 from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.core.scheduling.ranking import Ranking, Strategy
 from horologe_controller.schedulers.clockwork import Clockwork
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.share import ModelResidency, Share
-    from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
     from horologe_controller.core.scheduling.scheduler import Plan
 
 NOW = s(1000)
@@ -88,8 +88,8 @@ def _survivors(queue: ModelQueue, end_ns: int) -> int:
 class ScannedDemand(Demand):
     """Scans all models for the highest priority, and adds up loads and demand at every change."""
 
-    def __init__(self, grace_ns: int) -> None:
-        super().__init__(grace_ns)
+    def __init__(self, grace_ns: int, queues: RequestQueues) -> None:
+        super().__init__(grace_ns, queues)
         self.requests: dict[int, Request] = {}
 
     def add_request(self, request: Request, until_ns: int) -> None:
@@ -115,8 +115,16 @@ class ScannedDemand(Demand):
         if demand_ns:
             assert self._priority[model] == demand_ns - served_ns
 
-    def highest_priority(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
-        ranked = sorted((-priority, model) for model, priority in self._priority.items() if priority > 0)
+    def most_urgent(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
+        first_ns: dict[str, int] = {}
+        for queue in self._queues:
+            for request in queue:
+                first_ns[queue.model] = min(request.deadline_ns, first_ns.get(queue.model, request.deadline_ns))
+        ranked = sorted(
+            (first_ns[model] - ADVANCE_NS * priority.bit_length(), model)
+            for model, priority in self._priority.items()
+            if priority > 0
+        )
         return next((model for _, model in ranked if share.can_load(model)), None)
 
 
@@ -125,7 +133,7 @@ class ScanPlanner(Planner):
 
     def __init__(self, policy: Clockwork, settings: ControllerSettings) -> None:
         super().__init__(policy, settings)
-        self.loads.demand = ScannedDemand(settings.action_grace_ns)
+        self.loads.demand = ScannedDemand(settings.action_grace_ns, self.queues)
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         for share in cluster.shares():
@@ -154,7 +162,8 @@ class Desk:
         self.specs = {spec.key: spec for spec in specs}
         self.cluster.specs = self.specs
         reports = tuple(a_report(spec, exec_ms=1 + number % 4, per_row_ms=0.4) for number, spec in enumerate(specs))
-        resident, room = [], pages
+        room: float = pages
+        resident = []
         for key, spec in self.specs.items():
             if spec.pages <= room:
                 resident.append(key)

@@ -95,6 +95,21 @@ def test_models_are_loaded_for_deadlines_before_best_effort() -> None:
     assert desk.plan(NOW)[1][0] == "dl/1"
 
 
+def test_a_model_with_little_work_gets_its_load_although_others_with_more_keep_coming() -> None:
+    desk = Desk("clockwork", [()], ("little", *(f"more{number}" for number in range(40))))
+    desk.ask(NOW, 10_000, model="little")
+    now_ns, loaded = NOW, []
+    for number in range(40):
+        desk.ask(now_ns, 10_000, model=f"more{number}")
+        desk.ask(now_ns, 10_000, model=f"more{number}")
+        loaded += desk.plan(now_ns)[1]
+        now_ns += ms(2)
+        for action in list(desk.actions):
+            now_ns = max(now_ns, action.end_ns)
+            desk.end(action, now_ns)
+    assert "little/1" in loaded[:8]
+
+
 def test_a_model_that_is_no_longer_served_does_not_stop_other_loads() -> None:
     desk = Desk("clockwork", [()], ("gone", "here"))
     for _ in range(30):

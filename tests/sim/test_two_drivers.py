@@ -7,6 +7,7 @@ arrivals at the same times. In the place of sockets and the real clock, the reac
 from __future__ import annotations
 
 import random
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from builders import a_report, a_spec, a_tensor
 from horologe_common.applications import Application
-from horologe_common.clock import ms, s
+from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.transport import reactor as reactor_module
@@ -169,9 +170,23 @@ class Loop:
     def call_soon(self, call: Callable[[], None]) -> None:
         self.events.schedule(self.events.now_ns, call)
 
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> Any:
-        event = self.events.schedule(self.events.now_ns + round(delay_s * 1e9), call)
-        return SimpleNamespace(cancel=lambda: self.events.cancel(event))
+
+class VirtualAlarm:
+    """An `Alarm` in virtual time."""
+
+    def __init__(self, events: EventQueue, call: Callable[[], None]) -> None:
+        self.at_ns = NEVER_NS
+        self._events = events
+        self._call = call
+
+    def set(self, at_ns: int) -> None:
+        self.at_ns = at_ns
+        self._events.schedule(max(at_ns, self._events.now_ns), partial(self._expire, at_ns))
+
+    def _expire(self, at_ns: int) -> None:
+        if self.at_ns == at_ns:
+            self.at_ns = NEVER_NS
+            self._call()
 
 
 class Links:
@@ -207,6 +222,7 @@ def by_the_reactor(
     attached: dict[str, Any] = {}
     reactor = Reactor(edge.make_cores(attached.__setitem__), links)
     reactor.loop = Loop(edge.events)  # type: ignore[assignment]
+    reactor.alarm = VirtualAlarm(edge.events, reactor._on_alarm)  # type: ignore[assignment]
     for address, deliver in attached.items():
         reactor.attach(address, deliver)
 

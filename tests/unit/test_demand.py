@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from builders import a_spec
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.demand import Demand
+from horologe_controller.core.scheduling.queues import RequestQueues
 
 
 @given(st.permutations(range(1, 9)))
 def test_demand_drops_removed_requests(order: list[int]) -> None:
-    demand, spec = Demand(0), a_spec()
+    demand, spec = Demand(0, RequestQueues()), a_spec()
     requests = {
         number: Request(number, "s", number, spec, spec.key, 1, "h", number, 0, 100 + number, False) for number in order
     }

@@ -40,7 +40,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.ModelInfo(3, "m", "chat"), "940403a16da463686174"),
     (
         wire.Models(3, (wire.ModelState(SPEC, "READY", ""),), 0, ""),
-        "95050391939fa16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000a55245414459a000a0",
+        "9505039193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c2a55245414459a000a0",
     ),
     (wire.Admit(4, "m", "1", True), "950604a16da131c3"),
     (wire.Describe(5, "m/1"), "930705a36d2f31"),
@@ -89,7 +89,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             (wire.ModelReport(SPEC, Profile({1: 5}, 9), ""),),
             (10,),
         ),
-        "9438919500a36370750891a36d2f319192a36e2f310b91939fa16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c200009281010509a0910a",
+        "9438919500a36370750891a36d2f319192a36e2f310b9193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0910a",
     ),
     (wire.Scan("m"), "9239a16d"),
     (wire.Drain(), "913a"),

@@ -61,6 +61,17 @@ def test_load_takes_pages_once_and_unload_gives_them_back() -> None:
     assert only_result(deliver(worker, 13, CONTROLLER, Unload(4, 0, MODEL))).status == Status.OK
 
 
+def test_small_models_share_a_page() -> None:
+    specs = [a_spec(f"m{number}", weights_bytes=PAGE // 8, shares_pages=True) for number in range(9)]
+    worker = a_worker(specs=specs, pages_bytes=PAGE)
+    for number in range(8):
+        deliver(worker, 0, CONTROLLER, a_load(1 + number, f"m{number}/1"))
+    assert worker.shares[0].pages.free_pages == 0
+    refused = only_result(deliver(worker, 1, CONTROLLER, a_load(9, "m8/1")))
+    assert "needs 0.125, 0 of 1 are free" in refused.reason
+    worker.check()
+
+
 def test_load_without_pages_is_refused_with_the_reason() -> None:
     worker = a_worker(specs=[a_spec(), a_spec("big", weights_bytes=2 * PAGE)], pages_bytes=2 * PAGE)
     deliver(worker, 0, CONTROLLER, a_load())

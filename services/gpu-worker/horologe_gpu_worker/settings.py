@@ -26,7 +26,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     CPU, shown in reports.
     """
     pages_bytes: int = 4 << 30
-    """Memory for model weights per share, divided into 16 MiB pages."""
+    """Memory for model weights per share, divided into 16 MiB pages. `onnx` models on the CPU take eighths of pages."""
     host_bytes: int = 512 << 20
     """Host memory for `onnx` models on the CPU that are not loaded but stay open, so that LOAD takes microseconds. The
     models that were unloaded first are closed first. 0: UNLOAD closes a model.

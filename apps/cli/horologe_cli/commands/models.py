@@ -134,7 +134,7 @@ def _print_status(description: Description) -> None:
             share.worker,
             share.share,
             share.device,
-            f"{share.pages_free}/{share.pages_total}",
+            f"{share.pages_free:g}/{share.pages_total}",
             share.actions_pending,
             f"{max(0, share.free_at_ns) / 1e6:.1f} ms",
             ", ".join(share.resident) or "-",

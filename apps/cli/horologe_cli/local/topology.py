@@ -242,14 +242,14 @@ def _resolve_client(endpoint: str) -> str:
 def _metrics_addresses(names: Sequence[str], bind: str) -> dict[str, str]:
     """Return the metrics address of each process: `bind` for the first, ports from 8020 on for the others.
 
-    A port in use is replaced by any free port.
+    A port in use is replaced by any free port. With port 0, every process gets any free port.
     """
     if not bind:
         return dict.fromkeys(names, "")
     host, first = split_address("--metrics", bind)
-    first = first or free_port(host)
-    check_free("metrics", host, first, "choose another by --metrics HOST:PORT")
-    addresses = {names[0]: f"{host}:{first}"}
+    if first:
+        check_free("metrics", host, first, "choose another by --metrics HOST:PORT")
+    addresses = {names[0]: f"{host}:{first or free_port(host)}"}
     for port, name in enumerate(names[1:], WORKER_METRICS_PORT):
-        addresses[name] = f"{host}:{free_port(host, port)}"
+        addresses[name] = f"{host}:{free_port(host, port if first else 0)}"
     return addresses

@@ -99,7 +99,7 @@ class FastDevice:
         if self.pages.allocate(load.model, pages):
             self._push(now_ns + self._delay_ns, self.load, "load", load)
         else:
-            self.violations.append(f"{self.address}: {load.model} needs {pages}, {self.pages.free_pages} are free")
+            self.violations.append(f"{self.address}: {load.model} needs {pages:g}, {self.pages.free_pages:g} are free")
             self._end(now_ns + self._delay_ns, now_ns + self._delay_ns, load, Status.FAILED)
 
     def unload(self, model: str) -> bool:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import zmq
 
-from horologe_common.clock import NEVER_NS, monotonic_ns
+from horologe_common.clock import monotonic_ns
 from horologe_common.core.hosting import CoreHost
 from horologe_common.service.log import logger
+from horologe_common.transport.alarm import Alarm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -71,8 +72,6 @@ class Reactor:
         self._scheduled = False
         self._signalled = False
         self._closed = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = 0
         self._cpu_ns = 0
         """CPU time of the loop's thread at the end of the last turn. HTTP is parsed between turns."""
         self._failed: BaseException | None = None
@@ -106,6 +105,7 @@ class Reactor:
         """Run in the current asyncio loop until SIGTERM or SIGINT."""
         self.loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
+        self.alarm = Alarm(self.loop, self._on_alarm)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._stopped.set)
@@ -131,6 +131,7 @@ class Reactor:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._turn()
             self._closed = True
+            self.alarm.close()
             await self.links.stop_streams()
             for pair in self.links.sockets().items():
                 for sock in pair:
@@ -232,18 +233,18 @@ class Reactor:
         self.core_host.run_turn()
         return more
 
-    def _arm(self) -> None:
-        """Set one timer, at the earliest wakeup time. A timer that expires too early does no harm: no core is due."""
-        at_ns = self.core_host.wakeup_ns()
-        if (probe_ns := self.links.wakeup_ns()) is not None:
-            at_ns = min(at_ns, probe_ns)
-        if at_ns == NEVER_NS or (self._timer is not None and self._timer_ns <= at_ns):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ns = at_ns
-        self._timer = self.loop.call_later(max(0, at_ns - monotonic_ns()) / 1e9, self._timeout)
+    def _wakeup_ns(self) -> int:
+        at_ns, probe_ns = self.core_host.wakeup_ns(), self.links.wakeup_ns()
+        return at_ns if probe_ns is None else min(at_ns, probe_ns)
 
-    def _timeout(self) -> None:
-        self._timer = None
-        self._turn()
+    def _arm(self) -> None:
+        """Set the alarm to the earliest wakeup time, unless it expires before: then it is set again."""
+        at_ns = self._wakeup_ns()
+        if at_ns < self.alarm.at_ns:
+            self.alarm.set(at_ns)
+
+    def _on_alarm(self) -> None:
+        if self._wakeup_ns() <= monotonic_ns():
+            self._turn()
+        else:
+            self._arm()

@@ -112,7 +112,7 @@ class ShareState(Message, frozen=True):
     share: int
     device: str
     pages_total: int
-    pages_free: int
+    pages_free: float
     resident: tuple[str, ...]
     actions_pending: int
     free_at_ns: int

@@ -106,7 +106,7 @@ class Controller:
             self.out.extend(cancels)
             self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
         plan = self._plan(now_ns)
-        while plan.load:
+        while plan.replan:
             plan = self._plan(now_ns)
         self._wake_ns = plan.wake_ns
 

@@ -21,13 +21,14 @@ Requester = tuple[str, int]
 class PageCache:
     """Pages of a share by model.
 
-    Invariant: free pages and the pages of all models add up to `total`; every model holds at least one page.
+    Invariant: free pages and the pages of all models add up to `total`. Models hold whole pages or eighths, so floats
+    are exact.
     """
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self.free_pages = total
-        self.held: dict[str, int] = {}
+        self.free_pages: float = total
+        self.held: dict[str, float] = {}
         """Model -> its pages, in the order of allocation."""
 
     def __contains__(self, model: str) -> bool:
@@ -36,20 +37,20 @@ class PageCache:
     def __iter__(self) -> Iterator[str]:
         return iter(self.held)
 
-    def allocate(self, model: str, pages: int) -> bool:
-        """Allocate `pages` pages (at least 1) to the model. Return False and allocate nothing if fewer are free.
+    def allocate(self, model: str, pages: float) -> bool:
+        """Allocate `pages` pages (more than 0) to the model. Return False and allocate nothing if fewer are free.
 
         A model that already holds pages keeps them, and the result is True.
         """
         if model in self.held:
             return True
-        if pages < 1 or pages > self.free_pages:
+        if pages <= 0 or pages > self.free_pages:
             return False
         self.held[model] = pages
         self.free_pages -= pages
         return True
 
-    def free(self, model: str) -> int:
+    def free(self, model: str) -> float:
         """Free the model's pages and return their number; 0 if the model held none."""
         pages = self.held.pop(model, 0)
         self.free_pages += pages
@@ -58,7 +59,7 @@ class PageCache:
     def check(self) -> None:
         assert self.free_pages + sum(self.held.values()) == self.total
         assert self.free_pages >= 0
-        assert all(pages >= 1 for pages in self.held.values())
+        assert all(pages > 0 for pages in self.held.values())
 
 
 class Residency:
@@ -101,7 +102,8 @@ class Residency:
         elif now_ns > load.latest_ns:
             self._send_result(now_ns, (sender, load.action_id), Status.TOO_LATE)
         elif not self.pages.allocate(load.model, spec.pages):
-            reason = f"pages: {load.model} needs {spec.pages}, {self.pages.free_pages} of {self.pages.total} are free"
+            free = f"{self.pages.free_pages:g} of {self.pages.total} are free"
+            reason = f"pages: {load.model} needs {spec.pages:g}, {free}"
             self._send_result(now_ns, (sender, load.action_id), Status.REFUSED, reason)
         else:
             self._load_requesters[load.model] = [(sender, load.action_id)]

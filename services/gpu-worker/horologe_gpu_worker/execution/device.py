@@ -52,7 +52,7 @@ class Transfers(Protocol):
 class _LoadedModel:
     """A model in memory. The lock prevents UNLOAD from closing it during an EXEC."""
 
-    __slots__ = ("closed", "lock", "model", "spec", "staging")
+    __slots__ = ("closed", "lock", "model", "spec", "staging", "typical_ns")
 
     def __init__(self, model: OpenModel, spec: ModelSpec) -> None:
         self.model = model
@@ -60,6 +60,12 @@ class _LoadedModel:
         self.staging: Any = model if _is_staged(type(model)) else None
         self.lock = Lock()
         self.closed = False
+        self.typical_ns: dict[int, int] = {}
+        """Median execution time by batch size, followed in steps of 1/16."""
+
+    def observe_exec(self, batch_size: int, took_ns: int) -> None:
+        typical_ns = self.typical_ns.get(batch_size, took_ns)
+        self.typical_ns[batch_size] = typical_ns * (17 if took_ns > typical_ns else 15) // 16
 
 
 @cache
@@ -110,6 +116,17 @@ class Device:
             return loaded is not None or self._store.is_open(operation.model)
         return operation.lane == "unload" and (loaded is None or not loaded.lock.locked())
 
+    def exec_ns(self, operation: Operation) -> int:
+        """Return the probable time of this EXEC: the expected time, or the median of the model's runs if it is smaller.
+
+        The expected time is a high quantile, which other processes on a busy machine increase. It applies to models
+        with variable dimensions, whose time depends on the input.
+        """
+        loaded = self._loaded.get(operation.model)
+        if loaded is None or loaded.spec.variable_dimensions:
+            return operation.expected_ns
+        return min(operation.expected_ns, loaded.typical_ns.get(operation.batch_size, operation.expected_ns))
+
     def close(self) -> None:
         """Close every model. Call at the end of the process."""
         for model in list(self._loaded):
@@ -148,6 +165,7 @@ class Device:
                 return _finished(operation, begin_ns, staged=_ExecOutput(loaded, staged), device_ns=staged.device_ns)
             outputs = loaded.model.run(operation.batch_size, inputs)
             end_ns = monotonic_ns()
+        loaded.observe_exec(operation.batch_size, end_ns - begin_ns)
         if staged is not None:
             return _finished(operation, begin_ns, end_ns, staged=_ExecOutput(loaded, outputs))
         tensors = output_tensors(operation, loaded.spec, outputs, self._space)

@@ -1,6 +1,6 @@
 """Lane threads: each waits for the window of its next operation, runs the operation, and posts the result.
 
-An EXEC that is shorter than a hand-over between threads runs on the event loop's thread; see `runs_inline`.
+An EXEC that is shorter than a hand-over between threads runs on the event loop's thread; see `Executors._runs_inline`.
 """
 
 from __future__ import annotations
@@ -179,18 +179,28 @@ class Executors:
     def deliver(self, message: Operation | Abort, buffers: Sequence[Buffer] = ()) -> None:
         """Put an operation into its lane, or run it inline."""
         thread = self._thread(message.share, LANE_OF.get(message.lane, message.lane))
-        if (
-            self._post
-            and isinstance(message, Operation)
-            and thread.is_idle()
-            and (
-                runs_inline(message, self._inline_exec_ns)
-                or (self._inline_exec_ns and self._devices[message.share].loads_at_once(message))
-            )
-        ):
-            self._post(self.address, self.worker, self._devices[message.share].run(message))
+        device = self._devices[message.share]
+        if self._post and isinstance(message, Operation) and thread.is_idle() and self._runs_inline(message, device):
+            self._post(self.address, self.worker, device.run(message))
         else:
             thread.enqueue(message)
+
+    def _runs_inline(self, operation: Operation, device: Device) -> bool:
+        """Return True if the operation should run on the event loop's thread: a hand-over to an idle lane takes longer.
+
+        This holds for a LOAD or UNLOAD without work, and for an EXEC on the CPU that probably takes less than
+        `inline_exec_ns` and whose window is open. `Device.run` checks the end of the window.
+        """
+        if not self._inline_exec_ns:
+            return False
+        if operation.lane != "exec":
+            return device.loads_at_once(operation)
+        return (
+            operation.runtime in IN_PROCESS_RUNTIMES
+            and operation.staged is None
+            and device.exec_ns(operation) < self._inline_exec_ns
+            and operation.earliest_ns <= monotonic_ns()
+        )
 
     def stop(self, wait_s: float = 1.0) -> None:
         """Stop the threads after their running operations, and close the models."""
@@ -224,18 +234,3 @@ class Executors:
         if self._post_threadsafe is not None:
             with suppress(RuntimeError):  # the event loop has closed
                 self._post_threadsafe(self.address, self.worker, finished)
-
-
-def runs_inline(operation: Operation, limit_ns: int) -> bool:
-    """Return True if the operation should run on the event loop's thread: a hand-over to an idle lane takes longer.
-
-    This holds for an EXEC on the CPU that is expected to take less than `limit_ns` and whose window is open.
-    `Device.run` checks the end of the window.
-    """
-    return (
-        operation.lane == "exec"
-        and operation.runtime in IN_PROCESS_RUNTIMES
-        and operation.staged is None
-        and operation.expected_ns < limit_ns
-        and operation.earliest_ns <= monotonic_ns()
-    )

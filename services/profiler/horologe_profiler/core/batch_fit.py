@@ -22,11 +22,11 @@ DISTURBED = 0.9
 """A batch that took less than this part of its row alone shows that the row was disturbed."""
 OUTLIER = 0.04
 """Largest square of a relative error that counts: a measurement that is off by more than 20% was disturbed."""
-LINEAR_WEIGHT = 1 / 36
+LINEAR_WEIGHT = 1 / 9
 """Weight of the relative distance of a scale from k, beside that of a measured from a predicted time: as if scales were
-k within 30%, and times within 5%. Few batches alone would not determine both the base and the scales."""
-BASES = 16
-"""Steps between the values of the base that are tried."""
+k within 15%, and times within 5%. Few batches alone would not determine both the base and the scales."""
+BASES = 8
+"""Steps between the values of the base that are tried. With 16 the predictions are no better."""
 SINGULAR = 1e-9
 """Least determinant, relative to the weight of the points. Below it the points do not determine both regressors."""
 

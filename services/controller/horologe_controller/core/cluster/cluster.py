@@ -58,7 +58,7 @@ def _servable(report: wire.ModelReport, most_pages: int) -> tuple[ModelSpec, Pro
     pages = report.spec.pages
     if report.profile is None or pages <= most_pages:
         return report.spec, report.profile, report.reason
-    return report.spec, None, f"pages: needs {pages} of 16 MiB, the largest share has {most_pages}"
+    return report.spec, None, f"pages: needs {pages:g} of 16 MiB, the largest share has {most_pages}"
 
 
 class Cluster:

@@ -114,13 +114,13 @@ class Share:
         self.index = index
         self.device = device
         self.pages_total = pages_total
-        self.pages_free = pages_total
+        self.pages_free: float = pages_total
         self.residency = residency
         self.exec = Lane(outstanding, index)
         self.load = Lane()
-        self.resident: dict[str, int] = {}
+        self.resident: dict[str, float] = {}
         """Model key -> pages, least recently used first."""
-        self.loading: dict[str, int] = {}
+        self.loading: dict[str, float] = {}
         self.unused: dict[str, bool] = {}
         """Resident models that have not run since their LOAD."""
         self.estimates: dict[str, Estimate] = {}
@@ -137,7 +137,7 @@ class Share:
         """Order shares by registration, so that they can be keys of an `IndexedHeap`."""
         return self.index < other.index
 
-    def reserve_pages(self, model: str, pages: int, *, loading: bool) -> None:
+    def reserve_pages(self, model: str, pages: float, *, loading: bool) -> None:
         self.pages_free -= pages
         (self.loading if loading else self.resident)[model] = pages
         self.residency.add_model(self, model, resident=not loading)

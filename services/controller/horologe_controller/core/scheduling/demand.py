@@ -3,6 +3,10 @@
 Demand d_m of a model, allocations a_m,g to shares with sum over g = d_m, load l_g = sum over m of a_m,g, and load
 priority p_m = d_m - sum over g of a_m,g * capacity / l_g. As in the paper, the allocations and the priority of a model
 are updated when something happens to that model, not whenever a load changes.
+
+One addition to the appendix: among models with a positive priority, a LOAD goes to the earliest *virtual deadline*:
+the first deadline of the model's requests, earlier by `ADVANCE_NS` for each doubling of p_m. With p_m alone, a model
+with one short request waited until its deadline while others with longer requests kept coming.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from horologe_common.clock import ms
 from horologe_common.core.indexed_heap import IndexedHeap
 
 if TYPE_CHECKING:
@@ -18,11 +23,14 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.queues import RequestQueues
 
 CAPACITY_PART = 0.75
 """Capacity of a share that matches its profiles, as a part of its requests' budget. Requests with 100 ms count for 88
 ms at most (until a LOAD comes too late). With all of the budget, no model would get a second share before the first is
 far behind. With half of it, LOADs that help no request crowd out others."""
+ADVANCE_NS = ms(8)
+"""Time by which a LOAD goes earlier for each doubling of its model's priority: about a LOAD's duration on a GPU."""
 NO_DEMAND: dict[Share, int] = {}
 
 
@@ -63,8 +71,9 @@ class DeviceSlowness:
 class Demand:
     """Demand, allocations and load priorities. A request counts while a LOAD that began now would still help it."""
 
-    def __init__(self, grace_ns: int) -> None:
+    def __init__(self, grace_ns: int, queues: RequestQueues) -> None:
         self._slowness = DeviceSlowness(grace_ns)
+        self._queues = queues
         self._total: dict[str, int] = {}
         self._budget_ns: dict[str, int] = {}
         """Model -> budget of its last request; best-effort requests count only if there is no other."""
@@ -76,7 +85,7 @@ class Demand:
         """Lost shares. Their loads are dropped after the demand for their models was allocated again."""
         self._priority: dict[str, int] = {}
         self._positive: IndexedHeap[str, int] = IndexedHeap()
-        """Models with a positive priority, by its negative: the highest first."""
+        """Models with a positive priority, by virtual deadline."""
         self._counted: IndexedHeap[Request, int] = IndexedHeap()
         """Requests that count, by when a LOAD becomes too late for them."""
         self._stale: dict[str, bool] = {}
@@ -104,6 +113,8 @@ class Demand:
         """Stop counting a request that has left its queue."""
         if self._counted.remove(request):
             self._subtract_cost(request)
+        else:
+            self.mark_model(request.model)  # its first deadline may be another
 
     def clear(self) -> None:
         """Stop counting all requests."""
@@ -120,7 +131,7 @@ class Demand:
         self._stale[model] = True
 
     def mark_model(self, model: str) -> None:
-        """Allocate the model's demand again: it was placed on a share or removed from it."""
+        """Allocate the model's demand again: its residency or its first deadline has changed."""
         if model in self._total or model in self._parts:
             self._stale[model] = True
 
@@ -146,20 +157,20 @@ class Demand:
         while self._lost:
             self._loads.pop(self._lost.pop(), None)
 
-    def highest_priority(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
-        """Return the served model with the highest positive priority that the share can load."""
-        models, skipped, highest = self._positive, [], None
+    def most_urgent(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
+        """Return the served model with the earliest virtual deadline that the share can load."""
+        models, skipped, urgent = self._positive, [], None
         while (entry := models.peek()) is not None:
             if entry[1] in specs and share.can_load(entry[1]):
-                highest = entry[1]
+                urgent = entry[1]
                 break
             skipped.append(models.pop())
         for priority, model in skipped:
             models.push(model, priority)
-        return highest
+        return urgent
 
-    def highest_priority_anywhere(self) -> str:
-        """Return the model with the highest positive priority; "" if there is none."""
+    def most_urgent_anywhere(self) -> str:
+        """Return the model with the earliest virtual deadline; "" if no priority is positive."""
         entry = self._positive.peek()
         return entry[1] if entry else ""
 
@@ -191,12 +202,13 @@ class Demand:
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads[share] + part_ns
                 priority_ns -= part_ns * round(capacity_ns / slowness[share]) // (load_ns or 1)
-        if self._priority.get(model) != priority_ns:
-            self._priority[model] = priority_ns
-            if priority_ns > 0:
-                self._positive.push(model, -priority_ns)
-            else:
-                self._positive.remove(model)
+        self._priority[model] = priority_ns
+        if priority_ns > 0:
+            virtual_ns = self._queues.first_deadline_ns(model) - ADVANCE_NS * priority_ns.bit_length()
+            if self._positive.priority(model) != virtual_ns:
+                self._positive.push(model, virtual_ns)
+        else:
+            self._positive.remove(model)
 
     def check(self) -> None:
         """Assert that allocations add up to demands and to loads, and that requests that left are not counted."""
@@ -210,8 +222,7 @@ class Demand:
         assert {share: load for share, load in self._loads.items() if load} == {
             share: load for share, load in by_share.items() if load
         }
-        positive = {model: -priority for model, priority in self._priority.items() if priority > 0}
-        assert positive == {model: self._positive.priority(model) for model in self._positive}
+        assert set(self._positive) == {model for model, priority in self._priority.items() if priority > 0}
 
 
 def _divide(total_ns: int, shares: Mapping[Share, bool], loads: Mapping[Share, int]) -> dict[Share, int]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_controller.core.cluster.estimates import LOAD_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
@@ -22,10 +23,10 @@ class Placement:
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
-        self.preloadable: dict[Share, bool] = {}
-        """Shares that may have free pages to preload into, since they were reconfigured. After the first eviction on a
-        share, only demand fills its pages."""
-        self._full: dict[Share, int] = {}
+        self.preloadable: dict[Share, Iterator[str] | None] = {}
+        """Shares that may have free pages to preload into, since they were reconfigured, with the models that have not
+        been tried since then (None: all). After the first eviction on a share, only demand fills its pages."""
+        self._full: dict[Share, float] = {}
         """Share -> pages that could not be freed there. Valid until something happens on the share, or a model that it
         holds has no demand any more. To try again each time took 160 us with 10,000 requests queued."""
 
@@ -35,29 +36,47 @@ class Placement:
         """Other shares whose LOAD lane is free within the look-ahead."""
         self._free_later: IndexedHeap[Share, int] = IndexedHeap()
         """Other shares, by when their LOAD lane will be free within the look-ahead."""
+        self._wakes: IndexedHeap[Share, int] = IndexedHeap()
+        """The same, for shares with one pending LOAD. With several, the first Result comes before the lane runs dry."""
 
     def discard_share(self, share: Share) -> None:
         for shares in (self.preloadable, self._full, self._free, self._changed):
             shares.pop(share, None)
         self._free_later.remove(share)
+        self._wakes.remove(share)
 
-    def load_for_demand(
-        self, now_ns: int, cluster: Cluster, demand: Demand, changed: dict[Share, bool], plan: Plan
-    ) -> int | None:
-        """Give the least loaded share the LOAD of the model with the highest priority that it lacks.
+    def mark_shares(self, shares: Mapping[Share, bool]) -> None:
+        """Examine these shares at the next plan: something happened on them."""
+        self._changed.update(shares)
+        if self._full:
+            for share in shares:
+                self._full.pop(share, None)
 
-        `changed`: shares on which something has happened since the last call. Returns when a LOAD lane will be free, if
-        demand waits for that.
+    def plan_load(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> int | None:
+        """Add a LOAD to the plan: for demand, else into free pages. Return when the next LOAD lane will be free.
+
+        While no LOAD lane is free, nothing is computed: the demand is updated when one is.
         """
-        self._changed |= changed
-        for share in changed:
-            self._full.pop(share, None)
+        lane_free_ns = self._update_lanes(now_ns, cluster)
+        if self._free:
+            demand.update(now_ns, cluster.residency)
+            if demand.most_urgent_anywhere():
+                self._load_for_demand(now_ns, cluster, demand, plan)
+            elif self.preloadable and self._settings.preload:
+                self._preload(cluster, plan)
+            if plan.load:
+                self._reserve_lane(now_ns, *plan.load[0])
+                plan.replan = bool(self._free)
+                lane_free_ns = self._wakes.smallest_priority()
+        return lane_free_ns if len(demand) else None
+
+    def _load_for_demand(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> None:
+        """Give the least loaded share the LOAD of the model that needs it most, of those that the share lacks."""
         for share in demand.pop_relieved_shares():
             self._full.pop(share, None)
         starting = {(batch.share, batch.model): True for batch in plan.start}
-        wake_ns = self._update_lanes(now_ns, cluster)
         for share in self._candidates(now_ns, demand, cluster.specs):
-            if (model := demand.highest_priority(share, cluster.specs)) is None:
+            if (model := demand.most_urgent(share, cluster.specs)) is None:
                 continue
             pages = cluster.specs[model].pages
             if pages >= self._full.get(share, pages + 1):
@@ -66,9 +85,15 @@ class Placement:
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
-                return None
+                return
             self._full[share] = pages
-        return wake_ns
+
+    def _reserve_lane(self, now_ns: int, share: Share, model: str) -> None:
+        """Record whether the share's LOAD lane has work for the look-ahead with a LOAD of the model."""
+        end_ns = share.load.free_at(now_ns) + share.predict(now_ns, model, LOAD_SIZE)
+        if (at_ns := end_ns - self._settings.lookahead_ns) >= now_ns:
+            del self._free[share]
+            self._set_free_later(share, at_ns, len(share.load.pending) + 1)
 
     def _update_lanes(self, now_ns: int, cluster: Cluster) -> int | None:
         """Update which shares a LOAD can be given to now. Return when the next one can."""
@@ -78,22 +103,28 @@ class Placement:
         for share in self._changed:
             self._free.pop(share, None)
             later.remove(share)
+            self._wakes.remove(share)
             if not cluster.workers[share.worker].reachable or share.hangs(now_ns, self._settings.action_grace_ns):
                 continue  # until something happens on it
             at_ns = share.load.free_at(now_ns) - self._settings.lookahead_ns
             if at_ns < now_ns or not share.load.pending:
                 self._free[share] = True
             else:
-                later.push(share, at_ns)
+                self._set_free_later(share, at_ns, len(share.load.pending))
         self._changed.clear()
-        return later.smallest_priority()
+        return self._wakes.smallest_priority()
+
+    def _set_free_later(self, share: Share, at_ns: int, pending: int) -> None:
+        self._free_later.push(share, at_ns)
+        if pending == 1:
+            self._wakes.push(share, at_ns)
 
     def _candidates(self, now_ns: int, demand: Demand, specs: Mapping[str, ModelSpec]) -> list[Share]:
         """Return shares that a LOAD can be given to, the least loaded first.
 
-        Most of them lack the model with the highest priority. Shares without room for that model are left out.
+        Most of them lack the most urgent model. Shares without room for that model are left out.
         """
-        model, candidates, full = demand.highest_priority_anywhere(), [], self._full
+        model, candidates, full = demand.most_urgent_anywhere(), [], self._full
         pages = specs[model].pages if model in specs else 0
         for share in self._free:
             if full.get(share, pages + 1) <= pages and share.can_load(model):
@@ -103,24 +134,23 @@ class Placement:
         candidates.sort()
         return [share for *_, share in candidates]
 
-    def preload(self, cluster: Cluster, plan: Plan) -> None:
+    def _preload(self, cluster: Cluster, plan: Plan) -> None:
         """Load a model without demand into free pages of a share that loads nothing else."""
-        for share in list(self.preloadable):
-            if share.load.pending:
+        specs = cluster.specs
+        for share, untried in list(self.preloadable.items()):
+            if share.load.pending or not cluster.workers[share.worker].reachable:
                 continue
-            fitting = (
-                key for key, spec in cluster.specs.items() if spec.pages <= share.pages_free and share.can_load(key)
-            )
-            model = None if share.is_lost or not share.pages_free else next(fitting, None)
-            if model is None:
-                del self.preloadable[share]
-            elif cluster.workers[share.worker].reachable:
-                plan.load.append((share, model))
-                return
+            if untried is None:
+                untried = self.preloadable[share] = iter([*specs])
+            for model in untried if share.pages_free else ():
+                if model in specs and specs[model].pages <= share.pages_free and share.can_load(model):
+                    plan.load.append((share, model))
+                    return
+            del self.preloadable[share]
 
 
 def _choose_victims(
-    share: Share, pages: int, demand: Demand, starting: Mapping[tuple[Share, str], bool]
+    share: Share, pages: float, demand: Demand, starting: Mapping[tuple[Share, str], bool]
 ) -> list[str] | None:
     """Return the least recently used models to unload for `pages`, those with demand last; None if there are too few.
 

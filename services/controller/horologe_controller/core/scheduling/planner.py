@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.scheduling.admission import Admission
 from horologe_controller.core.scheduling.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 DEADLINE = attrgetter("deadline_ns")
 FULL_IN_FLIGHT = 8
-"""Batches of the largest size may be in flight in this multiple of `controller.in_flight`: they cannot grow by waiting.
+"""Just-in-time policies may have full batches in flight in this multiple of `controller.in_flight`: they cannot grow.
 With 256 clients and batches of 16 that take 25 us, each turn served 32 requests, and as turns grew longer the others
 were refused: 6,700 answers/s instead of 12,800 in a simulation with 70 us per message."""
 UNLIMITED_WINDOW_NS = s(3600)
@@ -47,7 +48,7 @@ class Planner:
         self.settings = settings
         self.queues = RequestQueues()
         self.admission = Admission()
-        self.loads = LoadPlanner(settings)
+        self.loads = LoadPlanner(settings, self.queues)
         self.rankings = ShareRankings(policy.best_batch, policy.best_effort_batch, policy.overridden("rank_bound"))
         self._on_requests_arrived = policy.overridden("on_requests_arrived")
         self._on_request_queued = policy.overridden("on_request_queued")
@@ -60,8 +61,8 @@ class Planner:
         """Shares that had room for a batch when last examined, and found none."""
         self._reexamined: dict[Share, bool] = {}
         """Idle shares to examine again: a queue of a model that they hold has changed."""
-        self._wants_work: list[tuple[int, int, Share]] = []
-        """Heap of (time, share index, share): when a share that has enough work wants more, unless it changes first."""
+        self._wants_work: IndexedHeap[Share, int] = IndexedHeap()
+        """Shares that have enough work, by the time when they want more, unless they change first."""
 
     def __len__(self) -> int:
         return self.queues.count
@@ -149,7 +150,7 @@ class Planner:
 
     def _next_wake_ns(self, now_ns: int, *wakes: int | None) -> int | None:
         """Return the earliest of `wakes`, of the times when shares want more work, and of the ends of waits."""
-        at_ns = self._wants_work[0][0] if self._wants_work else None
+        at_ns = self._wants_work.smallest_priority()
         for wake_ns in wakes:
             if wake_ns is not None and (at_ns is None or wake_ns < at_ns):
                 at_ns = wake_ns
@@ -174,21 +175,20 @@ class Planner:
                 continue
             shares[share] = True
             if reconfigured:
-                self.loads.placement.preloadable[share] = True
+                self.loads.placement.preloadable[share] = None
         if shares and self.loads.models_missing:
             self.loads.mark_shares(shares)
         if changes.resident_models or changes.shares_reconfigured:
             self.loads.update_missing(now_ns, cluster, self.queues, self.policy.shortest_exec_ns)
         changes.clear()
-        while self._wants_work and self._wants_work[0][0] <= now_ns:
-            share = heapq.heappop(self._wants_work)[2]
-            if not share.is_lost:
-                shares[share] = True
+        for share in self._wants_work.pop_up_to(now_ns):
+            shares[share] = True
         return shares
 
     def _discard_share(self, share: Share) -> None:
         self.rankings.discard_share(share)
         self._idle.pop(share, None)
+        self._wants_work.remove(share)
         self.loads.discard_share(share)
         self.policy.on_share_lost(share)
 
@@ -230,29 +230,33 @@ class Planner:
         settings, policy = self.settings, self.policy
         if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns, settings.action_grace_ns):
             return
+        self._wants_work.remove(share)
         rankings, lead_ns = self.rankings.of_share.get(share), policy.decision_lead_ns(now_ns, cluster)
+        ahead_ns = settings.lookahead_ns - 1
+        if policy.just_in_time:
+            ahead_ns = min(ahead_ns, lead_ns)
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
-        while in_flight < FULL_IN_FLIGHT * settings.in_flight and free_ns < now_ns + settings.lookahead_ns:
-            early = free_ns > now_ns + lead_ns
-            if early and policy.just_in_time:
-                heapq.heappush(self._wants_work, (free_ns - lead_ns, share.index, share))
+        limit = settings.in_flight * (FULL_IN_FLIGHT if policy.just_in_time else 1)
+        while in_flight < limit:
+            if free_ns > now_ns + ahead_ns:
+                if in_flight < settings.in_flight:  # otherwise a Result comes first
+                    self._wants_work.push(share, free_ns - ahead_ns)
                 return
             strategy = rankings[0].best_strategy(now_ns, free_ns, share) if rankings else None
             if strategy is None and rankings:
                 strategy = rankings[1].best_strategy(now_ns, free_ns, share)
-            if early and strategy is not None and strategy.rank[0]:
-                heapq.heappush(self._wants_work, (free_ns - lead_ns, share.index, share))
+            if strategy is not None and strategy.rank[0] and free_ns > now_ns + lead_ns:
+                self._wants_work.push(share, free_ns - lead_ns)
                 strategy = None
             if strategy is None:
                 self._idle[share] = True
                 return
             if in_flight >= settings.in_flight and strategy.size < strategy.queue.spec.max_batch:
-                return  # until a Result comes, so that the batch can grow
+                self._idle[share] = True  # until the batch has grown, or a Result comes
+                return
             plan.start.append(self._pop_batch(now_ns, free_ns, share, cluster, strategy, plan.refuse))
             free_ns += strategy.expected_ns
             in_flight += 1
-        if in_flight < FULL_IN_FLIGHT * settings.in_flight:
-            heapq.heappush(self._wants_work, (free_ns - settings.lookahead_ns, share.index, share))
 
     def _pop_batch(
         self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy, refusals: list[Refusal]
@@ -292,6 +296,7 @@ class Planner:
         self.admission.check(self.queues)
         self.loads.demand.check()
         self.rankings.check()
+        self._wants_work.check()
         self.policy.check(self.queues)
         if self.policy.waits is not None:
             self.policy.waits.check()

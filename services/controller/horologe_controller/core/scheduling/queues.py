@@ -167,6 +167,10 @@ class RequestQueues:
         queues = self._queues.get(model)
         return queues.values() if queues else ()
 
+    def first_deadline_ns(self, model: str) -> int:
+        """Return the earliest deadline of the model's requests. Raises ValueError if it has none."""
+        return min([queue[0].deadline_ns for queue in self._queues[model].values()])
+
     def find_queue(self, request: Request) -> ModelQueue | None:
         """Return the queue for a request, or None if it is empty."""
         queues = self._queues.get(request.model)

@@ -49,7 +49,8 @@ class Refusal(msgspec.Struct):
 class Plan(msgspec.Struct):
     """Decisions, to be carried out in this order: refuse, unload, load, start.
 
-    A plan has at most one LOAD. After it, `Scheduler.plan` is called again at once, with the LOAD in the mirror.
+    A plan has at most one LOAD. If `replan`, another may follow: `Scheduler.plan` is called again at once, with the
+    LOAD in the mirror.
     """
 
     start: list[Batch]
@@ -57,6 +58,7 @@ class Plan(msgspec.Struct):
     unload: list[tuple[Share, str]]
     refuse: list[Refusal]
     wake_ns: int | None
+    replan: bool = False
 
 
 class Scheduler(Protocol):

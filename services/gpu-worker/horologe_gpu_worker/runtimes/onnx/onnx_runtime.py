@@ -6,6 +6,7 @@ import ctypes
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import onnxruntime
 
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
@@ -155,7 +156,8 @@ class OnnxRuntime:
             )
         # Large graphs store their weights in separate files of the folder.
         weights_bytes = sum(path.stat().st_size for path in model_files(folder))
-        return build_spec(folder, manifest, "onnx", signature, weights_bytes)
+        spec = build_spec(folder, manifest, "onnx", signature, weights_bytes)
+        return msgspec.structs.replace(spec, shares_pages=self._cuda is None)  # on CUDA, a session takes megabytes
 
     def is_open(self, spec: ModelSpec) -> bool:
         """Return True if `open` returns at once: an idle session of the model is in host memory."""
