@@ -114,14 +114,15 @@ def _make_template(
     predict, form = inference.predict, inference.form
     if any(tensor.datatype == "BYTES" for tensor in predict.inputs):
         return None
-    template: BinaryTemplate | JsonTemplate
-    if is_json:
-        suffix = body[body.find(b"]", begin) + 1 :]
-        if len(predict.inputs) != 1 or len(suffix) > TEMPLATE_BYTES or b"\\" in body or body.count(DATA) != 1:
-            return None
-        datatype, count = predict.inputs[0].datatype, math.prod(predict.inputs[0].shape)
-        decoder, packer = list_decoder(datatype, 1), number_struct(datatype, count)
-        template = JsonTemplate(spec, predict, form, suffix, decoder, packer)
-    else:
-        template = BinaryTemplate(spec, predict, form)
+    if not is_json:
+        size = sum(tensor.nbytes for tensor in predict.inputs)
+        return BinaryTemplate(spec, predict, form) if begin + size == len(body) else None
+    end = body.find(b"]", begin, begin + LONG_BYTES) + 1
+    if end == 0 or len(predict.inputs) != 1 or len(body) - end > TEMPLATE_BYTES:
+        return None
+    if b"\\" in body or body.count(DATA) != 1:
+        return None
+    datatype, count = predict.inputs[0].datatype, math.prod(predict.inputs[0].shape)
+    decoder, packer = list_decoder(datatype, 1), number_struct(datatype, count)
+    template = JsonTemplate(spec, predict, form, body[end:], decoder, packer)
     return template if template.read_buffers(body, begin) == inference.buffers else None
