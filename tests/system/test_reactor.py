@@ -214,6 +214,7 @@ def test_large_and_many_packets_arrive_whole_and_in_order_over_a_stream(start: A
     left = start("controller", bind=(f"unix://{tmp_path}/c",))
     right = start("worker", connect=(f"unix://{tmp_path}/c",))
     left.core.wait_for(PeerConnected)
+    right.core.wait_for(PeerConnected)
     big = bytes(range(256)) * 40_000
     tensor = Tensor("x", "UINT8", (1, len(big)), len(big))
     for number in range(20):

@@ -58,7 +58,7 @@ class JsonTemplate(RequestTemplate, frozen=True):
     packer: struct.Struct
 
     def read_buffers(self, body: bytes, begin: int) -> list[Buffer] | None:
-        """As for `BinaryTemplate`."""
+        """Return the bytes of the input. None: the parser must read the request."""
         end = len(body) - len(self.suffix)
         if not begin < end <= begin + LONG_BYTES or not body.endswith(self.suffix):
             return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
@@ -23,7 +24,7 @@ class Placement:
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
-        self.preloadable: dict[Share, Iterator[str] | None] = {}
+        self.preloadable: dict[Share, deque[str] | None] = {}
         """Shares that may have free pages to preload into, since they were reconfigured, with the models that have not
         been tried since then (None: all). After the first eviction on a share, only demand fills its pages."""
         self._full: dict[Share, float] = {}
@@ -141,8 +142,9 @@ class Placement:
             if share.load.pending or not cluster.workers[share.worker].reachable:
                 continue
             if untried is None:
-                untried = self.preloadable[share] = iter([*specs])
-            for model in untried if share.pages_free else ():
+                untried = self.preloadable[share] = deque(specs)
+            while untried and share.pages_free:
+                model = untried.popleft()
                 if model in specs and specs[model].pages <= share.pages_free and share.can_load(model):
                     plan.load.append((share, model))
                     return
