@@ -22,11 +22,11 @@ def accepted(limit: TurnLimit, requests: int, budget_ns: int) -> int:
 
 
 def turns(limit: TurnLimit, count: int, requests: int, cost_ns: int, budget_ns: int) -> int:
-    """Play turns that take `cost_ns` for each accepted request; return how many the last one accepts."""
+    """Play turns of `cost_ns` for each accepted request, a sixth for others; return how many the last accepts."""
     number = 0
     for turn in range(count):
         number = accepted(limit, requests, budget_ns)
-        limit.end_turn(ms(100) * (turn + 1), cost_ns * number)
+        limit.end_turn(ms(100) * (turn + 1), cost_ns * (number + (requests - number) // 6))
     return number
 
 
@@ -35,10 +35,10 @@ def test_what_fits_is_accepted() -> None:
 
 
 def test_more_than_fits_into_its_budget_is_refused() -> None:
-    """A request may take 1.5 turns and a tenth of its budget: 300 turn-microseconds of 50 us each."""
+    """Nine tenths of 25 ms are 1.5 turns of 300 requests of 50 us. Six refused requests count as one."""
     limit = TurnLimit()
     turns(limit, 20, 1000, us(50), ms(25))
-    assert 280 <= accepted(limit, 1000, ms(25)) <= 300
+    assert 150 <= accepted(limit, 1000, ms(25)) <= 300
     with pytest.raises(Refused) as refused:
         limit.accept(ms(25))
     assert refused.value.retry_after_ns > 0
@@ -76,3 +76,16 @@ def test_a_request_read_after_a_long_turn_has_waited_for_half_of_it() -> None:
     assert limit.waited_ns(ms(100)) == ms(5)
     assert limit.waited_ns(ms(103)) == ms(2)
     assert limit.waited_ns(ms(200)) == 0
+
+
+def test_a_long_stall_does_not_refuse_for_long() -> None:
+    """After turns of 100 ms, turns of the usual length are accepted whole again within 50 turns."""
+    limit = TurnLimit()
+    turns(limit, 20, 100, us(50), ms(25))
+    for turn in range(20):
+        accepted(limit, 100, ms(25))
+        limit.end_turn(ms(turn), ms(100))
+    for turn in range(50):
+        number = accepted(limit, 100, ms(25))
+        limit.end_turn(ms(turn), us(50) * number + us(8) * (100 - number))
+    assert accepted(limit, 100, ms(25)) == 100

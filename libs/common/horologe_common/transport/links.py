@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 PROBE_NS, PROBE_EVERY_NS = ms(20), ms(2)
 """A socket accepted packets for a dead peer for up to 2.9 ms after its kill -9."""
 COPY_BELOW = 64 << 10
-PACKETS_PER_TURN = 256
+PACKETS_PER_TURN = 4096
+"""What is not read waits unseen in the socket. With 256, an edge that was offered 30,000 requests/s answered 1,500/s in
+time, with all of them read 20,000/s."""
 NOBLOCK, POLLIN, SEND_MORE = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.NOBLOCK | zmq.SNDMORE)
 """Plain integers: to combine zmq's enumerations takes longer than the calls that use them."""
 

@@ -11,10 +11,13 @@ LONGER, SHORTER = 1.2, 0.98
 """Factors of the number of turns: after a turn with late answers, after another."""
 BUDGET_PART = 10
 """A tenth of the budget is left for the worker and for the way back."""
-SMOOTHING = 8
-"""Turns over which the cost of a request is averaged. A stall of one turn moves it by an eighth."""
+SMOOTHING, OUTLIER = 8, 2
+"""Turns over which the cost of a request is averaged. A turn counts as at most twice as costly as the average, so a
+stall moves the average by an eighth."""
 COUNTED_FROM = 16
 """Turns with fewer requests say little about the cost of one."""
+REFUSAL_PART = 6
+"""A refused request takes a sixth of the time of another."""
 
 
 class TurnLimit:
@@ -24,7 +27,7 @@ class TurnLimit:
         self.cost_ns = 0
         """Mean time by which an accepted request makes a turn longer; 0: not known yet, nothing is refused."""
         self.turns = TURNS_MIN
-        self._accepted = 0
+        self._accepted = self._refused = 0
         self._late = False
         self._ended_ns = self._took_ns = 0
 
@@ -34,8 +37,10 @@ class TurnLimit:
 
     def accept(self, budget_ns: int) -> None:
         """Count a request of this turn. Raise `Refused` if turns would take too long for its budget."""
-        late_ns = int(self.turns * (self._accepted + 1) * self.cost_ns) - budget_ns + budget_ns // BUDGET_PART
+        turn_ns = (self._accepted + 1 + self._refused // REFUSAL_PART) * self.cost_ns
+        late_ns = int(self.turns * turn_ns) - budget_ns + budget_ns // BUDGET_PART
         if late_ns > 0:
+            self._refused += 1
             raise Refused("more requests came at once than the frontend can handle in time", retry_after_ns=late_ns)
         self._accepted += 1
 
@@ -46,11 +51,14 @@ class TurnLimit:
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """Record the duration of the turn that accepted the last requests. It ends now."""
         self._ended_ns, self._took_ns = now_ns, took_ns
-        if self._accepted >= COUNTED_FROM:
-            cost_ns = took_ns // self._accepted
-            self.cost_ns += (cost_ns - self.cost_ns) // SMOOTHING if self.cost_ns else cost_ns
-        if self._accepted:
+        requests = self._accepted + self._refused // REFUSAL_PART
+        if requests >= COUNTED_FROM:
+            cost_ns = took_ns // requests
+            if self.cost_ns:
+                cost_ns = self.cost_ns + (min(cost_ns, OUTLIER * self.cost_ns) - self.cost_ns) // SMOOTHING
+            self.cost_ns = cost_ns
+        if self._accepted or self._refused:
             factor = LONGER if self._late else SHORTER
             self.turns = min(TURNS_MAX, max(TURNS_MIN, self.turns * factor))
             self._late = False
-        self._accepted = 0
+        self._accepted = self._refused = 0

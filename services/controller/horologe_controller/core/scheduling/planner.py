@@ -1,8 +1,7 @@
 """The planner: queues, admission, look-ahead and placement, around a policy that chooses the batches.
 
-Planning never iterates over all models or requests. What has changed is examined, and what comes first in a heap.
-All shares are visited when residency has changed, until one is found that lacks a model. The shares that hold a model
-are visited when its queues or its demand change.
+Planning never iterates over all models or requests. What has changed is examined, and what comes first in a heap. The
+shares that hold a model are visited when its queues or its demand change.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
     from horologe_controller.settings import ControllerSettings
 
 DEADLINE = attrgetter("deadline_ns")
-FULL_IN_FLIGHT = 8
-"""Just-in-time policies may have full batches in flight in this multiple of `controller.in_flight`: they cannot grow.
-With 256 clients and batches of 16, each turn served 32 requests and refused the others (docs/scheduling.md)."""
+FULL_IN_FLIGHT, TURNS_AHEAD = 64, 3
+"""Just-in-time policies may have full batches in flight in this multiple of `controller.in_flight`, for this many
+return latencies, since full batches cannot grow (docs/scheduling.md)."""
 UNLIMITED_WINDOW_NS = s(3600)
 """Window of a batch whose policy does not predict deadlines: it may begin whenever its turn comes."""
 
@@ -208,10 +207,7 @@ class Planner:
             yield Refusal(request, reason, now_ns + exec_ns - request.deadline_ns)
 
     def _fill_shares(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Plan) -> None:
-        """Give batches to shares in the order of their index.
-
-        A batch may leave requests behind that an idle share with a higher index can make a good batch of.
-        """
+        """Give batches to shares by index. What a batch leaves behind may be a good batch for a later idle share."""
         by_index = {share.index: share for share in shares}
         order = list(by_index)
         heapq.heapify(order)
@@ -237,9 +233,12 @@ class Planner:
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
         limit = settings.in_flight * (FULL_IN_FLIGHT if policy.just_in_time else 1)
         while in_flight < limit:
-            if free_ns > now_ns + ahead_ns:
-                if in_flight < settings.in_flight:  # otherwise a Result comes first
-                    self._wants_work.push(share, free_ns - ahead_ns)
+            if in_flight >= settings.in_flight:
+                turns_ns = min(settings.lookahead_ns, TURNS_AHEAD * (cluster.returns.high_quantile(now_ns) or 0))
+                if free_ns > now_ns + max(ahead_ns, turns_ns):
+                    return  # a Result comes before the share wants work
+            elif free_ns > now_ns + ahead_ns:
+                self._wants_work.push(share, free_ns - ahead_ns)
                 return
             strategy = rankings[0].best_strategy(now_ns, free_ns, share) if rankings else None
             if strategy is None and rankings:
