@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
 
 CLIENTS = 64
-ROUNDS = 5
-ROUND_S = 0.3
+ROUNDS = 9
+ROUND_S = 0.25
 WARM_UP_S = 0.5
-TRIES = 2
-"""Another program may occupy the machine for a moment, so a share below `MIN_SHARE` is measured once more."""
+TRIES = 3
+"""Another program may occupy the machine for a moment, so a share below `MIN_SHARE` is measured twice more."""
 MIN_SHARE = 0.95
 """Least throughput, of that without a profiler."""
 ROWS = 256

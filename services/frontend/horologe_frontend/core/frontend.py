@@ -212,8 +212,8 @@ class Frontend:
         if answer.status != CANCELLED:
             answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
             self.out.append(Out(request.client, answer, buffers))
-        if self._sampler.profiler:
-            self.out += self._sampler.sample_request(now_ns, request, answer)
+        if self._sampler.profiler and (samples := self._sampler.sample_request(now_ns, request, answer)):
+            self.out += samples
 
     def _give_up(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """Finish a request without its selector, which gets a Cancel and then releases the inputs."""

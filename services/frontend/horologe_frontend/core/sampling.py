@@ -10,6 +10,8 @@ from horologe_common.status import Status
 from horologe_common.wire import Sample
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from horologe_common.core.staging import StagedInputs
     from horologe_common.wire import Answer
     from horologe_frontend.core.catalogue import ModelCatalogue
@@ -37,13 +39,17 @@ class RequestSampler:
         self._used_until_ns: dict[tuple[str, str], int] = {}
         """Time until which the samples so far have used up the rate of their pair."""
         self._bytes_used_until_ns = 0
+        self._burst_ns = (settings.sample_burst - 1) * settings.sample_ns
 
     def remove_profiler(self, address: str) -> None:
         if address == self.profiler:
             self.profiler = ""
 
-    def sample_request(self, now_ns: int, request: Request, answer: Answer) -> list[Out]:
+    def sample_request(self, now_ns: int, request: Request, answer: Answer) -> Sequence[Out]:
         """Return the finished request as a Sample for each model that ran it, if the rate limits allow."""
+        query = request.query
+        if self._used_until_ns.get((query.model, query.application), 0) > now_ns + self._burst_ns:
+            return ()  # nearly always
         if not self._settings.sample_ns or answer.cached or answer.status not in SAMPLED_STATUSES:
             return []
         if request.application is None:
@@ -55,7 +61,7 @@ class RequestSampler:
         interval_ns, query = self._settings.sample_ns, request.query
         kind = model, query.application
         used_ns = max(now_ns, self._used_until_ns.get(kind, 0))
-        if used_ns > now_ns + (self._settings.sample_burst - 1) * interval_ns or self._bytes_used_until_ns > now_ns:
+        if used_ns > now_ns + self._burst_ns or self._bytes_used_until_ns > now_ns:
             return []
         staged = self._staging.inputs_of(request.id)
         if staged is None or (size := sum(map(len, staged[1]))) > self._settings.sample_bytes:
