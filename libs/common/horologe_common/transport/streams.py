@@ -40,8 +40,9 @@ class Stream(asyncio.Protocol):
         self.closed = asyncio.Event()
         self._streams = streams
         self._parts: list[bytes] = []
-        """Bytes that have arrived of the next packet, and how many it takes to look at it again."""
+        """What has arrived of the next packet."""
         self._arrived = self._needed = 0
+        """Size of the parts, and the size from which it is worth to parse them."""
         self._silent = 0
         self._heartbeat: asyncio.TimerHandle | None = None
 

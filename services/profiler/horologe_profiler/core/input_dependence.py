@@ -28,7 +28,8 @@ NOTABLE, EVIDENT = 0.25, 0.9
 """Inputs must cause a quarter of the variance: a smaller effect could not be used, the noise hides it. If they cause
 nine tenths, a single comparison makes the model dynamic."""
 CONFIRMATIONS_IN, CONFIRMATIONS_OUT = 2, 3
-"""Comparisons in a row, otherwise, that make a model dynamic or static: noise alone does so once in 20,000 pairs."""
+"""Comparisons in a row that make a model dynamic or static. Noise makes the rounds agree in two of them in a row once
+in 12,000 pairs."""
 
 
 class InputEffect(NamedTuple):
