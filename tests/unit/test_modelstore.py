@@ -55,7 +55,7 @@ def test_finds_every_version_of_every_runtime_and_opens_them(store: ModelStore, 
         assert set(report.profile.exec_ns) == set(report.spec.batch_sizes)
         assert store.spec(report.spec.key) == report.spec
         assert report.spec.content_hash
-        model = store.open(report.spec.key)
+        model = store.open(report.spec)
         assert model.run(1, {"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[1] * 4]
         model.close()
 
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repos
     assert "model.onnx: got" in reports["bad"].reason
     assert "RuntimeError: no licence" in reports["raises"].reason
     with pytest.raises(UnknownModel, match="bad/1"):
-        store.open("bad/1")
+        store.spec("bad/1")
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         "95290aac66726f6e74656e642f3023639192069194a178a446503332920104109107",
     ),
     (
-        wire.Outputs(10, (ROW_STATUS,), (TENSOR,), "m/1", 4, 100, 200),
-        "982a0a9194070100a09194a178a44650333292010410a36d2f310464ccc8",
+        wire.Outputs(10, (ROW_STATUS,), (TENSOR,), "m/1", 4, 100, 200, "c4"),
+        "992a0a9194070100a09194a178a44650333292010410a36d2f310464ccc8a26334",
     ),
     (
         wire.Infer(10, 0, "m/1", 4, (wire.Row(0, 6, 1, 8, 1),), ("frontend/0#c", "selector/0#d"), 100, 200, 50),
@@ -88,17 +88,18 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             (wire.Share(0, "cpu", 8, ("m/1",), (("n/1", 11),)),),
             (wire.ModelReport(SPEC, Profile({1: 5}, 9), ""),),
             (10,),
+            (3,),
         ),
-        "9438919500a36370750891a36d2f319192a36e2f310b9193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0910a",
+        "9538919500a36370750891a36d2f319192a36e2f310b9193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0910a9103",
     ),
-    (wire.Scan("m"), "9239a16d"),
+    (wire.Scan("m", 3), "9339a16d03"),
     (wire.Drain(), "913a"),
     (wire.Sample("m/1", (TENSOR,), 1, 96, "chat"), "963ca36d2f319194a178a446503332920104100160a463686174"),
     (
         wire.Distributions(
-            "m/1", 100, 1.5, (wire.DurationHistogram("chat", 96, (100, 200, 400), (3, 1)),), True, ((1, 1.0), (4, 2.5))
+            "m/1", 100, 1.5, (wire.DurationHistogram("chat", 96, (100, 200, 400), (3, 1)),), True, ((1, 1.0), (4, 2.5)), "c4"
         ),
-        "973da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301c3929201cb3ff00000000000009204cb4004000000000000",
+        "983da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301c3929201cb3ff00000000000009204cb4004000000000000a26334",
     ),
     (
         wire.Applications(12, (APPLICATION,), 0, ""),

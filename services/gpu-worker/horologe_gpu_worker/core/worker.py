@@ -16,6 +16,7 @@ from horologe_common.wire import Cancel, Drain, Infer, Load, Ping, Pong, Registe
 from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
 from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation
 from horologe_gpu_worker.core.residency import Residency
+from horologe_gpu_worker.core.served_models import ServedModels, scans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.settings import WorkerSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
-
-SCANS_MAX = 16
 
 
 class Worker:
@@ -42,7 +41,6 @@ class Worker:
         self.lanes = lanes_address(address)
         self.settings = settings
         self.out: list[Out] = []
-        self.reports = {report.spec.key: report for report in models}
         self.controllers: dict[str, None] = {}
         self.draining = False
         self.infers = InferLifecycle(settings, self.lanes, inline_io)
@@ -50,8 +48,7 @@ class Worker:
         self.lane_metrics = LaneMetrics(self.stats)
         pages = settings.pages_bytes // PAGE_BYTES
         self.shares = [Residency(share, settings.device, pages, self.lanes) for share in range(settings.shares)]
-        self._scans: dict[int, str] = {}
-        self._scan_number = 0
+        self.models = ServedModels(models, self.shares, self.infers, self.lanes)
         self._handlers: dict[type, Handler] = {
             Infer: self._on_infer, Ship: self._on_ship, Finished: self._on_finished, Load: self._on_load,
             Unload: self._on_unload, Cancel: self._on_cancel, Ping: self._on_ping, Scan: self._on_scan,
@@ -77,11 +74,17 @@ class Worker:
         """Start the actions that have become complete, and emit messages for lanes and peers."""
         self.infers.tick(now_ns)
         self._forward_outputs(now_ns, self.infers.out)
+        completed = self.models.tick()
+        self.out.extend(self.models.out)
+        self.models.out.clear()
         for share in self.shares:
             if share.out:
                 self._forward_outputs(now_ns, share.out)
                 free = share.pages.free_pages
                 self.stats.set("horologe_pages_free", instance(self.address), str(share.share), to=free)
+        if completed is not None:  # behind all Results, so that they belong to the content that was reported before
+            for controller in self.controllers:
+                self._register(controller, scans_of(controller, completed))
 
     def wakeup_ns(self) -> int | None:
         return self.infers.wakeup_ns()
@@ -89,6 +92,7 @@ class Worker:
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         self.infers.check()
+        self.models.check()
         for share in self.shares:
             share.check()
 
@@ -119,10 +123,10 @@ class Worker:
         """Remove a lost controller. Its actions still finish as planned."""
         self.controllers.pop(peer.address, None)
 
-    def _register(self, controller: str) -> None:
+    def _register(self, controller: str, scans: tuple[int, ...] = ()) -> None:
         running = (*self.infers.pending_ids, *(action_id for share in self.shares for action_id in share.pending_ids))
         shares = tuple(share.describe_share() for share in self.shares)
-        self.out.append(Out(controller, Register(shares, tuple(self.reports.values()), running)))
+        self.out.append(Out(controller, Register(shares, tuple(self.models.reports.values()), running, scans)))
         if self.draining:
             self.out.append(Out(controller, Drain()))
 
@@ -133,24 +137,10 @@ class Worker:
         self.drain()
 
     def _on_scan(self, now_ns: int, sender: str, scan: Scan, buffers: Sequence[Buffer]) -> None:
-        if scan.model not in self._scans.values() and len(self._scans) < SCANS_MAX:
-            self._scan_number += 1
-            self._scans[self._scan_number] = scan.model
-            self.out.append(Out(self.lanes, Operation(self._scan_number, 0, "scan", scan.model)))
-
-    def _finish_scan(self, finished: Finished) -> None:
-        """Replace the reports of the scanned models, and register again with every controller."""
-        name = self._scans.pop(finished.action_id).partition("/")[0]
-        if finished.status == Status.OK:
-            scanned = [key for key in self.reports if not name or key.partition("/")[0] == name]
-            for key in scanned:
-                del self.reports[key]
-            self.reports |= {report.spec.key: report for report in finished.models}
-        for controller in self.controllers:
-            self._register(controller)
+        self.models.request_scan(sender, scan.model.partition("/")[0], scan.id)
 
     def _on_infer(self, now_ns: int, sender: str, infer: Infer, buffers: Sequence[Buffer]) -> None:
-        report = self.reports.get(infer.model)
+        report = self.models.reports.get(infer.model)
         spec = report.spec if report else None
         if busy := self._busy_reason():
             self._refuse_action(now_ns, sender, infer.action_id, Status.REFUSED, busy)
@@ -170,7 +160,7 @@ class Worker:
             self.infers.cancel_action(now_ns, action_id)
 
     def _on_load(self, now_ns: int, sender: str, load: Load, buffers: Sequence[Buffer]) -> None:
-        report = self.reports.get(load.model)
+        report = self.models.find_for_load(load.model)
         if busy := self._busy_reason():
             self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, busy)
         elif not 0 <= load.share < len(self.shares):
@@ -190,7 +180,10 @@ class Worker:
 
     def _on_finished(self, now_ns: int, sender: str, finished: Finished, buffers: Sequence[Buffer]) -> None:
         if finished.lane == "scan":
-            self._finish_scan(finished)
+            self.models.finish_scan(finished)
+            return
+        if finished.lane == "replace":
+            self.models.finish_replacement(finished)
             return
         self.lane_metrics.record_finished(finished)
         if finished.lane == "load":
