@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -28,8 +29,11 @@ def test_perf_analyzer_reports_every_request(tmp_path: Path, rows: int) -> None:
         options = ["--request-count", str(REQUESTS), "--concurrency-range", "2", "-b", str(rows)]
         command = [binary, "-m", "noop", "-u", address, *options]
         result = subprocess.run(command, capture_output=True, text=True, timeout=50)
+        (stats,) = json.loads(up.get(f"{up.ready['http']}/v2/models/noop/stats")[1])["model_stats"]
     finally:
         up.stop(signal.SIGTERM)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert re.search(rf"Inference count: {rows * REQUESTS}\b", result.stdout), result.stdout
     assert re.search(r"queue \d+ usec \+ compute input 0 usec \+ compute infer \d+ usec", result.stdout)
+    counts = {part: stats["inference_stats"][f"compute_{part}"]["count"] for part in ("input", "infer", "output")}
+    assert set(counts.values()) == {stats["inference_stats"]["success"]["count"]}
+    assert stats["inference_count"] == rows * counts["infer"] >= rows * REQUESTS
