@@ -96,6 +96,8 @@ def test_statistics() -> None:
     assert stats[0]["inference_stats"]["success"] == {"count": 4, "ns": 20_000}
     assert stats[0]["inference_stats"]["queue"] == {"count": 4, "ns": 4_000}
     assert stats[0]["batch_stats"][0]["batch_size"] == 2
+    for part, count in ((stats[0]["inference_stats"], 4), (stats[0]["batch_stats"][0], 2)):
+        assert [part[f"compute_{name}"]["count"] for name in ("input", "infer", "output")] == [count] * 3
     assert stats[0]["last_inference"] > 0
     assert len(content(send("GET", "/v2/models/echo/stats", gateway=gateway))["model_stats"]) == 3
     assert len(content(send("GET", "/v2/models/stats", gateway=gateway))["model_stats"]) == len(gateway.states)
