@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DeviceConfig(NamedTuple):
-    """Device and memory of a worker's models."""
+    """Device and memory of a worker's models, environment and user of their processes."""
 
     device: str = "cpu"
     """`cuda`, `cuda:1`, …; any other text is a name for the CPU."""
@@ -25,6 +25,10 @@ class DeviceConfig(NamedTuple):
     """Bytes of device memory for inputs and outputs that wait between lanes."""
     host_bytes: int = 512 << 20
     """Bytes of host memory for open models that are not loaded."""
+    environment: tuple[str, ...] = ()
+    """Names of further environment variables that the processes of `python` models get."""
+    user: str = ""
+    """User of the processes of `python` models. Empty: the worker's."""
 
     @property
     def cuda(self) -> int | None:

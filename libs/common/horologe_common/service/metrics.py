@@ -25,7 +25,7 @@ PART = ("application", "model")
 
 METRICS: dict[str, Metric] = {
     "nv_inference_request_success": Metric("cumulative", "Requests answered OK", MODEL),
-    "nv_inference_request_failure": Metric("cumulative", "Requests not answered OK, by reason", (*MODEL, "reason")),
+    "nv_inference_request_failure": Metric("cumulative", "Requests not answered OK, by final status", (*MODEL, "reason")),
     "nv_inference_count": Metric("cumulative", "Rows executed", MODEL),
     "nv_inference_exec_count": Metric("cumulative", "Batches executed", MODEL),
     "nv_inference_request_duration_us": Metric("cumulative", "Cumulative time from arrival to answer", MODEL),

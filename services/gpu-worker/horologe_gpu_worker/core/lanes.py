@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 STATUS_NAMES = {int(status): status.name for status in Status}
+FAILURES = ("REFUSED", "FAILED", "TOO_LATE")
+"""Statuses of failed operations. Their counters start at 0."""
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):
@@ -161,6 +163,7 @@ class LaneMetrics:
         self._stats = stats
         self._possible_ns: dict[int, int] = {}
         """Action id -> earliest time at which its operation could begin. An action is in one lane at a time."""
+        stats.create_counters("horologe_lane_operations_total", ("load", "unload", "input", "exec", "output"), FAILURES)
 
     def __len__(self) -> int:
         return len(self._possible_ns)

@@ -29,7 +29,9 @@ from horologe_gpu_worker.repository.manifest import (
     size_bytes,
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs
+from horologe_gpu_worker.runtime import HOST_DEVICE
 from horologe_gpu_worker.runtimes.python.channel import Channel, ChannelMessage, Done, Failed, Ready, Run, Start, pack
+from horologe_gpu_worker.runtimes.python.isolation import model_environment, user_options, user_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,9 +39,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from horologe_gpu_worker.runtime import DeviceConfig
+
 MODEL = "model.py"
 CHILD = "horologe_gpu_worker.runtimes.python.child"
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 START_NS = s(120)
 """Timeout of loading. Importing a large framework from a cold disk takes a minute."""
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
@@ -52,10 +55,11 @@ END_S = 0.5
 class ModelProcess:
     """A child process. Call `start` first."""
 
-    def __init__(self, spec: ModelSpec, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, spec: ModelSpec, folder: Path, manifest: Manifest, device: DeviceConfig = HOST_DEVICE) -> None:
         self._spec = spec
         self._folder = folder
         self._manifest = manifest
+        self._device = device
         self._limit_ns = START_NS
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -68,11 +72,12 @@ class ModelProcess:
         self._sock, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
         command = [sys.executable, "-P", "-m", CHILD, str(theirs.fileno()), str(lifeline)]
-        environment = dict.fromkeys(THREAD_VARIABLES, str(self._manifest.threads)) | {"PYTHONUNBUFFERED": "1"}
+        environment = model_environment(os.environ, self._manifest.threads, self._device.environment)
         try:
             self._process = subprocess.Popen(
                 command,
-                env=os.environ | environment,
+                env=environment | user_variables(self._device.user),
+                **user_options(self._device.user),
                 pass_fds=(theirs.fileno(), lifeline),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stderr, the worker's log: a separate pipe could fill and block the model
@@ -214,6 +219,9 @@ class PythonRuntime:
 
     inline_io = True
 
+    def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
+        self._device = device
+
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
@@ -225,6 +233,6 @@ class PythonRuntime:
     def open(self, spec: ModelSpec, folder: Path) -> PythonModel:
         """Start the model's process, which runs every batch size once. Raises `ModelFailed`."""
         manifest = read_manifest(folder)
-        model = PythonModel(spec, lambda: ModelProcess(spec, folder, manifest))
+        model = PythonModel(spec, lambda: ModelProcess(spec, folder, manifest, self._device))
         model.start()
         return model
