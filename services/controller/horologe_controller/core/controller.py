@@ -24,6 +24,7 @@ from horologe_common.wire import (
     Pong,
     Register,
     Result,
+    Settled,
     Submit,
 )
 from horologe_controller.core.actions import ActionMetrics, Actions
@@ -81,9 +82,10 @@ class Controller:
                 self._on_worker_status(now_ns, sender, message)
             case Admit():
                 self.out.extend(self.catalogue.admit(sender, message))
-                self.out.extend(self.catalogue.announce())
+            case Settled():
+                self.out.extend(self.catalogue.on_settled(sender, message.id))
             case Distributions():
-                store_distributions(self.cluster.distributions, message)
+                self._on_distributions(message)
             case Describe():
                 shares = self.cluster.describe_shares(now_ns, message.model)
                 description = Description(message.id, shares, self.settings.scheduler, self.pending())
@@ -179,6 +181,12 @@ class Controller:
             self.out += self.catalogue.register_worker(worker, message)
             self._actions.adopt_loads(now_ns, worker, message)
 
+    def _on_distributions(self, message: Distributions) -> None:
+        """Store distributions, unless they belong to a content that is not served any more."""
+        spec = self.cluster.specs.get(message.model)
+        if spec is None or message.content_hash in ("", spec.content_hash):
+            store_distributions(self.cluster.distributions, message)
+
     def _on_worker_status(self, now_ns: int, sender: str, message: Pong | Drain) -> None:
         """Update the clock of a worker, or stop planning for a worker that drains."""
         if worker := self.cluster.workers.get(sender):
@@ -198,7 +206,7 @@ class Controller:
     def _on_peer_disconnected(self, now_ns: int, address: str) -> None:
         """Plan a lost worker's requests again; cancel the requests of a lost submitter."""
         self._peers.pop(address, None)
-        self.catalogue.remove_subscriber(address)
+        self.out.extend(self.catalogue.remove_peer(address))
         if worker := self.cluster.workers.get(address):
             self.cluster.remove_worker(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)

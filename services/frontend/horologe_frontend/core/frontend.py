@@ -18,7 +18,7 @@ from horologe_common.clock import ms
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
-from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
+from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release, Settle
 from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
 from horologe_frontend.core.feedback import FeedbackForwarder
@@ -36,6 +36,7 @@ from horologe_frontend.core.requests import (
 from horologe_frontend.core.retained_inputs import RetainedInputs
 from horologe_frontend.core.sampling import RequestSampler
 from horologe_frontend.core.selector_routing import SelectorRouter
+from horologe_frontend.core.settling import Settling
 from horologe_frontend.core.stats import RequestMetrics
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Frontend:
         self._retained_inputs = RetainedInputs(staging)
         feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
+        self._settling = Settling(self._requests)
         self._timers = (self._requests, self._retained_inputs.timers, *self._calls.timers)
         self._workers: dict[str, bool] = {}
         self._from_clients: dict[type, MessageHandler] = {
@@ -83,6 +85,7 @@ class Frontend:
             Applications: self._on_applications,
             Dispatch: self._on_dispatch,
             Release: self._on_release,
+            Settle: self._on_settle,
             PeerConnected: self._on_peer_connected,
         }
 
@@ -105,10 +108,15 @@ class Frontend:
         handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
-        """Answer the requests and the calls whose timers have expired, and free the inputs."""
+        """End what has expired, and answer the Settles whose requests have ended."""
         wakeup_ns = self.wakeup_ns()
-        if wakeup_ns is None or now_ns < wakeup_ns:
-            return
+        if wakeup_ns is not None and now_ns >= wakeup_ns:
+            self._end_expired(now_ns)
+        if self._settling:
+            self.out.extend(self._settling.pop_settled())
+
+    def _end_expired(self, now_ns: int) -> None:
+        """Answer the requests and the calls whose timers have expired, and free the inputs."""
         self._default_lead.measure_delay(now_ns)
         for request in self._requests.pop_expired(now_ns):
             connected = bool(self._calls.controller) and request.selector in self._selectors
@@ -241,6 +249,9 @@ class Frontend:
             if request is None or request.selector == selector:
                 self._retained_inputs.release(input_id, selector)
 
+    def _on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
+        self._settling.on_settle(controller, message)
+
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         for input_id in dispatch.input_ids:
             if request := self._requests.find_request(input_id):
@@ -282,6 +293,7 @@ class Frontend:
                 self.out.extend(self._calls.fail_selector(address))
                 self._send_unassigned(now_ns)
             case "controller":
+                self._settling.remove_controller(address)
                 if address == self._calls.controller:
                     self._calls.controller = ""
                     self._requests.mark_dispatched()

@@ -166,6 +166,12 @@ class Share:
         self.unused.pop(model, None)
         self.residency.remove_model(self, model)
 
+    def reduce_pages(self, model: str, pages: float) -> None:
+        """Free the pages of a resident model beyond `pages`."""
+        if (surplus := self.resident[model] - pages) > 0:
+            self.resident[model] = pages
+            self.pages_free += surplus
+
     def mark_used(self, model: str) -> None:
         """Make the model the most recently used."""
         self.resident[model] = self.resident.pop(model)
