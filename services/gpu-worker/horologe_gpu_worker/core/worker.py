@@ -166,7 +166,7 @@ class Worker:
         elif not 0 <= load.share < len(self.shares):
             reason = f"share: got {load.share}, wanted one below {len(self.shares)}"
             self._refuse_action(now_ns, sender, load.action_id, Status.FAILED, reason)
-        elif report is None or report.profile is None:
+        elif report is None or report.profile is None or report.reason:
             reason = f"model {load.model}: {report.reason if report else 'not served by this worker'}"
             self._refuse_action(now_ns, sender, load.action_id, Status.FAILED, reason)
         else:

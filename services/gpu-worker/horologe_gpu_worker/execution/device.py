@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
-from horologe_common.status import HorologeError, Status
+from horologe_common.status import HorologeError, Refused, Status
 from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
 from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors, workspace_bytes
 from horologe_gpu_worker.execution.workspace import Workspace
@@ -107,16 +107,19 @@ class Device:
         }
 
     def run(self, operation: Operation) -> Finished:
-        """Run the operation. An error becomes a Finished with status FAILED and the reason."""
-        begin_ns = monotonic_ns()
+        """Run the operation. An error becomes a Finished with status FAILED, or REFUSED, and the reason."""
+        begin_ns, status = monotonic_ns(), Status.FAILED
         try:
             return self._handlers[operation.lane](operation)
+        except Refused as error:
+            log.warning("operation refused", lane=operation.lane, model=operation.model, reason=error.reason)
+            status, reason = Status.REFUSED, error.reason
         except HorologeError as error:
             reason = error.reason
         except BaseException as error:  # a model may raise anything, even SystemExit, and the lane must continue
             log.exception("operation failed", lane=operation.lane, model=operation.model)
             reason = f"model {operation.model}: {type(error).__name__}: {error}"
-        return _finished(operation, begin_ns, status=Status.FAILED, reason=reason)
+        return _finished(operation, begin_ns, status=status, reason=reason)
 
     def loads_at_once(self, operation: Operation) -> bool:
         """Return True if this LOAD or UNLOAD neither opens a model nor waits for an EXEC."""

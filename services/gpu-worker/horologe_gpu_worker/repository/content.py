@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-from horologe_gpu_worker.repository.manifest import InvalidModel, manifest_path, model_files
+from horologe_common.status import Refused
+from horologe_gpu_worker.repository.manifest import manifest_path, model_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +36,12 @@ class ContentHashes:
         return digest.hexdigest()
 
     def check_unchanged(self, spec: ModelSpec, folder: Path) -> None:
-        """Raise `InvalidModel` unless the files have the content of `spec`. Without a content hash do nothing."""
+        """Raise `Refused` unless the files have the content of `spec`. Without a content hash do nothing.
+
+        Refused LOADs are tried again, because the new content is usually loaded soon after it was written.
+        """
         if spec.content_hash and self.hash_folder(folder) != spec.content_hash:
-            raise InvalidModel(
+            raise Refused(
                 f"{folder}: got other files than those of content {spec.content_hash}, which was read last: "
                 f"run `horologe load {spec.name}` to serve the new content"
             )

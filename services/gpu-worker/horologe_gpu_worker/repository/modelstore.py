@@ -97,7 +97,8 @@ class ModelStore:
             raise UnknownModel(f"model {key}: not in the repository, or unavailable") from None
 
     def open(self, spec: ModelSpec) -> OpenModel:
-        """Open this content of a model and run every batch size once. Raises `InvalidModel` or `ModelFailed`.
+        """Open this content of a model and run every batch size once. Raises `InvalidModel` or `ModelFailed`, and
+        `Refused` if the files have another content now.
 
         The content that a runtime keeps in host memory is opened whatever the files are now.
         """
