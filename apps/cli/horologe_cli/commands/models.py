@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, Json, Keys, call_server, console, print_json
+from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, Json, Keys, call_server, console, fail, print_json
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
@@ -17,15 +17,24 @@ Model = Annotated[str, typer.Argument(help="Name of the model.", metavar="MODEL"
 Version = Annotated[str, typer.Option("--version", help="Version of the model. Default: all versions.", metavar="V")]
 
 
-def models(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False) -> None:
+def models(
+    name: Annotated[str, typer.Argument(help="Show only this model.", metavar="[MODEL]")] = "",
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    keys: Keys = "",
+    json: Json = False,
+) -> None:
     """List the models with their signatures and states.
 
     \b
     Examples:
       horologe models
+      horologe models digits-cnn
       horologe models --json | jq '.[].name'
     """
-    _print_models(call_server(endpoint, keys, lambda client: client.models()), json)
+    states = call_server(endpoint, keys, lambda client: client.models(name or None))
+    if name and not states:
+        fail(f"UNKNOWN_MODEL: model: got {name!r}, which is not in the repository")
+    _print_models(states, json)
 
 
 def load(
