@@ -38,7 +38,15 @@ def models(
 
 
 def load(
-    model: Model, version: Version = "", endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False
+    model: Model,
+    version: Version = "",
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until every worker has loaded and measured the model.")
+    ] = True,
+    timeout: Annotated[float, typer.Option(min=0.1, help="With --wait: timeout in seconds.", metavar="S")] = 600.0,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    keys: Keys = "",
+    json: Json = False,
 ) -> None:
     """Read a model from the repository and serve it. Read it again if it is served already.
 
@@ -46,8 +54,13 @@ def load(
     Examples:
       horologe load digits-cnn
       horologe load digits-cnn --version 2
+      horologe load large-model --timeout 1800
+      horologe load large-model --no-wait
     """
-    _print_models(call_server(endpoint, keys, lambda client: client.admit(model, version, True)), json)
+    from horologe_cli.commands.load_progress import load_model
+
+    limit_s = timeout if wait else 0.0
+    _print_models(call_server(endpoint, keys, lambda client: load_model(client, model, version, limit_s)), json)
 
 
 def unload(
