@@ -130,7 +130,6 @@ cases = st.builds(
     max_examples=20,
     deadline=None,
     phases=[Phase.generate],
-    report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(

@@ -1,4 +1,4 @@
-"""After a start, a model is unknown only once all workers have registered. Until then its requests wait or are REFUSED."""
+"""After a start, a model is unknown only once all workers have registered. Until then requests wait or are REFUSED."""
 
 from __future__ import annotations
 
