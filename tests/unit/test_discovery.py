@@ -53,7 +53,8 @@ def register(
     controller: Controller, number: int, model: str, now_ns: int = NOW, resident: tuple[str, ...] = ()
 ) -> None:
     worker = f"worker/{number}#1"
-    controller.handle(now_ns, worker, PeerConnected(worker, "host"), ())
+    if worker not in controller.cluster.workers:
+        controller.handle(now_ns, worker, PeerConnected(worker, "host"), ())
     report = Register((Share(0, "cpu", 10, resident),), (a_report(a_spec(model)),), number=1)
     controller.handle(now_ns, worker, report, ())
     tick(controller, now_ns)
@@ -77,6 +78,15 @@ def test_requests_for_a_model_wait_for_its_worker() -> None:
     assert controller.pending() == 2
     register(controller, 1, "b", NOW + ms(50), resident=("b/1",))
     assert [row.submit_id for infer in sent(controller, Infer) for row in infer.rows] == [1, 2]
+
+
+def test_a_request_waits_for_a_worker_whose_clock_is_not_known_yet() -> None:
+    controller = a_controller(workers=2)
+    submit(controller, 1, "b/1")
+    controller.handle(NOW, "worker/0#1", PeerConnected("worker/0#1", "elsewhere"), ())
+    register(controller, 0, "b", resident=("b/1",))
+    register(controller, 1, "b")
+    assert controller.pending() == 1
 
 
 def test_a_request_whose_worker_does_not_come_is_refused_by_its_deadline() -> None:
