@@ -115,8 +115,8 @@ def _check_keys(path: str, table: dict[str, Any]) -> None:
     tables: list[tuple[str, Any, type[msgspec.Struct]]] = [(path, table, Manifest)]
     tables.append((f"{path}: [emulated]", table.get("emulated"), EmulatedTimes))
     for kind in ("inputs", "outputs"):
-        entries = table.get(kind) if isinstance(table.get(kind), list) else []
-        tables += [(f"{path}: [[{kind}]]", entry, TensorEntry) for entry in entries]
+        if isinstance(entries := table.get(kind), list):
+            tables += [(f"{path}: [[{kind}]]", entry, TensorEntry) for entry in entries]
     for where, keys, struct in tables:
         known = struct.__struct_fields__
         for key in keys if isinstance(keys, dict) else ():
