@@ -288,12 +288,12 @@ def test_disconnect_cancels_the_request(http: HttpServerThread) -> None:
         sock.sendall(request("slow"))
         http.wait(lambda: len(http.gateway.predicts) == 1)
     http.wait(lambda: http.gateway.cancelled == 1)
-    http.wait(lambda: http.server.limits.in_flight == 0)
+    http.wait(lambda: http.server.limits.total.requests == 0)
     check_infer(http)
 
 
 def test_requests_in_flight_are_bounded() -> None:
-    with HttpServerThread(max_requests=2) as http:
+    with HttpServerThread(max_requests=2, client_share=1.0) as http:
         socks = [http.connect() for _ in range(2)]
         for sock in socks:
             sock.sendall(request("slow"))
@@ -309,7 +309,7 @@ def test_requests_in_flight_are_bounded() -> None:
 
 
 def test_connections_are_bounded() -> None:
-    with HttpServerThread(max_connections=2) as http:
+    with HttpServerThread(max_connections=2, client_share=1.0) as http:
         socks = [http.connect() for _ in range(2)]
         for sock in socks:
             sock.sendall(request())
