@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from horologe_common.service.log import logger
+from horologe_frontend.http.connection import encode_head
+from horologe_frontend.http.http_responses import failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,11 +20,6 @@ if TYPE_CHECKING:
 ACCEPTS = 64
 """Maximum number of connections per iteration of the loop: about 2 ms."""
 PAUSE_S = 0.1
-BODY = b'{"error":"too many connections"}'
-REFUSAL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)
-)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = logger("http")
@@ -89,8 +87,6 @@ class Acceptor:
 
 def _refuse(sock: socket.socket) -> None:
     """Send the refusal if the socket takes it at once, and close."""
-    with sock:
-        try:
-            sock.send(REFUSAL)
-        except OSError:
-            return
+    response = failure(503, "too many connections", ((b"retry-after", b"1"),))
+    with sock, suppress(OSError):
+        sock.send(encode_head(response, b"close") + response.body)

@@ -69,13 +69,15 @@ class FairTurns:
 
     def _begin_iteration(self) -> None:
         self._used_ns, self._scheduled = 0, False
-        while self._waiting and self._used_ns < TURN_NS:
+        while self._waiting:
             client = next(iter(self._waiting))
             calls = self._waiting.pop(client)
             function = calls.popleft()
             if calls:
                 self._waiting[client] = calls  # behind the other clients
             self.run(function)
+            if self._used_ns >= TURN_NS:
+                return
 
 
 def _complete(future: asyncio.Future[T], function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
