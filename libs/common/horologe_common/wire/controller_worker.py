@@ -116,6 +116,8 @@ class Register(Message, frozen=True, tag=56):
     models: tuple[ModelReport, ...]
     running: tuple[int, ...] = ()
     """Ids of accepted actions that are not finished, of any controller. Only for readers of recordings."""
+    number: int = 0
+    """Number of the message, counted by the worker from 1. Controllers ignore one after a larger number."""
     scans: tuple[int, ...] | None = None
     """Ids of the receiver's Scans that are answered by this message. None: the sender does not name them; all."""
 

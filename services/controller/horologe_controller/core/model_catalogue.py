@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Models, ModelState
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Admit, Register
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+    from horologe_controller.core.cluster.discovery import WorkerDiscovery
     from horologe_controller.core.cluster.share import Share
 
 SUBSCRIBER_ROLES = ("frontend", "selector", "profiler")
@@ -38,8 +40,11 @@ class ModelCatalogue:
     content before or the new one.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, discovery: WorkerDiscovery) -> None:
+        self.discovery = discovery
         self._cluster = cluster
+        self._calls = RecentCalls()
+        self._announcements = 0
         self._withdrawn: dict[str, bool] = {}
         """Models that an operator has unloaded."""
         self._loads = PendingLoads()
@@ -68,7 +73,10 @@ class ModelCatalogue:
         """Load or unload models for an operator.
 
         A load makes every worker read the model again, and takes effect when all have. An unload takes effect at once.
+        A call that arrives again is ignored.
         """
+        if self._calls.is_repeated(sender, message.id):
+            return []
         if message.admitted and len(self._loads) >= LOADS_MAX:
             reason = f"{LOADS_MAX} loads have no answer yet"
             return [Out(sender, Models(message.id, (), int(Status.REFUSED), reason))]
@@ -79,20 +87,26 @@ class ModelCatalogue:
         self._loads.revoke(message)
         outs = self.refresh_and_announce() if keys else []
         states = tuple(self._states[key] for key in keys)
-        return [*outs, Out(sender, Models(message.id, states) if keys else _unknown_model(message))]
+        return [*outs, Out(sender, Models(message.id, states) if keys else self._unknown_model(message))]
 
     def register_worker(self, worker: WorkerMirror, message: Register) -> list[Out]:
         """Adopt a worker's report. A model that it has stopped serving is removed, not only unavailable."""
         before = worker.models
         worker.update_models(message)
+        changed = {key: True for key, report in worker.models.items() if _has_changed(before.get(key), report)}
         for key in before:
             if key not in worker.models:
                 self._states.pop(key, None)
                 self._withdrawn.pop(key, None)
         self._loads.confirm(worker.address, message.scans)
         outs = self.refresh_and_announce()
-        self._cluster.register_worker(worker, message)  # it can run the models whose content has just been chosen
+        self._cluster.register_worker(worker, message, changed)  # it can run models whose content was just chosen
         return outs
+
+    def confirm_scans(self, worker: str, message: Register) -> list[Out]:
+        """Adopt only the scans that a report answers: a later report of the worker has arrived before."""
+        self._loads.confirm(worker, message.scans)
+        return self.refresh_and_announce()
 
     def on_settled(self, address: str, load_id: int) -> list[Out]:
         """Record that a selector or frontend has settled, and return what its load sends next."""
@@ -106,6 +120,12 @@ class ModelCatalogue:
         if key in worker.models and not any(key in other.estimates for other in worker.shares.values()):
             worker.models[key] = (worker.models[key][0], None, reason)
         return self.refresh_and_announce()
+
+    def explain_missing(self, key: str) -> str:
+        """Return why a model that no worker has registered may exist nevertheless; empty if it does not."""
+        if self.discovery.missing and key not in self._states:
+            return f"model {key!r} is not known yet: {self.discovery.missing}"
+        return ""
 
     def explain_unserved(self, key: str) -> tuple[Status, str]:
         """Return the status and reason for a request whose model no worker can run."""
@@ -181,7 +201,9 @@ class ModelCatalogue:
         return servable[contents.index(chosen)].spec
 
     def _models(self) -> Models:
-        return Models(0, tuple(self._states.values()))
+        self._announcements += 1
+        states = tuple(self._states.values())
+        return Models(0, states, number=self._announcements, incomplete=self.discovery.missing)
 
     def _advance_loads(self) -> list[Out]:
         """Return what the loads send next that selectors or frontends have confirmed."""
@@ -199,7 +221,7 @@ class ModelCatalogue:
             return settles
         self._loads.finish(load)
         if not states:
-            return [Out(load.sender, _unknown_model(load.message))]
+            return [Out(load.sender, self._unknown_model(load.message))]
         status, reason = (Status.FAILED, faults[0]) if faults else (Status.OK, "")
         return [Out(load.sender, Models(load.message.id, states, int(status), reason))]
 
@@ -209,11 +231,18 @@ class ModelCatalogue:
     def _matching_keys(self, message: Admit) -> list[str]:
         return [key for key in self._states if _matches_key(message, key)]
 
+    def _unknown_model(self, message: Admit) -> Models:
+        status, reason = Status.UNKNOWN_MODEL, f"model {message.model!r}: not in any worker's repository"
+        if self.discovery.missing:
+            status, reason = Status.REFUSED, f"model {message.model!r} is not known yet: {self.discovery.missing}"
+        return Models(message.id, (), int(status), reason)
+
+
+def _has_changed(before: tuple[ModelSpec, Profile | None, str] | None, report: tuple[Any, ...]) -> bool:
+    """Return whether a worker reports another content of a model than before."""
+    return before is not None and before[0].content_hash != report[0].content_hash
+
 
 def _matches_key(message: Admit, key: str) -> bool:
     name, _, version = key.partition("/")
     return name == message.model and message.version in ("", version)
-
-
-def _unknown_model(message: Admit) -> Models:
-    return Models(message.id, (), int(Status.UNKNOWN_MODEL), f"model {message.model!r}: not in any worker's repository")

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 OK = int(Status.OK)
 APPLICATION_PREFIX = "horologe_application_"
 FAILURE = "nv_inference_request_failure"
-FAILED_STATUSES = [status.name for status in Status if OK < status <= Status.FAILED and status.name != "UNAUTHENTICATED"]
+FAILED_STATUSES = tuple(
+    status.name for status in Status if OK < status <= Status.FAILED and status != Status.UNAUTHENTICATED
+)
 """Statuses of failed requests. Their counters start at 0."""
 
 

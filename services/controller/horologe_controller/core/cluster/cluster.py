@@ -33,6 +33,8 @@ class WorkerMirror:
         self.address = address
         self.same_host = same_host
         self.draining = False
+        self.last_register = 0
+        """Number of its last Register."""
         self.clock = ClockOffset()
         self.shares: dict[int, Share] = {}
         self.models: dict[str, tuple[ModelSpec, Profile | None, str]] = {}
@@ -113,14 +115,19 @@ class Cluster:
             for share in self.shares()
         )
 
-    def register_worker(self, worker: WorkerMirror, message: Register) -> None:
-        """Adopt a worker's report of its pages and models. Models that it stopped serving are withdrawn."""
+    def register_worker(
+        self, worker: WorkerMirror, message: Register, changed: Mapping[str, bool] = NO_NAMES
+    ) -> None:
+        """Adopt a worker's report of its pages and models. Models that it stopped serving are withdrawn.
+
+        `changed`: models of which the worker had another content in its last report.
+        """
         worker.update_models(message)
         for report in message.shares:
             if (share := worker.shares.get(report.share)) is None:
                 share = self._add_share(worker, report)
             else:
-                self._update_pages(worker, share, report)
+                self._update_pages(worker, share, report, changed)
             share.reset_load_backoff()
             for key in [key for key in share.estimates if key not in worker.models]:
                 self.withdraw_model(share, key)
@@ -177,16 +184,19 @@ class Cluster:
                 share.reserve_pages(key, worker.models[key][0].pages, loading=True)
         return share
 
-    def _update_pages(self, worker: WorkerMirror, share: Share, report: wire.Share) -> None:
-        """Adopt what the worker has done by itself: it unloads a model, or reduces its pages, when its content changes.
+    def _update_pages(
+        self, worker: WorkerMirror, share: Share, report: wire.Share, changed: Mapping[str, bool]
+    ) -> None:
+        """Adopt what the worker has done by itself to models whose content changed: unloaded them, or reduced their pages.
 
         A Result precedes the report of the model that it made resident, so what is missing there has been unloaded.
         """
         held = {*report.resident, *(key for key, _ in report.loading)}
-        for key in [key for key in share.resident if key not in held]:
-            share.unload_model(key)
-        for key in [key for key in share.resident if key in worker.models]:
-            share.reduce_pages(key, worker.models[key][0].pages)
+        for key in [key for key in share.resident if key in changed]:
+            if key in held:
+                share.reduce_pages(key, worker.models[key][0].pages)
+            else:
+                share.unload_model(key)
 
     def _update_capability(self, worker: WorkerMirror, share: Share, model: str) -> None:
         """Decide whether the share can run the model, by its worker's report and the admitted spec."""
