@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MODEL, OTHER = "changing", "other"
-TENSORS = "".join(
-    f'[[{kind}]]\nname = "{name}"\ndatatype = "FP32"\nshape = [-1, 4]\n' for kind, name in (("inputs", "x"), ("outputs", "y"))
-)
+TENSOR = 'datatype = "FP32"\nshape = [-1, 4]\n'
+TENSORS = f'[[inputs]]\nname = "x"\n{TENSOR}[[outputs]]\nname = "y"\n{TENSOR}'
 MANIFEST = "batch_sizes = [1, 2, 4]\n"
 FILLING_BYTES = 12 << 20
 """Size of the weights with `--rotate`: two models do not fit into a page of 16 MiB."""
@@ -63,8 +62,7 @@ def write_onnx(folder: Path, content: int, filling: int) -> float:
 def write_python(folder: Path, content: int, filling: int) -> float:
     (folder / "model.toml").write_text(MANIFEST + TENSORS)
     (folder / "model.py").write_text(
-        "class Model:\n    def predict_batch(self, inputs):\n"
-        f"        return {{'y': inputs['x'] * 0 + {content}}}\n"
+        f"class Model:\n    def predict_batch(self, inputs):\n        return {{'y': inputs['x'] * 0 + {content}}}\n"
     )
     return content
 

@@ -36,7 +36,9 @@ MODEL = "sum/1"
 OLD, NEW = a_spec(content_hash="old"), a_spec(content_hash="new")
 
 
-def a_controller(*workers: str, settled: bool = True, **settings: Any) -> Controller:
+def a_controller(
+    *workers: str, settled: bool = True, resident: tuple[str, ...] = (MODEL,), **settings: Any
+) -> Controller:
     """Return a controller whose workers have the old content loaded. Without `settled` no subscriber is connected."""
     controller = Controller(
         "controller/0#1", ControllerSettings(scheduler="edf", margin_ns=0, preload=False, **settings), "host"
@@ -45,7 +47,7 @@ def a_controller(*workers: str, settled: bool = True, **settings: Any) -> Contro
         controller.handle(0, address, PeerConnected(address, "host"), ())
     for worker in workers or (WORKER,):
         controller.handle(0, worker, PeerConnected(worker, "host"), ())
-        register(controller, OLD, worker)
+        register(controller, OLD, worker, resident=resident)
     controller.out.clear()
     return controller
 
@@ -55,7 +57,7 @@ def register(
 ) -> None:
     """Send the Register of a worker with one model, which is loaded."""
     reports = (ModelReport(spec, None, report["broken"]),) if "broken" in report else (a_report(spec, **report),)
-    controller.handle(0, worker, Register((Share(0, "cpu", 8, resident),), reports, (), scans), ())
+    controller.handle(0, worker, Register((Share(0, "cpu", 8, resident),), reports, scans=scans), ())
     controller.tick(0)
     controller.check()
 
@@ -147,8 +149,7 @@ def test_loads_without_an_answer_are_bounded() -> None:
 
 def test_measurements_of_the_old_content_are_dropped_even_if_the_profile_is_equal() -> None:
     """LOADs show it, because predictions of EXECs follow the pace of the share, which other models share."""
-    controller = a_controller()
-    register(controller, OLD, resident=())
+    controller = a_controller(resident=())
     submit(controller, 1)
     [load] = sent(controller, Load)
     controller.handle(ms(50), WORKER, Result(load.action_id, Status.OK, 0, ms(50)), ())
@@ -253,7 +254,7 @@ def test_a_load_of_a_broken_content_fails_and_the_content_before_is_served() -> 
     controller = a_controller()
     scan_id = request_load(controller)
     kept = ModelReport(OLD, a_report(OLD).profile, "model.py: SyntaxError")
-    controller.handle(0, WORKER, Register((Share(0, "cpu", 8, (MODEL,)),), (kept,), (), (scan_id,)), ())
+    controller.handle(0, WORKER, Register((Share(0, "cpu", 8, (MODEL,)),), (kept,), scans=(scan_id,)), ())
     [answer] = answers(controller)
     assert (answer.status, answer.reason) == (Status.FAILED, "serves the content before: model.py: SyntaxError")
     assert served_content(answer) == [("READY", "old")]
@@ -303,4 +304,14 @@ def test_a_load_without_workers_is_answered_at_once() -> None:
     controller = Controller("controller/0#1", ControllerSettings(), "host")
     controller.handle(0, FRONTEND, Admit(7, "sum", "", True), ())
     [answer] = answers(controller)
-    assert answer.status == Status.UNKNOWN_MODEL
+    assert (answer.status, answer.reason.partition(":")[0]) == (Status.REFUSED, "model 'sum' is not known yet")
+
+
+def test_a_report_that_a_later_one_has_overtaken_still_answers_its_scan() -> None:
+    controller = a_controller()
+    scan_id = request_load(controller)
+    share, reports = (Share(0, "cpu", 8, (MODEL,)),), (a_report(NEW),)
+    controller.handle(0, WORKER, Register(share, reports, number=3), ())
+    controller.handle(0, WORKER, Register(share, (a_report(OLD),), number=2, scans=(scan_id,)), ())
+    [answer] = settle(controller)
+    assert served_content(answer) == [("READY", "new")]

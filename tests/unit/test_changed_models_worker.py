@@ -202,9 +202,9 @@ def test_a_load_during_a_replacement_takes_the_pages_of_the_new_content() -> Non
     worker = a_serving_worker(pages_bytes=4 * PAGE)
     smaller = a_spec(content_hash="new", weights_bytes=1)
     [replace] = operations(finish_scan(worker, start_scan(worker), a_report(smaller)))
-    deliver(worker, 2, CONTROLLER, Unload(10, 0, MODEL))
+    deliver(worker, 2, CONTROLLER, Unload(1010, 0, MODEL))
     assert worker.shares[0].pages.free_pages == 4
-    [load] = operations(deliver(worker, 2, CONTROLLER, Load(11, 0, MODEL, 0, ms(100), ms(5))))
+    [load] = operations(deliver(worker, 2, CONTROLLER, Load(1011, 0, MODEL, 0, ms(100), ms(5))))
     assert len(registers(finish(worker, replace))) == 1
     finish(worker, load)
     assert worker.shares[0].pages.held == {MODEL: smaller.pages}

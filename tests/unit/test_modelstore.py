@@ -243,7 +243,6 @@ def test_files_that_change_while_they_are_read_are_not_served(repository: Path, 
                 file.write("# changed\n")
             return spec
 
-    runtimes = {**RUNTIMES, "emulated": lambda device: Editing()}
-    (report,) = ModelStore(repository, tmp_path / "cache", runtimes).scan()
+    (report,) = ModelStore(repository, tmp_path / "cache", {"emulated": lambda device: Editing()}).scan()
     assert report.profile is None
     assert f"{folder}: got other files than those of content" in report.reason

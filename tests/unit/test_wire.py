@@ -33,7 +33,9 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         "9a0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c3",
     ),
     (
-        wire.Answer(1, 0, (TENSOR,), "", 0, "m", "1", 10, 20, 4, True, 0.75, ("m",), ("n",), True, b"\x01\x02", True, ("c4",)),
+        wire.Answer(
+            1, 0, (TENSOR,), "", 0, "m", "1", 10, 20, 4, True, 0.75, ("m",), ("n",), True, b"\x01\x02", True, ("c4",)
+        ),
         "dc00130201009194a178a44650333292010410a000a16da1310a1404c3cb3fe800000000000091a16d91a16ec3c4020102c391a26334",
     ),
     (wire.Cancel((1, 2)), "9203920102"),
@@ -100,7 +102,13 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Sample("m/1", (TENSOR,), 1, 96, "chat"), "963ca36d2f319194a178a446503332920104100160a463686174"),
     (
         wire.Distributions(
-            "m/1", 100, 1.5, (wire.DurationHistogram("chat", 96, (100, 200, 400), (3, 1)),), True, ((1, 1.0), (4, 2.5)), "c4"
+            "m/1",
+            100,
+            1.5,
+            (wire.DurationHistogram("chat", 96, (100, 200, 400), (3, 1)),),
+            True,
+            ((1, 1.0), (4, 2.5)),
+            "c4",
         ),
         "983da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301c3929201cb3ff00000000000009204cb4004000000000000a26334",
     ),

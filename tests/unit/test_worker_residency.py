@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import a_report, a_spec
+from builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.status import Status

@@ -29,6 +29,7 @@ from horologe_common.wire import (
 )
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
@@ -89,7 +90,7 @@ class Controller:
             case Distributions():
                 self._on_distributions(message)
             case Describe():
-                shares = self.cluster.describe_shares(now_ns, message.model)
+                shares = describe_shares(now_ns, self.cluster, message.model)
                 description = Description(message.id, shares, self.settings.scheduler, self.pending())
                 self.out.append(Out(sender, description))
             case PeerConnected():

@@ -73,7 +73,7 @@ class Frontend:
         feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
         self._settling = Settling(self._requests)
-        self._timers = (self._requests, self._retained_inputs.timers, *self._calls.timers)
+        self._timers = (self._requests, self._retained_inputs.timers, *self._calls.timers, self._settling)
         self._workers: dict[str, bool] = {}
         self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict,
@@ -85,7 +85,7 @@ class Frontend:
             Applications: self._on_applications,
             Dispatch: self._on_dispatch,
             Release: self._on_release,
-            Settle: self._on_settle,
+            Settle: self._settling.on_settle,
             PeerConnected: self._on_peer_connected,
         }
 
@@ -108,15 +108,10 @@ class Frontend:
         handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
-        """End what has expired, and answer the Settles whose requests have ended."""
+        """Answer the requests and the calls whose timers have expired, and Settles. Free the inputs."""
         wakeup_ns = self.wakeup_ns()
-        if wakeup_ns is not None and now_ns >= wakeup_ns:
-            self._end_expired(now_ns)
-        if self._settling:
-            self.out.extend(self._settling.pop_settled())
-
-    def _end_expired(self, now_ns: int) -> None:
-        """Answer the requests and the calls whose timers have expired, and free the inputs."""
+        if wakeup_ns is None or now_ns < wakeup_ns:
+            return
         self._default_lead.measure_delay(now_ns)
         for request in self._requests.pop_expired(now_ns):
             connected = bool(self._calls.controller) and request.selector in self._selectors
@@ -124,6 +119,7 @@ class Frontend:
             self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
+        self.out.extend(self._settling.pop_settled())
 
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """See `TurnObserver`."""
@@ -248,9 +244,6 @@ class Frontend:
             request = self._requests.find_request(input_id)
             if request is None or request.selector == selector:
                 self._retained_inputs.release(input_id, selector)
-
-    def _on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
-        self._settling.on_settle(controller, message)
 
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         for input_id in dispatch.input_ids:

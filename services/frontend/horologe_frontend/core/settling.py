@@ -8,23 +8,28 @@ from horologe_common.core.protocol import Out
 from horologe_common.wire import Settle, Settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from horologe_common.core.protocol import Buffer
     from horologe_frontend.core.requests import OpenRequests, Request
 
 
 class Settling:
-    """Settles that wait for open requests. It is False if there are none."""
+    """Settles that wait for open requests."""
 
     def __init__(self, requests: OpenRequests) -> None:
         self._requests = requests
         self._waiting: list[tuple[str, int, dict[int, bool]]] = []
         """(controller, id of the Settle, ids of the requests to wait for)."""
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+    def next_ns(self) -> int | None:
+        """Return 0 if a Settle can be answered, else None."""
+        for _, _, awaited in self._waiting:
+            if not any(key in self._requests for key in awaited):
+                return 0
+        return None
 
-    def on_settle(self, controller: str, message: Settle) -> None:
+    def on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
         """Wait for the requests that may be answered by the content before. `pop_settled` returns the answer."""
         awaited = {request.id: True for request in self._requests if _may_have_run(request, message.models)}
         self._waiting.append((controller, message.id, awaited))

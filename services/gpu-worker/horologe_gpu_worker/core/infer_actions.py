@@ -30,8 +30,8 @@ class InferAction:
     """An INFER action. `awaited` counts the rows that have neither inputs nor a failure yet."""
 
     __slots__ = (
-        "_rows_by_input", "awaited", "batch_size", "cancelled", "controller", "failed", "infer", "inline_io", "inputs", "lane",
-        "ready_ns", "rows", "spec", "start_partial", "timing",
+        "_rows_by_input", "awaited", "batch_size", "cancelled", "controller", "failed", "infer", "inline_io", "inputs",
+        "lane", "ready_ns", "rows", "spec", "start_partial", "timing",
     )  # fmt: skip
 
     def __init__(self, infer: Infer, spec: ModelSpec, controller: str) -> None:

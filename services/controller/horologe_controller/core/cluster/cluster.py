@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, ClockOffset, ms, s
 from horologe_common.core.instruments import RollingQuantile
-from horologe_common.wire import ShareState
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles, missing_batch_sizes
 from horologe_controller.core.cluster.lane import OutstandingWork
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
@@ -98,36 +97,14 @@ class Cluster:
             if worker.reachable:
                 yield from worker.shares.values()
 
-    def describe_shares(self, now_ns: int, model: str = "") -> tuple[ShareState, ...]:
-        """Return the state of the shares for an operator, with the typical durations of `model`."""
-        return tuple(
-            ShareState(
-                share.worker,
-                share.number,
-                share.device,
-                share.pages_total,
-                share.pages_free,
-                tuple(share.resident),
-                len(share.exec.pending) + len(share.load.pending),
-                share.exec.free_at(now_ns) - now_ns,
-                *share.typical_durations(now_ns, model),
-            )
-            for share in self.shares()
-        )
-
-    def register_worker(
-        self, worker: WorkerMirror, message: Register, changed: Mapping[str, bool] = NO_NAMES
-    ) -> None:
-        """Adopt a worker's report of its pages and models. Models that it stopped serving are withdrawn.
-
-        `changed`: models of which the worker had another content in its last report.
-        """
+    def register_worker(self, worker: WorkerMirror, message: Register, changed: Mapping[str, bool] = NO_NAMES) -> None:
+        """Adopt a worker's report. The models that are missing there are withdrawn; `changed` have another content."""
         worker.update_models(message)
         for report in message.shares:
             if (share := worker.shares.get(report.share)) is None:
                 share = self._add_share(worker, report)
             else:
-                self._update_pages(worker, share, report, changed)
+                share.adopt_report(report, {key: worker.models[key][0].pages for key in changed})
             share.reset_load_backoff()
             for key in [key for key in share.estimates if key not in worker.models]:
                 self.withdraw_model(share, key)
@@ -150,10 +127,11 @@ class Cluster:
             old_spec = before.get(key)
             if old_spec is not None and old_spec != spec:
                 self.changes.mark_revised(key)
-            new_content = old_spec is None or old_spec.content_hash != spec.content_hash
-            if new_content and old_spec is not None:
+            same_content = old_spec is not None and old_spec.content_hash == spec.content_hash
+            if old_spec is not None and not same_content:
                 self.distributions.pop(key, None)
-            if old_spec is None or new_content or old_spec.batch_sizes != spec.batch_sizes or spec.name in reloaded:
+            same_sizes = old_spec is not None and old_spec.batch_sizes == spec.batch_sizes
+            if not (same_content and same_sizes) or spec.name in reloaded:
                 for worker in self.workers.values():
                     for share in worker.shares.values() if key in worker.models else ():
                         self._update_capability(worker, share, key)
@@ -184,20 +162,6 @@ class Cluster:
                 share.reserve_pages(key, worker.models[key][0].pages, loading=True)
         return share
 
-    def _update_pages(
-        self, worker: WorkerMirror, share: Share, report: wire.Share, changed: Mapping[str, bool]
-    ) -> None:
-        """Adopt what the worker has done by itself to models whose content changed: unloaded them, or reduced their pages.
-
-        A Result precedes the report of the model that it made resident, so what is missing there has been unloaded.
-        """
-        held = {*report.resident, *(key for key, _ in report.loading)}
-        for key in [key for key in share.resident if key in changed]:
-            if key in held:
-                share.reduce_pages(key, worker.models[key][0].pages)
-            else:
-                share.unload_model(key)
-
     def _update_capability(self, worker: WorkerMirror, share: Share, model: str) -> None:
         """Decide whether the share can run the model, by its worker's report and the admitted spec."""
         spec, profile, _ = worker.models[model]
@@ -215,11 +179,8 @@ class Cluster:
     def _add_capability(self, share: Share, model: str, fresh: Estimate) -> None:
         """Set the share's estimate of the model, unless it has measurements of the same content and profile."""
         estimate = share.estimates.get(model)
-        if (
-            estimate is None
-            or estimate.seed_ns is not fresh.seed_ns
-            or estimate.content_hash != fresh.content_hash
-        ):  # fmt: skip
+        same_content = estimate is not None and estimate.content_hash == fresh.content_hash
+        if estimate is None or not same_content or estimate.seed_ns is not fresh.seed_ns:
             share.estimates[model] = fresh
             for size in fresh.seed_ns:
                 self._cached_exec.pop((model, size), None)
