@@ -214,8 +214,12 @@ def measure(split: bool, rate: float, seconds: float, seed: int, log: Path | Non
         model = Path(folder, "models", "echo", "1")
         model.mkdir(parents=True)
         (model / "model.toml").write_text(MODEL)
-        sets = (f"worker.cache={folder}/cache", f"selector.state={folder}", f"profiler.state={folder}")
-        sets += (f"frontend.grace_ns={GRACE_MS}ms",)
+        sets = (
+            f"frontend.grace_ns={GRACE_MS}ms",
+            f"worker.cache={folder}/cache",
+            f"selector.state={folder}",
+            f"profiler.state={folder}",
+        )
         options = SystemOptions(
             models=str(Path(folder, "models")), workers=2, split=split, http="127.0.0.1:0",
             clients=(f"ipc://{folder}/clients",), metrics="off", sets=sets, profiler=True,

@@ -73,6 +73,8 @@ class Topology(NamedTuple):
     """URL by process."""
     keys: str
     workers: int
+    log_json: bool = False
+    """Whether log lines are JSON objects."""
 
 
 def settings_sections() -> dict[str, type[msgspec.Struct]]:
@@ -123,6 +125,8 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
     flags.setdefault("frontend", {})["clients"] = ",".join(clients)
     workers = options.workers or default_workers()
+    if not settings["controller"].workers:
+        flags.setdefault("controller", {})["workers"] = str(workers)
     names = ["frontend", "selector", "controller"] if options.split else ["edge"]
     names += [f"worker-{number}" for number in range(workers)]
     names += ["profiler"] * options.profiler
@@ -134,7 +138,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     if options.profiler:
         children.append(builder.profiler(options.split))
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
-    return Topology(tuple(children), http, clients, urls, settings["links"].keys, workers)
+    return Topology(tuple(children), http, clients, urls, settings["links"].keys, workers, settings["log"].json)
 
 
 def default_workers() -> int:
