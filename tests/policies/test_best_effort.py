@@ -39,12 +39,12 @@ def run_tight(desk: Desk, now_ns: int) -> None:
 def test_a_long_best_effort_batch_is_held_back_beside_tight_deadlines(name: str) -> None:
     desk = desk_with_long_model(name)
     run_tight(desk, NOW)
-    desk.ask(NOW + ms(10), 30_000, best_effort=True, model="long")
+    desk.ask(NOW + ms(10), 30_000, best_effort=True, model="long", solo=True)
     first, _ = desk.plan(NOW + ms(10))
     assert [action.model for action in first] == ["long/1"]  # the first long one is allowed
     desk.end(first[0], first[0].end_ns)
     now_ns = first[0].end_ns
-    desk.ask(now_ns, 30_000, best_effort=True, model="long")
+    desk.ask(now_ns, 30_000, best_effort=True, model="long", solo=True)
     run_tight(desk, now_ns)
     now_ns += ms(10)
     assert desk.plan(now_ns)[0] == []
@@ -56,7 +56,7 @@ def test_a_long_best_effort_batch_is_held_back_beside_tight_deadlines(name: str)
 def test_long_best_effort_work_gets_its_part_of_the_time(name: str) -> None:
     desk = desk_with_long_model(name)
     for _ in range(50):
-        desk.ask(NOW, 200_000, best_effort=True, model="long", rows=8)
+        desk.ask(NOW, 200_000, best_effort=True, model="long", solo=True)
     now_ns, long_ns = NOW, 0
     while now_ns < NOW + s(60):
         run_tight(desk, now_ns)
@@ -74,7 +74,7 @@ def test_long_best_effort_work_goes_on_when_no_deadline_needs_protection(name: s
     run_tight(desk, NOW)
     now_ns, started = NOW + ms(10), 0
     for _ in range(4):
-        desk.ask(now_ns, 30_000, best_effort=True, model="long")
+        desk.ask(now_ns, 30_000, best_effort=True, model="long", solo=True)
     while now_ns < NOW + ms(10) + 2 * WINDOW_NS + 4 * ms(LONG_MS):
         for action in desk.plan(now_ns)[0]:
             started += len(action.requests)
@@ -88,14 +88,30 @@ def test_long_best_effort_work_goes_on_when_no_deadline_needs_protection(name: s
 def test_a_short_best_effort_request_does_not_wait_behind_a_long_one(name: str) -> None:
     desk = desk_with_long_model(name)
     run_tight(desk, NOW)
-    desk.ask(NOW, 30_000, best_effort=True, model="long")
+    desk.ask(NOW, 30_000, best_effort=True, model="long", solo=True)
     (long,), _ = desk.plan(NOW + ms(10))
     desk.end(long, long.end_ns)
     now_ns = long.end_ns
-    desk.ask(now_ns, 30_000, best_effort=True, model="long")
+    desk.ask(now_ns, 30_000, best_effort=True, model="long", solo=True)
     short = desk.ask(now_ns + 1, 30_000, best_effort=True)
     started, _ = desk.plan(now_ns + 2)
     assert [request.id for action in started for request in action.requests] == [short.id]
+
+
+@policies
+def test_best_effort_requests_of_users_are_not_held_back(name: str) -> None:
+    desk = desk_with_long_model(name)
+    now_ns, served = NOW, 0
+    for _ in range(40):
+        desk.ask(now_ns, 30_000, best_effort=True, model="long")
+    for _ in range(40):
+        run_tight(desk, now_ns)
+        measure_long(desk, now_ns)
+        for action in desk.plan(now_ns + ms(20))[0]:
+            served += len(action.requests)
+            desk.end(action, action.end_ns)
+        now_ns += ms(100)
+    assert served == 40
 
 
 def test_a_best_effort_batch_shrinks_to_the_time_that_a_tight_request_leaves() -> None:

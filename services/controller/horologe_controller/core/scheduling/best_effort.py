@@ -17,14 +17,15 @@ WINDOW_NS = s(2)
 HEADROOM = 10
 """A tenth of a request's budget stays unused, as at admission."""
 LONG_PART = 100
-"""EXECs that are too long may still use a hundredth of a share's time. Otherwise a model that takes longer than other
-requests can wait would never run, and the profiler would never measure it."""
+"""Runs of the profiler that are too long may still use a hundredth of a share's time. Otherwise models that take longer
+than other requests can wait would never be measured."""
 
 
 class BestEffortLimit:
     """Limits each best-effort EXEC to the time that recent requests with deadlines could have waited.
 
-    An EXEC cannot be interrupted: a request that arrives just after its start waits until it ends.
+    An EXEC cannot be interrupted: a request that arrives just after its start waits until it ends. Where the smallest
+    batch takes too long, requests of users run in it. Solo requests, those of the profiler, are held back.
     """
 
     def __init__(self, choose_batch: BatchChooser) -> None:
@@ -67,13 +68,14 @@ class BestEffortLimit:
         best, limit_ns = self._choose_batch(now_ns, start_ns, share, queue), self.longest_ns(now_ns)
         if best is None or best.expected_ns <= limit_ns:
             return best
-        paid_ns = self._paid_ns.get(share, 0)
-        smaller = oldest_strategy(now_ns, start_ns, share, queue, start_ns + limit_ns)
-        if smaller is None and now_ns >= paid_ns:
+        first = queue[0]
+        if not first.solo:
+            least_ns = share.predict(now_ns, queue.model, queue.spec.compiled_batch_size(first.rows))
+            return oldest_strategy(now_ns, start_ns, share, queue, start_ns + max(limit_ns, least_ns))
+        if now_ns >= (paid_ns := self._paid_ns.get(share, 0)):
             return best
-        if smaller is None:
-            self._held_ns[share] = max(now_ns + 1, min(paid_ns, self._window_end_ns))
-        return smaller
+        self._held_ns[share] = max(now_ns + 1, min(paid_ns, self._window_end_ns))
+        return None
 
     def charge(self, now_ns: int, share: Share, expected_ns: int) -> None:
         """Count a best-effort EXEC that begins on the share."""
