@@ -11,6 +11,7 @@ export PIP_CACHE_DIR := $(CACHE)/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HOROLOGE_WORKER_CACHE ?= $(CACHE)/horologe
 export HOROLOGE_PROFILER_STATE ?= $(CACHE)/horologe
+export ORT_DISABLE_TELEMETRY := 1
 
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 

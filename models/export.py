@@ -3,6 +3,8 @@
     python models/export.py                     # models/ and benchmarks/models/, in place
     python models/export.py --out /tmp/elsewhere
 
+ORT_DISABLE_TELEMETRY=1 in the environment switches the telemetry of ONNX Runtime off.
+
 Needs the extra `models`. The graphs are written by hand, so that nothing here needs torch. The linear model and the MLP
 are fitted by scikit-learn. The CNN has fixed filters, cut from training images, and a head fitted to their outputs
 (ridge regression, which has one solution and no random start). On the same machine and libraries, the script writes the

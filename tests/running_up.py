@@ -19,9 +19,10 @@ HOROLOGE = [sys.executable, "-m", "horologe_cli.main"]
 class Up:
     """A running `horologe up`. `ready`: the JSON document that it printed when it was ready."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, **variables: str) -> None:
         self.folder = folder
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}
+        self.env = inherited | variables
         self.log = (folder / "log").open("w+")
         free_ports = ["--http", "127.0.0.1:0", "--client", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0"]
         command = [*HOROLOGE, "up", "--workers", "1", "--json", *free_ports, *options]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import random
 import struct
 import tomllib
@@ -122,6 +123,7 @@ class AnswerCheck:
         self.scenario, self.inputs = scenario, inputs
         self._session: Any = None
         if scenario.reference:
+            os.environ["ORT_DISABLE_TELEMETRY"] = "1"
             import onnxruntime as ort
 
             self._session = ort.InferenceSession(str(ROOT / scenario.reference), providers=["CPUExecutionProvider"])

@@ -29,6 +29,7 @@ class Work:
         self.shape = [int(size) for size in arguments.shape.split(",")]
         self.session = None
         if arguments.onnx:
+            os.environ["ORT_DISABLE_TELEMETRY"] = "1"
             import onnxruntime as ort
 
             settings = ort.SessionOptions()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from model_folders import an_emulated_model
+from model_folders import a_python_model, an_emulated_model, an_onnx_model
 from running_up import HOROLOGE, Up
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INPUT = "[[1, 2, 3, 4]]"
+FOLDERS = ("worker.cache", "profiler.state", "selector.state")
+"""Settings that name a folder to which a service writes."""
 
 
 @pytest.fixture(params=[(), ("--split",)], ids=["fused", "split"])
@@ -98,3 +100,23 @@ def test_a_service_that_cannot_start_is_named(tmp_path: Path) -> None:
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
     assert last.startswith("horologe: edge ended with exit code 1")
+
+
+def test_writes_only_to_the_folders_of_its_settings(tmp_path: Path) -> None:
+    an_onnx_model(tmp_path / "models")
+    a_python_model(tmp_path / "models")
+    for name in ("home", "tmp"):
+        (tmp_path / name).mkdir()
+    written = {path.name for path in tmp_path.iterdir()} | {"log", "cache"}
+    files = set((tmp_path / "models").rglob("*"))
+    sets = [f"--set={name}={tmp_path / 'cache'}" for name in FOLDERS]
+    up = Up(tmp_path, *sets, HOME=str(tmp_path / "home"), TMPDIR=str(tmp_path / "tmp"), ORT_DISABLE_TELEMETRY="")
+    try:
+        assert {model["state"] for model in up.ready["models"]} == {"READY"}
+        for model in ("graph", "code"):
+            assert up.ask("predict", model, "--input", INPUT)["outputs"]
+    finally:
+        assert up.stop(signal.SIGTERM) == 0
+    assert {path.name for path in tmp_path.iterdir()} <= written
+    assert not [*(tmp_path / "home").iterdir(), *(tmp_path / "tmp").iterdir()]
+    assert set((tmp_path / "models").rglob("*")) == files

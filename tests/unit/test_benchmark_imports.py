@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-SCRIPTS = sorted([*BENCHMARKS.glob("*.py"), *BENCHMARKS.glob("bench/**/*.py")])
+SCRIPTS = sorted([*BENCHMARKS.glob("*.py"), *BENCHMARKS.glob("bench/**/*.py"), *BENCHMARKS.glob("bench_attacks/*.py")])
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(BENCHMARKS)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from horologe_common.status import ModelFailed
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -14,8 +16,16 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.execution.workspace import Workspace
 
 
+class ProcessFailed(ModelFailed):
+    """The process of a model has ended (`cause` crash), does not answer (hang), or is being restarted (restarting)."""
+
+    def __init__(self, reason: str, cause: str) -> None:
+        super().__init__(reason)
+        self.cause = cause
+
+
 class DeviceConfig(NamedTuple):
-    """Device and memory of a worker's models."""
+    """Device and memory of a worker's models, environment and user of their processes."""
 
     device: str = "cpu"
     """`cuda`, `cuda:1`, …; any other text is a name for the CPU."""
@@ -25,6 +35,10 @@ class DeviceConfig(NamedTuple):
     """Bytes of device memory for inputs and outputs that wait between lanes."""
     host_bytes: int = 512 << 20
     """Bytes of host memory for open models that are not loaded."""
+    environment: tuple[str, ...] = ()
+    """Names of further environment variables that the processes of `python` models get."""
+    user: str = ""
+    """User of the processes of `python` models. Empty: the worker's."""
 
     @property
     def cuda(self) -> int | None:

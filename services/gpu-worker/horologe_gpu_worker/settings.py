@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+
 import msgspec
 
 from horologe_common.clock import s, us
@@ -51,14 +54,25 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Spin instead of sleep for this last part of a wait for a window. Covers the wake-up time of the thread."""
     inline_exec_ns: int = us(200)
     """An EXEC on the CPU expected to take less than this runs on the event loop's thread if its lane is idle."""
+    model_environment: tuple[str, ...] = ()
+    """Names of further environment variables that the processes of `python` models get, for example a token. Without
+    it, they get the variables that locate programs, libraries, certificates and devices, and no others.
+    """
+    model_user: str = ""
+    """Name of the user that runs the processes of `python` models. The worker must then run as root, and the user must
+    be able to read the models and the installed packages. Empty: the user of the worker.
+    """
 
 
 def device_config(settings: WorkerSettings) -> DeviceConfig:
-    """Return the device and memory of this worker's models. Raises `SettingsError` for `cuda:` without a number."""
+    """Return the device and memory of this worker's models. Raises `SettingsError` for `cuda:` without a number, and
+    for a user that models cannot run as.
+    """
     config = DeviceConfig(
         settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes,
-        settings.host_bytes,
+        settings.host_bytes, settings.model_environment, settings.model_user,
     )  # fmt: skip
+    _check_user(settings.model_user)
     try:
         on_device = config.cuda is not None
     except ValueError as error:
@@ -68,3 +82,14 @@ def device_config(settings: WorkerSettings) -> DeviceConfig:
             f"setting worker.shares: got {settings.shares}, wanted 1 on a CUDA device, which runs one EXEC at a time"
         )
     return config
+
+
+def _check_user(user: str) -> None:
+    if not user:
+        return
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        raise SettingsError(f"setting worker.model_user: got {user!r}, wanted the name of a user") from None
+    if os.geteuid() != 0:
+        raise SettingsError(f"setting worker.model_user: got {user!r}, wanted it empty, or a worker that runs as root")

@@ -53,8 +53,10 @@ def up(
     """
     from horologe_cli.local.local_system import LocalSystem, StopSignal
     from horologe_cli.local.topology import SystemOptions
+    from horologe_common.service.service import protect_memory
     from horologe_common.status import HorologeError
 
+    protect_memory()
     options = SystemOptions(
         models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler
     )

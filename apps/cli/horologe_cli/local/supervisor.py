@@ -35,6 +35,9 @@ class ChildSpec(NamedTuple):
     stage: int = 0
     nice: int = 0
     env: Mapping[str, str] = {}
+    """Environment variables in addition to those of the supervisor."""
+    hidden: tuple[str, ...] = ()
+    """Environment variables of the supervisor that the process does not get."""
 
     def command(self) -> list[str]:
         nice = ["--nice", str(self.nice)] if self.nice else []
@@ -171,9 +174,10 @@ class ChildProcess:
 
     def _spawn(self) -> subprocess.Popen[str]:
         """Start the process in its own process group, so that ^C in the terminal reaches the supervisor only."""
+        inherited = {name: value for name, value in os.environ.items() if name not in self.spec.hidden}
         return subprocess.Popen(
             self.spec.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, **self.spec.env}, text=True, errors="replace", bufsize=1, process_group=0,
+            env={**inherited, **self.spec.env}, text=True, errors="replace", bufsize=1, process_group=0,
         )  # fmt: skip
 
     def _forward_lines(self, process: subprocess.Popen[str]) -> None:

@@ -32,6 +32,16 @@ WORKER_METRICS_PORT = 8020
 MAX_DEFAULT_WORKERS = 4
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables set to 1: an EXEC uses one thread, unless its model is configured for more."""
+SECTIONS = {
+    "horologe_cli.local.edge": ("frontend", "http", "selector", "controller"),
+    "horologe_frontend": ("frontend", "http"),
+    "horologe_selector": ("selector",),
+    "horologe_controller": ("controller",),
+    "horologe_gpu_worker": ("worker",),
+    "horologe_profiler": ("profiler",),
+}
+"""Sections of the settings that a module reads, besides links, metrics, log and recorder. It gets no others: settings
+of a selector may hold a password, and workers run the code of models."""
 RESERVED_LINK_FIELDS = ("bind", "connect", "advertise")
 """Fields of [links] that `horologe up` sets itself."""
 
@@ -117,10 +127,10 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     names += [f"worker-{number}" for number in range(workers)]
     names += ["profiler"] * options.profiler
     metrics = _metrics_addresses(names, settings["metrics"].bind)
-    builder = _ChildSpecs(options.config, flags, metrics, folder)
+    builder = _ChildSpecs(options.config, flags, metrics, folder, env)
     children = builder.split() if options.split else builder.fused()
     nice = WORKER_NICE if workers >= available_cores() else 0
-    children += [builder.worker(number, options.split, nice, env) for number in range(workers)]
+    children += [builder.worker(number, options.split, nice) for number in range(workers)]
     if options.profiler:
         children.append(builder.profiler(options.split))
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
@@ -147,9 +157,11 @@ class _ChildSpecs:
     """Builds the specifications of the child processes."""
 
     def __init__(
-        self, config: str, flags: Mapping[str, Mapping[str, str]], metrics: Mapping[str, str], folder: Path
-    ) -> None:
-        self._sets = [f"{section}.{name}={value}" for section in flags for name, value in flags[section].items()]
+        self, config: str, flags: Mapping[str, Mapping[str, str]], metrics: Mapping[str, str], folder: Path,
+        env: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self._flags = flags
+        self._env = env
         self._config = ("--config", config) if config else ()
         self._metrics = metrics
         self._folder = folder
@@ -167,9 +179,9 @@ class _ChildSpecs:
             self._child("controller", "horologe_controller", MIDDLE, {"links.bind": controller}),
         ]
 
-    def worker(self, number: int, split: bool, nice: int, env: Mapping[str, str]) -> ChildSpec:
+    def worker(self, number: int, split: bool, nice: int) -> ChildSpec:
         settings = {"links.connect": self._ipc("controller" if split else "edge"), "worker.name": str(number)}
-        threads = {name: "1" for name in ONE_THREAD if name not in env}
+        threads = {name: "1" for name in ONE_THREAD if name not in self._env}
         child = self._child(f"worker-{number}", "horologe_gpu_worker", WORKERS, settings)
         return child._replace(nice=nice, env=threads)
 
@@ -179,9 +191,15 @@ class _ChildSpecs:
         return self._child("profiler", "horologe_profiler", MIDDLE, settings)._replace(nice=PROFILER_NICE)
 
     def _child(self, name: str, module: str, stage: int, settings: Mapping[str, str]) -> ChildSpec:
-        sets = [*self._sets, *(f"{path}={value}" for path, value in settings.items())]
+        unread = {section for sections in SECTIONS.values() for section in sections}.difference(SECTIONS[module])
+        flags = {section: fields for section, fields in self._flags.items() if section not in unread}
+        sets = [f"{section}.{field}={value}" for section in flags for field, value in flags[section].items()]
+        sets += [f"{path}={value}" for path, value in settings.items()]
         sets.append(f"metrics.bind={self._metrics[name]}")
-        return ChildSpec(name, module, (*self._config, *(f"--set={text}" for text in sets)), stage)
+        prefixes = tuple(f"HOROLOGE_{section.upper()}_" for section in unread)
+        hidden = tuple(variable for variable in self._env if variable.startswith(prefixes))
+        arguments = (*self._config, *(f"--set={text}" for text in sets))
+        return ChildSpec(name, module, arguments, stage, hidden=hidden)
 
     def _ipc(self, name: str) -> str:
         return f"unix://{self._folder / name}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -34,6 +36,7 @@ class RefreshesStats(Protocol):
         """Update these metrics."""
 
 
+PR_SET_DUMPABLE = 4
 S = TypeVar("S", bound=msgspec.Struct)
 log = logger("service")
 
@@ -79,6 +82,7 @@ class Service:
         prepare: Callable[[Reactor], None] | None = None,
     ) -> None:
         """Run until SIGTERM. `prepare` gets the reactor before it runs. `start` are coroutines beside it."""
+        protect_memory()
         reactor = Reactor(cores, links)
         reactor.start = [lambda begin=begin: begin(reactor) for begin in start]  # type: ignore[misc]
         if prepare:
@@ -109,6 +113,16 @@ def _stats(reactor: Reactor) -> list[Stats]:
     own.count("horologe_messages_dropped_total", by=reactor.links.dropped + reactor.core_host.dropped)
     own.count("horologe_core_faults_total", by=reactor.core_host.faults)
     return [own, *(core.stats for core in reactor.core_host if hasattr(core, "stats"))]
+
+
+def protect_memory() -> None:
+    """Make environment and memory of this process unreadable for other processes of its user, except root's (Linux).
+
+    Settings in the environment may hold passwords, and the code of models often runs as the same user. The kernel then
+    also writes no core dump.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def boot_id() -> str:

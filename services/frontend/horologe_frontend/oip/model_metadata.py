@@ -82,8 +82,11 @@ def repository_index(states: Sequence[ModelState], ready_only: bool) -> list[dic
 
 
 def model_statistics(spec: ModelSpec, stats: ModelStats, epoch_minus_monotonic_ns: int) -> dict[str, Any]:
-    """Return one element of `model_stats` (Triton's docs/protocol/extension_statistics.md)."""
-    unmeasured = {"count": 0, "ns": 0}
+    """Return one element of `model_stats` (Triton's docs/protocol/extension_statistics.md).
+
+    `compute_input` and `compute_output` have the count of `compute_infer`, as perf_analyzer demands. Their durations
+    are 0, because the time of the transfers is part of `queue`.
+    """
     last_ns = stats.last_ns and stats.last_ns + epoch_minus_monotonic_ns
     return {
         "name": spec.name,
@@ -95,21 +98,19 @@ def model_statistics(spec: ModelSpec, stats: ModelStats, epoch_minus_monotonic_n
             "success": stats.success.json(),
             "fail": stats.fail.json(),
             "queue": stats.queue.json(),
-            "compute_input": unmeasured,
-            "compute_infer": stats.compute_infer.json(),
-            "compute_output": unmeasured,
+            **_compute(stats.compute_infer.count, stats.compute_infer.ns),
             "cache_hit": stats.cache_hit.json(),
             "cache_miss": stats.cache_miss.json(),
         },
         "response_stats": {},
         "batch_stats": [
-            {
-                "batch_size": size,
-                "compute_input": unmeasured,
-                "compute_infer": {"count": round(batch.executions), "ns": round(batch.exec_ns)},
-                "compute_output": unmeasured,
-            }
+            {"batch_size": size, **_compute(round(batch.executions), round(batch.exec_ns))}
             for size, batch in sorted(stats.batches.items())
         ],
         "memory_usage": [],
     }
+
+
+def _compute(count: int, infer_ns: int) -> dict[str, Any]:
+    transfer = {"count": count, "ns": 0}
+    return {"compute_input": transfer, "compute_infer": {"count": count, "ns": infer_ns}, "compute_output": transfer}

@@ -78,9 +78,9 @@ def cpu_model(cpuinfo: str = "/proc/cpuinfo") -> str:
 
 def _runtime_version(runtime: str) -> str:
     if runtime == "onnx":
-        import onnxruntime
+        from horologe_gpu_worker.runtimes.onnx import version
 
-        return f"onnxruntime {onnxruntime.__version__}"
+        return f"onnxruntime {version()}"
     if runtime == "pytorch":
         import torch
 

@@ -30,7 +30,7 @@ def _lazy_factory(module: str, name: str, takes_device: bool = False) -> Runtime
 RUNTIMES: dict[str, RuntimeFactory] = {
     "onnx": _lazy_factory("onnx.onnx_runtime", "OnnxRuntime", takes_device=True),
     "pytorch": _lazy_factory("pytorch.pytorch_runtime", "PytorchRuntime", takes_device=True),
-    "python": _lazy_factory("python.python_runtime", "PythonRuntime"),
+    "python": _lazy_factory("python.python_runtime", "PythonRuntime", takes_device=True),
     "emulated": _lazy_factory("emulated", "EmulatedRuntime"),
 }
 """Runtime name (`runtime` in `model.toml`) -> factory."""
