@@ -6,7 +6,8 @@ import pytest
 
 from desk import NOW, Desk
 from horologe_common.clock import ms, s
-from horologe_controller.core.scheduling.best_effort import LONG_PART, WINDOW_NS
+from horologe_controller.core.scheduling.admission import WINDOW_NS
+from horologe_controller.core.scheduling.best_effort import LONG_PART
 
 TIGHT_MS, LONG_MS = 25, 60
 policies = pytest.mark.parametrize("name", ["horologe", "clockwork", "edf", "orloj"])

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS, s
+from horologe_common.clock import NEVER_NS
 from horologe_controller.core.scheduling.ranking import oldest_strategy
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.scheduling.admission import ShortestWait
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.ranking import BatchChooser, Ranking, Strategy
 
-WINDOW_NS = s(2)
-"""How long a request with a deadline protects others like it: from one to two windows."""
-HEADROOM = 10
-"""A tenth of a request's budget stays unused, as at admission."""
 LONG_PART = 100
 """Runs of the profiler that are too long may still use a hundredth of a share's time. Otherwise models that take longer
 than other requests can wait would never be measured."""
@@ -28,29 +25,13 @@ class BestEffortLimit:
     batch takes too long, requests of users run in it. Solo requests, those of the profiler, are held back.
     """
 
-    def __init__(self, choose_batch: BatchChooser) -> None:
+    def __init__(self, choose_batch: BatchChooser, shortest_wait: ShortestWait) -> None:
         self._choose_batch = choose_batch
-        self._waits_ns = NEVER_NS, NEVER_NS
-        """Shortest time that a request could wait, in the present window and in the one before."""
-        self._window_end_ns = 0
+        self._shortest_wait = shortest_wait
         self._paid_ns: dict[Share, int] = {}
         """Share -> time from which it may run an EXEC that is too long."""
         self._held_ns: dict[Share, int] = {}
         """Share that has only batches that are too long -> when to examine it again."""
-
-    def record_request(self, now_ns: int, budget_ns: int, exec_ns: int) -> None:
-        """Protect requests with this budget, of which one alone takes `exec_ns`."""
-        if now_ns >= self._window_end_ns:
-            self._begin_window(now_ns)
-        wait_ns = budget_ns - budget_ns // HEADROOM - exec_ns
-        if 0 < wait_ns < self._waits_ns[0]:
-            self._waits_ns = wait_ns, self._waits_ns[1]
-
-    def longest_ns(self, now_ns: int) -> int:
-        """Return how long a best-effort EXEC may take at present."""
-        if now_ns >= self._window_end_ns:
-            self._begin_window(now_ns)
-        return min(self._waits_ns)
 
     def next_batch(self, now_ns: int, start_ns: int, share: Share, ranking: Ranking) -> Strategy | None:
         """Return the first best-effort batch of the share that may start. If there is none, see `retry_ns`."""
@@ -65,7 +46,7 @@ class BestEffortLimit:
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the policy's batch of the queue, or a smaller one where that would take too long."""
-        best, limit_ns = self._choose_batch(now_ns, start_ns, share, queue), self.longest_ns(now_ns)
+        best, limit_ns = self._choose_batch(now_ns, start_ns, share, queue), self._shortest_wait.at(now_ns)
         if best is None or best.expected_ns <= limit_ns:
             return best
         first = queue[0]
@@ -74,20 +55,15 @@ class BestEffortLimit:
             return oldest_strategy(now_ns, start_ns, share, queue, start_ns + max(limit_ns, least_ns))
         if now_ns >= (paid_ns := self._paid_ns.get(share, 0)):
             return best
-        self._held_ns[share] = max(now_ns + 1, min(paid_ns, self._window_end_ns))
+        self._held_ns[share] = max(now_ns + 1, min(paid_ns, self._shortest_wait.window_end_ns))
         return None
 
     def charge(self, now_ns: int, share: Share, expected_ns: int) -> None:
         """Count a best-effort EXEC that begins on the share."""
-        if expected_ns > self.longest_ns(now_ns):
+        if expected_ns > self._shortest_wait.at(now_ns):
             self._paid_ns[share] = now_ns + LONG_PART * expected_ns
 
     def discard_share(self, share: Share) -> None:
         """Drop a lost share."""
         self._paid_ns.pop(share, None)
         self._held_ns.pop(share, None)
-
-    def _begin_window(self, now_ns: int) -> None:
-        before_ns = self._waits_ns[0] if now_ns < self._window_end_ns + WINDOW_NS else NEVER_NS
-        self._waits_ns = NEVER_NS, before_ns
-        self._window_end_ns = now_ns + WINDOW_NS

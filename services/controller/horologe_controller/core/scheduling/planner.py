@@ -45,7 +45,7 @@ class Planner:
         self.queues = RequestQueues()
         self.admission = Admission()
         self.loads = LoadPlanner(settings, self.queues)
-        self.best_effort = BestEffortLimit(policy.best_effort_batch)
+        self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
         bound = policy.overridden("rank_bound")
         self.rankings = ShareRankings(policy.best_batch, self.best_effort.best_batch, bound)
         self._on_requests_arrived = policy.overridden("on_requests_arrived")
@@ -84,7 +84,6 @@ class Planner:
         if not (exec_ns := self.policy.shortest_exec_ns(now_ns, first, cluster)):
             return Refusal(first, Reason.NO_WORKER)
         if not first.best_effort and rule != "ignore":
-            self.best_effort.record_request(now_ns, first.deadline_ns - first.arrival_ns, exec_ns)
             rows = None if dynamic or not self.settings.admission else queue.rows if queue else 0
             refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, rows, rule == "expire")
             if refusal is not None:
@@ -134,8 +133,8 @@ class Planner:
         if waits is not None:
             for queue in waits.pop_expired(now_ns):
                 self._on_queue_changed(queue)
-        checks_deadlines = self.policy.deadline_rule != "ignore"
-        if checks_deadlines and queues.count and (overdue_ns := queues.next_overdue_ns()) and overdue_ns <= now_ns:
+        overdue_ns = self._next_overdue_ns()
+        if overdue_ns is not None and overdue_ns <= now_ns:
             plan.refuse.extend(self._refuse_overdue(now_ns, cluster))
         shares = self._adopt_changes(now_ns, cluster)
         if queues.count:
@@ -143,9 +142,11 @@ class Planner:
         elif shares:
             self._idle |= shares
         retry_ns = self.loads.plan(now_ns, cluster, plan) if self.loads.models_missing else None
-        overdue_ns = queues.next_overdue_ns() if checks_deadlines and queues.count else None
-        plan.wake_ns = self._next_wake_ns(now_ns, retry_ns, overdue_ns)
+        plan.wake_ns = self._next_wake_ns(now_ns, retry_ns, self._next_overdue_ns())
         return plan
+
+    def _next_overdue_ns(self) -> int | None:
+        return self.queues.next_overdue_ns() if self.policy.deadline_rule != "ignore" else None
 
     def _next_wake_ns(self, now_ns: int, *wakes: int | None) -> int | None:
         """Return the earliest of `wakes`, of the times when shares want more work, and of the ends of waits."""
@@ -269,7 +270,8 @@ class Planner:
             self.rankings.rerank_deadlines()
         requests = self.queues.pop_batch(queue, strategy.places)
         self._on_dequeued(now_ns, requests, queue, cluster)
-        latest_ns = self.policy.latest_start_ns(free_ns, requests[0], strategy)
+        deadline_ns = requests[0].deadline_ns if self.policy.deadline_rule == "predict" else None
+        latest_ns = strategy.latest_start_ns(free_ns, deadline_ns, self.settings.window_ns)
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
         else:
@@ -289,11 +291,9 @@ class Planner:
 
     def check(self) -> None:
         """See `Scheduler.check`."""
-        self.queues.check()
+        for part in (self.queues, self.loads.demand, self.rankings, self._wants_work):
+            part.check()
         self.admission.check(self.queues)
-        self.loads.demand.check()
-        self.rankings.check()
-        self._wants_work.check()
         self.policy.check(self.queues)
         if self.policy.waits is not None:
             self.policy.waits.check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from horologe_common.clock import s, us
+from horologe_common.clock import us
 from horologe_controller.core.scheduling.ranking import oldest_strategy
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 DECISION_LEAD_NS = us(500)
 """How long before a share runs dry it is given a best-effort or shrunken batch: a better one may come until then. It
 covers the latency of messages there and back. Goodput was the same with 300 us and with 500 us."""
-
-UNLIMITED_WINDOW_NS = s(3600)
-"""Window of a batch whose policy does not predict deadlines: it may begin whenever its turn comes."""
 
 
 class SchedulingPolicy:
@@ -84,13 +81,6 @@ class SchedulingPolicy:
     def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """Return the shortest time in which the request could run alone; 0 if no share ever could run it."""
         return cluster.request_exec_ns(now_ns, request)
-
-    def latest_start_ns(self, free_ns: int, first: Request, strategy: Strategy) -> int:
-        """Return the end of the window of a batch that starts at `free_ns` and whose first request is `first`."""
-        if self.deadline_rule != "predict":
-            return free_ns + UNLIMITED_WINDOW_NS
-        latest_ns = first.deadline_ns - strategy.expected_ns if strategy.latest_ns is None else strategy.latest_ns
-        return min(latest_ns, free_ns + self.settings.window_ns) if self.settings.window_ns else latest_ns
 
     def is_dynamic(self, model: str, cluster: Cluster) -> bool:
         """Return whether `shortest_exec_ns` differs between requests of the model with equal rows.
