@@ -13,6 +13,7 @@ from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import (
     Cancelled,
+    Forbidden,
     HorologeError,
     InvalidInput,
     Late,
@@ -29,7 +30,8 @@ from horologe_common.status import (
 from horologe_common.wire import ApplicationState, Description, ModelState, ModelStatistics
 
 __all__ = [
-    "Application", "ApplicationState", "AsyncClient", "Cancelled", "Client", "Description", "Handle", "HorologeError",
-    "InvalidInput", "Late", "Lost", "MissingInput", "ModelFailed", "ModelSpec", "ModelState", "ModelStatistics",
-    "ProtocolMismatch", "Refused", "Reply", "Status", "TensorSpec", "TooLarge", "Unauthenticated", "UnknownModel",
+    "Application", "ApplicationState", "AsyncClient", "Cancelled", "Client", "Description", "Forbidden", "Handle",
+    "HorologeError", "InvalidInput", "Late", "Lost", "MissingInput", "ModelFailed", "ModelSpec", "ModelState",
+    "ModelStatistics", "ProtocolMismatch", "Refused", "Reply", "Status", "TensorSpec", "TooLarge", "Unauthenticated",
+    "UnknownModel",
 ]  # fmt: skip

@@ -14,8 +14,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from horologe_common.clock import monotonic_ns, ms
-from horologe_common.status import HorologeError
-from horologe_common.transport.peers import HANDSHAKES, Peers, Route, client_address
+from horologe_common.status import HorologeError, Status
+from horologe_common.transport.peers import HANDSHAKES, Peers, Route
+from horologe_common.transport.permissions import Permissions, is_permitted
 from horologe_common.transport.sockets import LinkSettings, Sockets
 from horologe_common.transport.streams import SCHEME, Stream, Streams
 from horologe_common.wire import HEADER_LIMIT, PEER_HEADER_LIMIT, AnyMessage, Envelope, Rejected
@@ -62,6 +63,7 @@ class Links:
         self._identities: dict[tuple[zmq.Socket[bytes], int], bytes] = {}
         self._descriptors: dict[tuple[zmq.Socket[bytes], bytes], int] = {}
         self._suspects: dict[Route, int] = {}
+        self._permissions = Permissions()
         self._readable: dict[zmq.Socket[bytes], bool] = {}
         self._sent_on: dict[zmq.Socket[bytes], bool] = {}
         self.on_socket: Any = None
@@ -76,7 +78,7 @@ class Links:
     def open(self, addresses: Sequence[str], client_core: str = "", follows_directory: bool = False) -> None:
         """Bind and connect. Messages of clients are for `client_core`. Raises `SettingsError`."""
         settings, peers = self.settings, self.peers
-        self._sockets.check_encryption((*settings.bind, *settings.connect, *self.clients))
+        self._sockets.check_encryption(self.clients)
         self.client_core, peers.addresses, peers.follows_directory = client_core, tuple(addresses), follows_directory
         if any(address.startswith(("frontend/", "selector/", "profiler/")) for address in addresses):
             peers.endpoint = settings.advertise or next(iter(settings.bind), "")
@@ -88,6 +90,7 @@ class Links:
             self._streams.bind(endpoint)
         if self.clients:
             self._public = self._sockets.bind_router("clients", self.clients)
+        self._permissions.holders = self._sockets.key_holders
         for endpoint in settings.connect:
             self._connect(endpoint)
 
@@ -182,21 +185,23 @@ class Links:
                 if (descriptor := _descriptor(frames[0])) is None:
                     self.dropped += 1
                     continue
-                self._identify(sock, identity, descriptor)
+                self._identify(sock, identity, descriptor, frames[0])
             self._unpack(Route(sock, identity), [frame.buffer for frame in frames], inbox)
         return True
 
     def _unpack(self, route: Route, frames: Sequence[Buffer], inbox: list[Arrival]) -> None:
-        public, identity = route.socket is self._public, route.identity
-        client = client_address(identity) if public and identity is not None else ""
+        client = self._permissions.clients[route] if (public := route.socket is self._public) else ""
         try:
             arrivals = unpack(frames, HEADER_LIMIT if public else PEER_HEADER_LIMIT)
         except HorologeError as error:
             self._send_message(route, Rejected(int(error.status), error.reason))
             return
+        roles = self._permissions.roles.get(route)
         for arrival in arrivals:
             message = arrival[2]
-            if type(message) in HANDSHAKES:
+            if roles is not None and not is_permitted(roles, arrival[1], message):
+                self._send_message(route, Rejected(int(Status.FORBIDDEN), f"the key permits: {', '.join(roles)}"))
+            elif type(message) in HANDSHAKES:
                 self.peers.on_handshake(route, message, public)
                 self._append_peer_events(inbox)
             elif client:
@@ -244,15 +249,14 @@ class Links:
         """Return whether the socket is a ROUTER, which has many peers."""
         return sock is self._internal or sock is self._public
 
-    def _identify(self, sock: zmq.Socket[bytes], identity: bytes, descriptor: int) -> None:
+    def _identify(self, sock: zmq.Socket[bytes], identity: bytes, descriptor: int, frame: zmq.Frame) -> None:
         """Store the descriptor of a peer's connection: a disconnect event contains nothing else."""
         if (old := self._identities.get((sock, descriptor))) is not None:
-            self._descriptors.pop((sock, old), None)
-            self._suspect(sock, old)
+            self._remove_connection(sock, old)
         self._identities[sock, descriptor] = identity
         self._descriptors[sock, identity] = descriptor
-        if sock is self._public:
-            self.peers.add_client(Route(sock, identity), identity)
+        if address := self._permissions.add_connection(route := Route(sock, identity), frame, sock is self._public):
+            self.peers.add_client(route, address)
 
     def _on_monitor_event(self, sock: zmq.Socket[bytes], event: Any) -> None:
         if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -261,11 +265,12 @@ class Links:
         elif not self._is_router(sock):
             self.peers.on_dealer_disconnected(sock)
         elif (identity := self._identities.pop((sock, int(event["value"])), None)) is not None:
-            self._descriptors.pop((sock, identity), None)
-            self._suspect(sock, identity)
+            self._remove_connection(sock, identity)
 
-    def _suspect(self, sock: zmq.Socket[bytes], identity: bytes) -> None:
-        self._suspects[Route(sock, identity)] = monotonic_ns() + PROBE_NS
+    def _remove_connection(self, sock: zmq.Socket[bytes], identity: bytes) -> None:
+        self._descriptors.pop((sock, identity), None)
+        self._permissions.remove_connection(route := Route(sock, identity))
+        self._suspects[route] = monotonic_ns() + PROBE_NS
 
     def _probe(self, suspect: Route) -> None:
         """Send an empty packet to a peer that may be lost; the socket refuses it if the peer is.

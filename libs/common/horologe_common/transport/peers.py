@@ -32,9 +32,12 @@ class Route(NamedTuple):
     """None on a DEALER, which has one peer, and on a stream to a peer. Empty on a stream that a peer has opened."""
 
 
-def client_address(identity: bytes) -> str:
-    """Return the address of a client: that of its connection, because clients send none."""
-    return f"client/{identity.hex()}"
+def client_address(identity: bytes, manages: bool = True) -> str:
+    """Return the address of a client: that of its connection, because clients send none.
+
+    Its role is `user` if its key does not permit management.
+    """
+    return f"{'client' if manages else 'user'}/{identity.hex()}"
 
 
 class Peers:
@@ -91,9 +94,9 @@ class Peers:
                 for endpoint in message.endpoints:
                     self._connect(endpoint)
 
-    def add_client(self, route: Route, identity: bytes) -> None:
+    def add_client(self, route: Route, address: str) -> None:
         """Add the route to a client from which a first packet has arrived."""
-        self.routes[client_address(identity)] = route
+        self.routes[address] = route
 
     def on_router_disconnected(self, route: Route) -> None:
         """Disconnect the cores or the client behind a connection of a ROUTER."""
