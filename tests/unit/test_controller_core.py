@@ -106,8 +106,44 @@ def test_a_hopeless_request_is_refused_at_once_with_the_missing_time(scheduler: 
     submit(controller, 1, budget_ms=1)
     (outcome,) = sent(controller, Outcome, SELECTOR)
     assert (outcome.id, outcome.status, outcome.retry_after_ns) == (1, Status.REFUSED, ms(1))
-    assert outcome.reason
+    assert outcome.reason.endswith("past its deadline: it would end 1 ms late")
     assert not sent(controller, Infer)
+
+
+@pytest.mark.parametrize(("late_ns", "text"), [(1, "0.001 ms"), (49_000, "0.049 ms"), (1_698_250, "1.699 ms")])
+def test_a_refusal_names_a_missing_time_above_zero(late_ns: int, text: str) -> None:
+    controller = a_controller()
+    submit(controller, 1, budget_ms=(ms(2) - late_ns) / 1e6)
+    (outcome,) = sent(controller, Outcome, SELECTOR)
+    assert outcome.reason.endswith(f": it would end {text} late")
+
+
+def test_refusals_are_counted_by_a_code_that_begins_at_zero() -> None:
+    controller = a_controller(max_queued=1, in_flight=1)
+    controller.refresh_stats()
+    refused = {key[3]: 0.0 for key in controller.stats.values if key[0] == "horologe_refused_total"}
+    assert {"execution_too_long", "work_ahead", "queue_full"} <= refused.keys()
+    submit(controller, 1, budget_ms=1)
+    for number in range(2, 7):
+        submit(controller, number, now_ns=ms(1))
+    counts = {key[3]: value for key, value in controller.stats.values.items() if key[0] == "horologe_refused_total"}
+    assert counts.keys() == refused.keys()
+    reasons = {outcome.id: outcome.reason for outcome in sent(controller, Outcome)}
+    assert counts["queue_full"] == len(reasons) - 1 >= 1
+    assert "controller.max_queued" in reasons[6]
+    assert sum(counts.values()) == len(reasons)
+
+
+def test_a_request_that_a_lost_worker_may_have_run_never_ends_as_refused() -> None:
+    controller = a_controller()
+    submit(controller, 1, budget_ms=50)
+    assert sent(controller, Infer)
+    controller.handle(ms(3), WORKER, PeerDisconnected(WORKER), ())
+    controller.tick(controller.wakeup_ns() or ms(50))
+    controller.tick(ms(60))
+    (outcome,) = sent(controller, Outcome)
+    assert (outcome.status, "worker failed" in outcome.reason) == (Status.LOST, True)
+    assert not any(value for key, value in controller.stats.values.items() if key[0] == "horologe_refused_total")
 
 
 def test_under_overload_the_excess_is_refused_on_arrival(scheduler: str) -> None:

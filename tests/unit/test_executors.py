@@ -23,6 +23,7 @@ from horologe_gpu_worker.execution.batching import assemble_inputs, output_tenso
 from horologe_gpu_worker.execution.executors import Executors
 from horologe_gpu_worker.execution.realtime import exec_cpu
 from horologe_gpu_worker.execution.workspace import Workspace
+from horologe_gpu_worker.runtime import ProcessFailed
 from horologe_gpu_worker.settings import WorkerSettings
 from worker_builders import an_input
 
@@ -258,8 +259,17 @@ def test_load_and_unload_of_an_open_model_run_on_the_loops_thread(harness: Execu
     assert harness.finished.get_nowait().action_id == 4
 
 
-@pytest.mark.parametrize("error", [ModelFailed("text"), ValueError("text"), SystemExit("text"), MemoryError("text")])
-def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException) -> None:
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ModelFailed("text"), "error"),
+        (ValueError("text"), "error"),
+        (SystemExit("text"), "error"),
+        (MemoryError("text"), "error"),
+        (ProcessFailed("text", "crash"), "crash"),
+    ],
+)
+def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException, cause: str) -> None:
     def fail() -> None:
         raise error
 
@@ -268,6 +278,7 @@ def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException) -> None:
     failed = harness.do(an_exec([1], 1, "bad/1"))
     assert failed.status == Status.FAILED
     assert "text" in failed.reason
+    assert failed.failure == ("bad/1", cause)
     assert extract_values(harness.do(an_exec([4], 2))) == [4]
     harness.executors.stop()
 

@@ -154,6 +154,34 @@ def test_request_at_a_connected_worker_is_late_not_lost() -> None:
     assert sent(frontend, Answer)[0].status == Status.LATE
 
 
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("died", [SELECTOR, CONTROLLER])
+def test_request_that_may_have_run_for_a_lost_service_is_lost_not_refused(died: str, answered: bool) -> None:
+    """REFUSED promises that no worker ran the request."""
+    frontend = a_frontend()
+    send_predict(frontend, a_predict(7, budget_ms=50))
+    (query,) = sent(frontend, Query)
+    frontend.handle(1, CONTROLLER, Dispatch(5, WORKER, (query.id,)), ())
+    restarted = died.replace("#1", "#2")
+    frontend.handle(1, died, PeerDisconnected(died), ())
+    frontend.handle(1, restarted, PeerConnected(restarted), ())
+    if answered:
+        selector = restarted if died == SELECTOR else SELECTOR
+        frontend.handle(2, selector, Answer(query.id, Status.REFUSED, (), "no room"), ())
+    frontend.tick(ms(200))
+    (answer,) = sent(frontend, Answer, CLIENT)
+    assert answer.status == (Status.LATE if died == CONTROLLER and not answered else Status.LOST)
+
+
+def test_failures_of_a_model_are_counted_from_zero() -> None:
+    values = a_frontend().stats.values
+    failures = {key[1:]: value for key, value in values.items() if key[0] == "nv_inference_request_failure"}
+    statuses = {"INVALID_INPUT", "UNKNOWN_MODEL", "TOO_LARGE", "REFUSED", "LATE", "LOST", "CANCELLED", "FAILED"}
+    assert {key[2] for key in failures if key[:2] == ("sum", "1")} == statuses
+    assert {key[2] for key in failures if key[:2] == ("", "")} == statuses
+    assert not any(failures.values())
+
+
 def test_late_answer_within_the_grace_has_its_outputs() -> None:
     frontend = a_frontend()
     send_predict(frontend, a_predict(7, budget_ms=50))

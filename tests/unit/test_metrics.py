@@ -75,3 +75,14 @@ def test_every_metric_that_services_count_is_declared() -> None:
                 names.add(first.value)
     assert len(names) >= 20
     assert names <= METRICS.keys()
+
+
+def test_counters_start_at_zero_and_keep_their_counts() -> None:
+    stats = Stats()
+    stats.count("horologe_actions_total", "infer", "FAILED")
+    stats.create_counters("horologe_actions_total", ("load", "infer"), ("FAILED", "REFUSED"))
+    samples = [sample for family in families([stats]) for sample in family.samples]
+    values = {(sample.labels["action"], sample.labels["status"]): sample.value for sample in samples}
+    assert values == {
+        ("infer", "FAILED"): 1, ("infer", "REFUSED"): 0, ("load", "FAILED"): 0, ("load", "REFUSED"): 0
+    }  # fmt: skip

@@ -143,7 +143,8 @@ def test_unknown_paths(path: str) -> None:
     if path == "/v2/models/":
         assert response.status == 200
     else:
-        assert (response.status, json.loads(response.body)) == (404, {"error": "unknown path"})
+        body = {"error": "unknown path", "status": "NOT_FOUND"}
+        assert (response.status, json.loads(response.body)) == (404, body)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_unknown_paths(path: str) -> None:
 )
 def test_wrong_method(method: str, path: str, allow: bytes) -> None:
     response = send(method, path)
-    assert response.status == 405
+    assert (response.status, json.loads(response.body)["status"]) == (405, "METHOD_NOT_ALLOWED")
     assert (b"allow", allow) in response.headers
 
 
@@ -165,7 +166,8 @@ def test_wrong_method(method: str, path: str, allow: bytes) -> None:
     "path", ["/v2/systemsharedmemory/status", "/v2/cudasharedmemory/region/r/register", "/v2/logging"]
 )
 def test_unsupported_extensions(path: str) -> None:
-    assert send("POST", path).status == 501
+    response = send("POST", path)
+    assert (response.status, json.loads(response.body)["status"]) == (501, "NOT_IMPLEMENTED")
 
 
 def write_and_read_keys(path: Path, text: str) -> BearerKeys:
@@ -217,7 +219,8 @@ def test_responses_without_a_key_are_equal() -> None:
             ("GET", "/x"),
         )
     }
-    expected = HttpResponse(401, b'{"error":"unauthenticated"}', headers=((b"www-authenticate", b"Bearer"),))
+    headers = (b"horologe-status", b"UNAUTHENTICATED"), (b"www-authenticate", b"Bearer")
+    expected = HttpResponse(401, b'{"error":"unauthenticated","status":"UNAUTHENTICATED"}', headers=headers)
     assert answers == {expected}
     assert send("GET", "/v2/health/live", oip=oip).status == 200
     assert send("GET", "/v2/health/live/../../models", oip=oip).status == 401

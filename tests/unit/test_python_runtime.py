@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from horologe_common.status import ModelFailed
+from horologe_gpu_worker.runtime import ProcessFailed
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonModel, PythonRuntime
 from model_folders import ECHO, a_python_model
 
@@ -108,18 +109,24 @@ def test_a_bad_answer_fails_its_batch_and_the_process_goes_on(tmp_path: Path, co
 def test_a_crash_fails_its_batch_and_the_next_process_answers(tmp_path: Path, command: int, text: str) -> None:
     with a_commanded_model(tmp_path) as model:
         for _ in range(2):
-            with pytest.raises(ModelFailed, match=text):
+            with pytest.raises(ProcessFailed, match=text) as crash:
                 model.run(1, row(command))
-            with pytest.raises(ModelFailed, match=f"restarted after: {text}"):
+            with pytest.raises(ProcessFailed, match=f"restarted after: {text}") as refused:
                 model.run(1, row(FINE))
+            assert (crash.value.cause, refused.value.cause) == ("crash", "restarting")
             np.testing.assert_array_equal(until_answered(model), row(FINE)["x"])
 
 
-def test_a_hang_is_ended_at_its_time_out(tmp_path: Path) -> None:
+def test_a_hang_is_ended_at_its_time_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with a_commanded_model(tmp_path, timeout='"300ms"') as model:
-        with pytest.raises(ModelFailed, match=r"model code/1: no answer within 0\.3 s"):
+        with pytest.raises(ProcessFailed, match=r"model code/1: no answer within 0\.3 s") as hang:
             model.run(1, row(HANG))
         until_answered(model)
+    assert hang.value.cause == "hang"
+    (record,) = [record for record in caplog.records if record.message == "model process restarts"]
+    fields = record.fields  # type: ignore[attr-defined]
+    assert (fields["model"], fields["cause"]) == ("code/1", "hang")
+    assert "no answer within" in fields["reason"]
 
 
 def test_a_leak_meets_the_memory_limit_and_starts_anew(tmp_path: Path) -> None:
@@ -154,8 +161,9 @@ def test_output_to_the_terminal_never_blocks_the_model(tmp_path: Path) -> None:
     ],
 )
 def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path, source: str, text: str) -> None:
-    with pytest.raises(ModelFailed, match=text), open_model(a_python_model(tmp_path, source)):
+    with pytest.raises(ModelFailed, match=text) as failed, open_model(a_python_model(tmp_path, source)):
         pass
+    assert failed.value.reason.count("model code/1:") == 1
 
 
 def test_large_tensors_and_neighbours_in_the_folder(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def fail_with(error: Exception, endpoint: str) -> NoReturn:
     if isinstance(error, Lost) and endpoint:
         fail(f"no answer from {endpoint}: {error}; is it running? (`horologe up`, --endpoint)", ExitCode.UNREACHABLE)
     if isinstance(error, HorologeError):
-        retry = f"; retry after {error.retry_after_ns / 1e6:.1f} ms" if error.retry_after_ns else ""
+        retry = f"; retry after {-(-error.retry_after_ns // 1000) / 1000:g} ms" if error.retry_after_ns else ""
         fail(f"{error.status.name}: {error}{retry}")
     raise error
 

@@ -25,7 +25,7 @@ PART = ("application", "model")
 
 METRICS: dict[str, Metric] = {
     "nv_inference_request_success": Metric("cumulative", "Requests answered OK", MODEL),
-    "nv_inference_request_failure": Metric("cumulative", "Requests not answered OK, by reason", (*MODEL, "reason")),
+    "nv_inference_request_failure": Metric("cumulative", "Requests not answered OK, by status", (*MODEL, "reason")),
     "nv_inference_count": Metric("cumulative", "Rows executed", MODEL),
     "nv_inference_exec_count": Metric("cumulative", "Batches executed", MODEL),
     "nv_inference_request_duration_us": Metric("cumulative", "Cumulative time from arrival to answer", MODEL),
@@ -60,6 +60,9 @@ METRICS: dict[str, Metric] = {
     "horologe_lane_busy_seconds_total": Metric("counter", "Busy time of the lanes of all shares", ("lane",)),
     "horologe_lane_wait_seconds": Metric(
         "histogram", "Begin of an operation minus the later of: window start, time at which it was queued", ("lane",)
+    ),
+    "horologe_model_failures_total": Metric(
+        "counter", "Failed operations of a model, by cause: error, crash, hang, restarting", (*MODEL, "cause")
     ),
     "horologe_actions_total": Metric("counter", "Finished actions", ("action", "status")),
     "horologe_device_slowness": Metric(

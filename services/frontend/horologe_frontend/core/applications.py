@@ -14,7 +14,7 @@ from horologe_common.status import InvalidInput, Refused, UnknownModel
 from horologe_common.wire import ModelState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from horologe_common.applications import Application
     from horologe_common.wire import ApplicationState
@@ -111,6 +111,9 @@ class DeclaredApplications:
     def discard_signatures(self) -> None:
         """Compute the signatures again when they are needed: the models have changed."""
         self._signatures.clear()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._latest)
 
     def __contains__(self, name: str) -> bool:
         return name in self._latest

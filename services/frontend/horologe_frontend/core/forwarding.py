@@ -182,9 +182,12 @@ class CallForwarder:
             case wire.Models(id=0):
                 self._catalogue.replace_models(message.models)
                 self._declared.discard_signatures()
+                self._metrics.create_model_counters()
             case wire.Applications(id=0):
                 if sender in self._selectors:
-                    self._metrics.drop_applications(self._declared.replace_announcement(sender, message.applications))
+                    self._metrics.replace_applications(
+                        self._declared.replace_announcement(sender, message.applications)
+                    )
             case wire.Models() | wire.Applications() | wire.Description():
                 return self._calls.finish_call(message)
         return ()

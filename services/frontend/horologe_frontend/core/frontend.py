@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import FrontendSettings
 
     MessageHandler = Callable[[int, str, Any, Sequence[Buffer]], None]
-CANCELLED = int(Status.CANCELLED)
+CANCELLED, REFUSED = int(Status.CANCELLED), int(Status.REFUSED)
 CLIENTS = ("client/", "user/", "http/")
 
 
@@ -178,7 +178,8 @@ class Frontend:
             request.selector = selectors[0]
         else:
             request.selector = self._selectors.route_query(query)
-        request.worker = ""
+        if request.worker:
+            request.worker, request.may_have_run = "", True
         if request.selector:
             budget_ns = min(request.deadline_ns, request.give_up_ns) - now_ns
             if budget_ns != query.budget_ns:
@@ -191,6 +192,9 @@ class Frontend:
             return
         if message.status in REPLACED_BY_DEFAULT and request.application is not None:
             message, buffers = answer_or_default(request, message, buffers)
+        if message.status == REFUSED and request.may_have_run:
+            reason = f"its selector failed, and it was not run again: {message.reason}"
+            message = msgspec.structs.replace(message, status=int(Status.LOST), reason=reason)
         self._finish(now_ns, request, message, buffers)
         if message.inputs_retained:
             self._retain_inputs(request)
@@ -281,6 +285,7 @@ class Frontend:
             case "controller":
                 if address == self._calls.controller:
                     self._calls.controller = ""
+                    self._requests.mark_dispatched()
             case "worker":
                 self._workers.pop(address, None)
             case "profiler":

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 
 STATUS_NAMES = {int(status): status.name for status in Status}
+FAILURES = ("REFUSED", "FAILED", "TOO_LATE")
+"""Statuses of failed operations. Their counters start at 0."""
+FAILURE_CAUSES = ("error", "crash", "hang", "restarting")
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):
@@ -77,6 +80,8 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     staged: Any = None
     models: Sequence[ModelReport] = ()
     """After `scan`: the models of the repository."""
+    failure: tuple[str, str] | None = None
+    """After an operation that FAILED: key of the model, and cause as in `FAILURE_CAUSES`."""
 
 
 def not_run(operation: Operation, status: Status, now_ns: int, reason: str = "") -> Finished:
@@ -152,6 +157,7 @@ class LaneMetrics:
         self._stats = stats
         self._possible_ns: dict[int, int] = {}
         """Action id -> earliest time at which its operation could begin. An action is in one lane at a time."""
+        stats.create_counters("horologe_lane_operations_total", ("load", "unload", "input", "exec", "output"), FAILURES)
 
     def __len__(self) -> int:
         return len(self._possible_ns)
@@ -165,6 +171,9 @@ class LaneMetrics:
         possible_ns = self._possible_ns.pop(finished.action_id, None)
         stats, lane = self._stats, finished.lane
         stats.count("horologe_lane_operations_total", lane, STATUS_NAMES[finished.status])
+        if finished.failure:
+            name, _, version = finished.failure[0].partition("/")
+            stats.count("horologe_model_failures_total", name, version, finished.failure[1])
         if busy_ns := finished.end_ns - finished.begin_ns:
             stats.count("horologe_lane_busy_seconds_total", lane, by=busy_ns / 1e9)
             if possible_ns is not None:

@@ -6,6 +6,8 @@ from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+import msgspec
+
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, Status
@@ -103,11 +105,12 @@ class Device:
         try:
             return self._handlers[operation.lane](operation)
         except HorologeError as error:
-            reason = error.reason
+            reason, cause = error.reason, getattr(error, "cause", "error")
         except BaseException as error:  # a model may raise anything, even SystemExit, and the lane must continue
             log.exception("operation failed", lane=operation.lane, model=operation.model)
-            reason = f"model {operation.model}: {type(error).__name__}: {error}"
-        return _finished(operation, begin_ns, status=Status.FAILED, reason=reason)
+            reason, cause = f"model {operation.model}: {type(error).__name__}: {error}", "error"
+        finished = _finished(operation, begin_ns, status=Status.FAILED, reason=reason)
+        return msgspec.structs.replace(finished, failure=(operation.model, cause))
 
     def loads_at_once(self, operation: Operation) -> bool:
         """Return True if this LOAD or UNLOAD neither opens a model nor waits for an EXEC."""

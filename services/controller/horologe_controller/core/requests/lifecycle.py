@@ -13,6 +13,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Outcome
 from horologe_controller.core.requests.request import FINISHED, UNPLACED, Request
+from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.model_catalogue import ModelCatalogue
-    from horologe_controller.core.scheduling.scheduler import Refusal, Scheduler
+    from horologe_controller.core.scheduling.scheduler import Scheduler
     from horologe_controller.settings import ControllerSettings
 
 ATTEMPTS = 3
@@ -180,13 +181,16 @@ class RequestLifecycle:
                 self.finish_refused(refusal)
             valid = valid[room:]
         for request in valid:
-            self._finish(request, Status.REFUSED, f"{max_queued} requests are queued already")
+            self.finish_refused(Refusal(request, Reason.QUEUE_FULL))
 
     def finish_refused(self, refusal: Refusal) -> None:
-        """Finish the request as REFUSED and count the reason."""
-        spec = refusal.request.spec
-        self._stats.count("horologe_refused_total", spec.name, spec.version, refusal.reason)
-        self._finish(refusal.request, Status.REFUSED, refusal.describe(), max(0, refusal.retry_after_ns))
+        """Finish the request as REFUSED and count the reason; as LOST or LATE if a worker may have run it."""
+        request, sentence = refusal.request, refusal.describe()
+        if request.failure == Status.REFUSED:
+            self._stats.count("horologe_refused_total", request.spec.name, request.spec.version, refusal.reason)
+        else:
+            sentence = f"its worker failed, and it was not run again: {sentence}"
+        self._finish(request, request.failure, sentence, max(0, refusal.retry_after_ns))
 
     def finish_batch(self, now_ns: int, action: Action, result: Result) -> None:
         """Finish or requeue each request of an INFER that has ended."""
@@ -201,7 +205,6 @@ class RequestLifecycle:
             else:
                 if status != Status.TOO_LATE:  # retried while the deadline allows
                     request.attempts += 1
-                    request.failure = Status.REFUSED  # the worker did not run it
                 self._enqueue(now_ns, [request])
 
     def cancel_requests(self, now_ns: int, sender: str, submit_ids: Sequence[int]) -> None:

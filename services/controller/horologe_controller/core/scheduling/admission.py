@@ -6,7 +6,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-from horologe_controller.core.scheduling.scheduler import Refusal
+from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ SLOT_BITS, BLOCK_BITS = 20, 26
 def refuse_too_long(now_ns: int, request: Request, exec_ns: int) -> Refusal | None:
     """Return a refusal if the request could not be in time if it were started now, alone."""
     late_ns = now_ns + exec_ns - request.deadline_ns
-    return Refusal(request, "its execution alone takes longer", late_ns) if late_ns > 0 else None
+    return Refusal(request, Reason.EXECUTION_TOO_LONG, late_ns) if late_ns > 0 else None
 
 
 def refuse_in_backoff(now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
@@ -41,8 +41,7 @@ def refuse_in_backoff(now_ns: int, request: Request, exec_ns: int, cluster: Clus
     if not (retry_ns := cluster.load_retry_ns(request.model)):
         return None
     late_ns = max(now_ns, retry_ns) + cluster.profiled_load_ns(request.model) + exec_ns - request.deadline_ns
-    reason = "its model is loaded nowhere, and workers refuse to load it"
-    return Refusal(request, reason, late_ns) if late_ns > 0 else None
+    return Refusal(request, Reason.LOAD_BACKOFF, late_ns) if late_ns > 0 else None
 
 
 class WorkByDeadline:
@@ -198,7 +197,7 @@ class Admission:
             return None
         if request.admitted and len(requests) == 1:
             self.raise_caution(request, exec_ns)
-        return Refusal(request, "the work ahead of it takes past its deadline", end_ns - request.deadline_ns)
+        return Refusal(request, Reason.WORK_AHEAD, end_ns - request.deadline_ns)
 
     def count_requests(self, now_ns: int, requests: Sequence[Request], queue: ModelQueue, cluster: Cluster) -> None:
         """Count requests that were queued. The cost of a request is its part of the queue's work."""

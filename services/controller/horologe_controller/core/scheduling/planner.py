@@ -16,7 +16,7 @@ from horologe_controller.core.scheduling.admission import Admission
 from horologe_controller.core.scheduling.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
-from horologe_controller.core.scheduling.scheduler import Batch, Plan, Refusal
+from horologe_controller.core.scheduling.scheduler import Batch, Plan, Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -82,7 +82,7 @@ class Planner:
         first, queues, rule = requests[0], self.queues, self.policy.deadline_rule
         queue = queues.find_queue(first)
         if not (exec_ns := self.policy.shortest_exec_ns(now_ns, first, cluster)):
-            return Refusal(first, "no worker can serve this model")
+            return Refusal(first, Reason.NO_WORKER)
         if not first.best_effort and rule != "ignore":
             rows = None if dynamic or not self.settings.admission else queue.rows if queue else 0
             refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, rows, rule == "expire")
@@ -193,7 +193,7 @@ class Planner:
     def _refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse queued requests that are too late by the policy's deadline rule."""
         policy, expires = self.policy, self.policy.deadline_rule == "expire"
-        reason = "its deadline passed in the queue" if expires else "its turn did not come in time"
+        reason = Reason.EXPIRED if expires else Reason.OVERDUE
         for request in self.queues.pop_overdue(now_ns):
             exec_ns = 1 if expires else policy.shortest_exec_ns(now_ns, request, cluster)
             if exec_ns and now_ns + exec_ns <= request.deadline_ns:
@@ -286,7 +286,7 @@ class Planner:
         self._on_dequeued(now_ns, heads, queue, cluster)
         for request in heads:
             late_ns = now_ns + self.policy.shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
-            yield Refusal(request, "too late for the batch that was formed", late_ns)
+            yield Refusal(request, Reason.BATCH_FORMED, late_ns)
 
     def check(self) -> None:
         """See `Scheduler.check`."""

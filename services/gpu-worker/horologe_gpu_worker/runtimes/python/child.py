@@ -23,7 +23,7 @@ import numpy as np
 
 from horologe_common.status import HorologeError, ModelFailed
 from horologe_gpu_worker.repository.manifest import warmup_inputs
-from horologe_gpu_worker.repository.model_signature import check_outputs
+from horologe_gpu_worker.repository.model_signature import describe_mismatch
 from horologe_gpu_worker.runtimes.python.channel import Channel, Done, Failed, Ready, Run, Start, pack
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def warm_up(model: Any, start: Start) -> int:
         begin_ns = time.monotonic_ns()
         outputs = predict(model, warmup_inputs(start.spec, Path(start.folder), batch_size))
         slowest_ns = max(slowest_ns, time.monotonic_ns() - begin_ns)
-        check_outputs(start.spec, batch_size, outputs)
+        if fault := describe_mismatch(start.spec, batch_size, outputs):
+            raise ModelFailed(fault)
     return slowest_ns
 
 

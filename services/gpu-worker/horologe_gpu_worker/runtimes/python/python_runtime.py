@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import ModelSpec
+from horologe_common.service.log import logger
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
@@ -29,7 +30,7 @@ from horologe_gpu_worker.repository.manifest import (
     size_bytes,
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs
-from horologe_gpu_worker.runtime import HOST_DEVICE
+from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed
 from horologe_gpu_worker.runtimes.python.channel import Channel, ChannelMessage, Done, Failed, Ready, Run, Start, pack
 from horologe_gpu_worker.runtimes.python.isolation import model_environment, user_options, user_variables
 
@@ -50,6 +51,8 @@ HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
 BACKOFF_NS, BACKOFF_MAX_NS = ms(100), s(10)
 END_S = 0.5
 """Seconds that a model has to exit by itself (its `atexit`) when it is unloaded."""
+
+log = logger("python")
 
 
 class ModelProcess:
@@ -98,7 +101,7 @@ class ModelProcess:
         poll.register(self._sock, select.POLLIN)
         if not poll.poll(wait_ns / 1e6):
             if monotonic_ns() > self._overdue_ns:
-                raise ModelFailed(f"was not loaded within {START_NS / 1e9:g} s")
+                raise ProcessFailed(f"was not loaded within {START_NS / 1e9:g} s", "hang")
             return False
         message, _ = self._receive()
         if not isinstance(message, Ready):
@@ -118,7 +121,8 @@ class ModelProcess:
             try:
                 self._channel.send(Run(batch_size, headers), buffers)
             except TimeoutError:
-                raise ModelFailed(f"process did not take its input within {self._limit_ns / 1e9:g} s") from None
+                reason = f"process did not take its input within {self._limit_ns / 1e9:g} s"
+                raise ProcessFailed(reason, "hang") from None
         message, outputs = self._receive()
         if not isinstance(message, Done | Failed):
             raise ModelFailed(f"got {message}, wanted Done or Failed")
@@ -128,9 +132,10 @@ class ModelProcess:
         try:
             return self._channel.receive()
         except TimeoutError:
-            raise ModelFailed(f"no answer within {self._limit_ns / 1e9:g} s (`timeout` in model.toml)") from None
+            reason = f"no answer within {self._limit_ns / 1e9:g} s (`timeout` in model.toml)"
+            raise ProcessFailed(reason, "hang") from None
         except (EOFError, OSError):
-            raise ModelFailed(f"process ended ({self._exit_reason()})") from None
+            raise ProcessFailed(f"process ended ({self._exit_reason()})", "crash") from None
 
     def _exit_reason(self) -> str:
         if self._process is None:
@@ -176,15 +181,17 @@ class PythonModel:
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`. Raises `ModelFailed` while the process is being restarted."""
         if not self._is_running():
-            raise ModelFailed(f"model {self._spec.key}: is being restarted after: {self._last_failure}")
+            reason = f"model {self._spec.key}: is being restarted after: {self._last_failure}"
+            raise ProcessFailed(reason, "restarting")
         try:
             message, outputs = self._process.run_batch(batch_size, inputs)
         except ModelFailed as error:
-            self._restart(error.reason)
-            raise ModelFailed(f"model {self._spec.key}: {error.reason}") from error
+            cause = self._restart(error)
+            raise ProcessFailed(f"model {self._spec.key}: {error.reason}", cause) from error
         if isinstance(message, Failed):
             if message.fatal:
-                self._restart(message.reason)
+                cause = self._restart(ModelFailed(message.reason))
+                raise ProcessFailed(f"model {self._spec.key}: {message.reason}", cause)
             raise ModelFailed(f"model {self._spec.key}: {message.reason}")
         check_outputs(self._spec, batch_size, outputs)
         self._failures = 0
@@ -195,16 +202,20 @@ class PythonModel:
             try:
                 self._ready = self._process.is_loaded(0)
             except ModelFailed as error:
-                self._restart(error.reason)
+                self._restart(error)
         return self._ready
 
-    def _restart(self, reason: str) -> None:
+    def _restart(self, error: ModelFailed) -> str:
+        """Start a new process after a growing delay. Return the cause, which is also logged."""
+        cause = error.cause if isinstance(error, ProcessFailed) else "crash"
+        log.error("model process restarts", model=self._spec.key, cause=cause, reason=error.reason)
         self._process.stop(0)
         delay_ns = min(BACKOFF_NS << (self._failures - 1), BACKOFF_MAX_NS) if self._failures else 0
         self._failures = min(self._failures + 1, 16)
-        self._ready, self._last_failure = False, reason
+        self._ready, self._last_failure = False, error.reason
         self._process = self._spawn()
         self._process.start(delay_ns)
+        return cause
 
     def close(self) -> None:
         self._process.stop(END_S)
