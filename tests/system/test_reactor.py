@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import threading
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +17,6 @@ from horologe_common.service.settings import SettingsError
 from horologe_common.status import Status
 from horologe_common.transport.keys import copy_worker_keys, is_local, is_private, load_keys, make_keys
 from horologe_common.transport.links import Links
-from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
 from horologe_common.wire import (
     PROTOCOL,
@@ -40,99 +37,13 @@ from horologe_common.wire import (
     encode,
 )
 from proxy import Proxy
+from reactors import no_signals, start
+
+__all__ = ["no_signals", "start"]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from horologe_common.core.protocol import Buffer
-
-
-class Probe:
-    """A core that keeps what it hears, and answers pings."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.out: list[Out] = []
-        self.heard: list[tuple[str, Any]] = []
-        self.news = threading.Condition()
-
-    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        with self.news:
-            self.heard.append((sender, message))
-            self.news.notify_all()
-        if isinstance(message, Ping):
-            self.out.append(Out(sender, Pong(message.sent_ns, now_ns)))
-        if isinstance(message, Predict) and message.model == "fault":
-            raise RuntimeError("asked for")
-
-    def tick(self, now_ns: int) -> None:
-        """Nothing to decide."""
-
-    def wakeup_ns(self) -> int | None:
-        return None
-
-    def wait_for(self, kind: type[Any], count: int = 1) -> list[Any]:
-        """Messages of a kind, once there are so many."""
-
-        def found() -> list[Any]:
-            return [message for _, message in self.heard if isinstance(message, kind)]
-
-        with self.news:
-            assert self.news.wait_for(lambda: len(found()) >= count, 10), self.heard
-        return found()
-
-
-class Running:
-    """A reactor in a thread."""
-
-    def __init__(self, role: str, settings: LinkSettings, clients: tuple[str, ...] = (), follows: bool = False) -> None:
-        self.links = Links(f"{role}/0", "host", settings, clients)
-        self.core = Probe(self.links.address(role, "0"))
-        self.reactor = Reactor([self.core], self.links)
-        self.links.open([self.core.address], self.core.address if clients else "", follows)
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.run(self._serve())
-
-    async def _serve(self) -> None:
-        asyncio.get_running_loop().call_soon(self._started.set)
-        await self.reactor.serve()
-
-    def stop(self) -> None:
-        if not self._thread.is_alive():
-            return
-        self._started.wait(10)
-        self.reactor.loop.call_soon_threadsafe(self.reactor.stop)
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-
-    def say(self, to: str, message: AnyMessage) -> None:
-        """Have the core put out a message."""
-        self.core.out.append(Out(to, message))
-        self.reactor.post_threadsafe("test", self.core.address, None)
-
-
-@pytest.fixture(autouse=True)
-def no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads cannot take signals, and these tests stop their reactors themselves."""
-    monkeypatch.setattr("asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler", lambda *_: None)
-
-
-@pytest.fixture
-def start() -> Iterator[Any]:
-    running: list[Running] = []
-
-    def begin(role: str, *, clients: tuple[str, ...] = (), follows: bool = False, **link: Any) -> Running:
-        running.append(Running(role, LinkSettings(**link), clients, follows))
-        return running[-1]
-
-    yield begin
-    for one in running:
-        one.stop()
 
 
 @pytest.fixture
@@ -484,4 +395,4 @@ def test_the_directory_is_only_believed_from_those_one_connected_to(start: Any, 
     sock = client(f"ipc://{tmp_path}/w")
     sock.send(packet(Directory((f"ipc://{tmp_path}/evil",)), Hello(PROTOCOL, ())))
     assert isinstance(reply(sock), Welcome)
-    assert f"ipc://{tmp_path}/evil" not in worker.links._dealers
+    assert f"ipc://{tmp_path}/evil" not in worker.links.outgoing._dealers

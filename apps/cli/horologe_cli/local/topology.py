@@ -127,6 +127,8 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
     flags.setdefault("frontend", {})["clients"] = ",".join(clients)
     workers = options.workers or default_workers()
+    if not settings["controller"].workers:
+        flags.setdefault("controller", {})["workers"] = str(workers)
     names = ["frontend", "selector", "controller"] if options.split else ["edge"]
     names += [f"worker-{number}" for number in range(workers)]
     names += ["profiler"] * options.profiler

@@ -11,17 +11,17 @@ from horologe_common.wire import Drain, Hello, Outputs, Pong, Register, Result
 if TYPE_CHECKING:
     import zmq
 
-    from horologe_common.transport.keys import KeyHolders
     from horologe_common.transport.peers import Route
+    from horologe_common.transport.sockets import Sockets
 
 WORKER_MESSAGES = frozenset({Register, Result, Pong, Outputs, Drain})
 
 
 class Permissions:
-    """The connections of bound sockets. `holders`: who holds which key; None: no keys, everything is permitted."""
+    """The connections of bound sockets. Without keys, everything is permitted."""
 
-    def __init__(self) -> None:
-        self.holders: KeyHolders | None = None
+    def __init__(self, sockets: Sockets) -> None:
+        self._sockets = sockets
         self.clients: dict[Route, str] = {}
         """Address of the client behind each connection."""
         self.roles: dict[Route, tuple[str, ...]] = {}
@@ -32,10 +32,11 @@ class Permissions:
 
         `frame`: the first frame that has arrived over it. `public`: it is a connection of a client.
         """
+        holders = self._sockets.key_holders
         if public and route.identity is not None:
-            self.clients[route] = client_address(route.identity, self.holders is None or self.holders.is_manager(frame))
-        elif self.holders is not None:
-            self.roles[route] = self.holders.peer_roles(frame)
+            self.clients[route] = client_address(route.identity, holders is None or holders.is_manager(frame))
+        elif holders is not None:
+            self.roles[route] = holders.peer_roles(frame)
         return self.clients.get(route, "")
 
     def remove_connection(self, route: Route) -> None:

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 HIGH_WATER = 10_000
 HEARTBEAT_MS = 1_000
-"""ZMTP heartbeats detect peers that are stopped or unreachable. The socket itself detects a peer that dies."""
+"""ZMTP heartbeats detect clients that are stopped or unreachable. The socket itself detects a peer that dies. Links
+between services have heartbeats of their own (heartbeats.py)."""
+EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 
 
 class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,6 +46,9 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     an open endpoint between services can pose as a worker and give wrong answers."""
     drain_ns: int = s(10)
     """Timeout for requests in flight when the process stops."""
+    silence_ns: int = s(1)
+    """The link to a peer that sends nothing for this time is lost, and made anew. Heartbeats are sent four times as
+    often. Over ZeroMQ, raise it if the largest frame takes longer to transfer."""
     max_frame_bytes: int = 256 << 20
     """Longest frame. A longer one closes its connection."""
 
@@ -62,11 +73,18 @@ class Sockets:
 
     def close(self) -> None:
         """Close all sockets and the context."""
-        for sock in [*self.monitors.values(), *self.monitors]:
-            sock.close(linger=200)
+        for sock in list(self.monitors):
+            self.close_socket(sock, linger_ms=200)
         if self.key_holders:
             self.key_holders.stop()
         self._context.term()
+
+    def close_socket(self, sock: zmq.Socket[bytes], linger_ms: int = 0) -> None:
+        """Close a socket and its monitor. Messages that are not sent within `linger_ms` are lost."""
+        monitor = self.monitors.pop(sock)
+        sock.disable_monitor()
+        monitor.close(linger=0)
+        sock.close(linger=linger_ms)
 
     def check_encryption(self, clients: Sequence[str]) -> None:
         """Raise `SettingsError` for an endpoint that needs keys without them, unless `allow_open` is set.
@@ -104,8 +122,16 @@ class Sockets:
         return sock
 
     def connect_dealer(self, endpoint: str) -> zmq.Socket[bytes]:
-        """Return a connected DEALER."""
+        """Return a connected DEALER. Raises `zmq.ZMQError` if that is not possible."""
         sock = self._socket(zmq.DEALER)
+        try:
+            self._connect(sock, endpoint)
+        except BaseException:
+            self.close_socket(sock)
+            raise
+        return sock
+
+    def _connect(self, sock: zmq.Socket[bytes], endpoint: str) -> None:
         sock.setsockopt(zmq.IDENTITY, f"{self.process}#{self._secret}".encode())
         sock.setsockopt(zmq.IMMEDIATE, 1)
         sock.setsockopt(zmq.RECONNECT_IVL, 20)
@@ -115,7 +141,6 @@ class Sockets:
             sock.curve_publickey, sock.curve_secretkey = load_keys(folder / "peers" / f"{role}.key_secret")
             sock.curve_serverkey = service_public_key(folder)
         sock.connect(endpoint)
-        return sock
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         sock = self._context.socket(kind)
@@ -125,5 +150,9 @@ class Sockets:
         sock.setsockopt(zmq.MAXMSGSIZE, self.settings.max_frame_bytes)
         sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
-        self.monitors[sock] = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        try:
+            self.monitors[sock] = sock.get_monitor_socket(EVENTS)
+        except BaseException:
+            sock.close(linger=0)
+            raise
         return sock

@@ -8,6 +8,7 @@ import msgspec
 
 from horologe_common import wire
 from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, InvalidInput, Status
 from horologe_frontend.core.requests import check_names
@@ -111,6 +112,7 @@ class CallForwarder:
         settings: FrontendSettings,
     ) -> None:
         self.controller = ""
+        self.order = AnnouncementOrder()
         self._catalogue = catalogue
         self._declared = declared
         self._selectors = selectors
@@ -118,6 +120,12 @@ class CallForwarder:
         self._feedback = feedback
         self._calls = PendingCalls(settings.call_timeout_ns, settings.max_pending)
         self.timers = (self._calls.timers, feedback.timers)
+
+    def connect_controller(self, address: str) -> None:
+        """Forward calls to this controller, and ignore the announcements of the one before."""
+        self.order.disconnect(self.controller)
+        self.order.connect(address)
+        self.controller = address
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
         """Return the messages to send. `trusted`: the sender is a peer, not a client."""
@@ -146,10 +154,13 @@ class CallForwarder:
         self._feedback.check()
 
     def _on_model_info(self, message: wire.ModelInfo) -> wire.Models:
-        if not message.application:
-            return wire.Models(message.id, self._catalogue.model_states(message.model))
         try:
-            return wire.Models(message.id, self._declared.model_states(message.application))
+            if message.application:
+                return wire.Models(message.id, self._declared.model_states(message.application))
+            states = self._catalogue.model_states(message.model)
+            if message.model and not states:
+                self._catalogue.check_complete()
+            return wire.Models(message.id, states)
         except HorologeError as error:
             return wire.Models(message.id, (), int(error.status), error.reason)
 
@@ -180,11 +191,12 @@ class CallForwarder:
             case wire.Acknowledged():
                 return self._feedback.finish_forwarded(message)
             case wire.Models(id=0):
-                self._catalogue.replace_models(message.models)
-                self._declared.discard_signatures()
-                self._metrics.create_model_counters()
+                if self.order.accept(sender, message.number):
+                    self._catalogue.replace_models(message.models, message.incomplete)
+                    self._declared.discard_signatures()
+                    self._metrics.create_model_counters()
             case wire.Applications(id=0):
-                if sender in self._selectors:
+                if sender in self._selectors and self.order.accept(sender, message.number):
                     self._metrics.replace_applications(
                         self._declared.replace_announcement(sender, message.applications)
                     )

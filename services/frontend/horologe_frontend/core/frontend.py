@@ -132,7 +132,7 @@ class Frontend:
 
     def is_ready(self) -> bool:
         """Return whether requests can be served: selector and controller are connected, and it is not draining."""
-        return bool(self._selectors and self._calls.controller and self.catalogue.is_complete) and not self.draining
+        return bool(self._selectors and self._calls.controller and self.catalogue.is_announced) and not self.draining
 
     def pending(self) -> int:
         return len(self._requests)
@@ -263,10 +263,11 @@ class Frontend:
         address = message.address
         match role(address):
             case "selector":
+                self._calls.order.connect(address)
                 self._selectors.add_selector(address)
                 self._send_unassigned(now_ns)
             case "controller":
-                self._calls.controller = address
+                self._calls.connect_controller(address)
             case "worker":
                 self._workers[address] = True
             case "profiler":
@@ -276,6 +277,7 @@ class Frontend:
         self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
     ) -> None:
         address = message.address
+        self._calls.order.disconnect(address)
         match role(address):
             case "selector":
                 self._selectors.remove_selector(address)
