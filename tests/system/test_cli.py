@@ -163,7 +163,9 @@ def test_sim_lists_its_examples() -> None:
 
 
 def test_sim_with_an_unknown_scenario() -> None:
-    assert_one_line(horologe("sim", "nowhere.toml"), USAGE, "nowhere.toml")
+    result = horologe("sim", "nowhere.toml")
+    assert_one_line(result, USAGE, "'nowhere.toml'", "wanted a TOML file or an example", "two-models")
+    assert "Errno" not in result.stderr
 
 
 def test_replay_with_an_unknown_recording() -> None:

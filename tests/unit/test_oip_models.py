@@ -13,7 +13,7 @@ from fake_gateway import FakeGateway, respond
 from horologe_common.service.settings import SettingsError
 from horologe_frontend.auth import BearerKeys, check_open, read_keys
 from horologe_frontend.http.http_responses import HttpResponse
-from horologe_frontend.http.request_reader import HttpRequest
+from horologe_frontend.http.request_limits import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
 

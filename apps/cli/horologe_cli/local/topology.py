@@ -74,6 +74,8 @@ class Topology(NamedTuple):
     """URL by process."""
     keys: str
     workers: int
+    log_json: bool = False
+    """Whether log lines are JSON objects."""
 
 
 def settings_sections() -> dict[str, type[msgspec.Struct]]:
@@ -140,7 +142,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     if options.profiler:
         children.append(builder.profiler(options.split))
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
-    return Topology(tuple(children), http, clients, urls, settings["links"].keys, workers)
+    return Topology(tuple(children), http, clients, urls, settings["links"].keys, workers, settings["log"].json)
 
 
 def default_workers() -> int:

@@ -41,11 +41,12 @@ class PendingCall(msgspec.Struct, frozen=True):
 class PendingCalls:
     """Forwarded calls by an id of the frontend, at most `limit`.
 
-    Invariant: each call gets one reply: of its receiver, or LOST after `timeout_ns`.
+    Invariant: each call gets one reply: of its receiver, or LOST after its timeout.
     """
 
-    def __init__(self, timeout_ns: int, limit: int) -> None:
+    def __init__(self, timeout_ns: int, load_timeout_ns: int, limit: int) -> None:
         self.timeout_ns = timeout_ns
+        self.load_timeout_ns = load_timeout_ns
         self.limit = limit
         self.timers = Timers()
         self._pending: dict[int, PendingCall] = {}
@@ -59,7 +60,8 @@ class PendingCalls:
             return Out(client, _lost_reply(message.id, message, f"has {self.limit} pending calls already"))
         self._last_id += 1
         self._pending[self._last_id] = PendingCall(client, message.id, message, receiver)
-        self.timers.arm(self._last_id, now_ns + self.timeout_ns)
+        timeout_ns = self.load_timeout_ns if isinstance(message, wire.Admit) else self.timeout_ns
+        self.timers.arm(self._last_id, now_ns + timeout_ns)
         return Out(receiver, msgspec.structs.replace(message, id=self._last_id))
 
     def finish_call(self, message: CallReply) -> Iterator[Out]:
@@ -118,7 +120,7 @@ class CallForwarder:
         self._selectors = selectors
         self._metrics = metrics
         self._feedback = feedback
-        self._calls = PendingCalls(settings.call_timeout_ns, settings.max_pending)
+        self._calls = PendingCalls(settings.call_timeout_ns, settings.load_timeout_ns, settings.max_pending)
         self.timers = (self._calls.timers, feedback.timers)
 
     def connect_controller(self, address: str) -> None:

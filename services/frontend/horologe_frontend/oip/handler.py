@@ -19,12 +19,14 @@ from horologe_common.status import (
     Forbidden,
     HorologeError,
     InvalidInput,
+    Refused,
     Status,
     Unauthenticated,
     UnknownModel,
     error_for,
 )
 from horologe_common.wire import ModelState
+from horologe_frontend.http.accounts import HeldBytes
 from horologe_frontend.http.compression import choose_encoding, compress_body, decompress_body
 from horologe_frontend.http.http_responses import HttpError, HttpResponse, error_response, failure, json_response
 from horologe_frontend.oip.applications_http import ApplicationsHandler
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Answer
     from horologe_frontend.auth import BearerKeys
     from horologe_frontend.gateway import Gateway
-    from horologe_frontend.http.request_reader import HttpRequest
+    from horologe_frontend.http.request_limits import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.oip.inference import InferenceRequest
 
@@ -141,23 +143,25 @@ class OipHandler:
         return len(response.body) >= self._settings.compress_from_bytes and b"accept-encoding" in request.headers
 
     async def _handle(self, route: Route, request: HttpRequest) -> HttpResponse:
-        try:
-            response = await self._respond(route, request)
-        except Exception as error:
-            response = _failed(request, error)
+        with HeldBytes(request.account) as held:
+            try:
+                response = await self._respond(route, request, held)
+            except Exception as error:
+                response = _failed(request, error)
         return await _compress(request, response) if self._compresses(request, response) else response
 
-    async def _respond(self, route: Route, request: HttpRequest) -> HttpResponse:
+    async def _respond(self, route: Route, request: HttpRequest, held: HeldBytes) -> HttpResponse:
         if route.name == "infer":
-            inference = self._read_inference(route, request, await self._body(request))
+            body, account = await self._body(request, held), request.account
+            inference = await account.turns.in_turn(account, self._read_inference, route, request, body)
             answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
             return write_answer(inference.predict, inference.form, answer, buffers)
         self._check_management(route, request)
         if route.name.startswith("application"):
-            return await self._applications.handle_route(route, request, await self._body(request))
+            return await self._applications.handle_route(route, request, await self._body(request, held))
         match route.name:
             case "index" | "load" | "unload":
-                return await self._repository(route, await self._body(request))
+                return await self._repository(route, await self._body(request, held))
             case "live":
                 return _health("live", True)
             case "ready":
@@ -177,11 +181,11 @@ class OipHandler:
     def _is_ready(self) -> bool:
         return self._gateway.is_ready() and not self.draining
 
-    async def _body(self, request: HttpRequest) -> bytes:
+    async def _body(self, request: HttpRequest, held: HeldBytes) -> bytes:
         encoding = request.headers.get(b"content-encoding")
         if encoding is None:
             return request.body
-        return await decompress_body(request.body, encoding, self._settings.body_limit_bytes)
+        return await decompress_body(request.body, encoding, self._settings.body_limit_bytes, held)
 
     def _read_inference(self, route: Route, request: HttpRequest, body: bytes) -> InferenceRequest:
         header_length = request.headers.get(HEADER_LENGTH)
@@ -266,7 +270,11 @@ async def _compress(request: HttpRequest, response: HttpResponse) -> HttpRespons
     encoding = choose_encoding(request.headers[b"accept-encoding"])
     if not encoding:
         return response
-    body = await compress_body(response.body, encoding)
+    with HeldBytes(request.account) as held:
+        try:
+            body = await compress_body(response.body, encoding, held)
+        except Refused as error:
+            return error_response(error)
     headers = (*response.headers, (b"content-encoding", encoding), (b"vary", b"Accept-Encoding"))
     return msgspec.structs.replace(response, body=body, headers=headers)
 
