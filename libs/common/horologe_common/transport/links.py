@@ -121,7 +121,7 @@ class Links:
         """
         inbox.extend(self._arrived)
         self._arrived.clear()
-        more = any([self._drain(sock, inbox) for sock in list(self._readable)])  # a list: drain all
+        more = sum(self._drain(sock, inbox) for sock in list(self._readable)) > 0
         self._connections.probe_suspects()
         if self.peers.events:
             self._append_peer_events(inbox)
