@@ -46,7 +46,9 @@ def scheduler(request: pytest.FixtureRequest) -> str:
 
 def a_controller(scheduler: str = "edf", reports: Any = None, pages: int = 64, **settings: Any) -> Controller:
     """Return a controller with one worker of one share, on which all models are loaded."""
-    controller = Controller("controller/0#1", ControllerSettings(scheduler=scheduler, margin_ns=0, **settings), "host")
+    controller = Controller(
+        "controller/0#1", ControllerSettings(scheduler=scheduler, margin_ns=0, workers=1, **settings), "host"
+    )
     for address in (FRONTEND, SELECTOR):
         controller.handle(0, address, PeerConnected(address, "host"), ())
     join(controller, WORKER, reports, pages)

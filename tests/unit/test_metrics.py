@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import socket
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,19 @@ def test_an_address_in_use_is_named() -> None:
         bind = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(SettingsError, match=f"metrics.bind: got {bind}"):
             serve(MetricsSettings(bind), tuple, lambda: True)
+
+
+def test_ready_and_health_are_apart() -> None:
+    server = serve(MetricsSettings("127.0.0.1:0"), tuple, lambda: False)
+    codes = []
+    for path in ("/health", "/ready"):
+        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+        connection.request("GET", path)
+        codes.append(connection.getresponse().status)
+        connection.close()
+    server.shutdown()
+    server.server_close()
+    assert codes == [200, 503]
 
 
 def test_error_histograms_have_buckets_between_a_quarter_and_a_third_of_a_millisecond() -> None:

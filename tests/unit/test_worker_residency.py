@@ -180,7 +180,11 @@ def test_draining_finishes_what_is_in_flight_and_takes_nothing_new() -> None:
 
 def lane_counts(worker: Worker) -> dict[tuple[str, ...], float]:
     """Return the number of operations by (lane, status)."""
-    return {key[1:]: value for key, value in worker.stats.values.items() if key[0] == "horologe_lane_operations_total"}
+    return {
+        key[1:]: value
+        for key, value in worker.stats.values.items()
+        if value and key[0] == "horologe_lane_operations_total"
+    }
 
 
 def test_each_lane_counts_its_operations_its_work_and_how_long_they_waited() -> None:

@@ -73,11 +73,15 @@ class ModelInfo(Message, frozen=True, tag=4):
 
 
 class ModelState(Message, frozen=True):
-    """A model version in the repository. `state` is READY, LOADING or UNAVAILABLE (then with a reason)."""
+    """A model version in the repository."""
 
     spec: ModelSpec
+    """Name, version, runtime, inputs, outputs, batch sizes, deadline (`slo_ns`) and further fields."""
     state: str = "READY"
+    """READY: requests are served. LOADING: no worker serves it now, and requests wait until their deadlines.
+    UNAVAILABLE: unloaded, or not servable."""
     reason: str = ""
+    """Why it is not READY, or why some workers do not serve it. Empty: no remark."""
 
 
 class Models(Message, frozen=True, tag=5):
@@ -87,6 +91,10 @@ class Models(Message, frozen=True, tag=5):
     models: tuple[ModelState, ...]
     status: int = Status.OK
     reason: str = ""
+    number: int = 0
+    """Number of the announcement, counted by the controller from 1. Receivers ignore one after a larger number."""
+    incomplete: str = ""
+    """Why models may be missing from the announcement, such as workers that have not registered. Empty: none are."""
 
 
 class Admit(Message, frozen=True, tag=6):

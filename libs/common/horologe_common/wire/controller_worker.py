@@ -112,6 +112,8 @@ class Register(Message, frozen=True, tag=56):
     models: tuple[ModelReport, ...]
     running: tuple[int, ...] = ()
     """Ids of accepted actions that are not finished, of any controller. Only for readers of recordings."""
+    number: int = 0
+    """Number of the message, counted by the worker from 1. Controllers ignore one after a larger number."""
 
 
 class Scan(Message, frozen=True, tag=57):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Admit, Models, ModelState, Scan
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Register
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+    from horologe_controller.core.cluster.discovery import WorkerDiscovery
     from horologe_controller.core.cluster.share import Share
 
 SUBSCRIBER_ROLES = ("frontend", "selector", "profiler")
@@ -22,8 +24,11 @@ SUBSCRIBER_ROLES = ("frontend", "selector", "profiler")
 class ModelCatalogue:
     """States of all models. It keeps `Cluster.specs` to the admitted models that at least one worker serves."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, discovery: WorkerDiscovery) -> None:
+        self.discovery = discovery
         self._cluster = cluster
+        self._calls = RecentCalls()
+        self._announcements = 0
         self._withdrawn: dict[str, bool] = {}
         """Models that an operator has unloaded."""
         self._scans: list[tuple[str, Admit, dict[str, bool]]] = []
@@ -48,7 +53,10 @@ class ModelCatalogue:
         """Load or unload models for an operator.
 
         A load makes every worker read the model again and is answered when all have. An unload takes effect at once.
+        A call that arrives again is ignored.
         """
+        if self._calls.is_repeated(sender, message.id):
+            return []
         if message.admitted:
             for key in self._matching_keys(message):
                 self._withdrawn.pop(key, None)
@@ -60,7 +68,7 @@ class ModelCatalogue:
         self._withdrawn |= dict.fromkeys(keys, True)
         outs = self.refresh()
         if not keys:
-            return [*outs, Out(sender, _unknown_model(message))]
+            return [*outs, Out(sender, self._unknown_model(message))]
         return [*outs, Out(sender, Models(message.id, tuple(self._states[key] for key in keys)))]
 
     def register_worker(self, worker: WorkerMirror, message: Register) -> list[Out]:
@@ -82,6 +90,12 @@ class ModelCatalogue:
         if key in worker.models and not any(key in other.estimates for other in worker.shares.values()):
             worker.models[key] = (worker.models[key][0], None, reason)
         return self.refresh_and_announce()
+
+    def explain_missing(self, key: str) -> str:
+        """Return why a model that no worker has registered may exist nevertheless; empty if it does not."""
+        if self.discovery.missing and key not in self._states:
+            return f"model {key!r} is not known yet: {self.discovery.missing}"
+        return ""
 
     def explain_unserved(self, key: str) -> tuple[Status, str]:
         """Return the status and reason for a request whose model no worker can run."""
@@ -127,7 +141,9 @@ class ModelCatalogue:
         return states
 
     def _models(self) -> Models:
-        return Models(0, tuple(self._states.values()))
+        self._announcements += 1
+        states = tuple(self._states.values())
+        return Models(0, states, number=self._announcements, incomplete=self.discovery.missing)
 
     def _completed_loads(self) -> list[Out]:
         """Return an answer for each pending load that all its workers have dealt with."""
@@ -140,7 +156,7 @@ class ModelCatalogue:
             states = tuple(self._states[key] for key in self._matching_keys(message))
             failed = next((state for state in states if state.state != "READY"), None)
             if not states:
-                outs.append(Out(sender, _unknown_model(message)))
+                outs.append(Out(sender, self._unknown_model(message)))
             elif failed:
                 outs.append(Out(sender, Models(message.id, states, int(Status.FAILED), failed.reason)))
             else:
@@ -150,10 +166,12 @@ class ModelCatalogue:
     def _matching_keys(self, message: Admit) -> list[str]:
         return [key for key, state in self._states.items() if _matches(message, state.spec)]
 
+    def _unknown_model(self, message: Admit) -> Models:
+        status, reason = Status.UNKNOWN_MODEL, f"model {message.model!r}: not in any worker's repository"
+        if self.discovery.missing:
+            status, reason = Status.REFUSED, f"model {message.model!r} is not known yet: {self.discovery.missing}"
+        return Models(message.id, (), int(status), reason)
+
 
 def _matches(message: Admit, spec: ModelSpec) -> bool:
     return spec.name == message.model and message.version in ("", spec.version)
-
-
-def _unknown_model(message: Admit) -> Models:
-    return Models(message.id, (), int(Status.UNKNOWN_MODEL), f"model {message.model!r}: not in any worker's repository")

@@ -148,7 +148,7 @@ class DeclaredApplications:
     def signature(self, application: Application) -> ModelSpec:
         """Return the inputs and outputs of its requests, as a model without a version.
 
-        Raise `UnknownModel` if none of its models is known, `Refused` while no model at all is known, `InvalidInput`
+        Raise `UnknownModel` if none of its models is known, `Refused` while not all models are known, `InvalidInput`
         if its models take different inputs.
         """
         state = self._latest.get(application.name)
@@ -158,7 +158,7 @@ class DeclaredApplications:
         names = (*application.models, *application.shadows)
         specs = [spec for name in names if (spec := self._catalogue.find_in_any_state(name)) is not None]
         if not specs:
-            self._catalogue.check_not_empty()
+            self._catalogue.check_complete()
             raise UnknownModel(
                 f"application {application.name!r}: models: got {list(application.models)}, none is served"
             )

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     MessageHandler = Callable[[int, str, Any, Sequence[Buffer]], None]
 CANCELLED, REFUSED = int(Status.CANCELLED), int(Status.REFUSED)
+CLIENTS = ("client/", "user/", "http/")
 
 
 class Frontend:
@@ -97,7 +98,7 @@ class Frontend:
         """Handle a message of a client or a peer. Messages that only peers may send are ignored from clients."""
         handler = self._from_clients.get(type(message))
         if handler is None:
-            trusted = not sender.startswith(("client/", "http/"))
+            trusted = not sender.startswith(CLIENTS)
             handler = self._from_peers.get(type(message)) if trusted else None
             if handler is None:
                 self.out.extend(self._calls.handle(now_ns, sender, message, buffers, trusted))
@@ -131,7 +132,7 @@ class Frontend:
 
     def is_ready(self) -> bool:
         """Return whether requests can be served: selector and controller are connected, and it is not draining."""
-        return bool(self._selectors and self._calls.controller and self.catalogue.is_complete) and not self.draining
+        return bool(self._selectors and self._calls.controller and self.catalogue.is_announced) and not self.draining
 
     def pending(self) -> int:
         return len(self._requests)
@@ -262,10 +263,11 @@ class Frontend:
         address = message.address
         match role(address):
             case "selector":
+                self._calls.order.connect(address)
                 self._selectors.add_selector(address)
                 self._send_unassigned(now_ns)
             case "controller":
-                self._calls.controller = address
+                self._calls.connect_controller(address)
             case "worker":
                 self._workers[address] = True
             case "profiler":
@@ -275,6 +277,7 @@ class Frontend:
         self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
     ) -> None:
         address = message.address
+        self._calls.order.disconnect(address)
         match role(address):
             case "selector":
                 self._selectors.remove_selector(address)

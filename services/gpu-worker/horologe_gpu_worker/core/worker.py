@@ -43,7 +43,8 @@ class Worker:
         self.settings = settings
         self.out: list[Out] = []
         self.reports = {report.spec.key: report for report in models}
-        self.controllers: dict[str, None] = {}
+        self.controllers: dict[str, int] = {}
+        """Connected controller -> id of its last INFER or UNLOAD. A controller sends growing ids."""
         self.draining = False
         self.infers = InferLifecycle(settings, self.lanes, inline_io)
         self.stats = self.infers.stats
@@ -52,6 +53,7 @@ class Worker:
         self.shares = [Residency(share, settings.device, pages, self.lanes) for share in range(settings.shares)]
         self._scans: dict[int, str] = {}
         self._scan_number = 0
+        self._registrations = 0
         self._handlers: dict[type, Handler] = {
             Infer: self._on_infer, Ship: self._on_ship, Finished: self._on_finished, Load: self._on_load,
             Unload: self._on_unload, Cancel: self._on_cancel, Ping: self._on_ping, Scan: self._on_scan,
@@ -116,7 +118,7 @@ class Worker:
 
     def _on_peer_connected(self, now_ns: int, sender: str, peer: PeerConnected, buffers: Sequence[Buffer]) -> None:
         if role(peer.address) == "controller":
-            self.controllers[peer.address] = None
+            self.controllers[peer.address] = 0
             self.infers.early.clear_finished()
             self._register(peer.address)
 
@@ -124,12 +126,15 @@ class Worker:
         self, now_ns: int, sender: str, peer: PeerDisconnected, buffers: Sequence[Buffer]
     ) -> None:
         """Remove a lost controller. Its actions still finish as planned."""
-        self.controllers.pop(peer.address, None)
+        if self.controllers.pop(peer.address, None) is not None:
+            for share in self.shares:
+                share.remove_controller(peer.address)
 
     def _register(self, controller: str) -> None:
         running = (*self.infers.pending_ids, *(action_id for share in self.shares for action_id in share.pending_ids))
         shares = tuple(share.describe_share() for share in self.shares)
-        self.out.append(Out(controller, Register(shares, tuple(self.reports.values()), running)))
+        self._registrations += 1
+        self.out.append(Out(controller, Register(shares, tuple(self.reports.values()), running, self._registrations)))
         if self.draining:
             self.out.append(Out(controller, Drain()))
 
@@ -157,8 +162,20 @@ class Worker:
             self._register(controller)
 
     def _on_infer(self, now_ns: int, sender: str, infer: Infer, buffers: Sequence[Buffer]) -> None:
+        """Accept or refuse an action. Ignore it if it is pending already.
+
+        An INFER that a later action has overtaken may have been run before, or its model may be unloaded. It is
+        TOO_LATE: the controller plans it again if it has had no Result.
+        """
         report = self.reports.get(infer.model)
         spec = report.spec if report else None
+        if infer.action_id <= self.controllers.get(sender, 0):
+            if infer.action_id not in self.infers:
+                self._refuse_action(
+                    now_ns, sender, infer.action_id, Status.TOO_LATE, "a later action has arrived before"
+                )
+            return
+        self._record_action(sender, infer.action_id)
         if busy := self._busy_reason():
             self._refuse_action(now_ns, sender, infer.action_id, Status.REFUSED, busy)
         elif infer.action_id in self.infers:
@@ -177,12 +194,17 @@ class Worker:
             self.infers.cancel_action(now_ns, action_id)
 
     def _on_load(self, now_ns: int, sender: str, load: Load, buffers: Sequence[Buffer]) -> None:
+        """Accept or refuse a LOAD. Ignore it if it arrives again."""
         report = self.reports.get(load.model)
-        if busy := self._busy_reason():
-            self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, busy)
-        elif not 0 <= load.share < len(self.shares):
+        if not 0 <= load.share < len(self.shares):
             reason = f"share: got {load.share}, wanted one below {len(self.shares)}"
             self._refuse_action(now_ns, sender, load.action_id, Status.FAILED, reason)
+        elif (last_id := self.shares[load.share].record_action(sender, load)) is not None:
+            if last_id != load.action_id:
+                reason = f"action {last_id} for {load.model} has arrived before"
+                self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, reason)
+        elif busy := self._busy_reason():
+            self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, busy)
         elif report is None or report.profile is None:
             reason = f"model {load.model}: {report.reason if report else 'not served by this worker'}"
             self._refuse_action(now_ns, sender, load.action_id, Status.FAILED, reason)
@@ -190,6 +212,7 @@ class Worker:
             self.shares[load.share].load_model(now_ns, sender, load, report.spec)
 
     def _on_unload(self, now_ns: int, sender: str, unload: Unload, buffers: Sequence[Buffer]) -> None:
+        self._record_action(sender, unload.action_id)
         if 0 <= unload.share < len(self.shares):
             self.shares[unload.share].unload_model(now_ns, sender, unload)
         else:
@@ -205,6 +228,10 @@ class Worker:
                 share.finish_load(now_ns, finished)
         elif finished.lane != "unload":
             self.infers.advance_action(now_ns, finished)
+
+    def _record_action(self, sender: str, action_id: int) -> None:
+        if action_id > self.controllers.get(sender, action_id):
+            self.controllers[sender] = action_id
 
     def _busy_reason(self) -> str:
         if self.draining:

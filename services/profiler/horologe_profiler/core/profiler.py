@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.core.instruments import Stats
+from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import Status
@@ -50,6 +51,7 @@ class Profiler:
         self._comparisons = Comparisons(settings.comparison_interval_ns, self.staging, self._queue, self._new_id)
         self._publications = PublicationSchedule(settings.publish_interval_ns)
         self._controller = ""
+        self._announcements = AnnouncementOrder()
         self._last_id = 0
         self._handlers: dict[type, Handler] = {
             Sample: self._on_sample,
@@ -252,7 +254,11 @@ class Profiler:
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
         """Update the served models, and drop the queued rows of other models. Runs in flight still end."""
-        self._specs = {state.spec.key: state.spec for state in message.models if state.state != "UNAVAILABLE"}
+        if not self._announcements.accept(controller, message.number):
+            return
+        earlier = self._specs if message.incomplete else {}
+        announced = {state.spec.key: state.spec for state in message.models if state.state != "UNAVAILABLE"}
+        self._specs = earlier | announced
         for key, spec in self._specs.items():
             if self.measurements.set_content(key, spec.content_hash):
                 self._publications.mark_changed(key)
@@ -266,6 +272,7 @@ class Profiler:
         if role(peer.address) == "controller":
             self._drop_controller(now_ns)
             self._controller = peer.address
+            self._announcements.connect(peer.address)
             self._publications.publish_soon(self.measurements.model_keys())
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, peer: PeerDisconnected, _: Sequence[Buffer]) -> None:
@@ -274,6 +281,7 @@ class Profiler:
 
     def _drop_controller(self, now_ns: int) -> None:
         """Finish all runs as LOST: a new controller does not know them. A worker's late result is ignored."""
+        self._announcements.disconnect(self._controller)
         self._controller = ""
         for task in self._runs:
             self._finish_run(now_ns, task, "LOST")

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.applications import undeclared_application
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.wire import (
     Answer,
     ApplicationInfo,
-    Applications,
     Cancel,
     Declare,
     Feedback,
@@ -171,7 +169,7 @@ class Selector:
             self.model_status.remove_application(name)
         if removed:
             self.stats.remove_values(MODEL_METRICS, *[name for name, _ in removed])
-        announcement = Applications(0, self.registry.announced_states())
+        announcement = self.registry.announcement()
         self.out += [Out(frontend, announcement) for frontend in self.return_latency.frontends()]
 
     def wakeup_ns(self) -> int | None:
@@ -206,8 +204,8 @@ class Selector:
             self._tick_needed = True
             self.application_queries.on_query(now_ns, holder, query, active)
         else:
-            error = undeclared_application(query.application)
-            self.out.append(Out(holder, Answer(query.id, int(error.status), reason=error.reason)))
+            error = self.registry.unknown_application(query.application)
+            self.out.append(Out(holder, Answer(query.id, int(error.status), (), error.reason, error.retry_after_ns)))
 
     def _on_model_query(self, now_ns: int, holder: str, query: Query) -> None:
         """Answer the query from the cache, or wait for its prediction. Ignore a query that is open already.
@@ -268,16 +266,18 @@ class Selector:
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         match role(message.address):
             case "controller":
+                self.models.order.connect(message.address)
                 self.inflight.on_controller_connected(now_ns, message.address)
             case "frontend":
                 self.return_latency.add_frontend(message.address)
                 if self.registry.loaded:
-                    self.out.append(Out(message.address, Applications(0, self.registry.announced_states())))
+                    self.out.append(Out(message.address, self.registry.announcement()))
 
     def _on_peer_disconnected(
         self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
     ) -> None:
         address = message.address
+        self.models.order.disconnect(address)
         if address == self.inflight.controller:
             self.inflight.controller = ""
         elif role(address) == "frontend":

@@ -33,6 +33,8 @@ class WorkerMirror:
         self.address = address
         self.same_host = same_host
         self.draining = False
+        self.last_register = 0
+        """Number of its last Register."""
         self.clock = ClockOffset()
         self.shares: dict[int, Share] = {}
         self.models: dict[str, tuple[ModelSpec, Profile | None, str]] = {}
