@@ -151,9 +151,10 @@ def default_workers() -> int:
 
 
 def default_repository() -> str:
-    """Return `models` in the current folder if it exists, else `models` of the checkout that contains this file."""
-    in_checkout = Path(__file__).resolve().parents[4] / "models"
-    return "models" if Path("models").is_dir() or not in_checkout.is_dir() else str(in_checkout)
+    """Return the folder of the demo's models: in the installed package, else in the checkout that has this file."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "demo" / "models"
+    return str(installed if installed.is_dir() else package.parents[2] / "models")
 
 
 def available_cores() -> int:
