@@ -120,9 +120,7 @@ def open_request(frontend: Frontend, predict: Predict, *, dispatched: bool = Tru
 
 
 def settled(frontend: Frontend, now_ns: int = 0) -> list[Settled]:
-    wakeup_ns = frontend.wakeup_ns()
-    if wakeup_ns is not None and wakeup_ns <= now_ns:
-        frontend.tick(now_ns)
+    frontend.tick(now_ns)
     return sent(frontend, Settled, CONTROLLER)
 
 

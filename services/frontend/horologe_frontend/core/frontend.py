@@ -74,7 +74,7 @@ class Frontend:
         feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
         self._settling = Settling(self._requests)
-        self._timers = (self._requests, self._retained_inputs.timers, *self._calls.timers, self._settling)
+        self._timers = (self._requests, self._retained_inputs.timers, *self._calls.timers)
         self._workers: dict[str, bool] = {}
         self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict,
@@ -109,10 +109,15 @@ class Frontend:
         handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
-        """Answer the requests and the calls whose timers have expired, and Settles. Free the inputs."""
+        """End what has expired, and answer the Settles whose requests have ended."""
         wakeup_ns = self.wakeup_ns()
-        if wakeup_ns is None or now_ns < wakeup_ns:
-            return
+        if wakeup_ns is not None and now_ns >= wakeup_ns:
+            self._end_expired(now_ns)
+        if self._settling.waiting:
+            self.out.extend(self._settling.pop_settled())
+
+    def _end_expired(self, now_ns: int) -> None:
+        """Answer the requests and the calls whose timers have expired, and free the inputs."""
         self._default_lead.measure_delay(now_ns)
         for request in self._requests.pop_expired(now_ns):
             connected = bool(self._calls.controller) and request.selector in self._selectors
@@ -120,7 +125,6 @@ class Frontend:
             self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
-        self.out.extend(self._settling.pop_settled())
 
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """See `TurnObserver`."""
@@ -178,10 +182,8 @@ class Frontend:
     def _send_query(self, now_ns: int, request: Request) -> None:
         """Send the query to a selector. Without one, it is sent when a selector connects or announces applications."""
         query, selectors = request.query, self._selectors.connected
-        if len(selectors) == 1 and query.model:
-            request.selector = selectors[0]
-        else:
-            request.selector = self._selectors.route_query(query)
+        is_only = len(selectors) == 1 and query.model
+        request.selector = selectors[0] if is_only else self._selectors.route_query(query)
         if request.worker:
             request.worker, request.may_have_run = "", True
         if request.selector:
@@ -277,9 +279,7 @@ class Frontend:
             case "profiler":
                 self._sampler.profiler = address
 
-    def _on_peer_disconnected(
-        self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
-    ) -> None:
+    def _on_peer_disconnected(self, now_ns: int, sender: str, message: PeerDisconnected, _: Sequence[Buffer]) -> None:
         address = message.address
         self._calls.order.disconnect(address)
         match role(address):

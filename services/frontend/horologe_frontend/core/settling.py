@@ -19,31 +19,24 @@ class Settling:
 
     def __init__(self, requests: OpenRequests) -> None:
         self._requests = requests
-        self._waiting: list[tuple[str, int, dict[int, bool]]] = []
+        self.waiting: list[tuple[str, int, dict[int, bool]]] = []
         """(controller, id of the Settle, ids of the requests to wait for)."""
-
-    def next_ns(self) -> int | None:
-        """Return 0 if a Settle can be answered, else None."""
-        for _, _, awaited in self._waiting:
-            if not any(key in self._requests for key in awaited):
-                return 0
-        return None
 
     def on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
         """Wait for the requests that may be answered by the content before. `pop_settled` returns the answer."""
         awaited = {request.id: True for request in self._requests if _may_have_run(request, message.models)}
-        self._waiting.append((controller, message.id, awaited))
+        self.waiting.append((controller, message.id, awaited))
 
     def remove_controller(self, address: str) -> None:
-        self._waiting = [entry for entry in self._waiting if entry[0] != address]
+        self.waiting = [entry for entry in self.waiting if entry[0] != address]
 
     def pop_settled(self) -> Iterator[Out]:
         """Return the answers to the Settles whose requests have all ended."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for controller, settle_id, awaited in waiting:
             still_open = {key: True for key in awaited if key in self._requests}
             if still_open:
-                self._waiting.append((controller, settle_id, still_open))
+                self.waiting.append((controller, settle_id, still_open))
             else:
                 yield Out(controller, Settled(settle_id))
 

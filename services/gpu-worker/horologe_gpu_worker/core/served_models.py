@@ -49,6 +49,8 @@ class ServedModels:
     ) -> None:
         self.reports = {report.spec.key: report for report in reports}
         self.out: list[Out] = []
+        self.is_busy = False
+        """Whether a scan runs or waits, so that `tick` must be called in each turn."""
         self._shares = shares
         self._infers = infers
         self._lanes = lanes
@@ -71,6 +73,7 @@ class ServedModels:
 
     def request_scan(self, sender: str, name: str, scan_id: int) -> None:
         """Scan a model for a controller, after the running scan."""
+        self.is_busy = True
         requesters = self._waiting.setdefault(name, [])
         if len(requesters) < REQUESTERS_MAX:
             requesters.append((sender, scan_id))
@@ -131,6 +134,7 @@ class ServedModels:
         """Raise AssertionError if an invariant is broken."""
         assert self._scanned is not None or not self._replacements
         assert self._running is not None or self._scanned is None
+        assert self.is_busy or not (self._waiting or self._running)
 
     def _start_scan(self) -> None:
         if self._waiting:
@@ -162,6 +166,7 @@ class ServedModels:
         requesters = self._running[1] if self._running else []
         self._running = self._scanned = self._old_actions = None
         self._start_scan()
+        self.is_busy = self._running is not None
         return requesters
 
     def _post(self, lane: str, share: int, model: str) -> int:

@@ -83,7 +83,7 @@ class Worker:
         """Start the actions that have become complete, and emit messages for lanes and peers."""
         self.infers.tick(now_ns)
         self._forward_outputs(now_ns, self.infers.out)
-        completed = self.models.tick()
+        completed = self.models.tick() if self.models.is_busy else None
         self.out.extend(self.models.out)
         self.models.out.clear()
         for share in self.shares:
