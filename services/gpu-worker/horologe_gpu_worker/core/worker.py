@@ -106,7 +106,9 @@ class Worker:
 
         A Result for a lost controller goes to all connected controllers: they know the action from Register.
         """
-        for out in outs:
+        forwarded = outs.copy()
+        outs.clear()
+        for out in forwarded:
             if isinstance(out.message, Operation):
                 self.lane_metrics.record_queued(now_ns, out.message)
                 self.out.append(out)
@@ -114,7 +116,6 @@ class Worker:
                 self.out.extend(Out(controller, out.message) for controller in self.controllers)
             else:
                 self.out.append(out)
-        outs.clear()
 
     def _on_peer_connected(self, now_ns: int, sender: str, peer: PeerConnected, buffers: Sequence[Buffer]) -> None:
         if role(peer.address) == "controller":

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import NEVER_NS
+from horologe_common.core.faults import raise_faults
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.wire import (
@@ -95,6 +96,7 @@ class Selector:
         """Open queries for one model, by holder and id."""
         self._tick_needed = True
         self._wakeup_ns = 0
+        self._faults: list[Exception] = []
         self._handlers: dict[type, Handler] = {
             Query: self._on_query, Outputs: self.inflight.on_outputs, Outcome: self.inflight.on_outcome,
             Cancel: self._on_cancel, Models: self.models.on_models, PeerConnected: self._on_peer_connected,
@@ -117,7 +119,10 @@ class Selector:
         if not self._tick_needed and now_ns < self._wakeup_ns:
             return
         self._tick_needed = False
-        self._tick_applications(now_ns)
+        try:
+            self._tick_applications(now_ns)
+        except Exception as error:
+            self._faults.append(error)
         times = (
             self.application_queries.deadlines.next_ns(),
             self.contexts.wakeup_ns(),
@@ -128,6 +133,8 @@ class Selector:
             0 if self.application_queries.finished else None,
         )
         self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
+        faults, self._faults = self._faults, []
+        raise_faults(faults)
 
     def _tick_applications(self, now_ns: int) -> None:
         self.registry.tick(now_ns)
@@ -225,12 +232,17 @@ class Selector:
             self._answer_model_query(now_ns, waiter, result)
 
     def _on_result(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
-        if waiter.application_query:
+        """Deliver a result. A fault is raised by the next tick: the other rows of the message have results too."""
+        try:
+            if waiter.application_query:
+                self._tick_needed = True
+                self.application_queries.on_result(now_ns, waiter, result)
+            else:
+                del self._waiters[waiter.holder, waiter.query.id]
+                self._answer_model_query(now_ns, waiter, result)
+        except Exception as error:
+            self._faults.append(error)
             self._tick_needed = True
-            self.application_queries.on_result(now_ns, waiter, result)
-        else:
-            del self._waiters[waiter.holder, waiter.query.id]
-            self._answer_model_query(now_ns, waiter, result)
 
     def _answer_model_query(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
         """Answer with the prediction, or with the status of its failure."""
