@@ -126,26 +126,23 @@ def test_a_core_whose_tick_raises_is_ticked_again_after_a_pause() -> None:
     assert (core.ticks, core.handled, host.wakeup_ns()) == (2, [1], 0)
 
 
-def break_policy(harness: ApplicationHarness, method: str, context: str = "bad") -> None:
-    """Let a method of the policy raise for queries of this context."""
-    active = harness.selector.registry.active["digits"]
-    original = getattr(active.policy, method)
+def break_policy(harness: ApplicationHarness, monkeypatch: pytest.MonkeyPatch, context: str = "bad") -> None:
+    """Let the policy raise when it combines the predictions of a query of this context."""
+    queries, policy = harness.selector.application_queries, harness.selector.registry.active["digits"].policy
+    combine, state_of = policy.combine, queries._policy_state
+    asked: list[str] = []
 
     def broken(*arguments: Any) -> Any:
-        if broken.fails:
+        if asked[-1] == context:
             raise BrokenError("no weights")
-        return original(*arguments)
-
-    broken.fails = False  # type: ignore[attr-defined]
-    queries = harness.selector.application_queries
-    state_of = queries._policy_state
+        return combine(*arguments)
 
     def policy_state(now_ns: int, query: Any) -> Any:
-        broken.fails = query.query.context == context  # type: ignore[attr-defined]
+        asked.append(query.query.context)
         return state_of(now_ns, query)
 
-    queries._policy_state = policy_state  # type: ignore[method-assign]
-    object.__setattr__(active.policy, method, broken)
+    monkeypatch.setattr(queries, "_policy_state", policy_state)
+    monkeypatch.setattr(policy, "combine", broken)
 
 
 def send_outputs(harness: ApplicationHarness, *labels: int) -> None:
@@ -166,18 +163,18 @@ def answers(harness: ApplicationHarness) -> dict[int, Status]:
     return {answer.id: Status(answer.status) for answer in sent(harness.selector, Answer, FRONTEND)}
 
 
-def test_a_policy_that_raises_fails_its_own_query_only() -> None:
+def test_a_policy_that_raises_fails_its_own_query_only(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = ApplicationHarness(models=("a",))
-    break_policy(harness, "combine")
+    break_policy(harness, monkeypatch)
     for number, context in enumerate(("good", "bad", "fine"), 1):
         harness.query(number, context=context, hashed=bytes([number]) * 32)
     send_outputs(harness, 1, 2, 3)
     assert answers(harness) == {1: Status.OK, 2: Status.FAILED, 3: Status.OK}
 
 
-def test_at_the_deadline_a_policy_that_raises_fails_its_own_query_only() -> None:
+def test_at_the_deadline_a_policy_that_raises_fails_its_own_query_only(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = ApplicationHarness(models=("a", "b"))
-    break_policy(harness, "combine")
+    break_policy(harness, monkeypatch)
     for number, context in enumerate(("good", "bad", "fine"), 1):
         harness.query(number, context=context, hashed=bytes([number]) * 32)
         harness.predict("a", number)
@@ -188,7 +185,9 @@ def test_at_the_deadline_a_policy_that_raises_fails_its_own_query_only() -> None
     assert answers(harness) == {1: Status.OK, 2: Status.FAILED, 3: Status.OK}
 
 
-def test_a_frontend_answers_the_other_requests_whose_timers_expire_with_a_broken_one() -> None:
+def test_a_frontend_answers_the_other_requests_whose_timers_expire_with_a_broken_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     frontend = connected_frontend()
     for number in (1, 2, 3):
         predict = Predict(number, "one", "", ms(10), (a_tensor(),))
@@ -201,7 +200,7 @@ def test_a_frontend_answers_the_other_requests_whose_timers_expire_with_a_broken
             raise BrokenError
         give_up(now_ns, request, *arguments)
 
-    frontend._give_up = broken  # type: ignore[method-assign]
+    monkeypatch.setattr(frontend, "_give_up", broken)
     with pytest.raises(BrokenError):
         frontend.tick(s(1))
     assert [answer.id for answer in sent(frontend, Answer, CLIENT)] == [1, 3]
