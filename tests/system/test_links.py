@@ -9,6 +9,7 @@ import pytest
 
 from horologe_cli.local.ports import free_port
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.transport.keys import make_keys
 from horologe_common.wire import Ping, Pong, Sample, Tensor
 from proxy import Proxy
 from reactors import Running, no_signals, start
@@ -41,12 +42,17 @@ def lost_links(end: Running) -> list[str]:
     return [key[-1] for key in end.links.peers.stats.values if key[0] == "horologe_links_lost_total"]
 
 
+@pytest.mark.parametrize("encrypted", [False, True], ids=["open", "keys"])
 @pytest.mark.parametrize("to_target", [False, True], ids=["to the end that connected", "to the end that is bound"])
-def test_a_link_is_made_anew_after_a_protocol_error(start: Any, to_target: bool) -> None:
-    port = free_port("127.0.0.1")
-    left = start("controller", bind=(f"tcp://127.0.0.1:{port}",))
+def test_a_link_is_made_anew_after_a_protocol_error(
+    start: Any, tmp_path: Any, to_target: bool, encrypted: bool
+) -> None:
+    port, keys = free_port("127.0.0.1"), str(tmp_path) if encrypted else ""
+    if encrypted:
+        make_keys(tmp_path)
+    left = start("controller", bind=(f"tcp://127.0.0.1:{port}",), keys=keys)
     with Proxy(port) as proxy:
-        right = start("worker", connect=(f"tcp://127.0.0.1:{proxy.port}",))
+        right = start("profiler", connect=(f"tcp://127.0.0.1:{proxy.port}",), keys=keys)
         left.core.wait_for(PeerConnected)
         right.core.wait_for(PeerConnected)
         exchange(left, right)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.applications import NAME_LIMIT
-from horologe_common.clock import ms
+from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -260,6 +260,18 @@ def test_call_without_a_controller_is_lost() -> None:
     assert not frontend.is_ready()
     frontend.handle(0, CLIENT, Admit(4, "sum", "", True), ())
     assert sent(frontend, Models, CLIENT)[0].status == Status.LOST
+
+
+def test_a_load_may_take_longer_than_other_calls() -> None:
+    frontend = a_frontend(call_timeout_ns=s(1), load_timeout_ns=s(300))
+    frontend.handle(0, CLIENT, Admit(1, "sum", "", True), ())
+    frontend.handle(0, CLIENT, Describe(2), ())
+    frontend.tick(s(40))
+    assert sent(frontend, Description, CLIENT)
+    assert not sent(frontend, Models, CLIENT)
+    assert frontend.wakeup_ns() == s(300)
+    frontend.tick(s(300))
+    assert [models.status for models in sent(frontend, Models, CLIENT)] == [Status.LOST]
 
 
 def test_messages_of_services_are_ignored_from_clients() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fake_gateway import FakeGateway, respond
 from horologe_frontend.http.http_responses import HttpResponse
-from horologe_frontend.http.request_reader import HttpRequest
+from horologe_frontend.http.request_limits import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip import json_encoding
 from horologe_frontend.oip.handler import OipHandler

@@ -57,16 +57,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 
 
 def console() -> Console:
+    """Return a console on standard output. In files and pipes it breaks and cuts no line."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def stderr_console() -> Console:
     """Return a console on standard error, for progress and hints that are not part of the result."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 def print_json(document: Any) -> None:

@@ -24,7 +24,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     staging_bytes: int = 1 << 30
     """Maximum size of all staged tensors together. Requests beyond it are refused."""
     call_timeout_ns: int = s(60)
-    """Timeout of repository loads, cluster state and declarations of applications."""
+    """Timeout of cluster state and declarations of applications."""
+    load_timeout_ns: int = s(600)
+    """Timeout of repository loads. A load constructs the model and measures every batch size."""
     default_lead_ns: int = ms(2)
     """An application's default answer is sent at least this long before the deadline if the selector has not answered.
     The lead grows to the 99th percentile of recent timer delays, up to a quarter of the request's budget. The selector

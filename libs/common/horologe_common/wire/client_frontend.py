@@ -73,11 +73,15 @@ class ModelInfo(Message, frozen=True, tag=4):
 
 
 class ModelState(Message, frozen=True):
-    """A model version in the repository. `state` is READY, LOADING or UNAVAILABLE (then with a reason)."""
+    """A model version in the repository."""
 
     spec: ModelSpec
+    """Name, version, runtime, inputs, outputs, batch sizes, deadline (`slo_ns`) and further fields."""
     state: str = "READY"
+    """READY: requests are served. LOADING: no worker serves it now, and requests wait until their deadlines.
+    UNAVAILABLE: unloaded, or not servable."""
     reason: str = ""
+    """Why it is not READY, or why some workers do not serve it. Empty: no remark."""
 
 
 class Models(Message, frozen=True, tag=5):

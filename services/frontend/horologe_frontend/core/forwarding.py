@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Call: TypeAlias = wire.Admit | wire.Describe | wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
 CallReply: TypeAlias = wire.Models | wire.Description | wire.Applications
+NO_MANAGEMENT = "the key of this client does not permit management; wanted one of the folder `management`"
 
 
 class PendingCall(msgspec.Struct, frozen=True):
@@ -40,11 +41,12 @@ class PendingCall(msgspec.Struct, frozen=True):
 class PendingCalls:
     """Forwarded calls by an id of the frontend, at most `limit`.
 
-    Invariant: each call gets one reply: of its receiver, or LOST after `timeout_ns`.
+    Invariant: each call gets one reply: of its receiver, or LOST after its timeout.
     """
 
-    def __init__(self, timeout_ns: int, limit: int) -> None:
+    def __init__(self, timeout_ns: int, load_timeout_ns: int, limit: int) -> None:
         self.timeout_ns = timeout_ns
+        self.load_timeout_ns = load_timeout_ns
         self.limit = limit
         self.timers = Timers()
         self._pending: dict[int, PendingCall] = {}
@@ -58,7 +60,8 @@ class PendingCalls:
             return Out(client, _lost_reply(message.id, message, f"has {self.limit} pending calls already"))
         self._last_id += 1
         self._pending[self._last_id] = PendingCall(client, message.id, message, receiver)
-        self.timers.arm(self._last_id, now_ns + self.timeout_ns)
+        timeout_ns = self.load_timeout_ns if isinstance(message, wire.Admit) else self.timeout_ns
+        self.timers.arm(self._last_id, now_ns + timeout_ns)
         return Out(receiver, msgspec.structs.replace(message, id=self._last_id))
 
     def finish_call(self, message: CallReply) -> Iterator[Out]:
@@ -84,13 +87,18 @@ class PendingCalls:
 
 
 def _lost_reply(client_id: int, message: Call, problem: str) -> CallReply:
+    receiver = "controller" if isinstance(message, wire.Admit) else "selector"
+    return _failed_reply(client_id, message, Status.LOST, f"the {receiver} {problem}")
+
+
+def _failed_reply(client_id: int, message: Call, status: Status, reason: str) -> CallReply:
     match message:
         case wire.Admit():
-            return wire.Models(client_id, (), int(Status.LOST), f"the controller {problem}")
+            return wire.Models(client_id, (), int(status), reason)
         case wire.Describe():
             return wire.Description(client_id, (), "", 0)
         case _:
-            return wire.Applications(client_id, (), int(Status.LOST), f"the selector {problem}")
+            return wire.Applications(client_id, (), int(status), reason)
 
 
 class CallForwarder:
@@ -112,7 +120,7 @@ class CallForwarder:
         self._selectors = selectors
         self._metrics = metrics
         self._feedback = feedback
-        self._calls = PendingCalls(settings.call_timeout_ns, settings.max_pending)
+        self._calls = PendingCalls(settings.call_timeout_ns, settings.load_timeout_ns, settings.max_pending)
         self.timers = (self._calls.timers, feedback.timers)
 
     def connect_controller(self, address: str) -> None:
@@ -124,6 +132,8 @@ class CallForwarder:
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
         """Return the messages to send. `trusted`: the sender is a peer, not a client."""
         match message:
+            case wire.Admit() | wire.Declare() | wire.Withdraw() | wire.Rollback() if sender.startswith("user/"):
+                return (Out(sender, _failed_reply(message.id, message, Status.FORBIDDEN, NO_MANAGEMENT)),)
             case wire.ModelInfo():
                 return (Out(sender, self._on_model_info(message)),)
             case wire.Admit() | wire.Describe():

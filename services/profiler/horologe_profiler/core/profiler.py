@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from horologe_profiler.settings import ProfilerSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
+FAILURES = ("FAILED", "REFUSED", "LATE", "LOST")
+"""Statuses of failed runs. Their counters start at 0."""
 
 
 class Profiler:
@@ -260,6 +262,7 @@ class Profiler:
         announced = {state.spec.key: state.spec for state in message.models if state.state != "UNAVAILABLE"}
         self._specs = earlier | announced
         for key, spec in self._specs.items():
+            self.stats.create_counters("horologe_profiler_runs_total", (spec.name,), (spec.version,), FAILURES)
             if self.measurements.set_content(key, spec.content_hash):
                 self._publications.mark_changed(key)
                 self._comparisons.discard_model(key)
