@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     OnFault = Callable[[Core | None, Any, Exception], None]
 
 FAULT_PAUSE_NS = ms(10)
-"""Pause until the next tick of a core whose tick has raised, unless a message arrives. Without it, a core whose timer
-stays expired would be ticked all the time."""
+"""Pause until the next tick of a core whose tick has raised, unless a message arrives before. A core whose timer stays
+expired would otherwise be ticked all the time."""
 CALLS_PER_TURN = 64
 """Cores called in a turn at most. Remaining messages wait for the next turn, so that sockets are read in between."""
 
@@ -204,18 +204,20 @@ class CoreHost:
                 core.handle(now_ns, sender, message, buffers)
             except Exception as error:
                 self._report_fault(core, message, error)
-        earliest_ns = 0
+        faulty = False
         try:
             core.tick(now_ns)
         except Exception as error:
             self._report_fault(core, None, error)
-            earliest_ns = now_ns + FAULT_PAUSE_NS
+            faulty = True
         outs, core.out = core.out, []
         if observer:
             observer.observe_tick(now_ns, core, outs)
         self._pass_on(core.address, outs)
         at_ns = core.wakeup_ns()
-        hosted.wakeup_ns = NEVER_NS if at_ns is None else max(at_ns, earliest_ns)
+        if faulty:
+            at_ns = now_ns + FAULT_PAUSE_NS
+        hosted.wakeup_ns = NEVER_NS if at_ns is None else at_ns
 
     def _pass_on(self, sender: str, outs: Sequence[Out]) -> None:
         hosted = self._hosted
