@@ -24,10 +24,12 @@ from horologe_common.wire import (
     Pong,
     Register,
     Result,
+    Settled,
     Submit,
 )
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
@@ -83,11 +85,12 @@ class Controller:
                 self._on_worker_status(now_ns, sender, message)
             case Admit():
                 self.out.extend(self.catalogue.admit(sender, message))
-                self.out.extend(self.catalogue.announce())
+            case Settled():
+                self.out.extend(self.catalogue.on_settled(sender, message.id))
             case Distributions():
-                store_distributions(self.cluster.distributions, message)
+                self._on_distributions(message)
             case Describe():
-                shares = self.cluster.describe_shares(now_ns, message.model)
+                shares = describe_shares(now_ns, self.cluster, message.model)
                 description = Description(message.id, shares, self.settings.scheduler, self.pending())
                 self.out.append(Out(sender, description))
             case PeerConnected():
@@ -193,7 +196,11 @@ class Controller:
     def _on_register(self, now_ns: int, sender: str, message: Register) -> None:
         """Adopt a worker's report, unless a later one has arrived before."""
         worker = self.cluster.workers.get(sender)
-        if worker is None or 0 < message.number <= worker.last_register:
+        if worker is None:
+            return
+        if 0 < message.number <= worker.last_register:
+            if message.scans:
+                self.out += self.catalogue.confirm_scans(sender, message)
             return
         worker.last_register = message.number
         self.catalogue.discovery.add_worker(sender)
@@ -201,6 +208,12 @@ class Controller:
         self.out += self.catalogue.register_worker(worker, message)
         self._actions.adopt_loads(now_ns, worker, message)
         self._requests.admit_awaited(now_ns)
+
+    def _on_distributions(self, message: Distributions) -> None:
+        """Store distributions, unless they belong to a content that is not served any more."""
+        spec = self.cluster.specs.get(message.model)
+        if spec is None or message.content_hash in ("", spec.content_hash):
+            store_distributions(self.cluster.distributions, message)
 
     def _on_worker_status(self, now_ns: int, sender: str, message: Pong | Drain) -> None:
         """Update the clock of a worker, or stop planning for a worker that drains."""
@@ -221,7 +234,7 @@ class Controller:
     def _on_peer_disconnected(self, now_ns: int, address: str) -> None:
         """Plan a lost worker's requests again; cancel the requests of a lost submitter."""
         self._peers.pop(address, None)
-        self.catalogue.remove_subscriber(address)
+        self.out.extend(self.catalogue.remove_peer(address))
         if worker := self.cluster.workers.get(address):
             self.cluster.remove_worker(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)
