@@ -72,7 +72,7 @@ def test_pending_calls_are_bounded() -> None:
         frontend.handle(NOW, CLIENT, ApplicationInfo(number, "digits"), ())
     assert len(sent(frontend, ApplicationInfo, SELECTOR)) == 2
     (reply,) = sent(frontend, Applications, CLIENT)
-    assert (reply.id, reply.status) == (2, Status.LOST)
+    assert (reply.id, reply.status) == (2, Status.REFUSED)
     assert reply.reason == "the selector has 2 pending calls already"
 
 

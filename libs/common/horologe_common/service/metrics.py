@@ -92,6 +92,9 @@ METRICS: dict[str, Metric] = {
     "horologe_messages_dropped_total": Metric(
         "counter", "Messages dropped because their receiver has disconnected, restarted, or does not read"
     ),
+    "horologe_clients_rejected_total": Metric(
+        "counter", "Client connections closed by the server: another protocol, too many, silent, or not reading answers"
+    ),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
 }
 

@@ -15,11 +15,12 @@ from zmq.utils.monitor import recv_monitor_message
 
 from horologe_common.clock import monotonic_ns, ms
 from horologe_common.status import HorologeError
+from horologe_common.transport.client_server import ClientConnection, ClientLimits, ClientServer
 from horologe_common.transport.peers import HANDSHAKES, Peers, Route, client_address
 from horologe_common.transport.sockets import LinkSettings, Sockets
 from horologe_common.transport.streams import SCHEME, Stream, Streams
 from horologe_common.wire import HEADER_LIMIT, PEER_HEADER_LIMIT, AnyMessage, Envelope, Rejected
-from horologe_common.wire.frames import pack, unpack
+from horologe_common.wire.frames import pack, refuse_message, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ COPY_BELOW = 64 << 10
 PACKETS_PER_TURN = 4096
 """What is not read waits unseen in the socket. With 256, an edge that was offered 30,000 requests/s answered 1,500/s in
 time, with all of them read 20,000/s."""
+STREAMS = (Stream, ClientConnection)
 NOBLOCK, POLLIN, SEND_MORE = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.NOBLOCK | zmq.SNDMORE)
 """Plain integers: to combine zmq's enumerations takes longer than the calls that use them."""
 
@@ -39,7 +41,14 @@ NOBLOCK, POLLIN, SEND_MORE = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.NOBLOCK 
 class Links:
     """All links of one process. Not thread-safe; the reactor owns it."""
 
-    def __init__(self, name: str, host: str, settings: LinkSettings, clients: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        settings: LinkSettings,
+        clients: Sequence[str] = (),
+        client_limits: ClientLimits | None = None,
+    ) -> None:
         self.settings = settings
         self.incarnation = secrets.token_hex(4)
         self.host = host
@@ -54,6 +63,10 @@ class Links:
         self._streams = Streams(
             settings.max_frame_bytes, self._on_stream_connected, self._on_stream_lost, self._on_stream_packet
         )
+        self.client_server = ClientServer(
+            client_limits or ClientLimits(), lambda: self.on_client(), self._on_client_lost
+        )
+        """Clients without keys."""
         self._arrived: list[Arrival] = []
         """What has arrived over streams since the last `receive`."""
         self._internal: zmq.Socket[bytes] | None = None
@@ -68,6 +81,8 @@ class Links:
         """Function for each new socket and its monitor, so that the loop watches them."""
         self.on_stream: Callable[[], None] = lambda: None
         """Function to call when something has arrived over a stream."""
+        self.on_client: Callable[[], None] = lambda: None
+        """Function to call when a client has sent something."""
 
     def address(self, role: str, number: str) -> str:
         """Return the address of a core of this process."""
@@ -86,20 +101,26 @@ class Links:
             self._internal = self._sockets.bind_router("internal", endpoints)
         for endpoint in streams:
             self._streams.bind(endpoint)
-        if self.clients:
+        if self.clients and settings.keys:
             self._public = self._sockets.bind_router("clients", self.clients)
+        else:
+            for endpoint in self.clients:
+                self.client_server.bind(endpoint)
         for endpoint in settings.connect:
             self._connect(endpoint)
 
     async def start_streams(self) -> None:
         """Accept and make the connections over streams. Call it in the loop, before `on_stream` may be called."""
         await self._streams.start()
+        await self.client_server.start()
 
     async def stop_streams(self) -> None:
         """Close the connections over streams."""
+        await self.client_server.stop()
         await self._streams.stop()
 
     def close(self) -> None:
+        self.client_server.close()
         self._streams.close()
         self._sockets.close()
 
@@ -118,7 +139,7 @@ class Links:
 
         Only sockets marked as readable are looked at, because each look takes 1 to 3 us.
         """
-        more = False
+        more = self.client_server.receive(inbox, self._unpack_client)
         if self._arrived:
             inbox.extend(self._arrived)
             self._arrived.clear()
@@ -186,14 +207,33 @@ class Links:
             self._unpack(Route(sock, identity), [frame.buffer for frame in frames], inbox)
         return True
 
+    def _unpack_client(
+        self, connection: ClientConnection, frames: Sequence[Buffer], dropped: bool, inbox: list[Arrival]
+    ) -> None:
+        route = Route(connection, connection.identity)
+        if not connection.known:
+            connection.known = True
+            self.peers.add_client(route, connection.identity)
+        if dropped:
+            for answer in refuse_message(frames, self.client_server.limits.message_bytes):
+                self._send_message(route, answer)
+        else:
+            self._unpack(route, frames, inbox)
+
+    def _on_client_lost(self, identity: bytes) -> None:
+        self.peers.on_client_disconnected(identity)
+        self.on_client()
+
     def _unpack(self, route: Route, frames: Sequence[Buffer], inbox: list[Arrival]) -> None:
-        public, identity = route.socket is self._public, route.identity
+        public, identity = route.socket is self._public or isinstance(route.socket, ClientConnection), route.identity
         client = client_address(identity) if public and identity is not None else ""
         try:
             arrivals = unpack(frames, HEADER_LIMIT if public else PEER_HEADER_LIMIT)
         except HorologeError as error:
             self._send_message(route, Rejected(int(error.status), error.reason))
             return
+        if client and len(arrivals) > 1:  # each handshake is answered at once
+            arrivals = [arrival for arrival in arrivals if type(arrival[2]) not in HANDSHAKES]
         for arrival in arrivals:
             message = arrival[2]
             if type(message) in HANDSHAKES:
@@ -206,7 +246,7 @@ class Links:
 
     def _send(self, route: Route, envelopes: list[Envelope], buffers: Sequence[Buffer]) -> bool:
         sock, frames = route.socket, pack(envelopes, buffers)
-        if isinstance(sock, Stream):
+        if isinstance(sock, STREAMS):
             return sock.send(frames)
         self._sent_on[sock] = True
         try:

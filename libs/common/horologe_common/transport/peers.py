@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import zmq
 
+    from horologe_common.transport.client_server import ClientConnection
     from horologe_common.transport.streams import Stream
     from horologe_common.wire import AnyMessage
 
@@ -25,9 +26,9 @@ HANDSHAKES = frozenset({Hello, Welcome, Directory, Rejected})
 
 
 class Route(NamedTuple):
-    """A connection: a socket, and on a ROUTER the peer's identity; or a stream."""
+    """A connection: a socket, and on a ROUTER the peer's identity; or a stream; or the connection of a client."""
 
-    socket: zmq.Socket[bytes] | Stream
+    socket: zmq.Socket[bytes] | Stream | ClientConnection
     identity: bytes | None
     """None on a DEALER, which has one peer, and on a stream to a peer. Empty on a stream that a peer has opened."""
 
@@ -53,7 +54,7 @@ class Peers:
         """(peer address, event) not yet passed to the cores."""
         self._send = send
         self._connect = connect
-        self._welcomed: dict[zmq.Socket[bytes] | Stream, tuple[str, ...]] = {}
+        self._welcomed: dict[zmq.Socket[bytes] | Stream | ClientConnection, tuple[str, ...]] = {}
         self._hellos: dict[Route, Hello] = {}
 
     def on_dealer_connected(self, sock: zmq.Socket[bytes] | Stream) -> None:
@@ -94,6 +95,10 @@ class Peers:
     def add_client(self, route: Route, identity: bytes) -> None:
         """Add the route to a client from which a first packet has arrived."""
         self.routes[client_address(identity)] = route
+
+    def on_client_disconnected(self, identity: bytes) -> None:
+        """Disconnect a client of the `ClientServer`."""
+        self._disconnect_core(client_address(identity))
 
     def on_router_disconnected(self, route: Route) -> None:
         """Disconnect the cores or the client behind a connection of a ROUTER."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import FrontendSettings
 
 Call: TypeAlias = wire.Admit | wire.Describe | wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
+CALLS_PER_CLIENT = 32
+"""Pending calls of a client. A call may cost the controller time for each model."""
+MANAGEMENT = (wire.Admit, wire.Declare, wire.Withdraw, wire.Rollback)
 CallReply: TypeAlias = wire.Models | wire.Description | wire.Applications
 
 
@@ -37,7 +40,7 @@ class PendingCall(msgspec.Struct, frozen=True):
 
 
 class PendingCalls:
-    """Forwarded calls by an id of the frontend, at most `limit`.
+    """Forwarded calls by an id of the frontend, at most `limit`, and `CALLS_PER_CLIENT` of each client.
 
     Invariant: each call gets one reply: of its receiver, or LOST after `timeout_ns`.
     """
@@ -47,23 +50,27 @@ class PendingCalls:
         self.limit = limit
         self.timers = Timers()
         self._pending: dict[int, PendingCall] = {}
+        self._by_client: dict[str, dict[int, bool]] = {}
         self._last_id = 0
 
     def start_call(self, now_ns: int, client: str, message: Call, receiver: str) -> Out:
-        """Return the forwarded call, or the reply LOST if there is no receiver or the limit is reached."""
+        """Return the forwarded call; or the reply LOST without a receiver, REFUSED if a limit is reached."""
         if not receiver:
-            return Out(client, _lost_reply(message.id, message, "is not connected"))
-        if len(self._pending) >= self.limit:
-            return Out(client, _lost_reply(message.id, message, f"has {self.limit} pending calls already"))
+            return Out(client, failed_reply(message.id, message, Status.LOST, "is not connected"))
+        calls = self._by_client.get(client, {})
+        if len(calls) >= CALLS_PER_CLIENT or len(self._pending) >= self.limit:
+            problem = f"has {len(calls)} pending calls of this client, at most {CALLS_PER_CLIENT}"
+            return Out(client, failed_reply(message.id, message, Status.REFUSED, problem))
         self._last_id += 1
+        self._by_client.setdefault(client, calls)[self._last_id] = True
         self._pending[self._last_id] = PendingCall(client, message.id, message, receiver)
         self.timers.arm(self._last_id, now_ns + self.timeout_ns)
         return Out(receiver, msgspec.structs.replace(message, id=self._last_id))
 
     def finish_call(self, message: CallReply) -> Iterator[Out]:
         """Return the reply to the client that made the call. Replies after the timeout are dropped."""
-        if call := self._pending.pop(message.id, None):
-            self.timers.cancel(message.id)
+        if message.id in self._pending:
+            call = self._remove_call(message.id)
             yield Out(call.client, msgspec.structs.replace(message, id=call.client_id))
 
     def fail_expired(self, now_ns: int) -> Iterator[Out]:
@@ -74,22 +81,40 @@ class PendingCalls:
     def fail_receiver(self, address: str) -> Iterator[Out]:
         """Reply LOST to the calls that were forwarded to a disconnected receiver."""
         for key in [key for key, call in self._pending.items() if call.receiver == address]:
-            self.timers.cancel(key)
             yield self._fail_call(key, "disconnected")
 
+    def drop_client(self, client: str) -> None:
+        """Drop the calls of a disconnected client."""
+        for key in list(self._by_client.get(client, ())):
+            self._remove_call(key)
+        self._by_client.pop(client, None)
+
+    def check(self) -> None:
+        assert len(self._pending) == len(self.timers) == sum(map(len, self._by_client.values()))
+
     def _fail_call(self, key: int, problem: str) -> Out:
+        call = self._remove_call(key)
+        return Out(call.client, failed_reply(call.client_id, call.message, Status.LOST, problem))
+
+    def _remove_call(self, key: int) -> PendingCall:
+        self.timers.cancel(key)
         call = self._pending.pop(key)
-        return Out(call.client, _lost_reply(call.client_id, call.message, problem))
+        calls = self._by_client[call.client]
+        del calls[key]
+        if not calls:
+            del self._by_client[call.client]
+        return call
 
 
-def _lost_reply(client_id: int, message: Call, problem: str) -> CallReply:
+def failed_reply(client_id: int, message: Call, status: Status, problem: str) -> CallReply:
+    """Return the reply to a call that was not forwarded or not answered. `problem` follows the receiver's name."""
     match message:
         case wire.Admit():
-            return wire.Models(client_id, (), int(Status.LOST), f"the controller {problem}")
+            return wire.Models(client_id, (), int(status), f"the controller {problem}")
         case wire.Describe():
             return wire.Description(client_id, (), "", 0)
         case _:
-            return wire.Applications(client_id, (), int(Status.LOST), f"the selector {problem}")
+            return wire.Applications(client_id, (), int(status), f"the selector {problem}")
 
 
 class CallForwarder:
@@ -110,11 +135,15 @@ class CallForwarder:
         self._selectors = selectors
         self._metrics = metrics
         self._feedback = feedback
+        self._client_management = settings.client_management
         self._calls = PendingCalls(settings.call_timeout_ns, settings.max_pending)
         self.timers = (self._calls.timers, feedback.timers)
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
         """Return the messages to send. `trusted`: the sender is a peer, not a client."""
+        if isinstance(message, MANAGEMENT) and not self._client_management and sender.startswith("client/"):
+            problem = "accepts no management over this connection (frontend.client_management)"
+            return (Out(sender, failed_reply(message.id, message, Status.UNAUTHENTICATED, problem)),)
         match message:
             case wire.ModelInfo():
                 return (Out(sender, self._on_model_info(message)),)
@@ -134,7 +163,12 @@ class CallForwarder:
         """Reply LOST to the calls and the feedback that a disconnected selector has not answered."""
         return (*self._calls.fail_receiver(address), *self._feedback.fail_selector(address))
 
+    def drop_client(self, client: str) -> None:
+        """Drop the calls of a disconnected client."""
+        self._calls.drop_client(client)
+
     def check(self) -> None:
+        self._calls.check()
         self._feedback.check()
 
     def _on_model_info(self, message: wire.ModelInfo) -> wire.Models:
