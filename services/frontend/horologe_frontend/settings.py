@@ -19,8 +19,8 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_connections: int = 1000
     """Maximum number of client connections without keys. Further ones are closed."""
     client_receive_bytes: int = 256 << 20
-    """Maximum size of all messages together that have not arrived completely, for clients without keys. Requests beyond
-    it are refused. One client gets at most as much as is then left, so the value should be twice
+    """Maximum size of all messages together that are arriving or wait, for clients without keys. Requests beyond it are
+    refused. One client gets at most as much as is then left, so the value should be twice
     `max_request_bytes`."""
     client_unsent_bytes: int = 256 << 20
     """Maximum size of all answers together that clients without keys have not read. A client that holds more than is

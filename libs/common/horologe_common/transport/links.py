@@ -15,7 +15,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from horologe_common.clock import monotonic_ns, ms
 from horologe_common.status import HorologeError
-from horologe_common.transport.client_server import ClientConnection, ClientLimits, ClientServer
+from horologe_common.transport.client_connection import ClientConnection
+from horologe_common.transport.client_server import ClientLimits, ClientServer
 from horologe_common.transport.peers import HANDSHAKES, Peers, Route, client_address
 from horologe_common.transport.sockets import LinkSettings, Sockets
 from horologe_common.transport.streams import SCHEME, Stream, Streams
@@ -164,8 +165,8 @@ class Links:
         return not self._readable
 
     def wakeup_ns(self) -> int | None:
-        """Return when to call `receive` without a packet: soon, while the loss of a peer is not certain; else None."""
-        return monotonic_ns() + PROBE_EVERY_NS if self._suspects else None
+        """Return when to call `receive` without a packet: while the loss of a peer is not certain, or clients pause."""
+        return monotonic_ns() + PROBE_EVERY_NS if self._suspects else self.client_server.wakeup_ns
 
     def send(self, route: Route, envelopes: list[Envelope], buffers: list[Buffer]) -> None:
         """Send one packet. Never wait: drop and count it if the peer is lost or does not read."""

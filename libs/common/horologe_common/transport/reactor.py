@@ -221,7 +221,7 @@ class Reactor:
             self._scheduled = False
         end_ns = monotonic_ns()
         self.core_host.end_turn(end_ns, end_ns - begin_ns + cpu_ns - self._cpu_ns)
-        self.links.client_server.end_turn(end_ns - begin_ns)
+        self.links.client_server.end_turn(end_ns, end_ns - begin_ns)
         self._cpu_ns = thread_time_ns()
         if more or self._posted or self.core_host.has_messages() or not self.links.idle():
             self._schedule()

@@ -59,7 +59,9 @@ class PendingCalls:
             return Out(client, failed_reply(message.id, message, Status.LOST, "is not connected"))
         calls = self._by_client.get(client, {})
         if len(calls) >= CALLS_PER_CLIENT or len(self._pending) >= self.limit:
-            problem = f"has {len(calls)} pending calls of this client, at most {CALLS_PER_CLIENT}"
+            whose = "of this client " if len(calls) >= CALLS_PER_CLIENT else ""
+            pending = len(calls) if whose else len(self._pending)
+            problem = f"has {pending} pending calls {whose}already"
             return Out(client, failed_reply(message.id, message, Status.REFUSED, problem))
         self._last_id += 1
         self._by_client.setdefault(client, calls)[self._last_id] = True
