@@ -282,6 +282,9 @@ PACKETS = """## Packets
 - The protocol version is {protocol}. A process that connects sends Hello first, and again after every reconnect. The
   answer is Welcome, or Rejected with status PROTOCOL if the versions differ. Packets in flight on a broken connection
   are lost. Both ends treat a new connection as a new peer.
+- A packet without messages is a heartbeat. Services send one to each other four times per `links.silence_ns`. A link on
+  which none arrives for that time is lost. Between services, Rejected also ends the link: the status is REFUSED if
+  another process uses the name, LOST if no heartbeat arrived. Clients send no heartbeats but those of ZeroMQ.
 - In envelopes from and to clients, `to` and `sender` are empty.
 - Tensors are little-endian and row-major. In a BYTES tensor, each string follows its length (four bytes,
   little-endian). Any other tensor has exactly the bytes of its shape. Datatypes: {datatypes}.

@@ -1,4 +1,4 @@
-"""A TCP proxy that breaks connections, for tests of lost connections."""
+"""A TCP proxy that breaks, corrupts and silences connections, for tests of lost connections."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ class Proxy:
         self.port = self._listener.getsockname()[1]
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._cut: list[tuple[socket.socket, socket.socket]] = []
+        self.connections = 0
+        """Connections that were forwarded so far."""
+        self.refuses = False
+        """Whether new connections are closed at once."""
+        self._muted: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
@@ -41,16 +46,29 @@ class Proxy:
             if both_ends:
                 _close(far)
 
+    def inject(self, data: bytes, *, to_target: bool = False) -> None:
+        """Send bytes of no sender into every connection, to the end that connected or `to_target`."""
+        for pair in self._pairs:
+            pair[to_target].sendall(data)
+
+    def mute(self, *, to_target: bool = False) -> None:
+        """Discard what the present connections carry in one direction from now on, without closing them."""
+        self._muted += [pair[to_target] for pair in self._pairs]
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                if self.refuses:
+                    _close(near)
+                    continue
                 try:
                     pair = near, socket.create_connection(("127.0.0.1", self._target))
                 except OSError:  # the target does not listen yet
                     _close(near)
                     continue
                 self._pairs.append(pair)
+                self.connections += 1
                 for source, sink in (pair, pair[::-1]):
                     self._threads.append(threading.Thread(target=self._copy, args=(pair, source, sink)))
                     self._threads[-1].start()
@@ -60,7 +78,8 @@ class Proxy:
             while chunk := source.recv(1 << 16):
                 if pair in self._cut:
                     return
-                sink.sendall(chunk)
+                if sink not in self._muted:
+                    sink.sendall(chunk)
         if pair not in self._cut:
             _close(sink)
 

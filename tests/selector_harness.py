@@ -67,6 +67,9 @@ def store_replies(store: MemoryStore, message: Any) -> list[Any]:
 class SelectorHarness:
     """Selector connected to a frontend and a controller with models. Its store replies at once."""
 
+    calls = 7000
+    """Id of the last declaration."""
+
     def __init__(self, models: str = "abc", store: MemoryStore | None = None, number: int = 1, **settings: Any) -> None:
         self.selector = Selector(
             f"selector/0#{number}", SelectorSettings(**({"store": "memory"} | settings)), random.Random(number)
@@ -107,8 +110,9 @@ class SelectorHarness:
         self, name: str = "digits", models: tuple[str, ...] = ("a", "b", "c"), **fields: Any
     ) -> Applications:
         """Declare an application and return the reply."""
-        self.send(FRONTEND, Declare(7, Application(name, models, **fields)))
-        return next(reply for reply in sent(self.selector, Applications, FRONTEND) if reply.id == 7)
+        self.calls += 1
+        self.send(FRONTEND, Declare(self.calls, Application(name, models, **fields)))
+        return next(reply for reply in sent(self.selector, Applications, FRONTEND) if reply.id == self.calls)
 
     def send_prediction(self, submit: Submit, *labels: int) -> None:
         """Send a model's Outputs: one INT64 label for each row."""

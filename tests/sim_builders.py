@@ -68,12 +68,13 @@ def played(scenario: Scenario) -> SimulatedCluster:
 
 
 def assert_one_answer_each(house: SimulatedCluster) -> None:
-    """Assert that every request has ended, no answer has the outputs of another request, and no device broke a rule."""
+    """Assert that every request has ended, with its own outputs, no model was unknown, and no device broke a rule."""
     assert house.tally.sent_total == house.tally.ended_total, (
         f"{house.tally.sent_total - house.tally.ended_total} unanswered"
     )
     assert not house.client.open
     assert house.tally.swapped == []
+    assert house.tally.count("UNKNOWN_MODEL") == 0
     for meter in house.meters.values():
         assert meter.violations == []
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from horologe_load.targets import OnAnswer
 
 OUTCOMES = {200: Outcome.OK, 503: Outcome.REFUSED, 429: Outcome.REFUSED, 504: Outcome.LATE, 408: Outcome.LATE}
+LOST = b"\r\nhorologe-status: LOST"
+"""Header of Horologe's responses 503 to requests that may have been executed."""
 LENGTH = b"content-length:"
 
 
@@ -92,6 +94,8 @@ class Connection(asyncio.Protocol):
         self._data = b""
         index, self._index = self._index, -1
         outcome = OUTCOMES.get(int(data[9:12]), Outcome.FAILED)
+        if outcome is Outcome.REFUSED and LOST in response[0]:
+            outcome = Outcome.FAILED
         self._on_idle(self)
         self._on_answer(index, now_ns, outcome, response)
 

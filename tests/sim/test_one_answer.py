@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +106,14 @@ def test_one_answer_by_deadline_plus_grace_and_never_swapped(scenario: Scenario)
         crossed = [status for _, status in house.tally.strays]
         assert len(crossed) <= sum(line.statuses["CANCELLED"] for line in house.tally.counts.values())
     assert_at_rest(house)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_no_model_is_unknown_to_a_new_controller_whose_second_worker_comes_late(split: bool) -> None:
+    models = (an_entry("first", workers=(0,)), an_entry("second", workers=(1,), slo_ns=ms(400)))
+    faults = (kill("controller" if split else "edge", 500, 100), stall("worker/1", 400, 600))
+    house = played(a_scenario(*models, split=split, workers=2, faults=faults))
+    assert house.tally.counts["second"].statuses["OK"] > 50
 
 
 def test_the_property_can_fail() -> None:

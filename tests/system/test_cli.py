@@ -104,6 +104,7 @@ def test_pickled_input_is_rejected(tmp_path: Path) -> None:
         (("--set", "frontend.grace_ns=5 minutes"), ("frontend.grace_ns", "'5 minutes'")),
         (("--scheduler", "lifo"), ("controller.scheduler", "'lifo'", "clockwork")),
         (("--http", "8000"), ("--http", "'8000'", "HOST:PORT")),
+        (("--http", "0.0.0.0:0"), ("0.0.0.0", "http.keys_file", "--insecure")),
         (("--models", "nowhere"), ("models", "'nowhere'")),
         (("--config", "nowhere.toml"), ("nowhere.toml",)),
     ],
@@ -162,7 +163,9 @@ def test_sim_lists_its_examples() -> None:
 
 
 def test_sim_with_an_unknown_scenario() -> None:
-    assert_one_line(horologe("sim", "nowhere.toml"), USAGE, "nowhere.toml")
+    result = horologe("sim", "nowhere.toml")
+    assert_one_line(result, USAGE, "'nowhere.toml'", "wanted a TOML file or an example", "two-models")
+    assert "Errno" not in result.stderr
 
 
 def test_replay_with_an_unknown_recording() -> None:

@@ -198,11 +198,20 @@ def far_worker(tmp_path: Path) -> Iterator[tuple[str, Proxy]]:
     """Start an edge, and a worker connected to it through a proxy. Yield the client endpoint and the proxy."""
     an_emulated_model(tmp_path / "models")
     endpoint, port = f"ipc://{tmp_path}/clients", free_port("127.0.0.1")
-    sets = [f"links.bind=tcp://127.0.0.1:{port}", f"frontend.clients={endpoint}", "http.port=0"]
+    sets = [
+        f"links.bind=tcp://127.0.0.1:{port}",
+        "links.allow_open=true",
+        f"frontend.clients={endpoint}",
+        "http.port=0",
+    ]
     sets += [f"frontend.grace_ns={GRACE_MS}ms", f"selector.state={tmp_path}"]
     with Proxy(port) as proxy:
         processes = [a_process("horologe_cli.local.edge", *sets)]
-        sets = [f"links.connect=tcp://127.0.0.1:{proxy.port}", f"worker.repository={tmp_path}/models"]
+        sets = [
+            f"links.connect=tcp://127.0.0.1:{proxy.port}",
+            "links.allow_open=true",
+            f"worker.repository={tmp_path}/models",
+        ]
         processes.append(a_process("horologe_gpu_worker", *sets, f"worker.cache={tmp_path}/cache"))
         try:
             yield endpoint, proxy
@@ -212,8 +221,9 @@ def far_worker(tmp_path: Path) -> Iterator[tuple[str, Proxy]]:
                 process.wait(10)
 
 
-def a_process(module: str, *sets: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", module, "--set=metrics.bind=", *(f"--set={text}" for text in sets)])
+def a_process(module: str, *sets: str, read_log: bool = False) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", module, "--set=metrics.bind=", *(f"--set={text}" for text in sets)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE if read_log else None)
 
 
 def test_every_request_is_answered_if_connections_break(far_worker: tuple[str, Proxy]) -> None:
@@ -234,3 +244,38 @@ def test_every_request_is_answered_if_connections_break(far_worker: tuple[str, P
     tally = run(scenario())
     assert sorted(tally.ends) == list(range(480))
     assert tally.counts()["OK"] > 0
+
+
+@pytest.mark.parametrize("to_edge", [False, True])
+def test_service_resumes_after_strange_bytes_in_the_connection_of_a_worker(
+    far_worker: tuple[str, Proxy], to_edge: bool
+) -> None:
+    endpoint, proxy = far_worker
+
+    async def scenario() -> None:
+        async with AsyncClient(endpoint, grace_ms=GRACE_MS) as client:
+            await wait_for_service(client, START_S)
+            proxy.inject(b"\xff" * 9, to_target=to_edge)
+            while proxy.connections == 1:
+                await ask(client, Tally(), 0)
+            await wait_for_service(client)
+
+    run(scenario())
+
+
+def test_a_second_worker_of_a_name_is_refused_and_its_end_harms_nobody(
+    far_worker: tuple[str, Proxy], tmp_path: Path
+) -> None:
+    endpoint, proxy = far_worker
+    sets = (f"links.connect=tcp://127.0.0.1:{proxy.port}", f"worker.repository={tmp_path}/models")
+
+    async def scenario() -> None:
+        async with AsyncClient(endpoint, grace_ms=GRACE_MS) as client:
+            await wait_for_service(client, START_S)
+            with a_process("horologe_gpu_worker", *sets, f"worker.cache={tmp_path}/cache", read_log=True) as second:
+                assert second.stderr
+                assert any(b"refused by the peer" in line and b"worker/0" in line for line in second.stderr)
+                second.kill()
+            await wait_for_service(client)
+
+    run(scenario())

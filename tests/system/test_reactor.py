@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import threading
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import zmq
 from hypothesis import HealthCheck, given, settings
@@ -15,14 +14,15 @@ from hypothesis import strategies as st
 from horologe_cli.local.ports import free_port
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.service.settings import SettingsError
-from horologe_common.transport.keys import is_loopback, load_keys, make_keys
+from horologe_common.status import Status
+from horologe_common.transport.keys import copy_worker_keys, is_local, is_private, load_keys, make_keys
 from horologe_common.transport.links import Links
-from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
 from horologe_common.wire import (
     PROTOCOL,
     AnyMessage,
     Directory,
+    Dispatch,
     Envelope,
     Hello,
     Ping,
@@ -30,105 +30,20 @@ from horologe_common.wire import (
     Predict,
     Rejected,
     Sample,
+    Submit,
     Tensor,
     Welcome,
     decode,
     encode,
 )
 from proxy import Proxy
+from reactors import no_signals, start
+
+__all__ = ["no_signals", "start"]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from horologe_common.core.protocol import Buffer
-
-
-class Probe:
-    """A core that keeps what it hears, and answers pings."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.out: list[Out] = []
-        self.heard: list[tuple[str, Any]] = []
-        self.news = threading.Condition()
-
-    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        with self.news:
-            self.heard.append((sender, message))
-            self.news.notify_all()
-        if isinstance(message, Ping):
-            self.out.append(Out(sender, Pong(message.sent_ns, now_ns)))
-        if isinstance(message, Predict) and message.model == "fault":
-            raise RuntimeError("asked for")
-
-    def tick(self, now_ns: int) -> None:
-        """Nothing to decide."""
-
-    def wakeup_ns(self) -> int | None:
-        return None
-
-    def wait_for(self, kind: type[Any], count: int = 1) -> list[Any]:
-        """Messages of a kind, once there are so many."""
-
-        def found() -> list[Any]:
-            return [message for _, message in self.heard if isinstance(message, kind)]
-
-        with self.news:
-            assert self.news.wait_for(lambda: len(found()) >= count, 10), self.heard
-        return found()
-
-
-class Running:
-    """A reactor in a thread."""
-
-    def __init__(self, role: str, settings: LinkSettings, clients: tuple[str, ...] = (), follows: bool = False) -> None:
-        self.links = Links(f"{role}/0", "host", settings, clients)
-        self.core = Probe(self.links.address(role, "0"))
-        self.reactor = Reactor([self.core], self.links)
-        self.links.open([self.core.address], self.core.address if clients else "", follows)
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.run(self._serve())
-
-    async def _serve(self) -> None:
-        asyncio.get_running_loop().call_soon(self._started.set)
-        await self.reactor.serve()
-
-    def stop(self) -> None:
-        if not self._thread.is_alive():
-            return
-        self._started.wait(10)
-        self.reactor.loop.call_soon_threadsafe(self.reactor.stop)
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-
-    def say(self, to: str, message: AnyMessage) -> None:
-        """Have the core put out a message."""
-        self.core.out.append(Out(to, message))
-        self.reactor.post_threadsafe("test", self.core.address, None)
-
-
-@pytest.fixture(autouse=True)
-def no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads cannot take signals, and these tests stop their reactors themselves."""
-    monkeypatch.setattr("asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler", lambda *_: None)
-
-
-@pytest.fixture
-def start() -> Iterator[Any]:
-    running: list[Running] = []
-
-    def begin(role: str, *, clients: tuple[str, ...] = (), follows: bool = False, **link: Any) -> Running:
-        running.append(Running(role, LinkSettings(**link), clients, follows))
-        return running[-1]
-
-    yield begin
-    for one in running:
-        one.stop()
 
 
 @pytest.fixture
@@ -137,13 +52,13 @@ def client(tmp_path: Path) -> Iterator[Any]:
     context = zmq.Context()
     sockets = []
 
-    def connect(endpoint: str, keys: Path | None = None) -> zmq.Socket[bytes]:
+    def connect(endpoint: str, keys: Path | None = None, holder: str = "clients/client") -> zmq.Socket[bytes]:
         sock = context.socket(zmq.DEALER)
         sock.setsockopt(zmq.LINGER, 0)
         sock.setsockopt(zmq.RCVTIMEO, 5000)
         if keys:
             sock.curve_serverkey = load_keys(keys / "service" / "service.key_secret")[0]
-            sock.curve_publickey, sock.curve_secretkey = load_keys(keys / "clients" / "client.key_secret")
+            sock.curve_publickey, sock.curve_secretkey = load_keys(keys / f"{holder}.key_secret")
         sock.connect(endpoint)
         sockets.append(sock)
         return sock
@@ -193,9 +108,9 @@ def test_a_restarted_process_is_a_new_one_and_nothing_reaches_the_old(start: Any
 def test_a_connection_made_anew_is_news_to_both_ends(start: Any) -> None:
     """The one that was bound has not noticed that the old one broke; what was under way on it is lost."""
     port = free_port("127.0.0.1")
-    left = start("controller", bind=(f"tcp://127.0.0.1:{port}",))
+    left = start("controller", bind=(f"tcp://127.0.0.1:{port}",), allow_open=True)
     with Proxy(port) as proxy:
-        right = start("worker", connect=(f"tcp://127.0.0.1:{proxy.port}",))
+        right = start("worker", connect=(f"tcp://127.0.0.1:{proxy.port}",), allow_open=True)
         left.core.wait_for(PeerConnected)
         right.core.wait_for(PeerConnected)
         proxy.cut()
@@ -395,25 +310,84 @@ def test_a_clients_key_does_not_open_the_internal_socket(start: Any, client: Any
         sock.recv()
 
 
-def test_open_tcp_beyond_loopback_needs_keys_or_an_explicit_switch() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello(PROTOCOL, ("controller/0#1",)),
+        Hello(PROTOCOL, ("worker/0#1", "selector/0#1")),
+        Envelope("frontend/0", "controller/0#1", [Dispatch(1, "worker/0#1", (1,))]),
+        Envelope("frontend/0", "worker/0#1", [Dispatch(1, "worker/0#1", (1,))]),
+        Envelope("frontend/0", "worker/0#1", [Submit(1, "m/1", 1, 1, "worker/0#1", 1)]),
+    ],
+    ids=["another role", "two roles", "in the name of another", "a message of another role", "a request"],
+)
+def test_the_key_of_a_worker_permits_only_to_be_a_worker(start: Any, client: Any, tmp_path: Path, message: Any) -> None:
+    make_keys(tmp_path / "keys")
+    frontend = start("frontend", bind=(f"ipc://{tmp_path}/f",), keys=str(tmp_path / "keys"))
+    sock = client(f"ipc://{tmp_path}/f", tmp_path / "keys", "peers/worker")
+    sock.send(packet(Hello(PROTOCOL, ("worker/0#1",))))
+    assert isinstance(reply(sock), Welcome)
+    sock.send(packet(message) if isinstance(message, Hello) else encode([message]))
+    while not isinstance(rejection := reply(sock), Rejected):  # a Directory may come first
+        pass
+    assert rejection == Rejected(int(Status.FORBIDDEN), "the key permits: worker")
+    assert frontend.core.wait_for(PeerConnected)
+    assert [type(heard) for _, heard in frontend.core.heard] == [PeerConnected]
+    assert set(frontend.links.peers.routes) == {"worker/0#1"}
+
+
+def test_services_with_their_keys_connect(start: Any, tmp_path: Path) -> None:
+    make_keys(keys := tmp_path / "keys")
+    copy_worker_keys(keys, tmp_path / "copy")
+    endpoint = f"tcp://127.0.0.1:{free_port('127.0.0.1')}"
+    controller = start("controller", bind=(endpoint,), keys=str(keys))
+    worker = start("worker", connect=(endpoint,), keys=str(tmp_path / "copy"), follows=True)
+    assert worker.core.wait_for(PeerConnected)
+    assert controller.core.wait_for(PeerConnected)
+    assert not (tmp_path / "copy/service/service.key_secret").exists()
+
+
+@pytest.mark.parametrize(("holder", "role"), [("clients/client", "user"), ("management/manager", "client")])
+def test_the_key_of_a_client_decides_whether_it_may_manage(
+    start: Any, client: Any, tmp_path: Path, holder: str, role: str
+) -> None:
+    make_keys(tmp_path / "keys")
+    frontend = start("frontend", clients=(f"ipc://{tmp_path}/c",), keys=str(tmp_path / "keys"))
+    sock = client(f"ipc://{tmp_path}/c", tmp_path / "keys", holder)
+    sock.send(packet(Ping(1)))
+    assert isinstance(reply(sock), Pong)
+    assert frontend.core.heard[0][0].startswith(f"{role}/")
+
+
+@pytest.mark.parametrize("side", ["bind", "connect"])
+@pytest.mark.parametrize("endpoint", ["tcp://0.0.0.0:1", "tcp://127.0.0.1:1", "ipc://@everyone"])
+def test_links_that_others_can_connect_to_need_keys_or_an_explicit_switch(side: str, endpoint: str) -> None:
     with pytest.raises(SettingsError, match="horologe keys"):
-        Links("frontend/0", "host", LinkSettings(bind=("tcp://0.0.0.0:1",))).open([])
+        Links("worker/0", "host", msgspec.structs.replace(LinkSettings(), **{side: (endpoint,)})).open([])
+
+
+def test_clients_beyond_this_machine_need_keys_or_an_explicit_switch() -> None:
+    with pytest.raises(SettingsError, match="horologe keys"):
+        Links("frontend/0", "host", LinkSettings(), ("tcp://0.0.0.0:1",)).open([])
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "expected"),
+    ("endpoint", "private", "local"),
     [
-        ("ipc:///tmp/x", True),
-        ("tcp://127.0.0.1:5", True),
-        ("tcp://localhost:5", True),
-        ("tcp://[::1]:5", True),
-        ("tcp://0.0.0.0:5", False),
-        ("tcp://*:5", False),
-        ("tcp://example:5", False),
+        ("ipc:///tmp/x", True, True),
+        ("unix:///tmp/x", True, True),
+        ("ipc://@x", False, False),
+        ("tcp://127.0.0.1:5", False, True),
+        ("tcp://localhost:5", False, True),
+        ("tcp://[::1]:5", False, True),
+        ("tcp://0.0.0.0:5", False, False),
+        ("tcp://*:5", False, False),
+        ("tcp://example:5", False, False),
+        ("ws://127.0.0.1:5", False, False),
     ],
 )
-def test_what_is_loopback(endpoint: str, expected: bool) -> None:
-    assert is_loopback(endpoint) is expected
+def test_who_can_connect_to_an_endpoint(endpoint: str, private: bool, local: bool) -> None:
+    assert (is_private(endpoint), is_local(endpoint)) == (private, local)
 
 
 def test_the_directory_is_only_believed_from_those_one_connected_to(start: Any, client: Any, tmp_path: Path) -> None:
@@ -421,4 +395,4 @@ def test_the_directory_is_only_believed_from_those_one_connected_to(start: Any, 
     sock = client(f"ipc://{tmp_path}/w")
     sock.send(packet(Directory((f"ipc://{tmp_path}/evil",)), Hello(PROTOCOL, ())))
     assert isinstance(reply(sock), Welcome)
-    assert f"ipc://{tmp_path}/evil" not in worker.links._dealers
+    assert f"ipc://{tmp_path}/evil" not in worker.links.outgoing._dealers

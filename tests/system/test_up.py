@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from model_folders import a_python_model, an_emulated_model, an_onnx_model
+from model_folders import ECHO, a_python_model, an_emulated_model, an_onnx_model
 from running_up import HOROLOGE, Up
 
 if TYPE_CHECKING:
@@ -60,6 +60,54 @@ def test_serves_until_it_is_stopped(up: Up) -> None:
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
+SLOW = "import time\ntime.sleep(7)" + ECHO
+
+
+def test_load_waits_for_a_model_that_is_slow_to_construct(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    up = Up(tmp_path, "--no-profiler", "--metrics", "off")
+    try:
+        a_python_model(tmp_path / "models", SLOW, name="slow")
+        assert "is still loading after 1 s" in up.ask("load", "slow", "--timeout", "1", code=1)
+        full = [*HOROLOGE, "load", "slow", "--endpoint", up.ready["clients"][0]]
+        result = subprocess.run(full, capture_output=True, text=True, timeout=40, cwd=tmp_path, env=up.env)
+        assert result.returncode == 0, result.stderr
+        assert "horologe: loading slow for" in result.stderr
+        assert "READY" in result.stdout
+        assert [model["name"] for model in up.ask("models", "slow")] == ["slow"]
+        assert "'nothing'" in up.ask("models", "nothing", code=1)
+        assert "not in any worker's repository" in up.ask("load", "nothing", "--no-wait", code=1)
+    finally:
+        up.stop(signal.SIGKILL)
+
+
+CRASHING = """
+import os
+
+class Model:
+    def predict_batch(self, inputs):
+        if inputs["x"].any():
+            os._exit(7)
+        return {"y": inputs["x"]}
+"""
+
+
+def test_a_crash_of_a_model_is_logged_and_counted(tmp_path: Path) -> None:
+    a_python_model(tmp_path / "models", CRASHING, name="crashing")
+    up = Up(tmp_path, "--no-profiler")
+    try:
+        url = up.ready["metrics"]["worker-0"]
+        metric = 'horologe_model_failures_total{cause="crash",model="crashing",version="1"}'
+        assert f"{metric} 0.0" in up.get(url)[1].decode()
+        failure = up.ask("predict", "crashing", "--input", INPUT, "--slo-ms", "20000", code=1)
+        assert "FAILED: model crashing/1: process ended (exit code 7)" in failure
+        assert f"{metric} 1.0" in up.get(url)[1].decode()
+        (line,) = [line for line in up.read_log().splitlines() if "model process restarts" in line]
+        assert all(word in line for word in ("crashing/1", "cause=crash", "exit code 7"))
+    finally:
+        up.stop(signal.SIGKILL)
+
+
 def test_settings_come_from_the_file_and_the_command_line(tmp_path: Path) -> None:
     an_emulated_model(tmp_path / "elsewhere")
     (tmp_path / "settings.toml").write_text('[controller]\nscheduler = "edf"\n[worker]\nrepository = "elsewhere"\n')
@@ -67,10 +115,14 @@ def test_settings_come_from_the_file_and_the_command_line(tmp_path: Path) -> Non
     try:
         assert up.ready["scheduler"] == "edf"
         assert [model["name"] for model in up.ready["models"]] == ["pretend"]
-        lines = [line.partition("| ")[2] for line in up.read_log().splitlines() if line.startswith("edge")]
-        assert all(json.loads(line)["service"] == "edge" for line in lines)
     finally:
-        assert up.stop(signal.SIGTERM) == 0
+        up.process.send_signal(signal.SIGTERM)
+        assert up.process.wait(20) == 0
+        lines = [json.loads(line) for line in up.read_log().splitlines()]
+        up.stop(signal.SIGTERM)
+    assert {line["process"] for line in lines} >= {"edge", "worker-0", "horologe"}
+    assert all(line["service"] == "edge" for line in lines if line["process"] == "edge")
+    assert "draining; press ^C again to kill all processes" in [line["event"] for line in lines]
 
 
 def test_two_signals_in_a_row_drain(tmp_path: Path) -> None:
@@ -120,3 +172,13 @@ def test_writes_only_to_the_folders_of_its_settings(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= written
     assert not [*(tmp_path / "home").iterdir(), *(tmp_path / "tmp").iterdir()]
     assert set((tmp_path / "models").rglob("*")) == files
+
+
+def test_prints_the_address_that_it_listens_on(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    up = Up(tmp_path, "--http", "0.0.0.0:0", "--insecure")
+    try:
+        assert up.ready["http"].startswith("http://0.0.0.0:")
+        assert up.get(f"{up.ready['http']}/v2/models")[0] == 200
+    finally:
+        assert up.stop(signal.SIGTERM) == 0

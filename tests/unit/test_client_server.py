@@ -12,7 +12,8 @@ from horologe_common.status import Status
 from horologe_common.transport import client_connection
 from horologe_common.transport.client_connection import SILENT_SWEEPS, STALLED_S, ClientConnection
 from horologe_common.transport.client_server import TURN_MESSAGES, TURN_MESSAGES_MIN, ClientLimits, ClientServer
-from horologe_common.transport.zmtp import GREETING, MORE, READY, encode_message
+from horologe_common.transport.peers import Peers, Route
+from horologe_common.transport.zmtp import GREETING, MORE, READY, MessageReader, encode_message
 from horologe_common.wire import Answer, Describe, Envelope, Hello, Predict, Rejected, Tensor, encode
 from horologe_common.wire.frames import refuse_message, unpack
 
@@ -53,12 +54,11 @@ class FakeTransport:
 
 
 class Door:
-    """A server without sockets. `dropped`: messages whose body was not received, by client."""
+    """A server without sockets."""
 
     def __init__(self, limits: ClientLimits = LIMITS) -> None:
-        self.lost: list[bytes] = []
-        self.dropped: list[list[bytes]] = []
-        self.server = ClientServer(limits, lambda: None, self.lost.append)
+        self.peers = Peers("", lambda *_: None, lambda *_: None, lambda *_: None, lambda *_: None)
+        self.server = ClientServer(limits, self.peers)
         self._number = 0
 
     def connect(self) -> tuple[ClientConnection, FakeTransport]:
@@ -81,13 +81,16 @@ class Door:
         rates = [connection.rate for connection in self.server.connections if connection.rate]
         self.server._rate, self.server._active = sum(rates), len(rates)
 
-    def _unpack(self, connection: ClientConnection, frames: Any, dropped: bool, inbox: list[Any]) -> None:
-        sender = str(int.from_bytes(connection.identity, "big"))
-        connection.known = True
-        if dropped:
-            self.dropped.append([bytes(frame) for frame in frames])
-            return
+    def _unpack(self, route: Route, frames: Any, inbox: list[Any]) -> None:
+        sender = str(int.from_bytes(route.identity or b"", "big"))
         inbox.extend(("core", sender, message, buffers) for _, _, message, buffers in unpack(frames, 1 << 16))
+
+
+def answers(transport: FakeTransport) -> list[Any]:
+    """Return the messages that a client was sent."""
+    reader = MessageReader(1 << 20, 1 << 20)
+    reader.feed(b"".join(map(bytes, transport.sent)))
+    return [message for frames, _ in reader.messages for _, _, message, _ in unpack(frames, 1 << 16)]
 
 
 def packet(*messages: Any, body: bytes = b"") -> bytes:
@@ -187,7 +190,7 @@ def test_a_client_that_holds_more_answers_than_are_left_for_others_is_disconnect
 
 def test_messages_that_arrive_share_a_bounded_memory() -> None:
     door, held = Door(), 0
-    clients = [door.connect()[0] for _ in range(5)]
+    clients, transports = zip(*[door.connect() for _ in range(5)], strict=True)
     streams = [packet(predict(number, 900_000), body=bytes(900_000)) for number in range(5)]
     for at in range(0, 900_000, 50_000):
         for client, stream in zip(clients, streams, strict=True):
@@ -195,21 +198,22 @@ def test_messages_that_arrive_share_a_bounded_memory() -> None:
         held = max(held, sum(client._reader.held_bytes for client in clients))
     for client, stream in zip(clients, streams, strict=True):
         client.data_received(stream[900_000:])
-    assert len(door.turn()) + len(door.dropped) == 5
-    assert door.dropped
+    handled, dropped = door.turn(), [answer for transport in transports for answer in answers(transport)]
+    assert len(handled) + len(dropped) == 5
+    assert {answer.status for answer in dropped} == {Status.REFUSED}
     assert held <= LIMITS.receive_bytes
     assert door.server._held == 0
 
 
 def test_a_message_that_waits_counts_as_one_that_arrives() -> None:
     door = Door()
-    clients = [door.connect()[0] for _ in range(5)]
+    clients, transports = zip(*[door.connect() for _ in range(5)], strict=True)
     for number, client in enumerate(clients):
         stream = packet(predict(number, 900_000), body=bytes(900_000))
         for at in range(0, len(stream), 50_000):
             client.data_received(stream[at : at + 50_000])
     assert len(door.turn()) == 1
-    assert len(door.dropped) == 4
+    assert sum(len(answers(transport)) for transport in transports) == 4
 
 
 def test_there_is_a_bound_on_connections() -> None:
@@ -231,9 +235,11 @@ def test_only_a_client_that_has_sent_a_message_is_reported_as_lost() -> None:
     (silent, _), (client, _) = door.connect(), door.connect()
     client.data_received(packet(Hello(1, ())))
     door.turn()
+    assert list(door.peers.routes) == [client.address]
     for connection in (silent, client):
         connection.connection_lost(None)
-    assert door.lost == [client.identity]
+    assert [address for address, _ in door.peers.events] == [client.address]
+    assert not door.peers.routes
 
 
 def test_silent_and_stalled_clients_are_disconnected() -> None:

@@ -109,11 +109,11 @@ def test_calls_of_a_disconnected_client_are_dropped() -> None:
     ],
 )
 def test_management_can_be_forbidden_to_sdk_clients(message: Any) -> None:
-    frontend = connected_frontend(client_management=False)
-    frontend.handle(0, CLIENT, message, ())
+    frontend = connected_frontend()
+    frontend.handle(0, "user/aa", message, ())
     assert not sent(frontend, type(message))
-    (reply,) = [*sent(frontend, Models, CLIENT), *sent(frontend, Applications, CLIENT)]
-    assert reply.status == Status.UNAUTHENTICATED
+    (reply,) = sent(frontend, Models, "user/aa") or sent(frontend, Applications, "user/aa")
+    assert reply.status == Status.FORBIDDEN
     assert "frontend.client_management" in reply.reason
     frontend.handle(0, "http/0", message, ())
     assert len(sent(frontend, type(message))) == 1

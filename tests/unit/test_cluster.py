@@ -23,7 +23,7 @@ SMALL, LARGE = a_spec(batch_sizes=(1, 2, 4)), a_spec(batch_sizes=(1, 2, 4, 8))
 
 def a_controller(**settings: Any) -> Controller:
     settings = {"margin_ns": 0, "preload": False} | settings
-    controller = Controller("controller/0#2", ControllerSettings(**settings), "host")
+    controller = Controller("controller/0#2", ControllerSettings(workers=1, **settings), "host")
     for address in (FRONTEND, SELECTOR):
         controller.handle(0, address, PeerConnected(address, "host"), ())
     return controller

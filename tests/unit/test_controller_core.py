@@ -11,7 +11,6 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
-    Admit,
     Cancel,
     Describe,
     Description,
@@ -26,7 +25,6 @@ from horologe_common.wire import (
     Register,
     Result,
     RowStatus,
-    Scan,
     Share,
     Submit,
     Unload,
@@ -46,7 +44,9 @@ def scheduler(request: pytest.FixtureRequest) -> str:
 
 def a_controller(scheduler: str = "edf", reports: Any = None, pages: int = 64, **settings: Any) -> Controller:
     """Return a controller with one worker of one share, on which all models are loaded."""
-    controller = Controller("controller/0#1", ControllerSettings(scheduler=scheduler, margin_ns=0, **settings), "host")
+    controller = Controller(
+        "controller/0#1", ControllerSettings(scheduler=scheduler, margin_ns=0, workers=1, **settings), "host"
+    )
     for address in (FRONTEND, SELECTOR):
         controller.handle(0, address, PeerConnected(address, "host"), ())
     join(controller, WORKER, reports, pages)
@@ -106,8 +106,44 @@ def test_a_hopeless_request_is_refused_at_once_with_the_missing_time(scheduler: 
     submit(controller, 1, budget_ms=1)
     (outcome,) = sent(controller, Outcome, SELECTOR)
     assert (outcome.id, outcome.status, outcome.retry_after_ns) == (1, Status.REFUSED, ms(1))
-    assert outcome.reason
+    assert outcome.reason.endswith("past its deadline: it would end 1 ms late")
     assert not sent(controller, Infer)
+
+
+@pytest.mark.parametrize(("late_ns", "text"), [(1, "0.001 ms"), (49_000, "0.049 ms"), (1_698_250, "1.699 ms")])
+def test_a_refusal_names_a_missing_time_above_zero(late_ns: int, text: str) -> None:
+    controller = a_controller()
+    submit(controller, 1, budget_ms=(ms(2) - late_ns) / 1e6)
+    (outcome,) = sent(controller, Outcome, SELECTOR)
+    assert outcome.reason.endswith(f": it would end {text} late")
+
+
+def test_refusals_are_counted_by_a_code_that_begins_at_zero() -> None:
+    controller = a_controller(max_queued=1, in_flight=1)
+    controller.refresh_stats()
+    refused = {key[3]: 0.0 for key in controller.stats.values if key[0] == "horologe_refused_total"}
+    assert {"execution_too_long", "work_ahead", "queue_full"} <= refused.keys()
+    submit(controller, 1, budget_ms=1)
+    for number in range(2, 7):
+        submit(controller, number, now_ns=ms(1))
+    counts = {key[3]: value for key, value in controller.stats.values.items() if key[0] == "horologe_refused_total"}
+    assert counts.keys() == refused.keys()
+    reasons = {outcome.id: outcome.reason for outcome in sent(controller, Outcome)}
+    assert counts["queue_full"] == len(reasons) - 1 >= 1
+    assert "controller.max_queued" in reasons[6]
+    assert sum(counts.values()) == len(reasons)
+
+
+def test_a_request_that_a_lost_worker_may_have_run_never_ends_as_refused() -> None:
+    controller = a_controller()
+    submit(controller, 1, budget_ms=50)
+    assert sent(controller, Infer)
+    controller.handle(ms(3), WORKER, PeerDisconnected(WORKER), ())
+    controller.tick(controller.wakeup_ns() or ms(50))
+    controller.tick(ms(60))
+    (outcome,) = sent(controller, Outcome)
+    assert (outcome.status, "worker failed" in outcome.reason) == (Status.LOST, True)
+    assert not any(value for key, value in controller.stats.values.items() if key[0] == "horologe_refused_total")
 
 
 def test_under_overload_the_excess_is_refused_on_arrival(scheduler: str) -> None:
@@ -379,19 +415,6 @@ def test_completion_errors_are_measured_against_the_first_prediction() -> None:
     late = controller.stats.histograms["horologe_completion_error_seconds", "infer", "under"]
     assert (late.total, late.sum) == (2, 2 * ms(2))
     assert controller.stats.histograms["horologe_prediction_error_seconds", "infer", "under"].total == 1
-
-
-def test_unload_withdraws_and_load_asks_every_worker_to_look_again() -> None:
-    controller = a_controller()
-    controller.handle(0, FRONTEND, Admit(5, "sum", "", False), ())
-    controller.tick(0)
-    answers = [models for models in sent(controller, Models, FRONTEND) if models.id == 5]
-    assert [state.state for state in answers[0].models] == ["UNAVAILABLE"]
-    controller.handle(0, FRONTEND, Admit(6, "sum", "", True), ())
-    assert sent(controller, Scan, WORKER)[0].model == "sum"
-    controller.handle(0, WORKER, Register((Share(0, "cpu", 64),), (a_report(),)), ())
-    answers = [models for models in sent(controller, Models, FRONTEND) if models.id == 6]
-    assert [state.state for state in answers[0].models] == ["READY"]
 
 
 def test_a_model_that_does_not_load_is_withdrawn_with_its_reason() -> None:

@@ -23,6 +23,7 @@ from horologe_gpu_worker.execution.batching import assemble_inputs, output_tenso
 from horologe_gpu_worker.execution.executors import Executors
 from horologe_gpu_worker.execution.realtime import exec_cpu
 from horologe_gpu_worker.execution.workspace import Workspace
+from horologe_gpu_worker.runtime import ProcessFailed
 from horologe_gpu_worker.settings import WorkerSettings
 from worker_builders import an_input
 
@@ -75,10 +76,10 @@ class StubStore:
     def scan_model(self, name: str) -> list[ModelReport]:
         raise ModelFailed(f"no {name}")
 
-    def open(self, key: str) -> Any:
-        if key == "broken/1":
+    def open(self, spec: ModelSpec) -> Any:
+        if spec.key == "broken/1":
             raise OSError("disk on fire")
-        return self.models[key.partition("/")[0]]
+        return self.models[spec.name]
 
     def spec(self, key: str) -> ModelSpec:
         return a_spec(key.partition("/")[0])
@@ -192,7 +193,8 @@ def test_one_exec_at_a_time_and_what_waits_too_long_is_not_run() -> None:
 
 
 def a_brief_exec(action_id: int = 1, **facts: Any) -> Operation:
-    settings = {"runtime": "onnx", "expected_ns": us(100)} | facts
+    runtime = facts.pop("runtime", "onnx")
+    settings = {"spec": msgspec.structs.replace(a_spec(), runtime=runtime), "expected_ns": us(100)} | facts
     return msgspec.structs.replace(an_exec([1], action_id), **settings)
 
 
@@ -258,8 +260,17 @@ def test_load_and_unload_of_an_open_model_run_on_the_loops_thread(harness: Execu
     assert harness.finished.get_nowait().action_id == 4
 
 
-@pytest.mark.parametrize("error", [ModelFailed("text"), ValueError("text"), SystemExit("text"), MemoryError("text")])
-def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException) -> None:
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ModelFailed("text"), "error"),
+        (ValueError("text"), "error"),
+        (SystemExit("text"), "error"),
+        (MemoryError("text"), "error"),
+        (ProcessFailed("text", "crash"), "crash"),
+    ],
+)
+def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException, cause: str) -> None:
     def fail() -> None:
         raise error
 
@@ -268,6 +279,7 @@ def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException) -> None:
     failed = harness.do(an_exec([1], 1, "bad/1"))
     assert failed.status == Status.FAILED
     assert "text" in failed.reason
+    assert failed.failure == ("bad/1", cause)
     assert extract_values(harness.do(an_exec([4], 2))) == [4]
     harness.executors.stop()
 
@@ -300,7 +312,7 @@ def test_inputs_and_outputs_pass_through_lanes_of_their_own(harness: ExecutorHar
     harness.load("sum/1")
     put = an_exec([1, 2, 3])
     staged = harness.do(msgspec.structs.replace(put, lane="input"))
-    assert staged.staged["x"].shape == (4, 4)
+    assert staged.staged.data["x"].shape == (4, 4)
     ran = harness.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
     assert not ran.outputs
     assert harness.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.applications import NAME_LIMIT
-from horologe_common.clock import ms
+from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -154,6 +154,34 @@ def test_request_at_a_connected_worker_is_late_not_lost() -> None:
     assert sent(frontend, Answer)[0].status == Status.LATE
 
 
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("died", [SELECTOR, CONTROLLER])
+def test_request_that_may_have_run_for_a_lost_service_is_lost_not_refused(died: str, answered: bool) -> None:
+    """REFUSED promises that no worker ran the request."""
+    frontend = a_frontend()
+    send_predict(frontend, a_predict(7, budget_ms=50))
+    (query,) = sent(frontend, Query)
+    frontend.handle(1, CONTROLLER, Dispatch(5, WORKER, (query.id,)), ())
+    restarted = died.replace("#1", "#2")
+    frontend.handle(1, died, PeerDisconnected(died), ())
+    frontend.handle(1, restarted, PeerConnected(restarted), ())
+    if answered:
+        selector = restarted if died == SELECTOR else SELECTOR
+        frontend.handle(2, selector, Answer(query.id, Status.REFUSED, (), "no room"), ())
+    frontend.tick(ms(200))
+    (answer,) = sent(frontend, Answer, CLIENT)
+    assert answer.status == (Status.LATE if died == CONTROLLER and not answered else Status.LOST)
+
+
+def test_failures_of_a_model_are_counted_from_zero() -> None:
+    values = a_frontend().stats.values
+    failures = {key[1:]: value for key, value in values.items() if key[0] == "nv_inference_request_failure"}
+    statuses = {"INVALID_INPUT", "UNKNOWN_MODEL", "TOO_LARGE", "REFUSED", "LATE", "LOST", "CANCELLED", "FAILED"}
+    assert {key[2] for key in failures if key[:2] == ("sum", "1")} == statuses
+    assert {key[2] for key in failures if key[:2] == ("", "")} == statuses
+    assert not any(failures.values())
+
+
 def test_late_answer_within_the_grace_has_its_outputs() -> None:
     frontend = a_frontend()
     send_predict(frontend, a_predict(7, budget_ms=50))
@@ -232,6 +260,18 @@ def test_call_without_a_controller_is_lost() -> None:
     assert not frontend.is_ready()
     frontend.handle(0, CLIENT, Admit(4, "sum", "", True), ())
     assert sent(frontend, Models, CLIENT)[0].status == Status.LOST
+
+
+def test_a_load_may_take_longer_than_other_calls() -> None:
+    frontend = a_frontend(call_timeout_ns=s(1), load_timeout_ns=s(300))
+    frontend.handle(0, CLIENT, Admit(1, "sum", "", True), ())
+    frontend.handle(0, CLIENT, Describe(2), ())
+    frontend.tick(s(40))
+    assert sent(frontend, Description, CLIENT)
+    assert not sent(frontend, Models, CLIENT)
+    assert frontend.wakeup_ns() == s(300)
+    frontend.tick(s(300))
+    assert [models.status for models in sent(frontend, Models, CLIENT)] == [Status.LOST]
 
 
 def test_messages_of_services_are_ignored_from_clients() -> None:

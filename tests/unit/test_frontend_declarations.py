@@ -25,6 +25,7 @@ from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
+    Admit,
     ApplicationInfo,
     Applications,
     ApplicationState,
@@ -53,6 +54,19 @@ def test_declarations_are_forwarded_to_the_selector(message: Any) -> None:
     assert (disconnected.reason, not_connected.reason) == ("the selector disconnected", "the selector is not connected")
 
 
+@pytest.mark.parametrize(
+    "message", [Declare(3, SAFE), Withdraw(3, "digits"), Rollback(3, "digits"), Admit(3, "echo", "", False)]
+)
+def test_a_client_whose_key_does_not_permit_management_changes_nothing(message: Any) -> None:
+    frontend = connected_frontend()
+    frontend.handle(NOW, "user/07", message, ())
+    (out,) = frontend.out
+    assert (out.to, out.message.id, out.message.status) == ("user/07", 3, Status.FORBIDDEN)
+    frontend.out.clear()
+    frontend.handle(NOW, "user/07", ApplicationInfo(4, "digits", ""), ())
+    assert [out.to for out in frontend.out] == [SELECTOR]
+
+
 @pytest.mark.parametrize("context", ["u" * 129, "u\0"])
 def test_context_that_cannot_be_stored_is_invalid(context: str) -> None:
     frontend = connected_frontend()
@@ -73,7 +87,7 @@ def test_pending_calls_are_bounded() -> None:
     assert len(sent(frontend, ApplicationInfo, SELECTOR)) == 2
     (reply,) = sent(frontend, Applications, CLIENT)
     assert (reply.id, reply.status) == (2, Status.REFUSED)
-    assert reply.reason == "the selector has 2 pending calls already"
+    assert reply.reason == "2 calls are pending already"
 
 
 def test_contradictory_declaration_is_not_forwarded() -> None:

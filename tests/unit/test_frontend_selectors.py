@@ -214,6 +214,12 @@ def test_latest_declaration_counts_and_is_served_by_the_selectors_that_announced
     assert frontend.declared.serving_selectors("bare") == (SELECTOR, OTHER)
 
 
+def test_failures_of_a_declared_application_are_counted_from_zero() -> None:
+    values = connected_frontend().stats.values
+    assert values["horologe_application_requests_total", "digits", "LOST"] == 0
+    assert values["horologe_application_requests_total", "", "UNKNOWN_MODEL"] == 0
+
+
 def test_application_is_withdrawn_when_no_selector_announces_it() -> None:
     frontend = two_selectors()
     announce(frontend, SAFE, selector=OTHER)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fake_gateway import FakeGateway
 from horologe_frontend.http.connection import HttpConnection
-from horologe_frontend.http.request_reader import RequestLimits
+from horologe_frontend.http.request_limits import RequestLimits
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
@@ -32,15 +32,17 @@ def run(scenario: Callable[[RequestLimits, HttpConnection], Coroutine[Any, Any, 
         server = HttpServer(settings, OipHandler(FakeGateway(), settings))
         limits = server.limits
         server.loop = asyncio.get_running_loop()
-        connection = HttpConnection(server)
+        account = server.limits.clients.add_connection("127.0.0.1")
+        assert account is not None
+        connection = HttpConnection(server, account)
         methods = ("write", "writelines", "close", "abort", "pause_reading", "resume_reading")
         transport: Any = SimpleNamespace(**dict.fromkeys(methods, lambda *_: None))
         connection.connection_made(transport)
         await scenario(limits, connection)
         for _ in range(5):
             await asyncio.sleep(0)
-        limits.check()
-        assert (limits.in_flight, limits.held_bytes) == (0, 0)
+        limits.total.check()
+        assert (limits.total.requests, limits.total.held_bytes) == (0, 0)
 
     asyncio.run(main())
 
@@ -51,7 +53,7 @@ def run(scenario: Callable[[RequestLimits, HttpConnection], Coroutine[Any, Any, 
 def test_disconnect_at_any_step_releases_the_requests(model: bytes, steps: int, ahead: int) -> None:
     async def scenario(limits: RequestLimits, connection: HttpConnection) -> None:
         connection.data_received(REQUEST % (model, len(BODY), BODY) * ahead)
-        assert limits.in_flight == ahead
+        assert limits.total.requests == ahead
         for _ in range(steps):
             await asyncio.sleep(0)
         connection.connection_lost(None)
@@ -78,7 +80,9 @@ async def responses(arrivals: list[bytes], limit: int = 4096) -> list[bytes]:
     """Return what a new server writes after each of the arrivals, without dates."""
     settings = HttpSettings(max_requests=limit)
     server = HttpServer(settings, OipHandler(FakeGateway(), settings))
-    connection = HttpConnection(server)
+    account = server.limits.clients.add_connection("127.0.0.1")
+    assert account is not None
+    connection = HttpConnection(server, account)
     written: list[bytes] = []
     methods = ("close", "abort", "pause_reading", "resume_reading")
     transport: Any = SimpleNamespace(write=written.append, **dict.fromkeys(methods, lambda *_: None))
@@ -90,8 +94,8 @@ async def responses(arrivals: list[bytes], limit: int = 4096) -> list[bytes]:
             await asyncio.sleep(0)
         after.append(re.sub(rb"date: [^\r]*", b"", b"".join(written)))
         written.clear()
-    server.limits.check()
-    assert server.limits.in_flight == 0
+    server.limits.total.check()
+    assert server.limits.total.requests == 0
     return after
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_gpu_worker.core.lanes import Lane, Operation
+from horologe_common.core.instruments import Stats
+from horologe_common.status import Status
+from horologe_gpu_worker.core.lanes import Finished, Lane, LaneMetrics, Operation
 
 
 def an_operation(action_id: int, earliest_ns: int = 0, latest_ns: int = 100) -> Operation:
@@ -35,6 +37,17 @@ def test_a_closed_window_is_never_run() -> None:
     following = lane.pop_startable(11)
     assert isinstance(following, Operation)
     assert following.action_id == 2
+
+
+def test_failures_of_a_model_are_counted_by_cause() -> None:
+    stats = Stats()
+    metrics = LaneMetrics(stats)
+    assert stats.values["horologe_lane_operations_total", "exec", "FAILED"] == 0
+    metrics.record_finished(Finished(1, "exec", Status.FAILED, 0, 5, failure=("a/1", "hang")))
+    metrics.record_finished(Finished(2, "exec", Status.OK, 0, 5))
+    assert stats.values["horologe_lane_operations_total", "exec", "FAILED"] == 1
+    counts = {key: value for key, value in stats.values.items() if key[0] == "horologe_model_failures_total"}
+    assert counts == {("horologe_model_failures_total", "a", "1", "hang"): 1}
 
 
 def test_an_aborted_operation_is_gone() -> None:

@@ -18,7 +18,9 @@ REPORTS = (a_report(), a_report(a_spec("other")))
 
 def a_controller(workers: int = 1, **settings: Any) -> Controller:
     """Return a controller that does not preload, with connected workers."""
-    controller = Controller("controller/0#1", ControllerSettings(margin_ns=0, preload=False, **settings), "host")
+    controller = Controller(
+        "controller/0#1", ControllerSettings(margin_ns=0, preload=False, workers=1, **settings), "host"
+    )
     controller.handle(0, "selector/0#1", PeerConnected("selector/0#1", "host"), ())
     for worker in WORKERS[:workers]:
         controller.handle(0, worker, PeerConnected(worker, "host"), ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import socket
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,19 @@ def test_an_address_in_use_is_named() -> None:
         bind = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(SettingsError, match=f"metrics.bind: got {bind}"):
             serve(MetricsSettings(bind), tuple, lambda: True)
+
+
+def test_ready_and_health_are_apart() -> None:
+    server = serve(MetricsSettings("127.0.0.1:0"), tuple, lambda: False)
+    codes = []
+    for path in ("/health", "/ready"):
+        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+        connection.request("GET", path)
+        codes.append(connection.getresponse().status)
+        connection.close()
+    server.shutdown()
+    server.server_close()
+    assert codes == [200, 503]
 
 
 def test_error_histograms_have_buckets_between_a_quarter_and_a_third_of_a_millisecond() -> None:
@@ -75,3 +89,14 @@ def test_every_metric_that_services_count_is_declared() -> None:
                 names.add(first.value)
     assert len(names) >= 20
     assert names <= METRICS.keys()
+
+
+def test_counters_start_at_zero_and_keep_their_counts() -> None:
+    stats = Stats()
+    stats.count("horologe_actions_total", "infer", "FAILED")
+    stats.create_counters("horologe_actions_total", ("load", "infer"), ("FAILED", "REFUSED"))
+    samples = [sample for family in families([stats]) for sample in family.samples]
+    values = {(sample.labels["action"], sample.labels["status"]): sample.value for sample in samples}
+    assert values == {
+        ("infer", "FAILED"): 1, ("infer", "REFUSED"): 0, ("load", "FAILED"): 0, ("load", "REFUSED"): 0
+    }  # fmt: skip

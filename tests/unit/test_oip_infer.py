@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fake_gateway import FakeGateway, respond
 from horologe_frontend.http.http_responses import HttpResponse
-from horologe_frontend.http.request_reader import HttpRequest
+from horologe_frontend.http.request_limits import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip import json_encoding
 from horologe_frontend.oip.handler import OipHandler
@@ -49,7 +49,8 @@ def binary(header: Any, *blobs: bytes, model: str = "echo", length: int | None =
 def error(response: HttpResponse, status: int = 400) -> str:
     assert response.status == status, response.body
     content = json.loads(response.body)
-    assert list(content) == ["error"]
+    assert list(content) == ["error", "status"]
+    assert dict(response.headers)[b"horologe-status"].decode() == content["status"]
     return str(content["error"])
 
 
@@ -351,6 +352,7 @@ def test_json_part_is_bounded() -> None:
 def test_http_status_of_each_answer(model: str, status: int) -> None:
     response = post(GOOD, model=model)
     assert error(response, status)
+    assert json.loads(response.body)["status"] == model.upper().replace("-", "_")
     assert (b"retry-after" in dict(response.headers)) == (status == 503)
 
 
@@ -361,14 +363,18 @@ def test_retry_after_in_seconds_and_in_milliseconds() -> None:
 
 
 def test_unknown_model_and_version() -> None:
-    assert "nope" in error(post(GOOD, model="nope"), 404)
+    response = post(GOOD, model="nope")
+    assert "nope" in error(response, 404)
+    assert json.loads(response.body)["status"] == "UNKNOWN_MODEL"
     assert error(post(GOOD, model="echo/versions/77"), 404)
     assert json.loads(post(GOOD, model="echo/versions/10").body)["model_version"] == "10"
     assert json.loads(post(GOOD, model="odd%2Fn%C3%A4me").body)["model_name"] == "odd/näme"
 
 
 def test_internal_error_hides_its_cause(caplog: pytest.LogCaptureFixture) -> None:
-    assert error(post(GOOD, model="broken"), 500) == "internal error"
+    response = post(GOOD, model="broken")
+    assert error(response, 500) == "internal error"
+    assert json.loads(response.body)["status"] == "INTERNAL_SERVER_ERROR"  # FAILED would blame the model
     assert "a fault of ours" in caplog.text
 
 

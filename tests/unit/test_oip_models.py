@@ -11,9 +11,9 @@ import pytest
 
 from fake_gateway import FakeGateway, respond
 from horologe_common.service.settings import SettingsError
-from horologe_frontend.auth import BearerKeys, read_keys
+from horologe_frontend.auth import BearerKeys, check_open, read_keys
 from horologe_frontend.http.http_responses import HttpResponse
-from horologe_frontend.http.request_reader import HttpRequest
+from horologe_frontend.http.request_limits import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
 
@@ -143,7 +143,8 @@ def test_unknown_paths(path: str) -> None:
     if path == "/v2/models/":
         assert response.status == 200
     else:
-        assert (response.status, json.loads(response.body)) == (404, {"error": "unknown path"})
+        body = {"error": "unknown path", "status": "NOT_FOUND"}
+        assert (response.status, json.loads(response.body)) == (404, body)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_unknown_paths(path: str) -> None:
 )
 def test_wrong_method(method: str, path: str, allow: bytes) -> None:
     response = send(method, path)
-    assert response.status == 405
+    assert (response.status, json.loads(response.body)["status"]) == (405, "METHOD_NOT_ALLOWED")
     assert (b"allow", allow) in response.headers
 
 
@@ -165,7 +166,8 @@ def test_wrong_method(method: str, path: str, allow: bytes) -> None:
     "path", ["/v2/systemsharedmemory/status", "/v2/cudasharedmemory/region/r/register", "/v2/logging"]
 )
 def test_unsupported_extensions(path: str) -> None:
-    assert send("POST", path).status == 501
+    response = send("POST", path)
+    assert (response.status, json.loads(response.body)["status"]) == (501, "NOT_IMPLEMENTED")
 
 
 def write_and_read_keys(path: Path, text: str) -> BearerKeys:
@@ -217,9 +219,53 @@ def test_responses_without_a_key_are_equal() -> None:
             ("GET", "/x"),
         )
     }
-    expected = HttpResponse(401, b'{"error":"unauthenticated"}', headers=((b"www-authenticate", b"Bearer"),))
+    headers = (b"horologe-status", b"UNAUTHENTICATED"), (b"www-authenticate", b"Bearer")
+    expected = HttpResponse(401, b'{"error":"unauthenticated","status":"UNAUTHENTICATED"}', headers=headers)
     assert answers == {expected}
     assert send("GET", "/v2/health/live", oip=oip).status == 200
     assert send("GET", "/v2/health/live/../../models", oip=oip).status == 401
     with_key = HttpRequest("GET", "/v2", "", {b"authorization": b"Bearer k"})
     assert asyncio.run(respond(oip, with_key)).status == 200
+
+
+def test_management_needs_a_key_of_its_own() -> None:
+    def keys(key: bytes) -> BearerKeys:
+        return BearerKeys([hashlib.sha256(key).digest()])
+
+    def status(oip: OipHandler, method: str, path: str, key: bytes) -> int:
+        head = HttpRequest(method, path, "", {b"authorization": b"Bearer " + key} if key else {})
+        return (oip.refuse(head) or asyncio.run(respond(oip, head))).status
+
+    managed = OipHandler(FakeGateway(), HttpSettings(), keys(b"client"), managers=keys(b"manager"))
+    unmanaged = OipHandler(FakeGateway(), HttpSettings(), keys(b"client"))
+    for method, path in (
+        ("POST", "/v2/repository/models/echo/unload"),
+        ("POST", "/v2/repository/models/echo/load"),
+        ("DELETE", "/v1/applications/digits"),
+        ("PUT", "/v1/applications/digits"),
+        ("POST", "/v1/applications/digits/rollback"),
+    ):
+        assert [status(managed, method, path, key) for key in (b"", b"client")] == [401, 403]
+        assert status(unmanaged, method, path, b"client") == 403
+        assert status(managed, method, path, b"manager") not in (401, 403)
+    assert [status(managed, "GET", "/v2", key) for key in (b"client", b"manager", b"other")] == [200, 200, 401]
+    assert status(OipHandler(FakeGateway(), HttpSettings()), "POST", "/v2/repository/models/echo/load", b"") == 200
+
+
+def test_a_web_page_cannot_manage_an_open_server() -> None:
+    headers = {b"origin": b"https://elsewhere.example"}
+    request = HttpRequest("POST", "/v2/repository/models/echo/unload", "", headers)
+    assert asyncio.run(respond(OipHandler(FakeGateway(), HttpSettings()), request)).status == 403
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.5", "example.org", "127.0.0.1.example.org"])
+def test_an_address_beyond_this_machine_needs_keys(host: str) -> None:
+    with pytest.raises(SettingsError, match=r"setting http.host: .* is not loopback and no keys are set"):
+        check_open(HttpSettings(host=host))
+    check_open(HttpSettings(host=host, allow_open=True))
+    check_open(HttpSettings(host=host, keys_file="keys"))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8"])
+def test_loopback_needs_no_keys(host: str) -> None:
+    check_open(HttpSettings(host=host))

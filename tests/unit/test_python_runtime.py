@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from horologe_common.status import ModelFailed
+from horologe_gpu_worker.repository.content import ContentHashes
+from horologe_gpu_worker.runtime import ProcessFailed
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonModel, PythonRuntime
 from model_folders import ECHO, a_python_model
 
@@ -108,18 +111,24 @@ def test_a_bad_answer_fails_its_batch_and_the_process_goes_on(tmp_path: Path, co
 def test_a_crash_fails_its_batch_and_the_next_process_answers(tmp_path: Path, command: int, text: str) -> None:
     with a_commanded_model(tmp_path) as model:
         for _ in range(2):
-            with pytest.raises(ModelFailed, match=text):
+            with pytest.raises(ProcessFailed, match=text) as crash:
                 model.run(1, row(command))
-            with pytest.raises(ModelFailed, match=f"restarted after: {text}"):
+            with pytest.raises(ProcessFailed, match=f"restarted after: {text}") as refused:
                 model.run(1, row(FINE))
+            assert (crash.value.cause, refused.value.cause) == ("crash", "restarting")
             np.testing.assert_array_equal(until_answered(model), row(FINE)["x"])
 
 
-def test_a_hang_is_ended_at_its_time_out(tmp_path: Path) -> None:
+def test_a_hang_is_ended_at_its_time_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with a_commanded_model(tmp_path, timeout='"300ms"') as model:
-        with pytest.raises(ModelFailed, match=r"model code/1: no answer within 0\.3 s"):
+        with pytest.raises(ProcessFailed, match=r"model code/1: no answer within 0\.3 s") as hang:
             model.run(1, row(HANG))
         until_answered(model)
+    assert hang.value.cause == "hang"
+    (record,) = [record for record in caplog.records if record.message == "model process restarts"]
+    fields = record.fields  # type: ignore[attr-defined]
+    assert (fields["model"], fields["cause"]) == ("code/1", "hang")
+    assert "no answer within" in fields["reason"]
 
 
 def test_a_leak_meets_the_memory_limit_and_starts_anew(tmp_path: Path) -> None:
@@ -135,6 +144,26 @@ def test_a_process_killed_while_idle_is_noticed_and_replaced(tmp_path: Path) -> 
         with pytest.raises(ModelFailed, match="SIGKILL"):
             model.run(1, row(FINE))
         until_answered(model)
+
+
+def test_a_process_that_died_is_not_restarted_with_other_files(tmp_path: Path) -> None:
+    folder = a_python_model(tmp_path, COMMANDED)
+    runtime, contents = PythonRuntime(), ContentHashes()
+    spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=contents.hash_folder(folder))
+    model = runtime.open(spec, folder)
+    try:
+        (folder / "model.py").write_text(ECHO)
+        with pytest.raises(ModelFailed, match="exit code 7"):
+            model.run(1, row(EXIT))
+        end, reason = time.monotonic() + 15, ""
+        while "got other files" not in reason and time.monotonic() < end:
+            with pytest.raises(ModelFailed) as failure:
+                model.run(1, row(FINE))
+            reason = failure.value.reason
+            time.sleep(0.02)
+        assert "run `horologe load code` to serve the new content" in reason
+    finally:
+        model.close()
 
 
 def test_output_to_the_terminal_never_blocks_the_model(tmp_path: Path) -> None:
@@ -154,8 +183,9 @@ def test_output_to_the_terminal_never_blocks_the_model(tmp_path: Path) -> None:
     ],
 )
 def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path, source: str, text: str) -> None:
-    with pytest.raises(ModelFailed, match=text), open_model(a_python_model(tmp_path, source)):
+    with pytest.raises(ModelFailed, match=text) as failed, open_model(a_python_model(tmp_path, source)):
         pass
+    assert failed.value.reason.count("model code/1:") == 1
 
 
 def test_large_tensors_and_neighbours_in_the_folder(tmp_path: Path) -> None:

@@ -134,8 +134,13 @@ def test_an_unknown_model_or_version_is_said_to_be_so() -> None:
     (nope, _), (version, _) = talk.sent()
     talk.get(Models(nope.id, (), Status.UNKNOWN_MODEL, "model 'nope'"), Models(version.id, (ModelState(ECHO),)))
     assert isinstance(gone.end, UnknownModel)
+    unknown = talk.predict("nope")
+    ((question, _),) = talk.sent()
+    talk.get(Models(question.id, ()))
+    assert isinstance(unknown.end, UnknownModel)
+    assert unknown.end.reason == "model: got 'nope', which is not served"
     assert isinstance(old.end, UnknownModel)
-    assert "got '9', known are: 1" in old.end.reason
+    assert "got '9', wanted one of 1" in old.end.reason
 
 
 def test_a_question_for_a_signature_that_is_lost_is_asked_again() -> None:

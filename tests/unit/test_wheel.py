@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
 import tomllib
-from importlib.metadata import entry_points
+from fnmatch import fnmatch
+from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from typer.main import get_command
 
+import horologe
+import horologe_common.service.entry_points
+from horologe_cli.local.topology import default_repository
 from horologe_cli.main import COMMANDS_GROUP, app
 
 if TYPE_CHECKING:
@@ -44,6 +54,15 @@ def test_the_wheel_holds_every_package_of_the_product_and_nothing_else() -> None
     assert not LABORATORY & {path.name for package in packages for path in package.rglob("*")}
 
 
+def test_the_wheel_holds_the_models_of_the_demo() -> None:
+    included = read_project(".")["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    models = {path.parent.name for path in (ROOT / "models").glob("*/1")}
+    assert included == {f"models/{name}": f"horologe_cli/demo/models/{name}" for name in models}
+    assert Path(default_repository()) == ROOT / "models"
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!models/")]
+    assert all(any(fnmatch(path, pattern) for pattern in kept) for path in included), "images are built from the wheel"
+
+
 def test_no_module_of_the_wheel_imports_the_laboratory() -> None:
     modules = [module for package in wheel_packages() for module in package.rglob("*.py")]
     offenders = [module for module in modules if LABORATORY & set(imported_packages(module))]
@@ -59,6 +78,40 @@ def test_the_laboratory_adds_its_command_through_an_entry_point() -> None:
 def test_installed_commands_are_commands_of_horologe() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]  # a group has them
     assert {entry_point.name for entry_point in entry_points(group=COMMANDS_GROUP)} <= set(commands)
+
+
+def test_every_installed_command_runs_a_module_with_a_main() -> None:
+    scripts = read_project(".")["project"]["scripts"]
+    for name, target in scripts.items():
+        assert EntryPoint(name, target, "console_scripts").load().__module__ == "horologe_common.service.entry_points"
+    modules = re.findall(r'run_command\("([^"]+)"\)', inspect.getsource(horologe_common.service.entry_points))
+    assert len(modules) == len(scripts)
+    for module in modules:
+        assert callable(importlib.import_module(module).main)
+
+
+@pytest.mark.parametrize(
+    ("command", "missing", "extra"), [("horologe", "typer", "cli"), ("gpu_worker", "structlog", "service")]
+)
+def test_a_command_without_its_dependencies_names_the_extra(command: str, missing: str, extra: str) -> None:
+    """`pip install horologe` installs the commands, but only the dependencies of the SDK."""
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        f"from horologe_common.service.entry_points import {command}; {command}()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert missing in result.stderr
+    assert f"horologe[{extra}]" in result.stderr
+
+
+def test_the_distribution_names_its_version_authors_and_links() -> None:
+    project = read_project(".")["project"]
+    assert project["authors"]
+    assert project["urls"]
+    assert len(project["classifiers"]) > 5
+    assert horologe.__version__ == version("horologe")
 
 
 def test_the_product_needs_no_package_of_the_laboratory() -> None:

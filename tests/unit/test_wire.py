@@ -29,18 +29,20 @@ APPLICATION = wire.ApplicationState(
 
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
-        wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1"),
-        "990101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31",
+        wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1", True),
+        "9a0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c3",
     ),
     (
-        wire.Answer(1, 0, (TENSOR,), "", 0, "m", "1", 10, 20, 4, True, 0.75, ("m",), ("n",), True, b"\x01\x02", True),
-        "dc00120201009194a178a44650333292010410a000a16da1310a1404c3cb3fe800000000000091a16d91a16ec3c4020102c3",
+        wire.Answer(
+            1, 0, (TENSOR,), "", 0, "m", "1", 10, 20, 4, True, 0.75, ("m",), ("n",), True, b"\x01\x02", True, ("c4",)
+        ),
+        "dc00130201009194a178a44650333292010410a000a16da1310a1404c3cb3fe800000000000091a16d91a16ec3c4020102c391a26334",
     ),
     (wire.Cancel((1, 2)), "9203920102"),
     (wire.ModelInfo(3, "m", "chat"), "940403a16da463686174"),
     (
-        wire.Models(3, (wire.ModelState(SPEC, "READY", ""),), 0, ""),
-        "9505039193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c2a55245414459a000a0",
+        wire.Models(3, (wire.ModelState(SPEC, "READY", ""),), 0, "", 5, "why"),
+        "9705039193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c2a55245414459a000a005a3776879",
     ),
     (wire.Admit(4, "m", "1", True), "950604a16da131c3"),
     (wire.Describe(5, "m/1"), "930705a36d2f31"),
@@ -56,8 +58,8 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Directory(("ipc://e",)), "920c91a76970633a2f2f65"),
     (wire.Rejected(12, "protocol"), "930d0ca870726f746f636f6c"),
     (
-        wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat", "user-1"),
-        "9b1406a16dcd03e801c4020102c30760a463686174a6757365722d31",
+        wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat", "user-1", True),
+        "9c1406a16dcd03e801c4020102c30760a463686174a6757365722d31c3",
     ),
     (wire.Release((6, 7)), "9215920607"),
     (
@@ -71,8 +73,8 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         "95290aac66726f6e74656e642f3023639192069194a178a446503332920104109107",
     ),
     (
-        wire.Outputs(10, (ROW_STATUS,), (TENSOR,), "m/1", 4, 100, 200),
-        "982a0a9194070100a09194a178a44650333292010410a36d2f310464ccc8",
+        wire.Outputs(10, (ROW_STATUS,), (TENSOR,), "m/1", 4, 100, 200, "c4"),
+        "992a0a9194070100a09194a178a44650333292010410a36d2f310464ccc8a26334",
     ),
     (
         wire.Infer(10, 0, "m/1", 4, (wire.Row(0, 6, 1, 8, 1),), ("frontend/0#c", "selector/0#d"), 100, 200, 50),
@@ -88,21 +90,31 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             (wire.Share(0, "cpu", 8, ("m/1",), (("n/1", 11),)),),
             (wire.ModelReport(SPEC, Profile({1: 5}, 9), ""),),
             (10,),
+            3,
+            (3,),
         ),
-        "9438919500a36370750891a36d2f319192a36e2f310b9193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0910a",
+        "9638919500a36370750891a36d2f319192a36e2f310b9193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0910a039103",
     ),
-    (wire.Scan("m"), "9239a16d"),
+    (wire.Scan("m", 3), "9339a16d03"),
+    (wire.Settle(3, ("m/1",)), "93200391a36d2f31"),
+    (wire.Settled(3), "922103"),
     (wire.Drain(), "913a"),
     (wire.Sample("m/1", (TENSOR,), 1, 96, "chat"), "963ca36d2f319194a178a446503332920104100160a463686174"),
     (
         wire.Distributions(
-            "m/1", 100, 1.5, (wire.DurationHistogram("chat", 96, (100, 200, 400), (3, 1)),), True, ((1, 1.0), (4, 2.5))
+            "m/1",
+            100,
+            1.5,
+            (wire.DurationHistogram("chat", 96, (100, 200, 400), (3, 1)),),
+            True,
+            ((1, 1.0), (4, 2.5)),
+            "c4",
         ),
-        "973da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301c3929201cb3ff00000000000009204cb4004000000000000",
+        "983da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301c3929201cb3ff00000000000009204cb4004000000000000a26334",
     ),
     (
-        wire.Applications(12, (APPLICATION,), 0, ""),
-        "95170c91948ca46e616d65a6646967697473a66d6f64656c7392a16da36e2f32a6736c6f5f6d73cb4049000000000000a66f7574707574a179a6706f6c696379a465787034a873657474696e677381a3657461cb3fe0000000000000a46c6f7373a87a65726f5f6f6e65a764656661756c74cb4008000000000000aa636f6e666964656e6365cb3fe0000000000000a7736861646f777391a16fa56361636865c2a8636f6e74657874730a029198a16dcb3fe0000000000000c203010204cb3fe00000000000000100a0",
+        wire.Applications(12, (APPLICATION,), 0, "", 4),
+        "96170c91948ca46e616d65a6646967697473a66d6f64656c7392a16da36e2f32a6736c6f5f6d73cb4049000000000000a66f7574707574a179a6706f6c696379a465787034a873657474696e677381a3657461cb3fe0000000000000a46c6f7373a87a65726f5f6f6e65a764656661756c74cb4008000000000000aa636f6e666964656e6365cb3fe0000000000000a7736861646f777391a16fa56361636865c2a8636f6e74657874730a029198a16dcb3fe0000000000000c203010204cb3fe00000000000000100a004",
     ),
     (
         wire.ApplicationInfo(13, "digits", "user-1"),
@@ -126,7 +138,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             "digits",
             (wire.Observation((3.0,), b"\x01\x02", "user-1", (TENSOR,), wire.Query(6, "", 1000, 1, b"\x01")),),
         ),
-        "941c11a6646967697473919591cb4008000000000000c4020102a6757365722d319194a178a446503332920104109b1406a0cd03e801c40101c20000a0a0",
+        "941c11a6646967697473919591cb4008000000000000c4020102a6757365722d319194a178a446503332920104109c1406a0cd03e801c40101c20000a0a0c2",
     ),
     (
         wire.Acknowledged(17, (0, 5), "full", 9),
@@ -239,6 +251,7 @@ def test_the_numbers_of_a_status_never_change() -> None:
         "TOO_LATE": 10,
         "MISSING_INPUT": 11,
         "PROTOCOL": 12,
+        "FORBIDDEN": 13,
     }
 
 

@@ -215,3 +215,10 @@ def test_where_inputs_have_a_lane_the_operation_goes_through_all_three() -> None
     ended = deliver(worker, 9, worker.lanes, Finished(1, "output", Status.OK, 3, 4, 1, outputs))
     assert responses_by_row(ended) == {(SELECTOR, 200): [4.0]}
     assert (only_result(ended).begin_ns, only_result(ended).end_ns) == (2, 3), "the times are EXEC's"
+
+
+def test_failures_of_every_model_are_counted_from_zero() -> None:
+    worker = a_worker()
+    worker.refresh_stats()
+    counts = {key[3]: value for key, value in worker.stats.values.items() if key[0] == "horologe_model_failures_total"}
+    assert counts == {"error": 0, "crash": 0, "hang": 0, "restarting": 0}

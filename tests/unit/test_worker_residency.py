@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import a_report, a_spec
+from builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.status import Status
@@ -15,7 +15,6 @@ from horologe_common.wire import (
     Pong,
     Register,
     Result,
-    Scan,
     Unload,
 )
 from horologe_gpu_worker.core.lanes import Finished, not_run
@@ -150,21 +149,6 @@ def test_ping_is_answered_at_once() -> None:
     assert worker.out == [Out(CONTROLLER, Pong(40, 44))]
 
 
-def test_scan_reads_one_model_again_and_registers() -> None:
-    worker = a_worker(specs=[a_spec(), a_spec("other"), a_spec("sum", "2")])
-    connect_controller(worker)
-    [scan] = operations(deliver(worker, 0, CONTROLLER, Scan("sum")))
-    assert (scan.lane, scan.model) == ("scan", "sum")
-    assert not deliver(worker, 0, CONTROLLER, Scan("sum")), "one at a time"
-    scanned = Finished(scan.action_id, "scan", Status.OK, 0, 1, models=[a_report(a_spec("sum", "3"))])
-    deliver(worker, 1, worker.lanes, scanned)
-    assert sorted(worker.reports) == ["other/1", "sum/3"]
-    [again] = operations(deliver(worker, 2, CONTROLLER, Scan("sum")))
-    outs = deliver(worker, 3, worker.lanes, not_run(again, Status.FAILED, 3))
-    assert [out.to for out in outs] == [CONTROLLER]
-    assert sorted(worker.reports) == ["other/1", "sum/3"]
-
-
 def test_draining_finishes_what_is_in_flight_and_takes_nothing_new() -> None:
     worker = a_worker()
     deliver(worker, 0, CONTROLLER, an_infer(1))
@@ -180,7 +164,11 @@ def test_draining_finishes_what_is_in_flight_and_takes_nothing_new() -> None:
 
 def lane_counts(worker: Worker) -> dict[tuple[str, ...], float]:
     """Return the number of operations by (lane, status)."""
-    return {key[1:]: value for key, value in worker.stats.values.items() if key[0] == "horologe_lane_operations_total"}
+    return {
+        key[1:]: value
+        for key, value in worker.stats.values.items()
+        if value and key[0] == "horologe_lane_operations_total"
+    }
 
 
 def test_each_lane_counts_its_operations_its_work_and_how_long_they_waited() -> None:

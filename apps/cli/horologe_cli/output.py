@@ -57,16 +57,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 
 
 def console() -> Console:
+    """Return a console on standard output. In files and pipes it breaks and cuts no line."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def stderr_console() -> Console:
     """Return a console on standard error, for progress and hints that are not part of the result."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 def print_json(document: Any) -> None:
@@ -98,7 +99,7 @@ def fail_with(error: Exception, endpoint: str) -> NoReturn:
     if isinstance(error, Lost) and endpoint:
         fail(f"no answer from {endpoint}: {error}; is it running? (`horologe up`, --endpoint)", ExitCode.UNREACHABLE)
     if isinstance(error, HorologeError):
-        retry = f"; retry after {error.retry_after_ns / 1e6:.1f} ms" if error.retry_after_ns else ""
+        retry = f"; retry after {-(-error.retry_after_ns // 1000) / 1000:g} ms" if error.retry_after_ns else ""
         fail(f"{error.status.name}: {error}{retry}")
     raise error
 

@@ -12,6 +12,11 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     name: str = "0"
     """Instance name. A cluster has one controller."""
+    workers: int = 0
+    """Number of workers of the cluster. Until so many have registered after a start, a model that none of them has is
+    not UNKNOWN_MODEL: its requests wait, or are REFUSED. 0: not known, see `discovery_ns`. `horologe up` sets it."""
+    discovery_ns: int = s(10)
+    """Without `workers`: time after the start in which workers are expected to register."""
     scheduler: str = "horologe"
     """Scheduling policy. clockwork, orloj, clipper, nexus and deferred (Symphony) follow those systems. edf and fifo
     are baselines; fifo refuses nothing."""

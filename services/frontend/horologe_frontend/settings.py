@@ -41,7 +41,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum size of all staged tensors together. Requests beyond it are refused. One client gets at most as much as
     is then left for the others."""
     call_timeout_ns: int = s(60)
-    """Timeout of repository loads, cluster state and declarations of applications."""
+    """Timeout of cluster state and declarations of applications."""
+    load_timeout_ns: int = s(600)
+    """Timeout of repository loads. A load constructs the model and measures every batch size."""
     default_lead_ns: int = ms(2)
     """An application's default answer is sent at least this long before the deadline if the selector has not answered.
     The lead grows to the 99th percentile of recent timer delays, up to a quarter of the request's budget. The selector
@@ -64,6 +66,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def client_limits(settings: FrontendSettings) -> ClientLimits:
     """Return the bounds of the connections of clients."""
     return ClientLimits(
+        settings.client_management,
         settings.client_connections,
         max(PACKET_BYTES, settings.max_request_bytes),
         settings.client_receive_bytes,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from horologe_common.status import ModelFailed
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -12,6 +14,14 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_gpu_worker.execution.workspace import Workspace
+
+
+class ProcessFailed(ModelFailed):
+    """The process of a model has ended (`cause` crash), does not answer (hang), or is being restarted (restarting)."""
+
+    def __init__(self, reason: str, cause: str) -> None:
+        super().__init__(reason)
+        self.cause = cause
 
 
 class DeviceConfig(NamedTuple):
@@ -97,6 +107,9 @@ class KeepsModels(Protocol):
 
     def is_open(self, spec: ModelSpec) -> bool:
         """Return True if `open` returns at once."""
+
+    def open_kept(self, spec: ModelSpec) -> OpenModel | None:
+        """Return a kept model of this content, without reading its files; None if there is none."""
 
 
 class Runtime(Protocol):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, Json, Keys, call_server, console, print_json
+from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, Json, Keys, call_server, console, fail, print_json
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
@@ -17,19 +17,36 @@ Model = Annotated[str, typer.Argument(help="Name of the model.", metavar="MODEL"
 Version = Annotated[str, typer.Option("--version", help="Version of the model. Default: all versions.", metavar="V")]
 
 
-def models(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False) -> None:
+def models(
+    name: Annotated[str, typer.Argument(help="Show only this model.", metavar="[MODEL]")] = "",
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    keys: Keys = "",
+    json: Json = False,
+) -> None:
     """List the models with their signatures and states.
 
     \b
     Examples:
       horologe models
+      horologe models digits-cnn
       horologe models --json | jq '.[].name'
     """
-    _print_models(call_server(endpoint, keys, lambda client: client.models()), json)
+    states = call_server(endpoint, keys, lambda client: client.models(name or None))
+    if name and not states:
+        fail(f"UNKNOWN_MODEL: model: got {name!r}, which is not in the repository")
+    _print_models(states, json)
 
 
 def load(
-    model: Model, version: Version = "", endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False
+    model: Model,
+    version: Version = "",
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until every worker has loaded and measured the model.")
+    ] = True,
+    timeout: Annotated[float, typer.Option(min=0.1, help="With --wait: timeout in seconds.", metavar="S")] = 600.0,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    keys: Keys = "",
+    json: Json = False,
 ) -> None:
     """Read a model from the repository and serve it. Read it again if it is served already.
 
@@ -37,8 +54,13 @@ def load(
     Examples:
       horologe load digits-cnn
       horologe load digits-cnn --version 2
+      horologe load large-model --timeout 1800
+      horologe load large-model --no-wait
     """
-    _print_models(call_server(endpoint, keys, lambda client: client.admit(model, version, True)), json)
+    from horologe_cli.commands.load_progress import load_model
+
+    limit_s = timeout if wait else 0.0
+    _print_models(call_server(endpoint, keys, lambda client: load_model(client, model, version, limit_s)), json)
 
 
 def unload(

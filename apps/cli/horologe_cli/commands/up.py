@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from horologe_cli.commands.models import model_document
-from horologe_cli.output import ExitCode, Scheduler, Sets, Split, Workers, console, fail, print_json, stderr_console
+from horologe_cli.output import ExitCode, Scheduler, Sets, Split, Workers, console, fail, print_json
 from horologe_sim.report.tables import Cell, Table
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def up(
     profiler: Annotated[
         bool, typer.Option(help="Run the profiler, which measures requests by application and length.")
     ] = True,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Permit addresses beyond this machine without keys.")
+    ] = False,
     config: Annotated[str, typer.Option(help="TOML file with settings.", metavar="FILE")] = "",
     set_: Sets = None,
     drain: Annotated[
@@ -48,7 +52,7 @@ def up(
     Examples:
       horologe up
       horologe up --models /srv/models --workers 4
-      horologe up --http 0.0.0.0:8000 --set http.keys_file=keys.txt
+      horologe up --http 0.0.0.0:8000 --set http.keys_file=keys/http/clients.txt
       horologe up --split --scheduler edf --set log.level=debug
     """
     from horologe_cli.local.local_system import LocalSystem, StopSignal
@@ -58,28 +62,31 @@ def up(
 
     protect_memory()
     options = SystemOptions(
-        models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler
-    )
-    stop = StopSignal().install_handlers()
+        models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler,
+        insecure,
+    )  # fmt: skip
+    stop, log = StopSignal().install_handlers(), LogLines()
     try:
-        system = LocalSystem(options, _forward_line)
+        system = LocalSystem(options, log.forward)
     except HorologeError as error:
         fail(error.reason, ExitCode.USAGE)
+    log.json = system.topology.log_json
     with system:
         try:
-            _serve(system, stop, drain, json)
+            _serve(system, stop, drain, json, log)
         except HorologeError as error:
-            fail(error.reason)
+            log.write(error.reason)
+            raise SystemExit(int(ExitCode.FAILED)) from None
 
 
-def _serve(system: LocalSystem, stop: StopSignal, drain_s: float, json: bool) -> None:
+def _serve(system: LocalSystem, stop: StopSignal, drain_s: float, json: bool, log: LogLines) -> None:
     ready = system.wait_ready(READY_TIMEOUT_S, stop)
     if ready:
         (print_json if json else _print_summary)(_summary(system, *ready))
         stop.wait()
-    stderr_console().print("horologe: draining; press ^C again to kill all processes")
+    log.write("draining; press ^C again to kill all processes")
     if not system.supervisor.drain(drain_s):
-        stderr_console().print(f"horologe: killed the processes that did not stop within {drain_s:g} s")
+        log.write(f"killed the processes that did not stop within {drain_s:g} s")
 
 
 def _summary(system: LocalSystem, description: Description, models: list[ModelState]) -> dict[str, Any]:
@@ -121,6 +128,27 @@ def _print_summary(summary: dict[str, Any]) -> None:
     out.print("ready; press ^C to stop", style="green")
 
 
-def _forward_line(process: str, line: str) -> None:
-    """Write a log line of a child process to standard error, after the name of the process."""
-    sys.stderr.write(f"{process:<10} | {line}\n")
+class LogLines:
+    """Writes log lines to standard error: text after the name of the process, or one JSON object per line."""
+
+    def __init__(self) -> None:
+        self.json = False
+
+    def forward(self, process: str, line: str) -> None:
+        """Write a line of a child process. In JSON, a line that is no object (a model's `print`) becomes an event."""
+        if not self.json:
+            sys.stderr.write(f"{process:<10} | {line}\n")
+            return
+        try:
+            fields = jsonlib.loads(line)
+        except ValueError:
+            fields = None
+        document = fields if isinstance(fields, dict) else {"event": line}
+        sys.stderr.write(jsonlib.dumps({"process": process, **document}) + "\n")
+
+    def write(self, text: str) -> None:
+        """Write a line of this command."""
+        if self.json:
+            self.forward("horologe", text)
+        else:
+            sys.stderr.write(f"horologe: {text}\n")

@@ -163,7 +163,12 @@ def read_scenario(path: str | Path) -> Scenario:
         file = example
     try:
         table = tomllib.loads(file.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except FileNotFoundError:
+        examples = ", ".join(example_names())
+        raise SettingsError(f"scenario: got {str(path)!r}, wanted a TOML file or an example: {examples}") from None
+    except OSError as error:
+        raise SettingsError(f"scenario {path}: {error.strerror}") from error
+    except ValueError as error:  # not TOML, or not UTF-8
         raise SettingsError(f"scenario {path}: {error}") from error
     try:
         return msgspec.convert({"name": file.stem, **read_units(f"scenario {path}", table)}, Scenario, strict=False)

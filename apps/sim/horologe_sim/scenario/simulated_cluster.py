@@ -144,7 +144,8 @@ class SimulatedCluster:
         return core
 
     def _controller(self, process: Process) -> Core:
-        return Controller(process.address("controller"), self.scenario.controller, process.host)
+        settings = msgspec.structs.replace(self.scenario.controller, workers=self.scenario.workers)
+        return Controller(process.address("controller"), settings, process.host)
 
     def _profiler(self, process: Process) -> Core:
         """Return a profiler that restores the state saved by its predecessor."""

@@ -45,8 +45,10 @@ def choose_signature(states: Sequence[ModelState], model: str, version: str) -> 
     """Return the signature of `version`; if it is empty, of the highest ready version. Raises `UnknownModel`."""
     fitting = [state for state in states if state.spec.name == model and version in ("", state.spec.version)]
     if not fitting:
-        versions = ", ".join(state.spec.version for state in states) or "none"
-        raise UnknownModel(f"model {model!r}: version: got {version!r}, known are: {versions}")
+        versions = ", ".join(state.spec.version for state in states if state.spec.name == model)
+        if not versions:
+            raise UnknownModel(f"model: got {model!r}, which is not served")
+        raise UnknownModel(f"model {model!r}: version: got {version!r}, wanted one of {versions}")
     return Signature(max(fitting, key=_rank).spec)
 
 

@@ -6,12 +6,13 @@ import bisect
 import math
 from collections import deque
 from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import NEVER_NS, s
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 WINDOW = 10
 """Measurements per estimate (Clockwork section 5.3)."""
@@ -161,6 +162,14 @@ class Stats:
         """Add `by` to a counter."""
         key = (name, *labels)
         self.values[key] = self.values.get(key, 0) + by
+
+    def create_counters(self, name: str, *labels: Iterable[str]) -> None:
+        """Create a counter at 0 for each combination of label values.
+
+        Otherwise the first failure creates the series, and `increase()` of Prometheus does not see it.
+        """
+        for values in product(*labels):
+            self.values.setdefault((name, *values), 0)
 
     def set(self, name: str, *labels: str, to: float) -> None:
         """Set a gauge."""

@@ -25,7 +25,7 @@ PART = ("application", "model")
 
 METRICS: dict[str, Metric] = {
     "nv_inference_request_success": Metric("cumulative", "Requests answered OK", MODEL),
-    "nv_inference_request_failure": Metric("cumulative", "Requests not answered OK, by reason", (*MODEL, "reason")),
+    "nv_inference_request_failure": Metric("cumulative", "Requests not answered OK, by status", (*MODEL, "reason")),
     "nv_inference_count": Metric("cumulative", "Rows executed", MODEL),
     "nv_inference_exec_count": Metric("cumulative", "Batches executed", MODEL),
     "nv_inference_request_duration_us": Metric("cumulative", "Cumulative time from arrival to answer", MODEL),
@@ -61,6 +61,9 @@ METRICS: dict[str, Metric] = {
     "horologe_lane_wait_seconds": Metric(
         "histogram", "Begin of an operation minus the later of: window start, time at which it was queued", ("lane",)
     ),
+    "horologe_model_failures_total": Metric(
+        "counter", "Failed operations of a model, by cause: error, crash, hang, restarting", (*MODEL, "cause")
+    ),
     "horologe_actions_total": Metric("counter", "Finished actions", ("action", "status")),
     "horologe_device_slowness": Metric(
         "gauge", "Recent EXEC time divided by profiled time (median of ten)", ("worker", "share")
@@ -95,6 +98,16 @@ METRICS: dict[str, Metric] = {
     "horologe_clients_rejected_total": Metric(
         "counter", "Client connections closed by the server: another protocol, too many, silent, or not reading answers"
     ),
+    "horologe_links_connected": Metric("gauge", "Links to other processes whose handshake is complete"),
+    "horologe_links_made_total": Metric("counter", "Completed handshakes, by role of the peer", ("peer",)),
+    "horologe_links_lost_total": Metric(
+        "counter",
+        "Lost links, by reason: closed, silent (no heartbeat), failed (the socket), refused, replaced (by a new one)",
+        ("peer", "reason"),
+    ),
+    "horologe_links_refused_total": Metric(
+        "counter", "Handshakes and packets refused by either side: name, version, keys"
+    ),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
 }
 
@@ -103,7 +116,7 @@ class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The endpoint for Prometheus."""
 
     bind: str = "127.0.0.1:8002"
-    """host:port of /metrics and /health. Empty: off."""
+    """host:port of /metrics, /health and /ready. Empty: off."""
 
 
 def families(stats: Iterable[Stats]) -> Iterable[Any]:
@@ -140,8 +153,8 @@ def _cumulative(name: str, histogram: Histogram) -> tuple[Sequence[tuple[str, fl
     return buckets, histogram.sum / scale
 
 
-def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], live: Callable[[], bool]) -> Any:
-    """Serve /metrics and /health on a thread. Return the server (`shutdown()` ends it), or None if it is off.
+def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], ready: Callable[[], bool]) -> Any:
+    """Serve /metrics, /health and /ready on a thread. Return the server (`shutdown()` ends it), or None if it is off.
 
     Raises `SettingsError` if the address cannot be bound.
     """
@@ -168,8 +181,11 @@ def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], live:
     metrics = make_wsgi_app(registry)
 
     def app(environ: Any, start: Any) -> Any:
-        if environ["PATH_INFO"] == "/health":
-            start("200 OK" if live() else "503 Service Unavailable", [("Content-Type", "text/plain")])
+        if (path := environ["PATH_INFO"]) in ("/health", "/ready"):
+            start(
+                "200 OK" if path == "/health" or ready() else "503 Service Unavailable",
+                [("Content-Type", "text/plain")],
+            )
             return [b""]
         return metrics(environ, start)
 

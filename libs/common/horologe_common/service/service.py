@@ -90,7 +90,7 @@ class Service:
             prepare(reactor)
         try:
             links.open([core.address for core in cores], client_core, follows_directory)
-            exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), lambda: True)
+            exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), links.is_ready)
         except SettingsError as error:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
         log.info("ready", cores=[core.address for core in cores])
@@ -114,7 +114,9 @@ def _stats(reactor: Reactor) -> list[Stats]:
     own.count("horologe_messages_dropped_total", by=reactor.links.dropped + reactor.core_host.dropped)
     own.count("horologe_core_faults_total", by=reactor.core_host.faults)
     own.count("horologe_clients_rejected_total", by=reactor.links.client_server.rejected)
-    return [own, *(core.stats for core in reactor.core_host if hasattr(core, "stats"))]
+    peers = reactor.links.peers
+    own.set("horologe_links_connected", to=peers.count_links())
+    return [own, peers.stats, *(core.stats for core in reactor.core_host if hasattr(core, "stats"))]
 
 
 def protect_memory() -> None:

@@ -7,8 +7,10 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
+from horologe_common.transport.peers import Route, client_address
 from horologe_common.transport.zmtp import GREETING, PING, READY, MessageReader, ProtocolError, encode_message, pong
-from horologe_common.wire import HEADER_LIMIT, Predict
+from horologe_common.wire import HEADER_LIMIT, Envelope, Predict
+from horologe_common.wire.frames import pack, refuse_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from horologe_common.transport.client_server import ClientServer
     from horologe_common.transport.zmtp import Frame
 
-    Unpack = Callable[["ClientConnection", Sequence[Frame], bool, list[Arrival]], None]
+    Unpack = Callable[[Route, Sequence[Frame], list[Arrival]], None]
 
 PACKETS_WAITING, BYTES_WAITING = 4096, 1 << 20
 """A client with as many packets or bytes that no turn has handled is not read."""
@@ -41,8 +43,10 @@ class ClientConnection(asyncio.Protocol):
     """The connection of one client. Its address comes from `number`, because clients send none."""
 
     def __init__(self, server: ClientServer, number: int) -> None:
-        self.identity = number.to_bytes(5, "big")
-        self.known = False
+        identity = number.to_bytes(5, "big")
+        self.route = Route(self, identity)
+        self.address = client_address(identity, server.limits.management)
+        self._is_known = False
         """A first message has been handled."""
         self.packets: deque[tuple[list[Frame], bool]] = deque()
         """Messages of ZMTP that no turn has handled, and whether frames of them were dropped."""
@@ -156,7 +160,7 @@ class ClientConnection(asyncio.Protocol):
                 inbox.append(arrival)
             elif packets:
                 begin = len(inbox)
-                unpack(self, *packets.popleft(), inbox)
+                self._unpack(*packets.popleft(), unpack, inbox)
                 if len(inbox) == begin + 1 and type(inbox[begin][2]) is Predict:
                     weight += 1
                 elif len(inbox) == begin:
@@ -172,6 +176,16 @@ class ClientConnection(asyncio.Protocol):
             self._update_reading()
             if self.held:
                 self._count_held()
+
+    def _unpack(self, frames: list[Frame], dropped: bool, unpack: Unpack, inbox: list[Arrival]) -> None:
+        if not self._is_known:
+            self._is_known = True
+            self._server.peers.add_client(self.route, self.address)
+        if dropped:
+            answers = refuse_message(frames, self._server.limits.message_bytes)
+            self.send(pack([Envelope("", "", answers)], ()))
+        else:
+            unpack(self.route, frames, inbox)
 
     def sweep(self, now_s: float, beat: bool) -> bool:
         """Update rates, send a heartbeat. Return False if the client is to be disconnected."""

@@ -19,10 +19,11 @@ from horologe_common.service.settings import SettingsError
 from horologe_common.transport.client_connection import ClientConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Arrival
     from horologe_common.transport.client_connection import Unpack
+    from horologe_common.transport.peers import Peers
 
 TURN_MESSAGES, TURN_MESSAGES_MIN = 4096, 16
 """Requests of a client in a turn. What is not handled waits. With 256, an edge that was offered 30,000 requests/s by
@@ -42,6 +43,8 @@ HEARTBEAT_SWEEPS = 4
 class ClientLimits(msgspec.Struct, frozen=True):
     """Bounds of all clients together. One client gets at most as much as is then left for the others."""
 
+    management: bool = True
+    """Clients may manage models and applications."""
     connections: int = 1000
     message_bytes: int = 64 << 20
     """Bytes of one message."""
@@ -52,15 +55,15 @@ class ClientLimits(msgspec.Struct, frozen=True):
 
 
 class ClientServer:
-    """All clients. `on_ready` is called when something has arrived, `on_lost` with a connection that was `known`."""
+    """All clients. Those that have sent a first message are added to `peers`."""
 
-    def __init__(self, limits: ClientLimits, on_ready: Callable[[], None], on_lost: Callable[[bytes], None]) -> None:
+    def __init__(self, limits: ClientLimits, peers: Peers) -> None:
         self.limits = limits
+        self.peers = peers
         self.rejected = 0
         """Connections closed: a peer of another protocol, a bound exceeded, answers not read, or silence."""
         self.connections: dict[ClientConnection, bool] = {}
-        self._on_ready = on_ready
-        self._on_lost = on_lost
+        self._on_ready: Callable[[], None] = lambda: None
         self._ready: dict[ClientConnection, bool] = {}
         self._unsent = self._held = 0
         self._turn_messages = TURN_MESSAGES
@@ -77,16 +80,17 @@ class ClientServer:
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def bind(self, endpoint: str) -> None:
+    def bind(self, endpoints: Sequence[str]) -> None:
         """Listen on `tcp://HOST:PORT` or `ipc://PATH`. Raises `SettingsError` if that is not possible."""
-        try:
-            self._listeners.append(_listen(endpoint))
-        except (OSError, ValueError) as error:
-            raise SettingsError(f"frontend.clients: {endpoint}: {error}") from error
+        for endpoint in endpoints:
+            try:
+                self._listeners.append(_listen(endpoint))
+            except (OSError, ValueError) as error:
+                raise SettingsError(f"frontend.clients: {endpoint}: {error}") from error
 
-    async def start(self) -> None:
-        """Accept connections. Call it in the loop."""
-        loop = asyncio.get_running_loop()
+    async def start(self, on_ready: Callable[[], None]) -> None:
+        """Accept connections. Call it in the loop. `on_ready` is called when something has arrived."""
+        loop, self._on_ready = asyncio.get_running_loop(), on_ready
         for listener in self._listeners:
             create = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
             self._servers.append(await create(self._connect, sock=listener, backlog=1024))
@@ -173,8 +177,8 @@ class ClientServer:
         self._held -= connection.held
         self._unsent -= connection.unsent
         connection.held = connection.unsent = 0
-        if connection.known:
-            self._on_lost(connection.identity)
+        self.peers.on_client_disconnected(connection.address)
+        self._on_ready()
 
     def _connect(self) -> ClientConnection:
         self._last_number += 1

@@ -2,14 +2,19 @@
 
 The connecting side sends Hello on every connection and reconnection. Hello and Welcome contain the addresses of the
 cores at each end, which have a route from then on. Messages in flight on a broken connection are lost. Therefore a
-second Hello first disconnects the cores that still have a route: no core then waits for a lost message.
+second Hello of a process first disconnects its cores that still have a route: no core then waits for a lost message.
+
+A name belongs to the process that has connected with it first, until its link is lost. Another process with that name
+is refused, and tries again with every heartbeat.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance
+from horologe_common.core.instruments import Stats
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance, role
+from horologe_common.service.log import logger
 from horologe_common.status import Status
 from horologe_common.wire import PROTOCOL, Directory, Hello, Rejected, Welcome
 
@@ -22,26 +27,50 @@ if TYPE_CHECKING:
     from horologe_common.transport.streams import Stream
     from horologe_common.wire import AnyMessage
 
+    Connection: TypeAlias = zmq.Socket[bytes] | Stream | ClientConnection
+
 HANDSHAKES = frozenset({Hello, Welcome, Directory, Rejected})
+PACKET_ERRORS = (Status.INVALID_INPUT, Status.TOO_LARGE, Status.FORBIDDEN)
+"""Statuses of a Rejected for one packet. The link is not affected: without a Welcome, it is lost soon."""
+log = logger("links")
 
 
 class Route(NamedTuple):
-    """A connection: a socket, and on a ROUTER the peer's identity; or a stream; or the connection of a client."""
+    """A connection: a socket, and on a ROUTER the peer's identity; or a stream."""
 
-    socket: zmq.Socket[bytes] | Stream | ClientConnection
+    socket: Connection
     identity: bytes | None
     """None on a DEALER, which has one peer, and on a stream to a peer. Empty on a stream that a peer has opened."""
 
 
-def client_address(identity: bytes) -> str:
-    """Return the address of a client: that of its connection, because clients send none."""
-    return f"client/{identity.hex()}"
+def client_address(identity: bytes, manages: bool = True) -> str:
+    """Return the address of a client: that of its connection, because clients send none.
+
+    Its role is `user` if its key does not permit management.
+    """
+    return f"{'client' if manages else 'user'}/{identity.hex()}"
+
+
+def stream_route(stream: Stream) -> Route:
+    """Return the route over a stream. A peer that has connected counts as one behind a ROUTER."""
+    return Route(stream, b"" if stream.accepted else None)
 
 
 class Peers:
-    """The peers of one process. `send` sends one message, `connect` connects to an endpoint. `host` is the boot id."""
+    """The peers of one process. `host` is the boot id of its machine.
 
-    def __init__(self, host: str, send: Callable[[Route, AnyMessage], None], connect: Callable[[str], None]) -> None:
+    `send` sends one message. `on_made` gets a link whose Hello was accepted, `on_refused` one to lose, and the reason.
+    `on_directory` gets the endpoints of all holders.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        send: Callable[[Route, AnyMessage], None],
+        on_made: Callable[[Route], None],
+        on_refused: Callable[[Route, str], None],
+        on_directory: Callable[[Sequence[str]], None],
+    ) -> None:
         self.host = host
         self.addresses: tuple[str, ...] = ()
         """Addresses of this process's cores."""
@@ -52,59 +81,123 @@ class Peers:
         """Route to every connected core and client."""
         self.events: list[tuple[str, PeerConnected | PeerDisconnected]] = []
         """(peer address, event) not yet passed to the cores."""
+        self.welcomed: dict[Connection, tuple[str, ...]] = {}
+        """Connections that this process has made -> cores at the other end."""
+        self.stats = Stats()
         self._send = send
-        self._connect = connect
-        self._welcomed: dict[zmq.Socket[bytes] | Stream | ClientConnection, tuple[str, ...]] = {}
+        self._on_made = on_made
+        self._on_refused = on_refused
+        self._on_directory = on_directory
         self._hellos: dict[Route, Hello] = {}
+        self._last_refusal = ""
 
-    def on_dealer_connected(self, sock: zmq.Socket[bytes] | Stream) -> None:
+    def on_dealer_connected(self, sock: Connection) -> None:
         """Send Hello on a DEALER that has connected or reconnected."""
         capabilities = ("worker",) if self.follows_directory else ()
         self._send(Route(sock, None), Hello(PROTOCOL, self.addresses, self.host, self.endpoint, capabilities))
 
-    def on_dealer_disconnected(self, sock: zmq.Socket[bytes] | Stream) -> None:
+    def on_dealer_disconnected(self, sock: Connection, reason: str = "closed") -> None:
         """Disconnect the cores behind a DEALER."""
-        for address in self._welcomed.pop(sock, ()):
+        if (addresses := self.welcomed.pop(sock, None)) is not None:
+            self._record_loss(addresses, reason)
+            for address in addresses:
+                self._disconnect_core(address)
+
+    def on_router_disconnected(self, route: Route, reason: str = "closed") -> None:
+        """Disconnect the cores or the client behind a connection of a ROUTER."""
+        if hello := self._hellos.pop(route, None):
+            self._record_loss(hello.addresses, reason)
+        for address in [address for address, other in self.routes.items() if other == route]:
             self._disconnect_core(address)
+
+    def on_handshake_failed(self, event: str) -> None:
+        """Record that ZeroMQ's own handshake has failed: other keys, or a peer that is not of ZeroMQ."""
+        self._log_refusal("handshake failed", event)
 
     def on_handshake(self, route: Route, message: Any, public: bool) -> None:
         """Handle one of `HANDSHAKES`. `public`: it is from a client."""
         match message:
             case Hello() if message.protocol != PROTOCOL:
-                reason = f"protocol: got version {message.protocol}, wanted {PROTOCOL}"
-                self._send(route, Rejected(int(Status.PROTOCOL), reason))
+                self._reject(route, Status.PROTOCOL, f"protocol: got version {message.protocol}, wanted {PROTOCOL}")
             case Hello() if public:
                 self._send(route, Welcome(PROTOCOL, ()))
             case Hello() if route.identity is not None:
-                for address in message.addresses:  # a reconnection before the loss of the old connection was noticed
-                    self._disconnect_core(address)
-                self._connect_cores(message.addresses, message.host, route)
-                self._hellos[route] = message
-                self._send(route, Welcome(PROTOCOL, self.addresses, self.host))
-                self._send_directory()
+                self._on_hello(route, message)
             case Welcome() if route.identity is None:
-                for address in self._welcomed.get(route.socket, ()):
-                    if address not in message.addresses:
-                        self._disconnect_core(address)
-                self._welcomed[route.socket] = message.addresses
-                self._connect_cores(message.addresses, message.host, route)
+                self._on_welcome(route, message)
             case Directory() if route.identity is None and self.follows_directory:
-                for endpoint in message.endpoints:
-                    self._connect(endpoint)
+                self._on_directory(message.endpoints)
+            case Rejected() if not public:
+                self._on_rejected(route, message)
 
-    def add_client(self, route: Route, identity: bytes) -> None:
+    def add_client(self, route: Route, address: str) -> None:
         """Add the route to a client from which a first packet has arrived."""
-        self.routes[client_address(identity)] = route
+        self.routes[address] = route
 
-    def on_client_disconnected(self, identity: bytes) -> None:
-        """Disconnect a client of the `ClientServer`."""
-        self._disconnect_core(client_address(identity))
+    def on_client_disconnected(self, address: str) -> None:
+        """Disconnect a client."""
+        self._disconnect_core(address)
 
-    def on_router_disconnected(self, route: Route) -> None:
-        """Disconnect the cores or the client behind a connection of a ROUTER."""
-        self._hellos.pop(route, None)
-        for address in [address for address, other in self.routes.items() if other == route]:
-            self._disconnect_core(address)
+    def count_links(self) -> int:
+        """Return the number of links whose handshake is complete."""
+        return len(self.welcomed) + len(self._hellos)
+
+    def _on_hello(self, route: Route, message: Hello) -> None:
+        if conflict := self._find_name_conflict(message.addresses):
+            self._reject(route, Status.REFUSED, conflict)
+            return
+        for address in message.addresses:  # a reconnection before the loss of the old connection was noticed
+            if old_route := self.routes.get(address):
+                self.on_router_disconnected(old_route, "replaced")
+        self._hellos[route] = message
+        self._connect_cores(message.addresses, message.host, route)
+        self._send(route, Welcome(PROTOCOL, self.addresses, self.host))
+        self._send_directory()
+
+    def _on_welcome(self, route: Route, message: Welcome) -> None:
+        sock = route.socket
+        if sock in self.welcomed and self.welcomed[sock] != message.addresses:
+            self.on_dealer_disconnected(sock, "replaced")
+        if conflict := self._find_name_conflict(message.addresses):
+            self._reject(route, Status.REFUSED, conflict)
+            self._on_refused(route, "refused")
+        elif sock not in self.welcomed:
+            self.welcomed[sock] = message.addresses
+            self._connect_cores(message.addresses, message.host, route)
+
+    def _on_rejected(self, route: Route, message: Rejected) -> None:
+        if message.status in PACKET_ERRORS:
+            self._log_refusal("packet rejected by the peer", message.reason)
+        elif message.status == Status.LOST:
+            self._on_refused(route, "silent")
+        else:
+            self._log_refusal("refused by the peer", message.reason)
+            self._on_refused(route, "refused")
+
+    def _reject(self, route: Route, status: Status, reason: str) -> None:
+        """Refuse a handshake."""
+        self._log_refusal("peer refused", reason)
+        self._send(route, Rejected(int(status), reason))
+
+    def _log_refusal(self, event: str, reason: str) -> None:
+        """Count a refusal. Log it unless the last one was the same, because a refused process tries again and again."""
+        self.stats.count("horologe_links_refused_total")
+        if event + reason != self._last_refusal:
+            self._last_refusal = event + reason
+            log.error(event, reason=reason)
+
+    def _record_loss(self, addresses: Sequence[str], reason: str) -> None:
+        self.stats.count("horologe_links_lost_total", _peer_role(addresses), reason)
+        log.warning("link lost", peers=list(addresses), reason=reason)
+
+    def _find_name_conflict(self, addresses: Sequence[str]) -> str:
+        """Return why a process with these cores is refused; empty unless another one uses one of their names."""
+        names = {instance(address): address for address in addresses}
+        for other in (*self.addresses, *self.routes):
+            name = instance(other)
+            if names.get(name, other) != other:
+                return f"name: got {name!r} of {names[name]}, which {other} uses; wanted a name of its own"
+        return ""
 
     def _send_directory(self) -> None:
         """Send the endpoints of all holders to every peer with a worker."""
@@ -114,10 +207,10 @@ class Peers:
                 self._send(route, Directory(endpoints))
 
     def _connect_cores(self, addresses: Sequence[str], host: str, route: Route) -> None:
+        self._on_made(route)
+        self.stats.count("horologe_links_made_total", _peer_role(addresses))
+        log.info("link made", peers=list(addresses))
         for address in addresses:
-            for other in list(self.routes):
-                if instance(other) == instance(address) and other != address:
-                    self._disconnect_core(other)
             is_new = address not in self.routes
             self.routes[address] = route
             if is_new:
@@ -126,3 +219,8 @@ class Peers:
     def _disconnect_core(self, address: str) -> None:
         if self.routes.pop(address, None):
             self.events.append((address, PeerDisconnected(address)))
+
+
+def _peer_role(addresses: Sequence[str]) -> str:
+    """Return the role of the first core: several share the process `edge`."""
+    return "edge" if len(addresses) > 1 else role(next(iter(addresses), ""))

@@ -1,8 +1,7 @@
 """Streams: packets between processes of one machine over Unix sockets, read and written on the loop's own thread.
 
 A ZeroMQ socket has a thread of its own at each end. A round trip between two processes takes 13 us over a stream and 70
-to 120 us over ZeroMQ's ipc. A packet is the number of its frames, their lengths, and the frames. A packet without
-frames is a heartbeat.
+to 120 us over ZeroMQ's ipc. A packet is the number of its frames, their lengths, and the frames.
 """
 
 from __future__ import annotations
@@ -26,47 +25,42 @@ COUNT = struct.Struct("<I")
 FRAMES_MAX = 1 << 16
 UNSENT_MAX = 64 << 20
 """Bytes that may wait for a peer that does not read. Further packets are dropped."""
-HEARTBEAT_S, SILENCE_MAX = 1.0, 5
-"""A peer that sends nothing for five heartbeats is stopped or stuck: its connection is closed."""
 RETRY_S, RETRY_MAX_S = 0.02, 0.5
+"""Pauses between attempts to connect. They grow while no connection lasts longer than the longest pause."""
 LINGER_S = 0.2
 
 
 class Stream(asyncio.Protocol):
-    """One connection. `accepted`: the peer has connected to this process, not the other way round."""
+    """One connection. `endpoint` is empty if the peer has connected to this process."""
 
-    def __init__(self, streams: Streams, accepted: bool) -> None:
-        self.accepted = accepted
+    def __init__(self, streams: Streams, endpoint: str = "") -> None:
+        self.endpoint = endpoint
+        self.accepted = not endpoint
         self.closed = asyncio.Event()
         self._streams = streams
         self._parts: list[bytes] = []
         """What has arrived of the next packet."""
         self._arrived = self._needed = 0
         """Size of the parts, and the size from which it is worth to parse them."""
-        self._silent = 0
-        self._heartbeat: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's derives from neither
-        self._heartbeat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
         self._streams.open[self] = True
         self._streams.on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Part of `asyncio.Protocol`."""
-        if self._heartbeat:
-            self._heartbeat.cancel()
         self.closed.set()
         self._streams.open.pop(self, None)
         self._streams.on_lost(self)
 
     def data_received(self, data: bytes) -> None:
-        """Part of `asyncio.Protocol`. Passes on all packets that are complete."""
-        self._silent = 0
+        """Part of `asyncio.Protocol`. Passes on all packets that are complete. Part of one counts as a heartbeat."""
         self._arrived += len(data)
         if self._arrived < self._needed:
             self._parts.append(data)
+            self._streams.on_packet(self, [])
             return
         if self._parts:
             data = b"".join((*self._parts, data))
@@ -74,8 +68,7 @@ class Stream(asyncio.Protocol):
         at = 0
         while (packet := self._parse(data, at)) is not None:
             frames, at = packet
-            if frames:
-                self._streams.on_packet(self, frames)
+            self._streams.on_packet(self, frames)
         self._arrived = len(data) - at
         if self._arrived:
             self._parts.append(data[at:] if at else data)
@@ -122,20 +115,12 @@ class Stream(asyncio.Protocol):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.closed.wait(), LINGER_S)
 
-    def _beat(self) -> None:
-        """Send a heartbeat. Close the connection if the peer has sent none for too long."""
-        self._silent += 1
-        if self._silent > SILENCE_MAX:
-            self.abort()
-            return
-        self.send(())
-        self._heartbeat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
-
 
 class Streams:
     """All streams of one process. The functions are called with a stream, on the loop's thread.
 
-    `on_packet` also gets the frames of a packet. Connections that break are made again.
+    `on_packet` also gets the frames of a packet; none if only part of it has arrived. Connections that break are made
+    again while `is_wanted` returns True for their endpoint.
     """
 
     def __init__(
@@ -149,11 +134,12 @@ class Streams:
         self.on_connected = on_connected
         self.on_lost = on_lost
         self.on_packet = on_packet
+        self.is_wanted: Callable[[str], bool] = lambda endpoint: True
         self.open: dict[Stream, bool] = {}
         self._servers: list[asyncio.Server] = []
         self._listeners: list[socket.socket] = []
-        self._endpoints: dict[str, bool] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None] | None] = {}
+        """Endpoint -> task that keeps the connection; None before the loop runs."""
         self._running = False
 
     def bind(self, endpoint: str) -> None:
@@ -173,25 +159,30 @@ class Streams:
 
     def connect(self, endpoint: str) -> None:
         """Connect to `unix://PATH`, and again whenever the connection breaks."""
-        if endpoint not in self._endpoints:
-            self._endpoints[endpoint] = True
+        if endpoint not in self._tasks:
+            self._tasks[endpoint] = None
             if self._running:
-                self._tasks.append(asyncio.get_running_loop().create_task(self._stay_connected(endpoint)))
+                self._start_task(endpoint)
+
+    def _start_task(self, endpoint: str) -> None:
+        self._tasks[endpoint] = asyncio.get_running_loop().create_task(self._stay_connected(endpoint))
 
     async def start(self) -> None:
         """Accept connections and make those that were asked for. Call it in the loop."""
         self._running, loop = True, asyncio.get_running_loop()
         for listener in self._listeners:
-            self._servers.append(await loop.create_unix_server(lambda: Stream(self, accepted=True), sock=listener))
-        self._tasks += [loop.create_task(self._stay_connected(endpoint)) for endpoint in self._endpoints]
+            self._servers.append(await loop.create_unix_server(lambda: Stream(self), sock=listener))
+        for endpoint in self._tasks:
+            self._start_task(endpoint)
 
     async def stop(self) -> None:
         """Close all connections, and accept and make no more."""
         for server in self._servers:
             server.close()
-        for task in self._tasks:
+        tasks = [task for task in self._tasks.values() if task]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *(stream.close() for stream in list(self.open)), return_exceptions=True)
+        await asyncio.gather(*tasks, *(stream.close() for stream in list(self.open)), return_exceptions=True)
 
     def close(self) -> None:
         """Close the listeners."""
@@ -200,12 +191,14 @@ class Streams:
 
     async def _stay_connected(self, endpoint: str) -> None:
         loop, path, retry_s = asyncio.get_running_loop(), endpoint.removeprefix(SCHEME), RETRY_S
-        while True:
+        while self.is_wanted(endpoint):
+            begin_s = loop.time()
             try:
-                _, stream = await loop.create_unix_connection(lambda: Stream(self, accepted=False), path)
-            except OSError:
-                await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, RETRY_MAX_S)
-                continue
-            retry_s = RETRY_S
-            await stream.closed.wait()
+                _, stream = await loop.create_unix_connection(lambda: Stream(self, endpoint), path)
+            except (OSError, MemoryError):
+                pass
+            else:
+                await stream.closed.wait()
+            retry_s = RETRY_S if loop.time() - begin_s > RETRY_MAX_S else min(2 * retry_s, RETRY_MAX_S)
+            await asyncio.sleep(retry_s)
+        del self._tasks[endpoint]

@@ -43,6 +43,8 @@ class Applications(Message, frozen=True, tag=23):
     applications: tuple[ApplicationState, ...]
     status: int = Status.OK
     reason: str = ""
+    number: int = 0
+    """Number of the announcement, counted by the selector from 1. Receivers ignore one after a larger number."""
 
 
 class ApplicationInfo(Message, frozen=True, tag=24):

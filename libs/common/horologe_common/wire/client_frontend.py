@@ -26,6 +26,8 @@ class Predict(Message, frozen=True, tag=1):
     outputs: tuple[str, ...] = ()
     application: str = ""
     context: str = ""
+    content_hash: bool = False
+    """Whether the answer must name the contents of the models."""
 
 
 class Answer(Message, frozen=True, tag=2):
@@ -56,6 +58,8 @@ class Answer(Message, frozen=True, tag=2):
     """Whether a row holds the declared default."""
     prediction: bytes = b""
     inputs_retained: bool = False
+    content_hashes: tuple[str, ...] = ()
+    """If requested: the hash of the content that answered; for an application those of `models`, in their order."""
 
 
 class Cancel(Message, frozen=True, tag=3):
@@ -73,11 +77,15 @@ class ModelInfo(Message, frozen=True, tag=4):
 
 
 class ModelState(Message, frozen=True):
-    """A model version in the repository. `state` is READY, LOADING or UNAVAILABLE (then with a reason)."""
+    """A model version in the repository."""
 
     spec: ModelSpec
+    """Name, version, runtime, inputs, outputs, batch sizes, deadline (`slo_ns`) and further fields."""
     state: str = "READY"
+    """READY: requests are served. LOADING: no worker serves it now, and requests wait until their deadlines.
+    UNAVAILABLE: unloaded, or not servable."""
     reason: str = ""
+    """Why it is not READY, or why some workers do not serve it. Empty: no remark."""
 
 
 class Models(Message, frozen=True, tag=5):
@@ -87,6 +95,10 @@ class Models(Message, frozen=True, tag=5):
     models: tuple[ModelState, ...]
     status: int = Status.OK
     reason: str = ""
+    number: int = 0
+    """Number of the announcement, counted by the controller from 1. Receivers ignore one after a larger number."""
+    incomplete: str = ""
+    """Why models may be missing from the announcement, such as workers that have not registered. Empty: none are."""
 
 
 class Admit(Message, frozen=True, tag=6):

@@ -52,6 +52,7 @@ class Rejected(Message, frozen=True, tag=13):
     """The handshake or the packet was not accepted. No other answer follows."""
 
     status: int
+    """PROTOCOL: another version. REFUSED: another process uses the name. LOST: no heartbeat came. Other: the packet."""
     reason: str = ""
 
 

@@ -11,6 +11,7 @@ from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import Action
+from horologe_controller.core.scheduling.scheduler import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 PREDICTION_ERROR, COMPLETION_ERROR = "horologe_prediction_error_seconds", "horologe_completion_error_seconds"
 STATUS_NAMES = {int(status): status.name for status in Status}
+FAILURES = ("REFUSED", "FAILED", "TOO_LATE", "MISSING_INPUT")
+"""Statuses of failed actions. Their counters start at 0."""
 
 
 def error_side(error_ns: int) -> str:
@@ -199,6 +202,7 @@ class ActionMetrics:
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
         self._models: dict[tuple[str, str], ModelTotals] = {}
+        stats.create_counters("horologe_actions_total", ("load", "infer"), FAILURES)
 
     def record_result(self, action: Action, result: Result, took_ns: int, end_ns: int) -> None:
         """Count an action that ended at `end_ns` in the controller's clock, and the errors of its predictions."""
@@ -227,6 +231,8 @@ class ActionMetrics:
     def refresh(self, now_ns: int, cluster: Cluster, requests: Iterable[Request]) -> None:
         """Update the metrics that are derived from totals, shares and open requests."""
         stats = self._stats
+        for spec in cluster.specs.values():
+            stats.create_counters("horologe_refused_total", (spec.name,), (spec.version,), Reason)
         for labels, totals in self._models.items():
             stats.set("nv_inference_exec_count", *labels, to=totals.batches)
             stats.set("nv_inference_count", *labels, to=totals.rows)

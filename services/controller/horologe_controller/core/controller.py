@@ -24,10 +24,13 @@ from horologe_common.wire import (
     Pong,
     Register,
     Result,
+    Settled,
     Submit,
 )
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+from horologe_controller.core.cluster.description import describe_shares
+from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
 from horologe_controller.core.requests.lifecycle import RequestLifecycle
@@ -52,7 +55,8 @@ class Controller:
         self.out: list[Out] = []
         self.cluster = Cluster(settings.return_latency_window)
         self.scheduler = create_scheduler(settings)
-        self.catalogue = ModelCatalogue(self.cluster)
+        discovery = WorkerDiscovery(settings.workers, settings.discovery_ns)
+        self.catalogue = ModelCatalogue(self.cluster, discovery)
         self.stats = Stats()
         self._metrics = ActionMetrics(self.stats)
         self._requests = RequestLifecycle(
@@ -81,11 +85,12 @@ class Controller:
                 self._on_worker_status(now_ns, sender, message)
             case Admit():
                 self.out.extend(self.catalogue.admit(sender, message))
-                self.out.extend(self.catalogue.announce())
+            case Settled():
+                self.out.extend(self.catalogue.on_settled(sender, message.id))
             case Distributions():
-                store_distributions(self.cluster.distributions, message)
+                self._on_distributions(message)
             case Describe():
-                shares = self.cluster.describe_shares(now_ns, message.model)
+                shares = describe_shares(now_ns, self.cluster, message.model)
                 description = Description(message.id, shares, self.settings.scheduler, self.pending())
                 self.out.append(Out(sender, description))
             case PeerConnected():
@@ -97,6 +102,8 @@ class Controller:
         """Admit the buffered requests, plan, and send the planned actions."""
         self._now_ns = now_ns
         self._load_backoff.end_expired(now_ns, self.cluster)
+        if self.catalogue.discovery.missing:
+            self._discover_workers(now_ns)
         self._adopt_model_changes(now_ns)
         self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
@@ -109,6 +116,12 @@ class Controller:
         while plan.replan:
             plan = self._plan(now_ns)
         self._wake_ns = plan.wake_ns
+
+    def _discover_workers(self, now_ns: int) -> None:
+        """Until all workers have registered, hold the requests for models that are not known yet."""
+        if self.catalogue.discovery.update(now_ns):
+            self.out.extend(self.catalogue.announce())
+        self._requests.admit_awaited(now_ns)
 
     def _adopt_model_changes(self, now_ns: int) -> None:
         """Unload what shares cannot run, and requeue the requests of revised models."""
@@ -130,12 +143,17 @@ class Controller:
 
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
-        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns)
+        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns, *self._discovery_times())
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
+
+    def _discovery_times(self) -> tuple[int | None, ...]:
+        if not self.catalogue.discovery.missing:
+            return ()
+        return self.catalogue.discovery.end_ns(), self._requests.awaited.timers.next_ns()
 
     def pending(self) -> int:
         """Return the number of open requests."""
-        return len(self._requests.table)
+        return len(self._requests.table) + len(self._requests.awaited.submits)
 
     def refresh_stats(self) -> None:
         """Update derived metrics. Called before the metrics are read."""
@@ -145,6 +163,7 @@ class Controller:
         """Assert that pages add up, and that every request is queued or in exactly one pending action."""
         self.cluster.check()
         self.scheduler.check()
+        self._requests.awaited.check()
         self._requests.table.check(self._actions.open_requests(), len(self.scheduler))
 
     def _on_result(self, now_ns: int, sender: str, result: Result) -> None:
@@ -175,9 +194,26 @@ class Controller:
         self._requests.finish_batch(now_ns, action, result)
 
     def _on_register(self, now_ns: int, sender: str, message: Register) -> None:
-        if worker := self.cluster.workers.get(sender):
-            self.out += self.catalogue.register_worker(worker, message)
-            self._actions.adopt_loads(now_ns, worker, message)
+        """Adopt a worker's report, unless a later one has arrived before."""
+        worker = self.cluster.workers.get(sender)
+        if worker is None:
+            return
+        if 0 < message.number <= worker.last_register:
+            if message.scans:
+                self.out += self.catalogue.confirm_scans(sender, message)
+            return
+        worker.last_register = message.number
+        self.catalogue.discovery.add_worker(sender)
+        self.catalogue.discovery.update(now_ns)
+        self.out += self.catalogue.register_worker(worker, message)
+        self._actions.adopt_loads(now_ns, worker, message)
+        self._requests.admit_awaited(now_ns)
+
+    def _on_distributions(self, message: Distributions) -> None:
+        """Store distributions, unless they belong to a content that is not served any more."""
+        spec = self.cluster.specs.get(message.model)
+        if spec is None or message.content_hash in ("", spec.content_hash):
+            store_distributions(self.cluster.distributions, message)
 
     def _on_worker_status(self, now_ns: int, sender: str, message: Pong | Drain) -> None:
         """Update the clock of a worker, or stop planning for a worker that drains."""
@@ -198,7 +234,7 @@ class Controller:
     def _on_peer_disconnected(self, now_ns: int, address: str) -> None:
         """Plan a lost worker's requests again; cancel the requests of a lost submitter."""
         self._peers.pop(address, None)
-        self.catalogue.remove_subscriber(address)
+        self.out.extend(self.catalogue.remove_peer(address))
         if worker := self.cluster.workers.get(address):
             self.cluster.remove_worker(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)

@@ -14,7 +14,7 @@ from horologe_common.status import InvalidInput, Refused, UnknownModel
 from horologe_common.wire import ModelState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from horologe_common.applications import Application
     from horologe_common.wire import ApplicationState
@@ -112,6 +112,9 @@ class DeclaredApplications:
         """Compute the signatures again when they are needed: the models have changed."""
         self._signatures.clear()
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._latest)
+
     def __contains__(self, name: str) -> bool:
         return name in self._latest
 
@@ -145,7 +148,7 @@ class DeclaredApplications:
     def signature(self, application: Application) -> ModelSpec:
         """Return the inputs and outputs of its requests, as a model without a version.
 
-        Raise `UnknownModel` if none of its models is known, `Refused` while no model at all is known, `InvalidInput`
+        Raise `UnknownModel` if none of its models is known, `Refused` while not all models are known, `InvalidInput`
         if its models take different inputs.
         """
         state = self._latest.get(application.name)
@@ -155,7 +158,7 @@ class DeclaredApplications:
         names = (*application.models, *application.shadows)
         specs = [spec for name in names if (spec := self._catalogue.find_in_any_state(name)) is not None]
         if not specs:
-            self._catalogue.check_not_empty()
+            self._catalogue.check_complete()
             raise UnknownModel(
                 f"application {application.name!r}: models: got {list(application.models)}, none is served"
             )

@@ -6,30 +6,45 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import ms
+from horologe_common.core.message_order import NOT_ANNOUNCED
 from horologe_common.models import check_tensor, check_variable_dimensions, input_length, natural_sort_key
 from horologe_common.status import HorologeError, InvalidInput, Refused, UnknownModel
+from horologe_common.wire import ModelState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import ModelState, Tensor
+    from horologe_common.wire import Tensor
 
 RETRY_NS = ms(200)
 
 
 class ModelCatalogue:
-    """Model versions by name. `is_complete`: the controller has announced its models."""
+    """Model versions by name.
+
+    `incomplete`: why a model that is not among them may exist; empty if it does not. `is_announced`: a controller has
+    announced its models.
+    """
 
     def __init__(self) -> None:
-        self.is_complete = False
+        self.is_announced = False
+        self.incomplete = NOT_ANNOUNCED
         self._by_name: dict[str, list[ModelState]] = {}
         self._resolved: dict[tuple[str, str], ModelSpec] = {}
         self._last_checks: dict[str, tuple[tuple[Any, ...], tuple[int, int, int]]] = {}
 
-    def replace_models(self, models: Sequence[ModelState]) -> None:
-        """Store an announcement, which always holds all models."""
-        self.is_complete = True
+    def replace_models(self, models: Sequence[ModelState], incomplete: str = "") -> None:
+        """Store an announcement.
+
+        If it is incomplete, the models of an earlier controller stay known as LOADING: their requests wait for their
+        workers.
+        """
+        self.is_announced, self.incomplete = True, incomplete
+        if incomplete:
+            announced = {state.spec.key for state in models}
+            earlier = [state for state in self.model_states() if state.spec.key not in announced]
+            models = [*models, *(_as_loading(state, incomplete) for state in earlier)]
         self._by_name, self._resolved, self._last_checks = {}, {}, {}
         for state in sorted(models, key=lambda state: natural_sort_key(state.spec.version)):
             self._by_name.setdefault(state.spec.name, []).append(state)
@@ -52,23 +67,24 @@ class ModelCatalogue:
         """Return a version that is READY, else one that is LOADING. Without a version, return the newest.
 
         A request for a model whose workers restart thus waits for them until its deadline. Raise `UnknownModel`, or
-        `Refused` while no model is known.
+        `Refused` while a worker that has not registered may have the model.
         """
         if spec := self._resolved.get((name, version)):
             return spec
-        self.check_not_empty()
         states = [state for state in reversed(self._by_name.get(name, ())) if version in ("", state.spec.version)]
         for wanted in ("READY", "LOADING"):
             for state in states:
                 if state.state == wanted:
                     self._resolved[name, version] = state.spec
                     return state.spec
+        if not states:
+            self.check_complete()
         raise UnknownModel(f"model: got {name!r}{f' version {version!r}' if version else ''}, which is not served")
 
-    def check_not_empty(self) -> None:
-        """Raise `Refused` while no model is known: after a restart, a worker may announce the model soon."""
-        if not self._by_name:
-            raise Refused("no models are known yet: the controller or its workers are starting", RETRY_NS)
+    def check_complete(self) -> None:
+        """Raise `Refused` while a worker that has not registered may have further models."""
+        if self.incomplete:
+            raise Refused(f"not all models are known yet: {self.incomplete}", RETRY_NS)
 
     def find_in_any_state(self, declared: str) -> ModelSpec | None:
         """Return the model `name` or `name/version` of an application, also if it is not served. None: not found."""
@@ -91,6 +107,10 @@ class ModelCatalogue:
         if last is None or last[0] != checked:
             last = self._last_checks[spec.key] = checked, _check_request(spec, inputs, outputs)
         return last[1]
+
+
+def _as_loading(state: ModelState, reason: str) -> ModelState:
+    return state if state.state == "UNAVAILABLE" else ModelState(state.spec, "LOADING", reason)
 
 
 def _check_request(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ import msgspec
 
 from horologe_common import wire
 from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, InvalidInput, Status
 from horologe_frontend.core.requests import check_names
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 Call: TypeAlias = wire.Admit | wire.Describe | wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
 CALLS_PER_CLIENT = 32
 """Pending calls of a client. A call may cost the controller time for each model."""
-MANAGEMENT = (wire.Admit, wire.Declare, wire.Withdraw, wire.Rollback)
 CallReply: TypeAlias = wire.Models | wire.Description | wire.Applications
+NO_MANAGEMENT = "this client may not manage: wanted a key of the folder `management`, or frontend.client_management"
 
 
 class PendingCall(msgspec.Struct, frozen=True):
@@ -42,11 +43,12 @@ class PendingCall(msgspec.Struct, frozen=True):
 class PendingCalls:
     """Forwarded calls by an id of the frontend, at most `limit`, and `CALLS_PER_CLIENT` of each client.
 
-    Invariant: each call gets one reply: of its receiver, or LOST after `timeout_ns`.
+    Invariant: each call gets one reply: of its receiver, or LOST after its timeout.
     """
 
-    def __init__(self, timeout_ns: int, limit: int) -> None:
+    def __init__(self, timeout_ns: int, load_timeout_ns: int, limit: int) -> None:
         self.timeout_ns = timeout_ns
+        self.load_timeout_ns = load_timeout_ns
         self.limit = limit
         self.timers = Timers()
         self._pending: dict[int, PendingCall] = {}
@@ -56,17 +58,18 @@ class PendingCalls:
     def start_call(self, now_ns: int, client: str, message: Call, receiver: str) -> Out:
         """Return the forwarded call; or the reply LOST without a receiver, REFUSED if a limit is reached."""
         if not receiver:
-            return Out(client, failed_reply(message.id, message, Status.LOST, "is not connected"))
+            return Out(client, _lost_reply(message.id, message, "is not connected"))
         calls = self._by_client.get(client, {})
         if len(calls) >= CALLS_PER_CLIENT or len(self._pending) >= self.limit:
             whose = "of this client " if len(calls) >= CALLS_PER_CLIENT else ""
             pending = len(calls) if whose else len(self._pending)
-            problem = f"has {pending} pending calls {whose}already"
-            return Out(client, failed_reply(message.id, message, Status.REFUSED, problem))
+            reason = f"{pending} calls {whose}are pending already"
+            return Out(client, _failed_reply(message.id, message, Status.REFUSED, reason))
         self._last_id += 1
         self._by_client.setdefault(client, calls)[self._last_id] = True
         self._pending[self._last_id] = PendingCall(client, message.id, message, receiver)
-        self.timers.arm(self._last_id, now_ns + self.timeout_ns)
+        timeout_ns = self.load_timeout_ns if isinstance(message, wire.Admit) else self.timeout_ns
+        self.timers.arm(self._last_id, now_ns + timeout_ns)
         return Out(receiver, msgspec.structs.replace(message, id=self._last_id))
 
     def finish_call(self, message: CallReply) -> Iterator[Out]:
@@ -96,7 +99,7 @@ class PendingCalls:
 
     def _fail_call(self, key: int, problem: str) -> Out:
         call = self._remove_call(key)
-        return Out(call.client, failed_reply(call.client_id, call.message, Status.LOST, problem))
+        return Out(call.client, _lost_reply(call.client_id, call.message, problem))
 
     def _remove_call(self, key: int) -> PendingCall:
         self.timers.cancel(key)
@@ -108,15 +111,19 @@ class PendingCalls:
         return call
 
 
-def failed_reply(client_id: int, message: Call, status: Status, problem: str) -> CallReply:
-    """Return the reply to a call that was not forwarded or not answered. `problem` follows the receiver's name."""
+def _lost_reply(client_id: int, message: Call, problem: str) -> CallReply:
+    receiver = "controller" if isinstance(message, wire.Admit) else "selector"
+    return _failed_reply(client_id, message, Status.LOST, f"the {receiver} {problem}")
+
+
+def _failed_reply(client_id: int, message: Call, status: Status, reason: str) -> CallReply:
     match message:
         case wire.Admit():
-            return wire.Models(client_id, (), int(status), f"the controller {problem}")
+            return wire.Models(client_id, (), int(status), reason)
         case wire.Describe():
             return wire.Description(client_id, (), "", 0)
         case _:
-            return wire.Applications(client_id, (), int(status), f"the selector {problem}")
+            return wire.Applications(client_id, (), int(status), reason)
 
 
 class CallForwarder:
@@ -132,21 +139,26 @@ class CallForwarder:
         settings: FrontendSettings,
     ) -> None:
         self.controller = ""
+        self.order = AnnouncementOrder()
         self._catalogue = catalogue
         self._declared = declared
         self._selectors = selectors
         self._metrics = metrics
         self._feedback = feedback
-        self._client_management = settings.client_management
-        self._calls = PendingCalls(settings.call_timeout_ns, settings.max_pending)
+        self._calls = PendingCalls(settings.call_timeout_ns, settings.load_timeout_ns, settings.max_pending)
         self.timers = (self._calls.timers, feedback.timers)
+
+    def connect_controller(self, address: str) -> None:
+        """Forward calls to this controller, and ignore the announcements of the one before."""
+        self.order.disconnect(self.controller)
+        self.order.connect(address)
+        self.controller = address
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
         """Return the messages to send. `trusted`: the sender is a peer, not a client."""
-        if isinstance(message, MANAGEMENT) and not self._client_management and sender.startswith("client/"):
-            problem = "accepts no management over this connection (frontend.client_management)"
-            return (Out(sender, failed_reply(message.id, message, Status.UNAUTHENTICATED, problem)),)
         match message:
+            case wire.Admit() | wire.Declare() | wire.Withdraw() | wire.Rollback() if sender.startswith("user/"):
+                return (Out(sender, _failed_reply(message.id, message, Status.FORBIDDEN, NO_MANAGEMENT)),)
             case wire.ModelInfo():
                 return (Out(sender, self._on_model_info(message)),)
             case wire.Admit() | wire.Describe():
@@ -174,10 +186,13 @@ class CallForwarder:
         self._feedback.check()
 
     def _on_model_info(self, message: wire.ModelInfo) -> wire.Models:
-        if not message.application:
-            return wire.Models(message.id, self._catalogue.model_states(message.model))
         try:
-            return wire.Models(message.id, self._declared.model_states(message.application))
+            if message.application:
+                return wire.Models(message.id, self._declared.model_states(message.application))
+            states = self._catalogue.model_states(message.model)
+            if message.model and not states:
+                self._catalogue.check_complete()
+            return wire.Models(message.id, states)
         except HorologeError as error:
             return wire.Models(message.id, (), int(error.status), error.reason)
 
@@ -208,11 +223,15 @@ class CallForwarder:
             case wire.Acknowledged():
                 return self._feedback.finish_forwarded(message)
             case wire.Models(id=0):
-                self._catalogue.replace_models(message.models)
-                self._declared.discard_signatures()
+                if self.order.accept(sender, message.number):
+                    self._catalogue.replace_models(message.models, message.incomplete)
+                    self._declared.discard_signatures()
+                    self._metrics.create_model_counters()
             case wire.Applications(id=0):
-                if sender in self._selectors:
-                    self._metrics.drop_applications(self._declared.replace_announcement(sender, message.applications))
+                if sender in self._selectors and self.order.accept(sender, message.number):
+                    self._metrics.replace_applications(
+                        self._declared.replace_announcement(sender, message.applications)
+                    )
             case wire.Models() | wire.Applications() | wire.Description():
                 return self._calls.finish_call(message)
         return ()

@@ -18,7 +18,7 @@ from horologe_common.clock import ms
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
-from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
+from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release, Settle
 from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
 from horologe_frontend.core.feedback import FeedbackForwarder
@@ -36,6 +36,7 @@ from horologe_frontend.core.requests import (
 from horologe_frontend.core.retained_inputs import RetainedInputs
 from horologe_frontend.core.sampling import RequestSampler
 from horologe_frontend.core.selector_routing import SelectorRouter
+from horologe_frontend.core.settling import Settling
 from horologe_frontend.core.stats import RequestMetrics
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import FrontendSettings
 
     MessageHandler = Callable[[int, str, Any, Sequence[Buffer]], None]
-CANCELLED = int(Status.CANCELLED)
+CANCELLED, REFUSED = int(Status.CANCELLED), int(Status.REFUSED)
+CLIENTS = ("client/", "user/", "http/")
 
 
 class Frontend:
@@ -71,6 +73,7 @@ class Frontend:
         self._retained_inputs = RetainedInputs(staging)
         feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
+        self._settling = Settling(self._requests)
         self._timers = (self._requests, self._retained_inputs.timers, *self._calls.timers)
         self._workers: dict[str, bool] = {}
         self._from_clients: dict[type, MessageHandler] = {
@@ -83,6 +86,7 @@ class Frontend:
             Applications: self._on_applications,
             Dispatch: self._on_dispatch,
             Release: self._on_release,
+            Settle: self._settling.on_settle,
             PeerConnected: self._on_peer_connected,
         }
 
@@ -97,7 +101,7 @@ class Frontend:
         """Handle a message of a client or a peer. Messages that only peers may send are ignored from clients."""
         handler = self._from_clients.get(type(message))
         if handler is None:
-            trusted = not sender.startswith(("client/", "http/"))
+            trusted = not sender.startswith(CLIENTS)
             handler = self._from_peers.get(type(message)) if trusted else None
             if handler is None:
                 self.out.extend(self._calls.handle(now_ns, sender, message, buffers, trusted))
@@ -105,10 +109,15 @@ class Frontend:
         handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
-        """Answer the requests and the calls whose timers have expired, and free the inputs."""
+        """End what has expired, and answer the Settles whose requests have ended."""
         wakeup_ns = self.wakeup_ns()
-        if wakeup_ns is None or now_ns < wakeup_ns:
-            return
+        if wakeup_ns is not None and now_ns >= wakeup_ns:
+            self._end_expired(now_ns)
+        if self._settling.waiting:
+            self.out.extend(self._settling.pop_settled())
+
+    def _end_expired(self, now_ns: int) -> None:
+        """Answer the requests and the calls whose timers have expired, and free the inputs."""
         self._default_lead.measure_delay(now_ns)
         for request in self._requests.pop_expired(now_ns):
             connected = bool(self._calls.controller) and request.selector in self._selectors
@@ -131,7 +140,7 @@ class Frontend:
 
     def is_ready(self) -> bool:
         """Return whether requests can be served: selector and controller are connected, and it is not draining."""
-        return bool(self._selectors and self._calls.controller and self.catalogue.is_complete) and not self.draining
+        return bool(self._selectors and self._calls.controller and self.catalogue.is_announced) and not self.draining
 
     def pending(self) -> int:
         return len(self._requests)
@@ -174,11 +183,10 @@ class Frontend:
     def _send_query(self, now_ns: int, request: Request) -> None:
         """Send the query to a selector. Without one, it is sent when a selector connects or announces applications."""
         query, selectors = request.query, self._selectors.connected
-        if len(selectors) == 1 and query.model:
-            request.selector = selectors[0]
-        else:
-            request.selector = self._selectors.route_query(query)
-        request.worker = ""
+        is_only = len(selectors) == 1 and query.model
+        request.selector = selectors[0] if is_only else self._selectors.route_query(query)
+        if request.worker:
+            request.worker, request.may_have_run = "", True
         if request.selector:
             budget_ns = min(request.deadline_ns, request.give_up_ns) - now_ns
             if budget_ns != query.budget_ns:
@@ -191,6 +199,9 @@ class Frontend:
             return
         if message.status in REPLACED_BY_DEFAULT and request.application is not None:
             message, buffers = answer_or_default(request, message, buffers)
+        if message.status == REFUSED and request.may_have_run:
+            reason = f"its selector failed, and it was not run again: {message.reason}"
+            message = msgspec.structs.replace(message, status=int(Status.LOST), reason=reason)
         self._finish(now_ns, request, message, buffers)
         if message.inputs_retained:
             self._retain_inputs(request)
@@ -259,19 +270,19 @@ class Frontend:
         address = message.address
         match role(address):
             case "selector":
+                self._calls.order.connect(address)
                 self._selectors.add_selector(address)
                 self._send_unassigned(now_ns)
             case "controller":
-                self._calls.controller = address
+                self._calls.connect_controller(address)
             case "worker":
                 self._workers[address] = True
             case "profiler":
                 self._sampler.profiler = address
 
-    def _on_peer_disconnected(
-        self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
-    ) -> None:
+    def _on_peer_disconnected(self, now_ns: int, sender: str, message: PeerDisconnected, _: Sequence[Buffer]) -> None:
         address = message.address
+        self._calls.order.disconnect(address)
         match role(address):
             case "selector":
                 self._selectors.remove_selector(address)
@@ -279,8 +290,10 @@ class Frontend:
                 self.out.extend(self._calls.fail_selector(address))
                 self._send_unassigned(now_ns)
             case "controller":
+                self._settling.remove_controller(address)
                 if address == self._calls.controller:
                     self._calls.controller = ""
+                    self._requests.mark_dispatched()
             case "worker":
                 self._workers.pop(address, None)
             case "profiler":

@@ -50,6 +50,8 @@ class Request(msgspec.Struct):
     """The selector that has the query. Empty: none."""
     worker: str = ""
     """The worker that has the inputs. Empty: none."""
+    may_have_run: bool = False
+    """A worker had the inputs when the selector or the controller disconnected: it must not end as REFUSED."""
 
 
 class RequestBuilder:
@@ -100,7 +102,9 @@ class RequestBuilder:
         input_hash = self.hash_inputs(message.inputs, buffers) if cacheable else b""
         key = self._stage_inputs(message.inputs, buffers, client)
         model, name, context = "" if application else spec.key, message.application, message.context
-        query = Query(key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, name, context)
+        query = Query(
+            key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, name, context, message.content_hash
+        )
         deadline_ns = now_ns + budget_ns
         if application is None or application.default is None:
             give_up_ns = deadline_ns + self.settings.grace_ns
@@ -178,6 +182,11 @@ class OpenRequests:
     def __contains__(self, key: int) -> bool:
         return key in self._requests
 
+    def mark_dispatched(self) -> None:
+        """Set `may_have_run` of the requests that a worker has."""
+        for request in self:
+            request.may_have_run |= bool(request.worker)
+
     def add(self, request: Request) -> None:
         """Add a request, which expires at its `give_up_ns`."""
         requests, expiries = self._requests, self._expiries
@@ -253,11 +262,11 @@ def timeout_answer(request: Request, workers: Container[str], services_connected
     """Return the answer to a request that was not answered in time.
 
     LOST means that a process died: the worker that has its inputs, or, if none has, selector or controller. If all of
-    them are connected, it is LATE, or REFUSED if no worker was given its inputs: none of its work was done.
+    them are connected, it is LATE, or REFUSED if no worker was ever given its inputs: none of its work was done.
     """
     if request.worker in workers or (not request.worker and services_connected and not request.query.model):
         return Answer(request.id, int(Status.LATE), (), "not finished by the deadline")
-    if not request.worker and services_connected:
+    if not request.worker and services_connected and not request.may_have_run:
         return Answer(request.id, int(Status.REFUSED), (), "not started by the deadline")
     return Answer(request.id, int(Status.LOST), (), "no answer by the deadline")
 

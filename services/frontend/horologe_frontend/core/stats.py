@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 OK = int(Status.OK)
 APPLICATION_PREFIX = "horologe_application_"
+FAILURE = "nv_inference_request_failure"
+FAILED_STATUSES = tuple(
+    status.name for status in Status if OK < status <= Status.FAILED and status != Status.UNAUTHENTICATED
+)
+"""Statuses of failed requests. Their counters start at 0."""
 
 
 @dataclass(slots=True)
@@ -121,6 +126,13 @@ class RequestMetrics:
         self.stats_by_model = StatsByModel()
         self._catalogue = catalogue
         self._declared = declared
+        self.stats.create_counters(FAILURE, ("",), ("",), FAILED_STATUSES)
+        self.stats.create_counters(f"{APPLICATION_PREFIX}requests_total", ("",), FAILED_STATUSES)
+
+    def create_model_counters(self) -> None:
+        """Create the counters of failures of all models of the catalogue."""
+        for state in self._catalogue.model_states():
+            self.stats.create_counters(FAILURE, (state.spec.name,), (state.spec.version,), FAILED_STATUSES)
 
     def count_rejected(self, message: Predict, status: Status) -> None:
         """Count a request that was rejected before it was opened."""
@@ -129,7 +141,7 @@ class RequestMetrics:
             self.stats.count(f"{APPLICATION_PREFIX}requests_total", name, status.name)
         else:
             labels = self._catalogue.metric_labels(message.model, message.version)
-            self.stats.count("nv_inference_request_failure", *labels, status.name)
+            self.stats.count(FAILURE, *labels, status.name)
 
     def count_finished(self, now_ns: int, request: Request, answer: Answer) -> None:
         """Count an open request that gets its answer."""
@@ -139,7 +151,7 @@ class RequestMetrics:
             self.stats_by_model.observe(now_ns, spec, answer, request.query.rows, total_ns, slack_ns)
             if answer.status != OK:
                 status = Status(answer.status).name
-                self.stats.count("nv_inference_request_failure", spec.name, spec.version, status)
+                self.stats.count(FAILURE, spec.name, spec.version, status)
         elif spec.name in self._declared:
             status = Status(answer.status).name
             self.stats.count(f"{APPLICATION_PREFIX}requests_total", spec.name, status)
@@ -147,7 +159,11 @@ class RequestMetrics:
             if answer.defaulted:
                 self.stats.count(f"{APPLICATION_PREFIX}defaulted_total", spec.name)
 
-    def drop_applications(self, applications: Iterable[str]) -> None:
-        """Remove the metrics of withdrawn applications. Otherwise a client that declares new names fills the memory."""
-        if names := tuple(applications):
+    def replace_applications(self, withdrawn: Iterable[str]) -> None:
+        """Create the counters of failures of the declared applications, and remove the metrics of withdrawn ones.
+
+        Otherwise a client that declares new names fills the memory.
+        """
+        if names := tuple(withdrawn):
             self.stats.remove_values(APPLICATION_PREFIX, *names)
+        self.stats.create_counters(f"{APPLICATION_PREFIX}requests_total", self._declared, FAILED_STATUSES)

@@ -1,24 +1,31 @@
-"""gzip and deflate of HTTP bodies, with limits on the decompressed size and on the time spent on the loop."""
+"""gzip and deflate of HTTP bodies, in steps: each takes a fair turn of the loop, and counts the memory it takes."""
 
 from __future__ import annotations
 
-import asyncio
 import zlib
+from typing import TYPE_CHECKING
 
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_frontend.http.http_responses import HttpError
 
-INLINE_BYTES = 256 << 10
-"""Bodies up to this size are processed on the loop, in about 1 ms. Larger ones go to a thread."""
+if TYPE_CHECKING:
+    from horologe_frontend.http.accounts import HeldBytes
+
+STEP_BYTES, STEP_MEMBERS = 128 << 10, 256
+"""Input or output of one step, and members of a gzip body: up to 1 ms."""
+INPUT_BYTES = 16 << 10
+"""Input that is passed to zlib at once. zlib copies what it does not use, at the end of each member of a gzip body."""
+MAX_MEMBERS = 4096
+"""Maximum number of members of a gzip body. `bgzip` writes one per 64 kB; an empty one has 20 bytes and costs 2 us."""
 GZIP, ZLIB, RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 LEVEL = 1
 
 
-async def decompress_body(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """Return the decompressed body.
+async def decompress_body(body: bytes, encoding: bytes, limit: int, held: HeldBytes) -> bytes:
+    """Return the decompressed body, whose size is added to `held`. If cancelled, no further step runs.
 
-    Raise `TooLarge` if it exceeds `limit` bytes, and `HttpError` 415 for an unsupported encoding. Raise `InvalidInput`
-    if the body is damaged, truncated or followed by other bytes.
+    Raise `TooLarge` if it exceeds `limit` bytes, `Refused` if there is no memory, and `HttpError` 415 for an
+    unsupported encoding. Raise `InvalidInput` if the body is damaged, truncated or followed by other bytes.
     """
     match encoding.strip().lower():
         case b"" | b"identity":
@@ -28,41 +35,62 @@ async def decompress_body(body: bytes, encoding: bytes, limit: int) -> bytes:
         case b"deflate":
             window = ZLIB if _is_zlib(body) else RAW
         case other:
-            reason = f"content-encoding: got {other.decode('latin-1')!r}, wanted gzip or deflate"
+            reason = f"content-encoding: got {other[:40].decode('latin-1')!r}, wanted gzip or deflate"
             raise HttpError(415, reason, ((b"accept-encoding", b"gzip, deflate"),))
-    work = zlib.decompressobj(window)
+    account, before, inflation = held.account, held.size, Inflation(body, window)
     try:
-        first = work.decompress(body, min(limit + 1, INLINE_BYTES))
-        if work.eof and not work.unused_data:
-            return _check_size(first, limit)
-        return await asyncio.to_thread(_decompress_large, work, first, window, limit)
+        while not await account.turns.in_turn(account, inflation.step):
+            if len(inflation.output) > limit:
+                break
+            held.grow_to(before + len(inflation.output))
     except zlib.error as error:
         raise InvalidInput(f"body: got {error}, wanted {encoding.decode('latin-1')}") from error
-
-
-def _decompress_large(work: zlib._Decompress, first: bytes, window: int, limit: int) -> bytes:
-    parts, size = [first], len(first)
-    while size <= limit:
-        if work.eof:
-            if not work.unused_data:
-                return b"".join(parts)
-            if window != GZIP:
-                raise InvalidInput(f"body: got {len(work.unused_data)} bytes after the end of the compressed data")
-            pending, work = work.unused_data, zlib.decompressobj(window)
-        else:
-            pending = work.unconsumed_tail
-        part = work.decompress(pending, limit + 1 - size)
-        if not part and not work.eof and not work.unconsumed_tail:
-            raise InvalidInput("body: compressed data ends too early")
-        parts.append(part)
-        size += len(part)
-    raise TooLarge(f"body: more than {limit} bytes after decompression")
-
-
-def _check_size(body: bytes, limit: int) -> bytes:
-    if len(body) > limit:
+    if len(inflation.output) > limit:
         raise TooLarge(f"body: more than {limit} bytes after decompression")
-    return body
+    held.grow_to(before + len(inflation.output))
+    return bytes(inflation.output)
+
+
+class Inflation:
+    """The decompression of one body."""
+
+    def __init__(self, body: bytes, window: int) -> None:
+        self.output = bytearray()
+        self._window = window
+        self._body = memoryview(body)
+        self._input: bytes | memoryview = b""
+        self._at = 0
+        self._members = 1
+        self._work = zlib.decompressobj(window)
+
+    def step(self) -> bool:
+        """Process about `STEP_BYTES` of input or output. Return True at the end of the body.
+
+        Raise `zlib.error` or `InvalidInput` for a damaged body.
+        """
+        last, end, members = self._at + STEP_BYTES, len(self.output) + STEP_BYTES, self._members + STEP_MEMBERS
+        while self._at < last and len(self.output) < end and self._members < members:
+            if not self._input:
+                self._input = self._body[self._at : self._at + INPUT_BYTES]
+                self._at += len(self._input)
+            if self._work.eof:
+                if not self._input:
+                    return True
+                self._begin_member()
+            part = self._work.decompress(self._input, STEP_BYTES)
+            if not part and not self._input and not self._work.eof:
+                raise InvalidInput("body: compressed data ends too early")
+            self.output += part
+            self._input = self._work.unused_data if self._work.eof else self._work.unconsumed_tail
+        return False
+
+    def _begin_member(self) -> None:
+        if self._window != GZIP:
+            raise InvalidInput("body: got bytes after the end of the compressed data, wanted none")
+        self._members += 1
+        if self._members > MAX_MEMBERS:
+            raise InvalidInput(f"body: got more than {MAX_MEMBERS} gzip members")
+        self._work = zlib.decompressobj(GZIP)
 
 
 def _is_zlib(body: bytes) -> bool:
@@ -82,13 +110,15 @@ def choose_encoding(accept_encoding: bytes) -> bytes:
     return b""
 
 
-async def compress_body(body: bytes, encoding: bytes) -> bytes:
-    """Return the body compressed as `encoding`, a result of `choose_encoding`."""
-    window = GZIP if encoding == b"gzip" else ZLIB
-    if len(body) <= INLINE_BYTES:
-        return _compress(body, window)
-    return await asyncio.to_thread(_compress, body, window)
+async def compress_body(body: bytes, encoding: bytes, held: HeldBytes) -> bytes:
+    """Return the body compressed as `encoding`, a result of `choose_encoding`. Its size is added to `held`.
 
-
-def _compress(body: bytes, window: int) -> bytes:
-    return zlib.compress(body, LEVEL, window)
+    Raise `Refused` if there is no memory. If cancelled, no further step runs.
+    """
+    account = held.account
+    work = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP if encoding == b"gzip" else ZLIB)
+    output, view = bytearray(), memoryview(body)
+    held.grow_to(held.size + len(body))
+    for at in range(0, len(body), STEP_BYTES):
+        output += await account.turns.in_turn(account, work.compress, view[at : at + STEP_BYTES])
+    return bytes(output + work.flush())

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection on an asyncio transport: httptools parses, the handler answers one request at a time.
 
-The connection enforces what a public server must: size limits while headers and body arrive, timeouts for slow
-senders and slow readers, bounded pipelining in order, 100-continue, and cancellation when the client disconnects.
+The connection enforces what a public server must: size limits while headers and body arrive, bounded pipelining in
+order, 100-continue, and cancellation when the client disconnects. timeouts.py closes slow senders and slow readers.
 """
 
 from __future__ import annotations
@@ -10,74 +10,61 @@ import asyncio
 import time
 from collections import deque
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
 import httptools
-import msgspec
 
-from horologe_common.clock import NEVER_NS, s
 from horologe_frontend.http.http_responses import HttpResponse, failure
-from horologe_frontend.http.request_reader import HttpRequest, RequestReader, StopReading
+from horologe_frontend.http.request_limits import KNOWN_BYTES, HttpRequest
+from horologe_frontend.http.request_reader import QueuedRequest, RequestReader, StopReading
+from horologe_frontend.http.timeouts import ConnectionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from horologe_frontend.http.accounts import Account
     from horologe_frontend.http.server import HttpServer
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 STATUS_LINES = {int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 MAX_PIPELINED = 64
-LINGER_NS = s(2)
-"""Closing a socket with unread bytes resets the connection, and the client may lose the response. So the connection
-reads and discards what arrives for this long after an early refusal."""
 JOIN_BYTES = 64 << 10
 """Bodies below this size are copied behind their headers and written in one call."""
 
 
-class QueuedRequest(msgspec.Struct, frozen=True):
-    """A request, or the response that refuses it, until the requests before it are answered."""
-
-    content: HttpRequest | HttpResponse
-    keep_alive: bool
-    connection: bytes
-    """Value of the Connection header of the response. Empty: the default of the HTTP version."""
-    body_wanted: bool
-    body_bytes: int = 0
-    fully_read: bool = True
-
-
 class HttpConnection(asyncio.Protocol):
-    """One client connection."""
+    """One connection of a client. The caller of the constructor has counted it in the account of the client."""
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: HttpServer, account: Account) -> None:
+        self.responses = 0
         self._server = server
+        self._account = account
+        self._turns = account.turns
         self._limits = server.limits
-        self._settings = server.limits.settings
         self._parser = httptools.HttpRequestParser(self)
         self._reader: RequestReader | None = None
         self._queue: deque[QueuedRequest] = deque()
         self._current: QueuedRequest | None = None
         self._cancel_current: Callable[[], object] | None = None
         self._read_closed = self._closing = self._write_paused = self._read_paused = self._request_ended = False
-        self._raw_head_bytes = 0
+        self._arrived_bytes = self._unsent_bytes = 0
         self._message_data = b""  # the data in the parser, if a request begins with it
-        self._timed_state, self._timed_since_ns, self._responses = ("", 0), 0, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if not self._server.add_connection(self):
-            self._refuse(failure(503, "too many connections", ((b"retry-after", b"1"),)))
+        self._server.add_connection(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._server.remove_connection(self)
+        self._server.remove_connection(self, self._account)
         self._read_closed = self._closing = True
+        self._release_unsent()
         if self._reader is not None:
             self._reader.discard()
         while self._queue:
             if isinstance((queued := self._queue.popleft()).content, HttpRequest):
-                self._limits.release_request(queued.body_bytes)
+                self._limits.release_request(self._account, queued.held_bytes)
         if self._cancel_current is not None:
             self._cancel_current()
             self._end_request()
@@ -86,15 +73,24 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._read_closed:
             return
-        if self._reader is None and self._current is None and not self._write_paused:
-            request = self._limits.known_heads.find_request(data)
+        if self._reader is None and self._current is None and not self._write_paused and len(data) <= KNOWN_BYTES:
+            request = self._limits.known_heads.find_request(data, self._account)
             if request is not None and self._limits.admit_complete(request):
                 self._start(QueuedRequest(request, True, b"", True, len(request.body)))
                 return
-        self._parse(data)
-        if self._queue and not self._closing:
-            self._read_paused = True
+        if self._turns.is_open(self._account):
+            self._turns.run(self._parse, data)
+        elif self._account.try_reserve(len(data)):
             self._transport.pause_reading()
+            self._turns.defer(self._account, partial(self._parse_deferred, data))
+        else:
+            self._transport.abort()
+
+    def _parse_deferred(self, data: bytes) -> None:
+        self._account.release(len(data))
+        if not self._read_closed:
+            self._transport.resume_reading()
+            self._parse(data)
 
     def _parse(self, data: bytes) -> None:
         self._request_ended = False
@@ -107,29 +103,31 @@ class HttpConnection(asyncio.Protocol):
             if not self._read_closed:
                 self._refuse(failure(400, f"malformed HTTP request: {error}"))
         else:
-            self._check_head_size(len(data))
+            self._check_arrived(len(data))
         self._message_data = b""
+        if self._queue and not self._closing:
+            self._read_paused = True
+            self._transport.pause_reading()
 
-    def _check_head_size(self, size: int) -> None:
-        """Count received bytes until the headers are complete, unless an earlier request ended in the same read.
+    def _check_arrived(self, size: int) -> None:
+        """Count the bytes of an incomplete request, unless an earlier request ended in the same read.
 
-        The parser reports neither incomplete headers nor how much of a read belongs to the next request.
+        The parser reports neither incomplete headers nor chunk extensions nor how much of a read belongs to a request.
         """
-        reader = self._reader
-        if reader is None or reader.head is not None or self._request_ended:
-            self._raw_head_bytes = 0
+        if self._reader is None or self._request_ended:
+            self._arrived_bytes = 0
             return
-        self._raw_head_bytes += size
-        if self._raw_head_bytes > self._settings.header_limit_bytes:
-            self._refuse(reader.refuse_long_header())
+        self._arrived_bytes += size
+        if refusal := self._reader.check_arrived(self._arrived_bytes):
+            self._refuse(refusal)
 
     # Callbacks of httptools, inside feed_data.
 
     def on_message_begin(self) -> None:
-        self._reader = RequestReader(self._limits)
+        self._reader = RequestReader(self._limits, self._account)
 
     def on_url(self, url: bytes) -> None:
-        self._current_reader().add_url(url)
+        self._stop_reading_if(self._current_reader().add_url(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._stop_reading_if(self._current_reader().add_header(name, value))
@@ -152,10 +150,12 @@ class HttpConnection(asyncio.Protocol):
         connection = persistent if keep_alive else b"close"
         body_wanted = reader.head is not None and reader.head.method != "HEAD"
         content = reader.refusal or reader.pop_request()
+        if reader.refusal:
+            reader.discard()
         if isinstance(content, HttpRequest) and keep_alive and body_wanted and not connection:
             self._limits.known_heads.add_head(self._message_data, content)
         self._reader, self._request_ended = None, True
-        self._queue.append(QueuedRequest(content, keep_alive, connection, body_wanted, reader.body_bytes))
+        self._queue.append(QueuedRequest(content, keep_alive, connection, body_wanted, reader.held_bytes))
         self._start_next()
 
     def _current_reader(self) -> RequestReader:
@@ -192,7 +192,7 @@ class HttpConnection(asyncio.Protocol):
             if not isinstance(outcome, HttpResponse):
                 self._current, self._cancel_current = queued, outcome
                 return
-            self._limits.release_request(queued.body_bytes)
+            self._limits.release_request(self._account, queued.held_bytes)
             response = outcome
         self._write(queued, response)
 
@@ -202,12 +202,12 @@ class HttpConnection(asyncio.Protocol):
             return
         self._write(self._end_request(), response)
         if self._queue or self._read_paused:
-            self._start_next()
+            self._turns.call(self._account, self._start_next)
 
     def _end_request(self) -> QueuedRequest:
         queued, self._current, self._cancel_current = self._current, None, None
         assert queued is not None
-        self._limits.release_request(queued.body_bytes)
+        self._limits.release_request(self._account, queued.held_bytes)
         return queued
 
     def _write(self, queued: QueuedRequest, response: HttpResponse) -> None:
@@ -219,12 +219,12 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(head + response.body)
         else:
             self._transport.writelines((head, response.body))
-        self._responses += 1
+        self.responses += 1
         if closing:
             self._close(queued.fully_read)
 
     def _close(self, fully_read: bool) -> None:
-        """Close when everything is written. With unread bytes, half-close first: see `LINGER_NS`."""
+        """Close when everything is written. With unread bytes, half-close first: see `timeouts.LINGER_NS`."""
         self._closing = self._read_closed = True
         if fully_read or not self._transport.can_write_eof():
             self._transport.close()
@@ -236,34 +236,36 @@ class HttpConnection(asyncio.Protocol):
         """Let the transport close. `connection_lost` then cancels the request in flight."""
 
     def pause_writing(self) -> None:
+        """Count what the client has not read. Abort if that exceeds the limits."""
         self._write_paused = True
+        size = self._transport.get_write_buffer_size()
+        if self._account.try_reserve(size):
+            self._unsent_bytes = size
+        else:
+            self._transport.abort()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._start_next()
+        self._release_unsent()
+        self._turns.call(self._account, self._start_next)
 
-    def check_timeout(self, now_ns: int) -> None:
-        """Expire if the connection has been in one state for too long. A state begins when a call first finds it."""
-        name, timeout_ns = self._state_timeout()
-        if self._timed_state != (name, self._responses):
-            self._timed_state, self._timed_since_ns = (name, self._responses), now_ns
-        elif now_ns - self._timed_since_ns >= timeout_ns:
-            self._expire()
+    def _release_unsent(self) -> None:
+        self._account.release(self._unsent_bytes)
+        self._unsent_bytes = 0
 
-    def _state_timeout(self) -> tuple[str, int]:
+    def state(self) -> ConnectionState:
+        """Return what the connection waits for."""
         if self._write_paused:
-            return "writing", self._settings.write_timeout_ns
+            return ConnectionState.WRITING
         if self._closing:
-            return "closing", LINGER_NS
+            return ConnectionState.CLOSING
         if self._current is not None or self._queue:
-            return "handling", NEVER_NS
+            return ConnectionState.HANDLING
         if self._reader is None:
-            return "idle", self._settings.idle_timeout_ns
-        if self._reader.head is None:
-            return "head", self._settings.header_timeout_ns
-        return "body", self._settings.body_timeout_ns
+            return ConnectionState.IDLE
+        return ConnectionState.HEAD if self._reader.head is None else ConnectionState.BODY
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         """Handle a timeout: answer 408 to a slow sender, close an idle connection, abort a slow reader."""
         if self._closing or self._write_paused:
             self._transport.abort()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import msgspec
 
 from horologe_common.status import HorologeError, Status
@@ -10,11 +12,14 @@ JSON = b"application/json"
 BINARY = b"application/octet-stream"
 
 HTTP_STATUS: dict[Status, int] = {
-    Status.OK: 200, Status.INVALID_INPUT: 400, Status.UNAUTHENTICATED: 401, Status.UNKNOWN_MODEL: 404,
-    Status.MISSING_INPUT: 410, Status.TOO_LARGE: 413, Status.REFUSED: 503, Status.LOST: 503, Status.CANCELLED: 503,
-    Status.LATE: 504, Status.FAILED: 500,
+    Status.OK: 200, Status.INVALID_INPUT: 400, Status.UNAUTHENTICATED: 401, Status.FORBIDDEN: 403,
+    Status.UNKNOWN_MODEL: 404, Status.MISSING_INPUT: 410, Status.TOO_LARGE: 413, Status.REFUSED: 503, Status.LOST: 503,
+    Status.CANCELLED: 503, Status.LATE: 504, Status.FAILED: 500,
 }  # fmt: skip
 """Every other status is a 500."""
+STATUS_OF_HTTP = {400: "INVALID_INPUT", 413: "TOO_LARGE", 503: "REFUSED"}
+"""The `status` of errors that the HTTP server itself finds. For others it is HTTP's own name, as METHOD_NOT_ALLOWED."""
+STATUS_HEADER = b"horologe-status"
 
 
 class HttpResponse(msgspec.Struct, frozen=True):
@@ -40,19 +45,26 @@ def json_response(content: object, status: int = 200) -> HttpResponse:
     return HttpResponse(status, msgspec.json.encode(content))
 
 
-def failure(status: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> HttpResponse:
-    """Return a response with the body `{"error": reason}`."""
-    return HttpResponse(status, msgspec.json.encode({"error": reason}), JSON, headers)
+def failure(
+    http_status: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = (), status: str = ""
+) -> HttpResponse:
+    """Return a response with the body `{"error": reason, "status": status}` and the header Horologe-Status.
+
+    `status` is the name of a `Status`. The default is that of `STATUS_OF_HTTP`.
+    """
+    status = status or STATUS_OF_HTTP.get(http_status) or HTTPStatus(http_status).name
+    body = msgspec.json.encode({"error": reason, "status": status})
+    return HttpResponse(http_status, body, JSON, ((STATUS_HEADER, status.encode()), *headers))
 
 
 def error_response(error: HorologeError | HttpError) -> HttpResponse:
     """Return the response for an exception. For UNAUTHENTICATED, the reason is not shown."""
     if isinstance(error, HttpError):
         return failure(error.status, error.reason, error.headers)
-    status = HTTP_STATUS.get(error.status, 500)
-    if status == 401:
-        return failure(401, "unauthenticated", ((b"www-authenticate", b"Bearer"),))
-    return failure(status, str(error), _retry_after(error) if status == 503 else ())
+    http_status, name = HTTP_STATUS.get(error.status, 500), error.status.name
+    if http_status == 401:
+        return failure(401, "unauthenticated", ((b"www-authenticate", b"Bearer"),), name)
+    return failure(http_status, str(error), _retry_after(error) if http_status == 503 else (), name)
 
 
 def _retry_after(error: HorologeError) -> tuple[tuple[bytes, bytes], ...]:

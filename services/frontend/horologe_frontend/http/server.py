@@ -8,13 +8,14 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
-from horologe_frontend.auth import read_keys
+from horologe_frontend.auth import check_open, read_keys
 from horologe_frontend.gateway import Gateway
+from horologe_frontend.http.acceptor import Acceptor
 from horologe_frontend.http.connection import HttpConnection
-from horologe_frontend.http.request_reader import RequestLimits
+from horologe_frontend.http.request_limits import RequestLimits
+from horologe_frontend.http.timeouts import Timeouts
 from horologe_frontend.oip.handler import OipHandler
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
     from horologe_common.transport.reactor import Reactor
     from horologe_frontend.core.frontend import Frontend
-    from horologe_frontend.http.request_reader import HttpHandler
+    from horologe_frontend.http.accounts import Account
+    from horologe_frontend.http.request_limits import HttpHandler
     from horologe_frontend.http.settings import HttpSettings
 
 BACKLOG = 2048
@@ -46,7 +48,7 @@ class HttpServer:
         self._connections: dict[HttpConnection, None] = {}
         self._empty = asyncio.Event()
         self._empty.set()
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._timeouts: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -58,8 +60,10 @@ class HttpServer:
         except OSError as error:
             raise SettingsError(f"settings http.host, http.port: {host}:{port}: {error}") from error
         self._port = self._listener.getsockname()[1]
-        self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=self._listener, backlog=BACKLOG)
-        self._timeouts = self.loop.create_task(self._expire_connections())
+        self._listener.listen(BACKLOG)
+        self._acceptor = Acceptor(self._listener, self.limits.clients, lambda account: HttpConnection(self, account))
+        self._acceptor.start()
+        self._timeouts = self.loop.create_task(Timeouts(self._settings, self._connections).run())
 
     @property
     def url(self) -> str:
@@ -67,14 +71,14 @@ class HttpServer:
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         return f"http://{host}:{self._port}"
 
-    def add_connection(self, connection: HttpConnection) -> bool:
-        """Register a connection. Return False if there are too many: it is answered 503 and closed."""
+    def add_connection(self, connection: HttpConnection) -> None:
+        """Register a connection, which its client's account counts already."""
         self._connections[connection] = None
         self._empty.clear()
-        return len(self._connections) <= self._settings.max_connections
 
-    def remove_connection(self, connection: HttpConnection) -> None:
+    def remove_connection(self, connection: HttpConnection, account: Account) -> None:
         self._connections.pop(connection, None)
+        self.limits.clients.remove_connection(account)
         if not self._connections:
             self._empty.set()
 
@@ -83,8 +87,8 @@ class HttpServer:
         self._handler.draining = self.closing = True
         if self._listener is None:
             return
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.stop()
         for connection in list(self._connections):
             connection.drain()
         await self.limits.wait_until_idle(self._settings.drain_ns)
@@ -100,19 +104,6 @@ class HttpServer:
         await asyncio.sleep(0)
         self._listener.close()
 
-    async def _expire_connections(self) -> None:
-        """Scan all connections a few times per timeout: cheaper than one timer for each request."""
-        settings = self._settings
-        shortest_ns = min(
-            settings.header_timeout_ns, settings.body_timeout_ns, settings.write_timeout_ns, settings.idle_timeout_ns
-        )
-        pause_s = min(1.0, max(0.02, shortest_ns / 4e9))
-        while True:
-            await asyncio.sleep(pause_s)
-            now_ns = monotonic_ns()
-            for connection in list(self._connections):
-                connection.check_timeout(now_ns)
-
 
 def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor], Coroutine[Any, Any, None]]:
     """Return a coroutine function for `Service.run`: serve HTTP until cancelled, then drain."""
@@ -120,7 +111,9 @@ def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor],
     async def serve(reactor: Reactor) -> None:
         gateway = Gateway(reactor, core.address.replace("frontend/", "http/"), core)
         gateway.open()
-        handler = OipHandler(gateway, settings, read_keys(settings.keys_file), version("horologe"))
+        check_open(settings)
+        managers = read_keys(settings.management_keys_file, "http.management_keys_file")
+        handler = OipHandler(gateway, settings, read_keys(settings.keys_file), version("horologe"), managers)
         server = HttpServer(settings, handler)
         await server.start()
         log.info("http", url=server.url)

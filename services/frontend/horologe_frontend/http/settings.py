@@ -15,7 +15,12 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 8000
     """Port to listen on. 0: any free port."""
     keys_file: str = ""
-    """File of bearer keys, one per line, plain or as `sha256:<hex>`. Empty: no authentication."""
+    """File of bearer keys, one per line, plain or as `sha256:<hex>`. Empty: requests need no key."""
+    management_keys_file: str = ""
+    """File of bearer keys that may also load and unload models, and declare, roll back and delete applications. Empty,
+    with `keys_file`: no key may. Both empty: every client may."""
+    allow_open: bool = False
+    """Allow an address that is not loopback without `keys_file`: whoever reaches it may then use all models."""
     body_limit_bytes: int = 64 << 20
     """Maximum size of a request body, also after decompression."""
     json_limit_bytes: int = 16 << 20
@@ -23,11 +28,16 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     header_limit_bytes: int = 64 << 10
     """Maximum size of the request line and headers together."""
     held_limit_bytes: int = 1 << 30
-    """Maximum size of all request bodies in memory. Beyond it, requests are refused with 503."""
+    """Maximum size of all requests and unsent responses in memory: headers, bodies, also decompressed. Beyond it,
+    requests are refused with 503, and connections whose responses are not read are closed."""
+    client_share: float = 0.5
+    """Maximum share of `max_connections`, `max_requests` and `held_limit_bytes` for one client: an IPv4 address or a
+    /64 network of IPv6. Set 1.0 behind a proxy, whose requests come from one address."""
     max_requests: int = 4096
     """Maximum number of requests in flight. Further requests are refused with 503."""
     max_connections: int = 4096
-    """Maximum number of open connections. Further connections are answered with 503 and closed."""
+    """Maximum number of open connections. Further connections are answered with 503 and closed. If the process may
+    open fewer files, the maximum is lower."""
     header_timeout_ns: int = s(10)
     """Timeout from the first byte of a request to the end of its headers."""
     body_timeout_ns: int = s(60)

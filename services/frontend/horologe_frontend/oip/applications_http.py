@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Acknowledged, Answer, ApplicationState
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.http.http_responses import HttpResponse
-    from horologe_frontend.http.request_reader import HttpRequest
+    from horologe_frontend.http.request_limits import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.oip.inference_response import ResponseFormat
     from horologe_frontend.oip.routes import Route
@@ -102,7 +102,8 @@ class ApplicationsHandler:
     async def _predict(self, name: str, request: HttpRequest, body: bytes) -> HttpResponse:
         application, spec = self._gateway.find_application(name)
         header_length = request.headers.get(HEADER_LENGTH)
-        inference = read_request(spec, "", body, header_length, self._settings.json_limit_bytes)
+        account, limit = request.account, self._settings.json_limit_bytes
+        inference = await account.turns.in_turn(account, read_request, spec, "", body, header_length, limit)
         answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
         return _write_prediction(application, inference.form, answer, buffers)
 

@@ -15,8 +15,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from horologe_common.clock import monotonic_ns
-from horologe_common.status import HorologeError, InvalidInput, Status, Unauthenticated, UnknownModel, error_for
+from horologe_common.status import (
+    Forbidden,
+    HorologeError,
+    InvalidInput,
+    Refused,
+    Status,
+    Unauthenticated,
+    UnknownModel,
+    error_for,
+)
 from horologe_common.wire import ModelState
+from horologe_frontend.http.accounts import HeldBytes
 from horologe_frontend.http.compression import choose_encoding, compress_body, decompress_body
 from horologe_frontend.http.http_responses import HttpError, HttpResponse, error_response, failure, json_response
 from horologe_frontend.oip.applications_http import ApplicationsHandler
@@ -40,35 +50,56 @@ if TYPE_CHECKING:
     from horologe_common.wire import Answer
     from horologe_frontend.auth import BearerKeys
     from horologe_frontend.gateway import Gateway
-    from horologe_frontend.http.request_reader import HttpRequest
+    from horologe_frontend.http.request_limits import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.oip.inference import InferenceRequest
 
+MANAGEMENT = ("load", "unload", "application_rollback")
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
 class OipHandler:
-    """An `HttpHandler` that serves the protocol through a `Gateway`. `keys` None: no authentication."""
+    """An `HttpHandler` that serves the protocol through a `Gateway`. `keys` and `managers`: accepted by
+    `refuse` and for management. Both None: no authentication.
+    """
 
     def __init__(
-        self, gateway: Gateway, settings: HttpSettings, keys: BearerKeys | None = None, version: str = ""
-    ) -> None:
+        self, gateway: Gateway, settings: HttpSettings, keys: BearerKeys | None = None, version: str = "",
+        managers: BearerKeys | None = None,
+    ) -> None:  # fmt: skip
         self.draining = False
         self._gateway = gateway
         self._settings = settings
         self._known_requests = KnownRequests(settings.json_limit_bytes)
         self._applications = ApplicationsHandler(gateway, settings)
         self._keys = keys
+        self._managers = managers
         self._version = version
 
     def refuse(self, head: HttpRequest) -> HttpResponse | None:
         """Return a 401 unless the request carries an accepted key. Health checks need no key."""
-        keys = self._keys
-        if keys is None or keys.is_accepted(head.headers.get(b"authorization")) or head.path in (LIVE, READY):
+        if self._keys is None or head.path in (LIVE, READY):
+            return None
+        authorization = head.headers.get(b"authorization")
+        if any(keys is not None and keys.is_accepted(authorization) for keys in (self._keys, self._managers)):
             return None
         return error_response(Unauthenticated())
+
+    def _check_management(self, route: Route, request: HttpRequest) -> None:
+        """Raise `Forbidden` for an operation that changes models or applications without a key for management."""
+        manages = route.name in MANAGEMENT or (route.name == "application" and request.method in ("PUT", "DELETE"))
+        if not manages:
+            return
+        if self._keys is None and self._managers is None:
+            if b"origin" in request.headers:  # a browser lets any web page send a POST to a server on loopback
+                raise Forbidden("management without keys is not permitted to web pages")
+            return
+        if self._managers is None:
+            raise Forbidden("management is off: http.management_keys_file is not set")
+        if not self._managers.is_accepted(request.headers.get(b"authorization")):
+            raise Forbidden("the key is not in http.management_keys_file")
 
     def start(
         self, request: HttpRequest, respond: Callable[[HttpResponse], None]
@@ -112,22 +143,25 @@ class OipHandler:
         return len(response.body) >= self._settings.compress_from_bytes and b"accept-encoding" in request.headers
 
     async def _handle(self, route: Route, request: HttpRequest) -> HttpResponse:
-        try:
-            response = await self._respond(route, request)
-        except Exception as error:
-            response = _failed(request, error)
+        with HeldBytes(request.account) as held:
+            try:
+                response = await self._respond(route, request, held)
+            except Exception as error:
+                response = _failed(request, error)
         return await _compress(request, response) if self._compresses(request, response) else response
 
-    async def _respond(self, route: Route, request: HttpRequest) -> HttpResponse:
+    async def _respond(self, route: Route, request: HttpRequest, held: HeldBytes) -> HttpResponse:
         if route.name == "infer":
-            inference = self._read_inference(route, request, await self._body(request))
+            body, account = await self._body(request, held), request.account
+            inference = await account.turns.in_turn(account, self._read_inference, route, request, body)
             answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
             return write_answer(inference.predict, inference.form, answer, buffers)
+        self._check_management(route, request)
         if route.name.startswith("application"):
-            return await self._applications.handle_route(route, request, await self._body(request))
+            return await self._applications.handle_route(route, request, await self._body(request, held))
         match route.name:
             case "index" | "load" | "unload":
-                return await self._repository(route, await self._body(request))
+                return await self._repository(route, await self._body(request, held))
             case "live":
                 return _health("live", True)
             case "ready":
@@ -147,11 +181,11 @@ class OipHandler:
     def _is_ready(self) -> bool:
         return self._gateway.is_ready() and not self.draining
 
-    async def _body(self, request: HttpRequest) -> bytes:
+    async def _body(self, request: HttpRequest, held: HeldBytes) -> bytes:
         encoding = request.headers.get(b"content-encoding")
         if encoding is None:
             return request.body
-        return await decompress_body(request.body, encoding, self._settings.body_limit_bytes)
+        return await decompress_body(request.body, encoding, self._settings.body_limit_bytes, held)
 
     def _read_inference(self, route: Route, request: HttpRequest, body: bytes) -> InferenceRequest:
         header_length = request.headers.get(HEADER_LENGTH)
@@ -236,7 +270,11 @@ async def _compress(request: HttpRequest, response: HttpResponse) -> HttpRespons
     encoding = choose_encoding(request.headers[b"accept-encoding"])
     if not encoding:
         return response
-    body = await compress_body(response.body, encoding)
+    with HeldBytes(request.account) as held:
+        try:
+            body = await compress_body(response.body, encoding, held)
+        except Refused as error:
+            return error_response(error)
     headers = (*response.headers, (b"content-encoding", encoding), (b"vary", b"Accept-Encoding"))
     return msgspec.structs.replace(response, body=body, headers=headers)
 

@@ -54,6 +54,10 @@ class InferLifecycle:
         """Ids of the actions that have no Result yet."""
         return tuple(self._actions)
 
+    def ids_in_lanes(self, model: str) -> list[int]:
+        """Return the ids of the model's actions that a lane holds."""
+        return [key for key, action in self._actions.items() if action.lane and action.infer.model == model]
+
     def accept_infer(self, now_ns: int, sender: str, infer: Infer, spec: ModelSpec) -> None:
         """Accept an Infer that `refusal_reason` does not refuse, and wait for its inputs."""
         action_id = infer.action_id
@@ -135,10 +139,10 @@ class InferLifecycle:
             self._finish_action(action, Status.CANCELLED, now_ns)
         elif action.lane == "input":
             self._start_next_lane(action, "exec", finished)
-        elif action.lane == "exec" and not self.inline_io(action.infer.model):
+        elif action.lane == "exec" and not action.inline_io:
             self._start_next_lane(action, "output", finished)
         else:
-            self._finish_action(action, Status.OK, now_ns, finished.outputs)
+            self._finish_action(action, Status.OK, now_ns, finished.outputs, content_hash=finished.content_hash)
 
     def _record_exec(self, action: InferAction, finished: Finished) -> None:
         action.timing = (finished.begin_ns, finished.end_ns, finished.device_ns)
@@ -172,7 +176,8 @@ class InferLifecycle:
             return
         action.fail_awaited_rows()
         self._timers.cancel(action.infer.action_id)
-        operation = action.build_operation("exec" if self.inline_io(action.infer.model) else "input")
+        action.inline_io = self.inline_io(action.infer.model)
+        operation = action.build_operation("exec" if action.inline_io else "input")
         if operation is None:
             status, reason = next(iter(action.failed.values()))
             self._finish_action(action, Status(status), now_ns, reason=reason)
@@ -185,7 +190,7 @@ class InferLifecycle:
         earliest_ns, latest_ns = (infer.earliest_ns, infer.latest_ns) if lane == "exec" else (0, NEVER_NS)
         operation = Operation(
             infer.action_id, infer.share, lane, infer.model, action.batch_size, action.rows, earliest_ns, latest_ns,
-            infer.expected_ns, staged=finished.staged, runtime=action.spec.runtime,
+            infer.expected_ns, staged=finished.staged, spec=action.spec,
         )  # fmt: skip
         self.out.append(Out(self.lanes, operation))
 
@@ -196,6 +201,7 @@ class InferLifecycle:
         now_ns: int,
         outputs: Sequence[tuple[Tensor, Buffer]] = (),
         reason: str = "",
+        content_hash: str = "",
     ) -> None:
         """Send the action's single Result, and Outputs to the submitters if the model ran.
 
@@ -213,7 +219,7 @@ class InferLifecycle:
         )
         self.out.append(Out(action.controller, result))
         if status in (Status.OK, Status.FAILED):
-            self.out.extend(batch_outputs(action, status, outputs, reason))
+            self.out.extend(batch_outputs(action, status, outputs, reason, content_hash))
 
 
 def refusal_reason(infer: Infer, spec: ModelSpec | None, shares: int) -> str:

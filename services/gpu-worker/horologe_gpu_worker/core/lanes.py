@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
     from horologe_common.core.instruments import Stats
     from horologe_common.core.protocol import Buffer
+    from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport, Tensor
 
 
 STATUS_NAMES = {int(status): status.name for status in Status}
+FAILURES = ("REFUSED", "FAILED", "TOO_LATE")
+"""Statuses of failed operations. Their counters start at 0."""
+FAILURE_CAUSES = ("error", "crash", "hang", "restarting")
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):
@@ -30,7 +34,8 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     action_id: int
     share: int
     lane: str
-    """`load`, `unload` (both on the load lane), `input`, `exec`, `output` or `scan`."""
+    """`load`, `unload` (both on the load lane), `input`, `exec`, `output`, `scan` or `replace` (both on the scan lane).
+    """
     model: str
     """Key `name/version`; for `scan` the model of the Scan message."""
     batch_size: int = 0
@@ -44,10 +49,15 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     """Per input tensor: one header for all rows without padding, and the bytes of each row."""
     staged: Any = None
     """Data that `input` or `exec` left on the device for the next lane, if the model has those lanes."""
-    runtime: str = ""
-    """Runtime of the model, for `exec`."""
+    spec: ModelSpec | None = None
+    """The content of the model that the inputs were checked against. None: not known."""
     shapes: Sequence[Sequence[tuple[int, ...]]] = ()
     """Per input tensor: the shape of each row, if shapes differ and rows are padded to the shape of the header."""
+
+    @property
+    def runtime(self) -> str:
+        """Return the runtime of the model; empty if it is not known."""
+        return self.spec.runtime if self.spec else ""
 
 
 class Abort(msgspec.Struct, frozen=True, gc=False):
@@ -77,6 +87,10 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     staged: Any = None
     models: Sequence[ModelReport] = ()
     """After `scan`: the models of the repository."""
+    content_hash: str = ""
+    """With outputs: content of the model that ran."""
+    failure: tuple[str, str] | None = None
+    """After an operation that FAILED: key of the model, and cause as in `FAILURE_CAUSES`."""
 
 
 def not_run(operation: Operation, status: Status, now_ns: int, reason: str = "") -> Finished:
@@ -152,6 +166,7 @@ class LaneMetrics:
         self._stats = stats
         self._possible_ns: dict[int, int] = {}
         """Action id -> earliest time at which its operation could begin. An action is in one lane at a time."""
+        stats.create_counters("horologe_lane_operations_total", ("load", "unload", "input", "exec", "output"), FAILURES)
 
     def __len__(self) -> int:
         return len(self._possible_ns)
@@ -165,6 +180,9 @@ class LaneMetrics:
         possible_ns = self._possible_ns.pop(finished.action_id, None)
         stats, lane = self._stats, finished.lane
         stats.count("horologe_lane_operations_total", lane, STATUS_NAMES[finished.status])
+        if finished.failure:
+            name, _, version = finished.failure[0].partition("/")
+            stats.count("horologe_model_failures_total", name, version, finished.failure[1])
         if busy_ns := finished.end_ns - finished.begin_ns:
             stats.count("horologe_lane_busy_seconds_total", lane, by=busy_ns / 1e9)
             if possible_ns is not None:

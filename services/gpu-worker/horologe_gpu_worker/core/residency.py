@@ -75,6 +75,8 @@ class Residency:
         self._deferred_unloads: dict[str, list[Requester]] = {}
         self.loads: dict[int, str] = {}
         """Action id -> model, for the load operations that a lane holds."""
+        self._last_actions: dict[tuple[str, str], int] = {}
+        """(controller, model) -> id of its last LOAD or UNLOAD. A controller sends growing ids."""
 
     @property
     def pending_ids(self) -> tuple[int, ...]:
@@ -87,6 +89,21 @@ class Residency:
         loaded = tuple(model for model in self.pages if model not in self._load_requesters)
         loading = tuple((model, action_id) for action_id, model in self.loads.items())
         return Share(self.share, self.device, self.pages.total, loaded, loading)
+
+    def remove_controller(self, controller: str) -> None:
+        """Forget the ids of a controller that has disconnected."""
+        for key in [key for key in self._last_actions if key[0] == controller]:
+            del self._last_actions[key]
+
+    def record_action(self, sender: str, action: Load | Unload) -> int | None:
+        """Record a LOAD or UNLOAD and return None, or the id of the model's last one if that has the same or a larger
+        id: the action must not be carried out.
+        """
+        last_id = self._last_actions.get((sender, action.model), 0)
+        if action.action_id <= last_id:
+            return last_id
+        self._last_actions[sender, action.model] = action.action_id
+        return None
 
     def load_model(self, now_ns: int, sender: str, load: Load, spec: ModelSpec) -> None:
         """Allocate pages and load the model.
@@ -120,8 +137,13 @@ class Residency:
             self.out.append(Out(self.lanes, operation))
 
     def unload_model(self, now_ns: int, sender: str, unload: Unload) -> None:
-        """Free the model's pages. If a LOAD of the model runs, wait for its end first."""
+        """Free the model's pages. If a LOAD of the model runs, wait for its end first.
+
+        Ignore an UNLOAD that arrives again, or after a later action for the model.
+        """
         requester = (sender, unload.action_id)
+        if self.record_action(sender, unload) is not None:
+            return
         if unload.model in self._load_requesters:
             self._deferred_unloads.setdefault(unload.model, []).append(requester)
             return
@@ -151,6 +173,20 @@ class Residency:
             self._release_model(model, requesters[0][1])
         for requester in requesters:
             self._send_result(now_ns, requester)
+
+    def is_loading(self, model: str) -> bool:
+        """Return whether a LOAD of the model runs."""
+        return model in self._load_requesters
+
+    def resize_model(self, model: str, pages: float, action_id: int) -> None:
+        """Let the model hold `pages` pages, not more than before. 0: unload it. Do nothing if it holds none."""
+        if model not in self.pages:
+            return
+        if pages <= 0:
+            self._release_model(model, action_id)
+        elif pages < self.pages.held[model]:
+            self.pages.free(model)
+            self.pages.allocate(model, pages)
 
     def check(self) -> None:
         self.pages.check()

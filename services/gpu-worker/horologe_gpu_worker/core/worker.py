@@ -14,8 +14,9 @@ from horologe_common.models import PAGE_BYTES
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Drain, Infer, Load, Ping, Pong, Register, Result, Scan, Ship, Unload
 from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
-from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation
+from horologe_gpu_worker.core.lanes import FAILURE_CAUSES, Finished, LaneMetrics, Operation
 from horologe_gpu_worker.core.residency import Residency
+from horologe_gpu_worker.core.served_models import ServedModels, scans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.settings import WorkerSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
-
-SCANS_MAX = 16
 
 
 class Worker:
@@ -42,16 +41,16 @@ class Worker:
         self.lanes = lanes_address(address)
         self.settings = settings
         self.out: list[Out] = []
-        self.reports = {report.spec.key: report for report in models}
-        self.controllers: dict[str, None] = {}
+        self.controllers: dict[str, int] = {}
+        """Connected controller -> id of its last INFER or UNLOAD. A controller sends growing ids."""
         self.draining = False
         self.infers = InferLifecycle(settings, self.lanes, inline_io)
         self.stats = self.infers.stats
         self.lane_metrics = LaneMetrics(self.stats)
         pages = settings.pages_bytes // PAGE_BYTES
         self.shares = [Residency(share, settings.device, pages, self.lanes) for share in range(settings.shares)]
-        self._scans: dict[int, str] = {}
-        self._scan_number = 0
+        self.models = ServedModels(models, self.shares, self.infers, self.lanes)
+        self._registrations = 0
         self._handlers: dict[type, Handler] = {
             Infer: self._on_infer, Ship: self._on_ship, Finished: self._on_finished, Load: self._on_load,
             Unload: self._on_unload, Cancel: self._on_cancel, Ping: self._on_ping, Scan: self._on_scan,
@@ -63,6 +62,13 @@ class Worker:
         """Finish pending actions and refuse new ones. Send Drain to the controllers."""
         self.draining = True
         self.out.extend(Out(controller, Drain()) for controller in self.controllers)
+
+    def refresh_stats(self) -> None:
+        """Create the counters of failures of all models."""
+        for report in list(self.models.reports.values()):
+            spec = report.spec
+            labels = (spec.name,), (spec.version,), FAILURE_CAUSES
+            self.stats.create_counters("horologe_model_failures_total", *labels)
 
     def drained(self) -> bool:
         """Return True if no action is pending."""
@@ -77,11 +83,17 @@ class Worker:
         """Start the actions that have become complete, and emit messages for lanes and peers."""
         self.infers.tick(now_ns)
         self._forward_outputs(now_ns, self.infers.out)
+        completed = self.models.tick() if self.models.is_busy else None
+        self.out.extend(self.models.out)
+        self.models.out.clear()
         for share in self.shares:
             if share.out:
                 self._forward_outputs(now_ns, share.out)
                 free = share.pages.free_pages
                 self.stats.set("horologe_pages_free", instance(self.address), str(share.share), to=free)
+        if completed is not None:  # behind all Results, so that they belong to the content that was reported before
+            for controller in self.controllers:
+                self._register(controller, scans_of(controller, completed))
 
     def wakeup_ns(self) -> int | None:
         return self.infers.wakeup_ns()
@@ -89,6 +101,7 @@ class Worker:
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         self.infers.check()
+        self.models.check()
         for share in self.shares:
             share.check()
 
@@ -109,7 +122,7 @@ class Worker:
 
     def _on_peer_connected(self, now_ns: int, sender: str, peer: PeerConnected, buffers: Sequence[Buffer]) -> None:
         if role(peer.address) == "controller":
-            self.controllers[peer.address] = None
+            self.controllers[peer.address] = 0
             self.infers.early.clear_finished()
             self._register(peer.address)
 
@@ -117,12 +130,16 @@ class Worker:
         self, now_ns: int, sender: str, peer: PeerDisconnected, buffers: Sequence[Buffer]
     ) -> None:
         """Remove a lost controller. Its actions still finish as planned."""
-        self.controllers.pop(peer.address, None)
+        if self.controllers.pop(peer.address, None) is not None:
+            for share in self.shares:
+                share.remove_controller(peer.address)
 
-    def _register(self, controller: str) -> None:
+    def _register(self, controller: str, scans: tuple[int, ...] = ()) -> None:
         running = (*self.infers.pending_ids, *(action_id for share in self.shares for action_id in share.pending_ids))
         shares = tuple(share.describe_share() for share in self.shares)
-        self.out.append(Out(controller, Register(shares, tuple(self.reports.values()), running)))
+        self._registrations += 1
+        reports = tuple(self.models.reports.values())
+        self.out.append(Out(controller, Register(shares, reports, running, self._registrations, scans)))
         if self.draining:
             self.out.append(Out(controller, Drain()))
 
@@ -133,25 +150,23 @@ class Worker:
         self.drain()
 
     def _on_scan(self, now_ns: int, sender: str, scan: Scan, buffers: Sequence[Buffer]) -> None:
-        if scan.model not in self._scans.values() and len(self._scans) < SCANS_MAX:
-            self._scan_number += 1
-            self._scans[self._scan_number] = scan.model
-            self.out.append(Out(self.lanes, Operation(self._scan_number, 0, "scan", scan.model)))
-
-    def _finish_scan(self, finished: Finished) -> None:
-        """Replace the reports of the scanned models, and register again with every controller."""
-        name = self._scans.pop(finished.action_id).partition("/")[0]
-        if finished.status == Status.OK:
-            scanned = [key for key in self.reports if not name or key.partition("/")[0] == name]
-            for key in scanned:
-                del self.reports[key]
-            self.reports |= {report.spec.key: report for report in finished.models}
-        for controller in self.controllers:
-            self._register(controller)
+        self.models.request_scan(sender, scan.model.partition("/")[0], scan.id)
 
     def _on_infer(self, now_ns: int, sender: str, infer: Infer, buffers: Sequence[Buffer]) -> None:
-        report = self.reports.get(infer.model)
+        """Accept or refuse an action. Ignore it if it is pending already.
+
+        An INFER that a later action has overtaken may have been run before, or its model may be unloaded. It is
+        TOO_LATE: the controller plans it again if it has had no Result.
+        """
+        report = self.models.reports.get(infer.model)
         spec = report.spec if report else None
+        if infer.action_id <= self.controllers.get(sender, 0):
+            if infer.action_id not in self.infers:
+                self._refuse_action(
+                    now_ns, sender, infer.action_id, Status.TOO_LATE, "a later action has arrived before"
+                )
+            return
+        self._record_action(sender, infer.action_id)
         if busy := self._busy_reason():
             self._refuse_action(now_ns, sender, infer.action_id, Status.REFUSED, busy)
         elif infer.action_id in self.infers:
@@ -170,19 +185,25 @@ class Worker:
             self.infers.cancel_action(now_ns, action_id)
 
     def _on_load(self, now_ns: int, sender: str, load: Load, buffers: Sequence[Buffer]) -> None:
-        report = self.reports.get(load.model)
-        if busy := self._busy_reason():
-            self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, busy)
-        elif not 0 <= load.share < len(self.shares):
+        """Accept or refuse a LOAD. Ignore it if it arrives again."""
+        report = self.models.find_for_load(load.model)
+        if not 0 <= load.share < len(self.shares):
             reason = f"share: got {load.share}, wanted one below {len(self.shares)}"
             self._refuse_action(now_ns, sender, load.action_id, Status.FAILED, reason)
-        elif report is None or report.profile is None:
+        elif (last_id := self.shares[load.share].record_action(sender, load)) is not None:
+            if last_id != load.action_id:
+                reason = f"action {last_id} for {load.model} has arrived before"
+                self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, reason)
+        elif busy := self._busy_reason():
+            self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, busy)
+        elif report is None or report.profile is None or report.reason:
             reason = f"model {load.model}: {report.reason if report else 'not served by this worker'}"
             self._refuse_action(now_ns, sender, load.action_id, Status.FAILED, reason)
         else:
             self.shares[load.share].load_model(now_ns, sender, load, report.spec)
 
     def _on_unload(self, now_ns: int, sender: str, unload: Unload, buffers: Sequence[Buffer]) -> None:
+        self._record_action(sender, unload.action_id)
         if 0 <= unload.share < len(self.shares):
             self.shares[unload.share].unload_model(now_ns, sender, unload)
         else:
@@ -190,7 +211,10 @@ class Worker:
 
     def _on_finished(self, now_ns: int, sender: str, finished: Finished, buffers: Sequence[Buffer]) -> None:
         if finished.lane == "scan":
-            self._finish_scan(finished)
+            self.models.finish_scan(finished)
+            return
+        if finished.lane == "replace":
+            self.models.finish_replacement(finished)
             return
         self.lane_metrics.record_finished(finished)
         if finished.lane == "load":
@@ -198,6 +222,10 @@ class Worker:
                 share.finish_load(now_ns, finished)
         elif finished.lane != "unload":
             self.infers.advance_action(now_ns, finished)
+
+    def _record_action(self, sender: str, action_id: int) -> None:
+        if action_id > self.controllers.get(sender, action_id):
+            self.controllers[sender] = action_id
 
     def _busy_reason(self) -> str:
         if self.draining:

@@ -102,11 +102,26 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest()
     try:
         table = tomllib.loads(path.read_text())
+        _check_keys(str(path), table)
         manifest = msgspec.convert(table, Manifest, strict=False)
     except (OSError, ValueError) as error:  # ValueError: not TOML, not UTF-8, or a field of the wrong type
         raise InvalidModel(f"{path}: {error}") from error
     _check(path, manifest)
     return manifest
+
+
+def _check_keys(path: str, table: dict[str, Any]) -> None:
+    """Raise `InvalidModel` naming the known keys if the table, or a table in it, has an unknown key."""
+    tables: list[tuple[str, Any, type[msgspec.Struct]]] = [(path, table, Manifest)]
+    tables.append((f"{path}: [emulated]", table.get("emulated"), EmulatedTimes))
+    for kind in ("inputs", "outputs"):
+        if isinstance(entries := table.get(kind), list):
+            tables += [(f"{path}: [[{kind}]]", entry, TensorEntry) for entry in entries]
+    for where, keys, struct in tables:
+        known = struct.__struct_fields__
+        for key in keys if isinstance(keys, dict) else ():
+            if key not in known:
+                raise InvalidModel(f"{where}: got the key {key!r}, wanted one of {', '.join(known)}")
 
 
 def _check(path: Path, manifest: Manifest) -> None:

@@ -41,17 +41,24 @@ def datatype_of(array: NDArray[Any]) -> str:
 
 
 def check_outputs(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> None:
-    """Raise `ModelFailed` naming field, got and wanted unless `outputs` fit the signature."""
+    """Raise `ModelFailed` naming model, field, got and wanted unless `outputs` fit the signature."""
+    if fault := describe_mismatch(spec, batch_size, outputs):
+        raise ModelFailed(f"model {spec.key}: {fault}")
+
+
+def describe_mismatch(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> str:
+    """Return field, got and wanted if `outputs` do not fit the signature; empty if they do."""
     wanted = [tensor.name for tensor in spec.outputs]
     if set(outputs) != set(wanted):
-        raise ModelFailed(f"model {spec.key}: outputs: got {sorted(outputs)}, wanted {sorted(wanted)}")
+        return f"outputs: got {sorted(outputs)}, wanted {sorted(wanted)}"
     for tensor in spec.outputs:
         array = outputs[tensor.name]
-        where = f"model {spec.key}: output {tensor.name!r}"
+        where = f"output {tensor.name!r}"
         if (datatype := datatype_of(array)) != tensor.datatype:
-            raise ModelFailed(f"{where}: datatype: got {datatype}, wanted {tensor.datatype}")
+            return f"{where}: datatype: got {datatype}, wanted {tensor.datatype}"
         shape = (batch_size, *tensor.shape[1:]) if spec.batched else tensor.shape
         if len(array.shape) != len(shape) or any(
             want not in (-1, got) for got, want in zip(array.shape, shape, strict=True)
         ):
-            raise ModelFailed(f"{where}: shape: got {list(array.shape)}, wanted {list(shape)}")
+            return f"{where}: shape: got {list(array.shape)}, wanted {list(shape)}"
+    return ""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.core.instruments import Stats
+from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import Status
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from horologe_profiler.settings import ProfilerSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
+FAILURES = ("FAILED", "REFUSED", "LATE", "LOST")
+"""Statuses of failed runs. Their counters start at 0."""
 
 
 class Profiler:
@@ -50,6 +53,7 @@ class Profiler:
         self._comparisons = Comparisons(settings.comparison_interval_ns, self.staging, self._queue, self._new_id)
         self._publications = PublicationSchedule(settings.publish_interval_ns)
         self._controller = ""
+        self._announcements = AnnouncementOrder()
         self._last_id = 0
         self._handlers: dict[type, Handler] = {
             Sample: self._on_sample,
@@ -186,9 +190,14 @@ class Profiler:
                 continue
             took_ns = message.end_ns - message.begin_ns
             self._runs.charge_device_time(now_ns, took_ns)
-            if item.status == Status.OK and len(message.items) == 1 and took_ns > 0:
+            solo = item.status == Status.OK and len(message.items) == 1 and took_ns > 0
+            if solo and self._is_served_content(task.key.model, message.content_hash):
                 self._record_run(now_ns, task, message.batch_size, took_ns)
             self._finish_run(now_ns, task, Status(item.status).name)
+
+    def _is_served_content(self, model: str, content_hash: str) -> bool:
+        """Return False for a run on another content of the model, which measurements must not mix. Empty: not known."""
+        return content_hash in ("", self.measurements.contents.get(model, ""))
 
     def _record_run(self, now_ns: int, task: ProfilingTask, size: int, took_ns: int) -> None:
         model, point = task.key.model, Point(size, task.length, took_ns, task.row)
@@ -252,8 +261,13 @@ class Profiler:
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
         """Update the served models, and drop the queued rows of other models. Runs in flight still end."""
-        self._specs = {state.spec.key: state.spec for state in message.models if state.state != "UNAVAILABLE"}
+        if not self._announcements.accept(controller, message.number):
+            return
+        earlier = self._specs if message.incomplete else {}
+        announced = {state.spec.key: state.spec for state in message.models if state.state != "UNAVAILABLE"}
+        self._specs = earlier | announced
         for key, spec in self._specs.items():
+            self.stats.create_counters("horologe_profiler_runs_total", (spec.name,), (spec.version,), FAILURES)
             if self.measurements.set_content(key, spec.content_hash):
                 self._publications.mark_changed(key)
                 self._comparisons.discard_model(key)
@@ -266,6 +280,7 @@ class Profiler:
         if role(peer.address) == "controller":
             self._drop_controller(now_ns)
             self._controller = peer.address
+            self._announcements.connect(peer.address)
             self._publications.publish_soon(self.measurements.model_keys())
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, peer: PeerDisconnected, _: Sequence[Buffer]) -> None:
@@ -274,6 +289,7 @@ class Profiler:
 
     def _drop_controller(self, now_ns: int) -> None:
         """Finish all runs as LOST: a new controller does not know them. A worker's late result is ignored."""
+        self._announcements.disconnect(self._controller)
         self._controller = ""
         for task in self._runs:
             self._finish_run(now_ns, task, "LOST")

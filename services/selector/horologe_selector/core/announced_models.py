@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_common.core.message_order import NOT_ANNOUNCED, AnnouncementOrder
 from horologe_common.models import natural_sort_key
-from horologe_common.status import InvalidInput
+from horologe_common.status import InvalidInput, Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,19 +18,39 @@ if TYPE_CHECKING:
 
 
 class AnnouncedModels:
-    """Model versions by key `name/version`, and the ready ones also by name; `versions` holds them in any state."""
+    """Model versions by key `name/version`, and the ready ones also by name; `versions` holds them in any state.
+
+    `incomplete`: why a model that is not among them may exist; empty if it does not.
+    """
 
     def __init__(self) -> None:
+        self.incomplete = NOT_ANNOUNCED
+        self.order = AnnouncementOrder()
         self.versions: dict[str, ModelSpec] = {}
         self._newest: dict[str, ModelSpec] = {}
         self._ready: dict[str, ModelSpec] = {}
 
     def on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer] = ()) -> None:
-        """Replace all models by those of an announcement, which is always complete."""
-        self.versions = {state.spec.key: state.spec for state in message.models}
-        ready = [state.spec for state in message.models if state.state == "READY"]
-        self._ready = {spec.key: spec for spec in ready}
-        self._newest = {spec.name: spec for spec in sorted(ready, key=lambda spec: natural_sort_key(spec.version))}
+        """Replace all models by those of an announcement.
+
+        If it is incomplete, the models of an earlier controller stay known: their queries wait for their workers.
+        """
+        if not self.order.accept(controller, message.number):
+            return
+        self.incomplete = message.incomplete
+        earlier, ready = (self.versions, self._ready) if message.incomplete else ({}, {})
+        announced = {state.spec.key: state.spec for state in message.models}
+        newly_ready = {state.spec.key: state.spec for state in message.models if state.state == "READY"}
+        self.versions = earlier | announced
+        self._ready = {key: spec for key, spec in ready.items() if key not in announced} | newly_ready
+        in_order = sorted(self._ready.values(), key=lambda spec: natural_sort_key(spec.version))
+        self._newest = {spec.name: spec for spec in in_order}
+
+    def explain_missing(self, model: str) -> tuple[Status, str]:
+        """Return the status and reason of a query for a model that is not ready."""
+        if self.incomplete:
+            return Status.REFUSED, f"model {model!r} is not known yet: {self.incomplete}"
+        return Status.UNKNOWN_MODEL, f"model {model!r} is not served"
 
     def find_ready(self, model: str) -> ModelSpec | None:
         """Return the ready model `name/version`, or the newest ready version of `name`; None if there is none."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.applications import undeclared_application
+import msgspec
+
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.wire import (
     Answer,
     ApplicationInfo,
-    Applications,
     Cancel,
     Declare,
     Feedback,
@@ -28,6 +28,8 @@ from horologe_common.wire import (
     Query,
     Release,
     Rollback,
+    Settle,
+    Settled,
     Withdraw,
 )
 from horologe_selector.core.announced_models import AnnouncedModels
@@ -104,7 +106,7 @@ class Selector:
             Declare: self.registry.on_declare, Withdraw: self.registry.on_withdraw,
             Rollback: self.registry.on_rollback, ApplicationInfo: self.model_status.on_application_info,
             Feedback: self.feedback.on_feedback, RecordsRead: self._on_store_reply,
-            RecordsWritten: self._on_store_reply, FamilyListed: self.registry.on_listed,
+            RecordsWritten: self._on_store_reply, FamilyListed: self.registry.on_listed, Settle: self._on_settle,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -171,7 +173,7 @@ class Selector:
             self.model_status.remove_application(name)
         if removed:
             self.stats.remove_values(MODEL_METRICS, *[name for name, _ in removed])
-        announcement = Applications(0, self.registry.announced_states())
+        announcement = self.registry.announcement()
         self.out += [Out(frontend, announcement) for frontend in self.return_latency.frontends()]
 
     def wakeup_ns(self) -> int | None:
@@ -206,8 +208,8 @@ class Selector:
             self._tick_needed = True
             self.application_queries.on_query(now_ns, holder, query, active)
         else:
-            error = undeclared_application(query.application)
-            self.out.append(Out(holder, Answer(query.id, int(error.status), reason=error.reason)))
+            error = self.registry.unknown_application(query.application)
+            self.out.append(Out(holder, Answer(query.id, int(error.status), (), error.reason, error.retry_after_ns)))
 
     def _on_model_query(self, now_ns: int, holder: str, query: Query) -> None:
         """Answer the query from the cache, or wait for its prediction. Ignore a query that is open already.
@@ -236,11 +238,13 @@ class Selector:
 
     def _answer_model_query(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
         """Answer with the prediction, or with the status of its failure."""
-        status, outputs, buffers, reason, retry_after_ns, exec_ns, size, cached = result
+        status, outputs, buffers, reason, retry_after_ns, exec_ns, size, cached, content_hash = result
         number, (name, _, version) = waiter.query.id, waiter.query.model.partition("/")
         computed = status == OK and waiter.submit_id != 0
         queue_ns = max(0, now_ns - waiter.arrival_ns - exec_ns) if computed else 0
         answer = Answer(number, status, outputs, reason, retry_after_ns, name, version, queue_ns, exec_ns, size, cached)
+        if waiter.query.content_hash:
+            answer = msgspec.structs.replace(answer, content_hashes=(content_hash,))
         self.out.append(Out(waiter.holder, answer, buffers))
 
     def _cancel_model_query(self, now_ns: int, holder: str, query_id: int) -> None:
@@ -253,6 +257,10 @@ class Selector:
         for query_id in message.ids:
             if not self.application_queries.cancel_query(now_ns, holder, query_id):
                 self._cancel_model_query(now_ns, holder, query_id)
+
+    def _on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
+        """Answer at once: the announcement before it has set the contents that cached predictions must have."""
+        self.out.append(Out(controller, Settled(message.id)))
 
     def _on_store_reply(
         self, now_ns: int, store: str, message: RecordsRead | RecordsWritten, buffers: Sequence[Buffer]
@@ -268,16 +276,18 @@ class Selector:
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         match role(message.address):
             case "controller":
+                self.models.order.connect(message.address)
                 self.inflight.on_controller_connected(now_ns, message.address)
             case "frontend":
                 self.return_latency.add_frontend(message.address)
                 if self.registry.loaded:
-                    self.out.append(Out(message.address, Applications(0, self.registry.announced_states())))
+                    self.out.append(Out(message.address, self.registry.announcement()))
 
     def _on_peer_disconnected(
         self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
     ) -> None:
         address = message.address
+        self.models.order.disconnect(address)
         if address == self.inflight.controller:
             self.inflight.controller = ""
         elif role(address) == "frontend":

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Outcome
+from horologe_controller.core.requests.awaited_models import AwaitedModels
 from horologe_controller.core.requests.request import FINISHED, UNPLACED, Request
+from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.model_catalogue import ModelCatalogue
-    from horologe_controller.core.scheduling.scheduler import Refusal, Scheduler
+    from horologe_controller.core.scheduling.scheduler import Scheduler
     from horologe_controller.settings import ControllerSettings
 
 ATTEMPTS = 3
@@ -114,6 +116,7 @@ class RequestLifecycle:
         self._post = post
         self.submitted: list[tuple[str, Submit, int]] = []
         """(sender, message, arrival) of Submits. `admit_buffered` queues or refuses them at the end of the turn."""
+        self.awaited = AwaitedModels()
 
     def admit_buffered(self, now_ns: int, submitters: Container[str]) -> None:
         """Queue or refuse the buffered Submits of connected submitters. Others are dropped: nobody waits for them."""
@@ -125,11 +128,10 @@ class RequestLifecycle:
         for sender, submit, arrival_ns in self.submitted:
             if sender not in submitters or submit.id in table.of_submitter(sender):
                 continue
-            if (spec := specs.get(submit.model)) is None:
-                outcome = Outcome(submit.id, int(Status.UNKNOWN_MODEL), f"model {submit.model!r}: not served now")
-                self._post(Out(sender, outcome))
-                continue
             deadline_ns = arrival_ns + submit.budget_ns - min(return_ns, submit.budget_ns // RETURN_PART)
+            if (spec := specs.get(submit.model)) is None:
+                self._hold_or_reject(sender, submit, arrival_ns, deadline_ns)
+                continue
             request = table.create_request(sender, submit, spec, arrival_ns, deadline_ns)
             key = request.model, request.shape_key, request.best_effort
             if (group := groups.get(key)) is None:
@@ -139,6 +141,32 @@ class RequestLifecycle:
         self.submitted.clear()
         for group in groups.values():
             self._enqueue(now_ns, group)
+
+    def _hold_or_reject(self, sender: str, submit: Submit, arrival_ns: int, deadline_ns: int) -> None:
+        """Hold a Submit for a model that is not known yet; reject it if no worker has the model."""
+        reason = self._catalogue.explain_missing(submit.model)
+        if not reason:
+            self._reject(sender, submit, Status.UNKNOWN_MODEL, f"model {submit.model!r}: not served now")
+        elif len(self.awaited.submits) >= self._settings.max_queued:
+            self._reject(sender, submit, Status.REFUSED, reason)
+        else:
+            self.awaited.hold((sender, submit, arrival_ns), deadline_ns)
+
+    def _reject(self, sender: str, submit: Submit, status: Status, reason: str) -> None:
+        self._post(Out(sender, Outcome(submit.id, int(status), reason)))
+
+    def admit_awaited(self, now_ns: int) -> None:
+        """Admit the Submits whose model is known by now, and all once every worker has registered.
+
+        Refuse those whose deadline has passed.
+        """
+        awaited = self.awaited
+        if not awaited.submits:
+            return
+        for sender, submit, _ in awaited.pop_expired(now_ns):
+            self._reject(sender, submit, Status.REFUSED, self._catalogue.explain_missing(submit.model))
+        complete = not self._catalogue.discovery.missing
+        self.submitted += awaited.pop_all() if complete else awaited.pop_known(self._cluster.specs)
 
     def requeue_revised(self, now_ns: int, models: Mapping[str, bool]) -> None:
         """Queue the requests for these models again, by their new specs. Requests that nobody can run are finished."""
@@ -180,13 +208,16 @@ class RequestLifecycle:
                 self.finish_refused(refusal)
             valid = valid[room:]
         for request in valid:
-            self._finish(request, Status.REFUSED, f"{max_queued} requests are queued already")
+            self.finish_refused(Refusal(request, Reason.QUEUE_FULL))
 
     def finish_refused(self, refusal: Refusal) -> None:
-        """Finish the request as REFUSED and count the reason."""
-        spec = refusal.request.spec
-        self._stats.count("horologe_refused_total", spec.name, spec.version, refusal.reason)
-        self._finish(refusal.request, Status.REFUSED, refusal.describe(), max(0, refusal.retry_after_ns))
+        """Finish the request as REFUSED and count the reason; as LOST or LATE if a worker may have run it."""
+        request, sentence = refusal.request, refusal.describe()
+        if request.failure == Status.REFUSED:
+            self._stats.count("horologe_refused_total", request.spec.name, request.spec.version, refusal.reason)
+        else:
+            sentence = f"its worker failed, and it was not run again: {sentence}"
+        self._finish(request, request.failure, sentence, max(0, refusal.retry_after_ns))
 
     def finish_batch(self, now_ns: int, action: Action, result: Result) -> None:
         """Finish or requeue each request of an INFER that has ended."""
@@ -201,7 +232,6 @@ class RequestLifecycle:
             else:
                 if status != Status.TOO_LATE:  # retried while the deadline allows
                     request.attempts += 1
-                    request.failure = Status.REFUSED  # the worker did not run it
                 self._enqueue(now_ns, [request])
 
     def cancel_requests(self, now_ns: int, sender: str, submit_ids: Sequence[int]) -> None:
@@ -211,11 +241,13 @@ class RequestLifecycle:
                 if request.queued:  # otherwise its action goes on without it
                     self._scheduler.remove(now_ns, request, self._cluster)
                 self._finish(request, Status.CANCELLED)
+        self.awaited.pop_cancelled(sender, submit_ids)
         self.submitted = [item for item in self.submitted if item[0] != sender or item[1].id not in submit_ids]
 
     def cancel_submitter(self, now_ns: int, submitter: str) -> None:
         """Cancel all requests of a submitter that has disconnected."""
         self.cancel_requests(now_ns, submitter, list(self.table.of_submitter(submitter)))
+        self.awaited.pop_sender(submitter)
         self.table.discard_submitter(submitter)
 
     def _finish(self, request: Request, status: Status, reason: str = "", retry_after_ns: int = 0) -> None:

@@ -40,8 +40,9 @@ class Request(msgspec.Struct, eq=False):
     action_id: int = UNPLACED
     attempts: int = 0
     """Number of failed attempts."""
-    failure: Status = Status.LOST
-    """Answer after too many of them: LOST, LATE or REFUSED, by the cause of the last one."""
+    failure: Status = Status.REFUSED
+    """Answer if it is not run again: REFUSED promises that no worker ran it. LOST or LATE after a worker that was given
+    the request has disconnected or hangs."""
     queued: bool = False
     admitted: bool = False
     cost_ns: int = 0

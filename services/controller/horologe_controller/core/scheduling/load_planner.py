@@ -59,7 +59,9 @@ class LoadPlanner:
         if before and not self.models_missing:
             self.demand.clear()
         elif self.models_missing and not before:
-            self.mark_shares(dict.fromkeys(cluster.shares(), True))
+            # Also those whose worker cannot be reached yet: models that they hold take part of the demand.
+            workers = cluster.workers.values()
+            self.mark_shares({share: True for worker in workers for share in worker.shares.values()})
             for queue in queues:
                 load_ns = cluster.profiled_load_ns(queue.model)
                 for request in queue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -27,6 +28,31 @@ class Batch(msgspec.Struct):
     expected_ns: int
 
 
+class Reason(StrEnum):
+    """Why the controller refuses a request. The values are label values of `horologe_refused_total`."""
+
+    EXECUTION_TOO_LONG = "execution_too_long"
+    WORK_AHEAD = "work_ahead"
+    LOAD_BACKOFF = "load_backoff"
+    NO_WORKER = "no_worker"
+    OVERDUE = "overdue"
+    EXPIRED = "expired"
+    BATCH_FORMED = "batch_formed"
+    QUEUE_FULL = "queue_full"
+
+
+SENTENCES = {
+    Reason.EXECUTION_TOO_LONG: "its execution alone takes past its deadline",
+    Reason.WORK_AHEAD: "the work ahead of it takes past its deadline",
+    Reason.LOAD_BACKOFF: "its model is loaded nowhere, and workers refuse to load it",
+    Reason.NO_WORKER: "no worker can serve its model",
+    Reason.OVERDUE: "its turn did not come in time",
+    Reason.EXPIRED: "its deadline passed in the queue",
+    Reason.BATCH_FORMED: "it is too late for the batch that was formed",
+    Reason.QUEUE_FULL: "the limit of queued requests (controller.max_queued) is reached",
+}
+
+
 class Refusal(msgspec.Struct):
     """A request that is not run. `retry_after_ns`: how much later its deadline would have had to be.
 
@@ -34,16 +60,15 @@ class Refusal(msgspec.Struct):
     """
 
     request: Request
-    reason: str
+    reason: Reason
     retry_after_ns: int = 0
 
     def describe(self) -> str:
-        """Return the reason for the submitter, with the possible and the wanted time if a longer budget would help."""
+        """Return the sentence for the submitter, with the missing time, rounded up to microseconds, if it is known."""
+        sentence = SENTENCES[self.reason]
         if self.retry_after_ns <= 0:
-            return self.reason
-        budget_ns = self.request.deadline_ns - self.request.arrival_ns
-        earliest_ms, wanted_ms = (budget_ns + self.retry_after_ns) / 1e6, budget_ns / 1e6
-        return f"{self.reason}: possible in {earliest_ms:.1f} ms at the earliest, wanted in {wanted_ms:.1f} ms"
+            return sentence
+        return f"{sentence}: it would end {-(-self.retry_after_ns // 1000) / 1000:g} ms late"
 
 
 class Plan(msgspec.Struct):

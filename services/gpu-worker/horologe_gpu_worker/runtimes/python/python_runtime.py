@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import ModelSpec
+from horologe_common.service.log import logger
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
@@ -29,7 +30,7 @@ from horologe_gpu_worker.repository.manifest import (
     size_bytes,
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs
-from horologe_gpu_worker.runtime import HOST_DEVICE
+from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed
 from horologe_gpu_worker.runtimes.python.channel import Channel, ChannelMessage, Done, Failed, Ready, Run, Start, pack
 from horologe_gpu_worker.runtimes.python.isolation import model_environment, user_options, user_variables
 
@@ -51,6 +52,8 @@ BACKOFF_NS, BACKOFF_MAX_NS = ms(100), s(10)
 END_S = 0.5
 """Seconds that a model has to exit by itself (its `atexit`) when it is unloaded."""
 
+log = logger("python")
+
 
 class ModelProcess:
     """A child process. Call `start` first."""
@@ -63,8 +66,11 @@ class ModelProcess:
         self._limit_ns = START_NS
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, delay_ns: int) -> None:
-        """Start the process, which loads the model after `delay_ns`. Does not wait for it."""
+    def start(self, delay_ns: int, check_content: bool = False) -> None:
+        """Start the process, which loads the model after `delay_ns`. Does not wait for it.
+
+        With `check_content` the process fails if the files have changed since the spec was read.
+        """
         self._overdue_ns = monotonic_ns() + delay_ns + START_NS
         self._sock, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
@@ -87,8 +93,9 @@ class ModelProcess:
             os.close(lifeline)
         self._channel = Channel(self._sock)
         memory_limit = size_bytes(self._manifest.memory_limit)
+        start = Start(str(self._folder.resolve()), self._spec, delay_ns, memory_limit, check_content)
         with suppress(OSError):  # the process has ended already; `is_loaded` raises
-            self._channel.send(Start(str(self._folder.resolve()), self._spec, delay_ns, memory_limit))
+            self._channel.send(start)
 
     def is_loaded(self, wait_ns: int) -> bool:
         """Wait up to `wait_ns` and return True if the model is loaded. Raises `ModelFailed` if loading failed or timed
@@ -98,7 +105,7 @@ class ModelProcess:
         poll.register(self._sock, select.POLLIN)
         if not poll.poll(wait_ns / 1e6):
             if monotonic_ns() > self._overdue_ns:
-                raise ModelFailed(f"was not loaded within {START_NS / 1e9:g} s")
+                raise ProcessFailed(f"was not loaded within {START_NS / 1e9:g} s", "hang")
             return False
         message, _ = self._receive()
         if not isinstance(message, Ready):
@@ -118,7 +125,8 @@ class ModelProcess:
             try:
                 self._channel.send(Run(batch_size, headers), buffers)
             except TimeoutError:
-                raise ModelFailed(f"process did not take its input within {self._limit_ns / 1e9:g} s") from None
+                reason = f"process did not take its input within {self._limit_ns / 1e9:g} s"
+                raise ProcessFailed(reason, "hang") from None
         message, outputs = self._receive()
         if not isinstance(message, Done | Failed):
             raise ModelFailed(f"got {message}, wanted Done or Failed")
@@ -128,9 +136,10 @@ class ModelProcess:
         try:
             return self._channel.receive()
         except TimeoutError:
-            raise ModelFailed(f"no answer within {self._limit_ns / 1e9:g} s (`timeout` in model.toml)") from None
+            reason = f"no answer within {self._limit_ns / 1e9:g} s (`timeout` in model.toml)"
+            raise ProcessFailed(reason, "hang") from None
         except (EOFError, OSError):
-            raise ModelFailed(f"process ended ({self._exit_reason()})") from None
+            raise ProcessFailed(f"process ended ({self._exit_reason()})", "crash") from None
 
     def _exit_reason(self) -> str:
         if self._process is None:
@@ -176,15 +185,17 @@ class PythonModel:
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`. Raises `ModelFailed` while the process is being restarted."""
         if not self._is_running():
-            raise ModelFailed(f"model {self._spec.key}: is being restarted after: {self._last_failure}")
+            reason = f"model {self._spec.key}: is being restarted after: {self._last_failure}"
+            raise ProcessFailed(reason, "restarting")
         try:
             message, outputs = self._process.run_batch(batch_size, inputs)
         except ModelFailed as error:
-            self._restart(error.reason)
-            raise ModelFailed(f"model {self._spec.key}: {error.reason}") from error
+            cause = self._restart(error)
+            raise ProcessFailed(f"model {self._spec.key}: {error.reason}", cause) from error
         if isinstance(message, Failed):
             if message.fatal:
-                self._restart(message.reason)
+                cause = self._restart(ModelFailed(message.reason))
+                raise ProcessFailed(f"model {self._spec.key}: {message.reason}", cause)
             raise ModelFailed(f"model {self._spec.key}: {message.reason}")
         check_outputs(self._spec, batch_size, outputs)
         self._failures = 0
@@ -195,16 +206,20 @@ class PythonModel:
             try:
                 self._ready = self._process.is_loaded(0)
             except ModelFailed as error:
-                self._restart(error.reason)
+                self._restart(error)
         return self._ready
 
-    def _restart(self, reason: str) -> None:
+    def _restart(self, error: ModelFailed) -> str:
+        """Start a new process after a growing delay. Return the cause, which is also logged."""
+        cause = error.cause if isinstance(error, ProcessFailed) else "crash"
+        log.error("model process restarts", model=self._spec.key, cause=cause, reason=error.reason)
         self._process.stop(0)
         delay_ns = min(BACKOFF_NS << (self._failures - 1), BACKOFF_MAX_NS) if self._failures else 0
         self._failures = min(self._failures + 1, 16)
-        self._ready, self._last_failure = False, reason
+        self._ready, self._last_failure = False, error.reason
         self._process = self._spawn()
-        self._process.start(delay_ns)
+        self._process.start(delay_ns, check_content=True)  # the first start is checked by the model store
+        return cause
 
     def close(self) -> None:
         self._process.stop(END_S)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.applications import undeclared_application
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Applications
@@ -108,7 +107,7 @@ class ModelStatusRequests:
         frontend, number = sender
         active = self._registry.active.get(name)
         if active is None:
-            error = undeclared_application(name)
+            error = self._registry.unknown_application(name)
             self._post(Out(frontend, Applications(number, (), int(error.status), error.reason)))
             return
         shown = active.policy.init() if state is None else state

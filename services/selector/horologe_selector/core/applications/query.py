@@ -171,8 +171,8 @@ class ApplicationQueries:
     def _request_model(self, now_ns: int, query: ApplicationQuery, model: str, shadow: bool) -> None:
         spec = self._models.find_ready(model)
         if spec is None:
-            unknown = PredictionResult(int(Status.UNKNOWN_MODEL), reason=f"model {model!r} is not served")
-            self._record_result(query, model, unknown)
+            status, reason = self._models.explain_missing(model)
+            self._record_result(query, model, PredictionResult(int(status), reason=reason))
             return
         shared = query.active.application.cache
         key = prediction_key(spec, query.query.input_hash if shared else query.prediction)

@@ -8,6 +8,7 @@ import msgspec
 
 from horologe_common.applications import Application, check_application, undeclared_application
 from horologe_common.clock import NEVER_NS, s
+from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Applications, ApplicationState
@@ -65,6 +66,8 @@ class ApplicationRegistry:
         self.active: dict[str, ActiveApplication] = {}
         self.changed = False
         self.loaded = False
+        self._announcements = 0
+        self._calls = RecentCalls()
         self._removed: list[tuple[str, bool]] = []
         self._losses = losses
         self._models = models
@@ -106,6 +109,12 @@ class ApplicationRegistry:
 
         self._write_change(frontend, message.id, message.name, change)
 
+    def unknown_application(self, name: str) -> HorologeError:
+        """Return the error for an application that is not active: `Refused` until the store has been read."""
+        if not self.loaded:
+            return Refused("applications are not known yet: the state store has not answered", LIST_INTERVAL_NS)
+        return undeclared_application(name)
+
     def on_withdraw(self, now_ns: int, frontend: str, message: Withdraw, buffers: Sequence[Buffer] = ()) -> None:
         """Delete the application."""
 
@@ -118,10 +127,15 @@ class ApplicationRegistry:
     def _write_change(
         self, frontend: str, number: int, name: str, change: Callable[[], StoredDeclarations | None]
     ) -> None:
-        """Write the result of `change` to the store (None: delete the record), or answer with the error it raises."""
+        """Write the result of `change` to the store (None: delete the record), or answer with the error it raises.
+
+        Ignore a call that arrives again.
+        """
+        if self._calls.is_repeated(frontend, number):
+            return
         try:
             if not self.loaded:
-                raise Refused("applications are not known yet: the state store has not answered", LIST_INTERVAL_NS)
+                raise self.unknown_application(name)
             if name in self._pending_changes:
                 raise Refused(f"application {name}: another change is being saved", LIST_INTERVAL_NS)
             stored = change()
@@ -216,6 +230,11 @@ class ApplicationRegistry:
             for model, tally in active.tallies.items():
                 for metric in tally.__struct_fields__:
                     stats.set(f"{MODEL_METRICS}{metric}_total", name, model, to=getattr(tally, metric))
+
+    def announcement(self) -> Applications:
+        """Return the announcement of all applications."""
+        self._announcements += 1
+        return Applications(0, self.announced_states(), number=self._announcements)
 
     def announced_states(self) -> tuple[ApplicationState, ...]:
         """Return the declarations of all active applications, by name."""

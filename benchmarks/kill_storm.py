@@ -1,0 +1,268 @@
+"""Random faults of every process of a running system, under load: KILL, TERM, STOP for 1 s, STOP for 5 s.
+
+Every request must have one answer, the right one: OK with the value of its own input, or an error that says why not.
+The exit code is 1 if an answer is wrong, comes twice or not at all, if a core raises an exception, if a model that
+exists is unknown, or if service does not resume within `RESUME_S` of the end of the last fault.
+
+    python benchmarks/kill_storm.py
+    python benchmarks/kill_storm.py --split --rate 1200 --seconds 150 --json storm.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from horologe import AsyncClient
+from horologe_cli.local.local_system import LocalSystem
+from horologe_cli.local.topology import SystemOptions
+from horologe_common.status import HorologeError
+from horologe_common.wire import PEER_HEADER_LIMIT, Answer
+from horologe_common.wire.frames import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RESUME_S = 2.0
+IN_A_ROW = 20
+"""Requests that must succeed one after the other before service counts as resumed."""
+SLO_MS, GRACE_MS = 300.0, 250.0
+SETTLE_S = 10.0
+CLIENTS = 4
+PAUSE_S = (2.0, 3.0)
+STOPS_S = {"STOP 1 s": 1.0, "STOP 5 s": 5.0}
+FAULTS = ("KILL", "TERM", *STOPS_S)
+CORE_FAULTS = ("core fault", "turn fault", "packet fault", "heartbeat fault")
+MODEL = """
+batch_sizes = [1, 2, 4, 8]
+[[inputs]]
+name = "x"
+datatype = "FP32"
+shape = [-1, 4]
+[[outputs]]
+name = "y"
+datatype = "FP32"
+shape = [-1, 4]
+[emulated]
+exec_ms = { 1 = 1.0, 2 = 1.5, 4 = 2.5, 8 = 4.0 }
+load_ms = 3
+"""
+"""The output is the input."""
+
+
+class Fault(NamedTuple):
+    """A signal to a process. `end_s`: when the process could run again, in seconds since the start."""
+
+    begin_s: float
+    end_s: float
+    process: str
+    kind: str
+
+
+class Outcomes:
+    """What became of each request, by its number."""
+
+    def __init__(self) -> None:
+        self.begin_s = time.monotonic()
+        self.sent = 0
+        self.statuses: dict[int, str] = {}
+        self.sent_s: dict[int, float] = {}
+        self.answers: Counter[tuple[int, int]] = Counter()
+        """Answers that have arrived, by client and id of the request."""
+        self.wrong: list[str] = []
+        self.reasons: Counter[str] = Counter()
+
+    def now_s(self) -> float:
+        return time.monotonic() - self.begin_s
+
+    def violations(self, core_faults: Sequence[str], resumed_s: float | None) -> dict[str, int]:
+        """Return the number of violations of each promise."""
+        return {
+            "wrong": len(self.wrong),
+            "twice": sum(count > 1 for count in self.answers.values()),
+            "unanswered": self.sent - len(self.statuses),
+            "core faults": len(core_faults),
+            "unknown model": sum(status == "UNKNOWN_MODEL" for status in self.statuses.values()),
+            "not resumed in time": int(resumed_s is None or resumed_s > RESUME_S),
+        }
+
+
+class Storm:
+    """A local system, the faults of its processes, and the requests to it."""
+
+    def __init__(self, system: LocalSystem, rate: float, seconds: float, seed: int) -> None:
+        self.system = system
+        self.rate = rate
+        self.seconds = seconds
+        self.outcomes = Outcomes()
+        self.faults: list[Fault] = []
+        self._random = random.Random(seed)
+
+    async def run(self) -> None:
+        """Send requests and faults for `seconds`, then requests until service can have resumed."""
+        clients = [AsyncClient(self.system.topology.clients[0], grace_ms=GRACE_MS) for _ in range(CLIENTS)]
+        for number, client in enumerate(clients):
+            self._count_answers(number, client)
+        faults = asyncio.ensure_future(self._send_faults())
+        progress = asyncio.ensure_future(self._show_progress())
+        tasks: set[asyncio.Future[None]] = set()
+        next_s = self.outcomes.now_s()
+        while not faults.done() or self.outcomes.now_s() < self.faults[-1].end_s + SETTLE_S:
+            next_s += self._random.expovariate(self.rate)
+            await asyncio.sleep(max(0.0, next_s - self.outcomes.now_s()))
+            task = asyncio.ensure_future(self._ask(clients[self.outcomes.sent % CLIENTS], self.outcomes.sent))
+            self.outcomes.sent += 1
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        if tasks:
+            await asyncio.wait(tasks, timeout=(SLO_MS + GRACE_MS) / 1000 + SETTLE_S)
+        progress.cancel()
+        await faults
+        for client in clients:
+            await client.close()
+
+    def resumed_s(self) -> float | None:
+        """Return the time from the end of the last fault until requests succeed in a row; None if they never do."""
+        end_s = max(fault.end_s for fault in self.faults)
+        later = [number for number in sorted(self.outcomes.sent_s) if self.outcomes.sent_s[number] >= end_s]
+        for at in range(len(later) - IN_A_ROW):
+            if all(self.outcomes.statuses.get(number) == "OK" for number in later[at : at + IN_A_ROW]):
+                return self.outcomes.sent_s[later[at]] - end_s
+        return None
+
+    async def _ask(self, client: AsyncClient, number: int) -> None:
+        """Send a request whose rows contain its number, and store its status."""
+        outcomes = self.outcomes
+        rows = 1 + number % 2
+        x = np.full((rows, 4), number, np.float32)
+        x[:, 1] = np.arange(rows)
+        outcomes.sent_s[number] = outcomes.now_s()
+        try:
+            y = await client.predict("echo", x, slo_ms=SLO_MS)
+        except HorologeError as error:
+            status = error.status.name
+            outcomes.reasons[f"{status}: {error.reason}"] += 1
+        else:
+            status = "OK"
+            if not np.array_equal(y, x):
+                outcomes.wrong.append(f"request {number}: got {y!r}")
+        outcomes.statuses[number] = status
+
+    def _count_answers(self, number: int, client: AsyncClient) -> None:
+        """Count all answers that arrive at the client, before its session drops those that it does not wait for."""
+        session = client._session
+        receive = session.receive
+
+        def count_and_receive(now_ns: int, frames: Sequence[Any]) -> None:
+            for _, _, message, _ in unpack(frames, PEER_HEADER_LIMIT):
+                if isinstance(message, Answer):
+                    self.outcomes.answers[number, message.id] += 1
+            receive(now_ns, frames)
+
+        session.receive = count_and_receive  # type: ignore[method-assign]
+
+    async def _send_faults(self) -> None:
+        """Send a fault to a random process every two to three seconds."""
+        conts = []
+        while self.outcomes.now_s() < self.seconds:
+            await asyncio.sleep(self._random.uniform(*PAUSE_S))
+            pids = self.system.supervisor.pids()
+            process, kind = self._random.choice(sorted(pids)), self._random.choice(FAULTS)
+            stop_s, begin_s = STOPS_S.get(kind, 0.0), self.outcomes.now_s()
+            self.faults.append(Fault(begin_s, begin_s + stop_s, process, kind))
+            if stop_s:
+                _signal(pids[process], signal.SIGSTOP)
+                conts.append(asyncio.ensure_future(_continue(pids[process], stop_s)))
+            else:
+                _signal(pids[process], signal.SIGKILL if kind == "KILL" else signal.SIGTERM)
+        await asyncio.gather(*conts)
+
+    async def _show_progress(self) -> None:
+        while True:
+            await asyncio.sleep(5)
+            counts = dict(Counter(self.outcomes.statuses.values()))
+            print(f"{self.outcomes.now_s():5.0f} s  {len(self.faults)} faults  {counts}", flush=True)
+
+
+async def _continue(pid: int, after_s: float) -> None:
+    await asyncio.sleep(after_s)
+    _signal(pid, signal.SIGCONT)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    """Signal a process, which may have ended since."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def measure(split: bool, rate: float, seconds: float, seed: int, log: Path | None) -> dict[str, Any]:
+    """Run a storm against a new system. Return its counts, violations and faults."""
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder, "models", "echo", "1")
+        model.mkdir(parents=True)
+        (model / "model.toml").write_text(MODEL)
+        sets = (
+            f"frontend.grace_ns={GRACE_MS}ms",
+            f"worker.cache={folder}/cache",
+            f"selector.state={folder}",
+            f"profiler.state={folder}",
+        )
+        options = SystemOptions(
+            models=str(Path(folder, "models")), workers=2, split=split, http="127.0.0.1:0",
+            clients=(f"ipc://{folder}/clients",), metrics="off", sets=sets, profiler=True,
+        )  # fmt: skip
+        with LocalSystem(options, lambda name, line: lines.append(f"{name}: {line}")) as system:
+            system.wait_ready(60)
+            storm = Storm(system, rate, seconds, seed)
+            asyncio.run(storm.run())
+    if log:
+        log.write_text("\n".join(lines))
+    outcomes, resumed_s = storm.outcomes, storm.resumed_s()
+    core_faults = [line for line in lines if any(fault in line for fault in CORE_FAULTS)]
+    unknown = [reason for reason in outcomes.reasons if reason.startswith("UNKNOWN_MODEL")]
+    return {
+        "split": split,
+        "rate": rate,
+        "seconds": seconds,
+        "requests": outcomes.sent,
+        "statuses": dict(Counter(outcomes.statuses.values())),
+        "resumed_s": resumed_s,
+        "violations": outcomes.violations(core_faults, resumed_s),
+        "faults": dict(Counter(f"{fault.kind} {fault.process}" for fault in storm.faults)),
+        "examples": [*outcomes.wrong[:5], *core_faults[:5], *unknown[:5]],
+        "reasons": dict(outcomes.reasons.most_common(20)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long faults are sent")
+    parser.add_argument("--rate", type=float, default=280.0, help="requests per second")
+    parser.add_argument("--split", action="store_true", help="a process for each service")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="write the log of all processes")
+    arguments = parser.parse_args()
+    result = measure(arguments.split, arguments.rate, arguments.seconds, arguments.seed, arguments.log)
+    text = json.dumps(result, indent=1)
+    print(text)
+    if arguments.json:
+        arguments.json.write_text(text + "\n")
+    raise SystemExit(int(any(result["violations"].values())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Entry points of the commands that the distribution installs.
+
+`pip install horologe` installs every command, but only the dependencies of the SDK. A command whose dependencies are
+missing ends with the name of the extra that has them.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+EXTRAS = {
+    "typer": "cli", "rich": "cli", "uvloop": "service", "structlog": "service", "prometheus_client": "service",
+    "httptools": "edge", "blake3": "edge", "psutil": "worker", "onnxruntime": "onnx", "sklearn": "demo",
+}  # fmt: skip
+"""Module of a dependency -> the extra that installs it."""
+
+
+def run_command(module: str) -> None:
+    """Call `main()` of `module`. End the process with status 2 if a dependency of an extra is not installed."""
+    try:
+        import_module(module).main()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRAS:
+            raise
+        command = module.partition(".")[0].replace("_", "-").removesuffix("-cli")
+        sys.stderr.write(
+            f"{command}: the package {missing} is not installed: `pip install horologe` installs only the SDK. "
+            f'Wanted: pip install "horologe[{EXTRAS[missing]}]", or "horologe[demo]" for the whole system\n'
+        )
+        raise SystemExit(2) from None
+
+
+def horologe() -> None:
+    run_command("horologe_cli.main")
+
+
+def edge() -> None:
+    run_command("horologe_cli.local.edge")
+
+
+def frontend() -> None:
+    run_command("horologe_frontend.__main__")
+
+
+def selector() -> None:
+    run_command("horologe_selector.__main__")
+
+
+def controller() -> None:
+    run_command("horologe_controller.__main__")
+
+
+def gpu_worker() -> None:
+    run_command("horologe_gpu_worker.__main__")
+
+
+def profiler() -> None:
+    run_command("horologe_profiler.__main__")

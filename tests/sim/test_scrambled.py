@@ -1,0 +1,152 @@
+"""All messages between the cores are sent twice, out of order and late: every request still gets its one answer."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from horologe_common.applications import Application
+from horologe_common.clock import ms
+from horologe_common.core.protocol import role
+from horologe_common.wire import Envelope
+from horologe_common.wire.frames import tensors
+from horologe_profiler.settings import ProfilerSettings
+from horologe_sim.scenario.scenario import Fault, Scenario
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
+from sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, cut, kill, poisson, stall
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core.protocol import Buffer
+    from horologe_sim.engine.simulated_process import Process
+
+SCRAMBLED_NS = ms(500)
+SERVED_NS = SCRAMBLED_NS + ms(700)
+"""From here on, all faults have ended, and requests are served as usual."""
+PROCESSES = ("worker/0", "worker/1", "frontend", "selector", "controller", "profiler")
+
+
+class Scrambler:
+    """Sends each message of the cluster alone: `delayed` of them later, `resent` of them once more, within `within_ns`.
+
+    Messages of clients are sent as they are.
+    """
+
+    def __init__(self, house: SimulatedCluster, seed: int, delayed: float, resent: float, within_ns: int) -> None:
+        self.sent = self.moved = 0
+        self._until_ns = house.begin_ns + SCRAMBLED_NS
+        self._events = house.world.events
+        self._send = house.world.send_packet
+        self._random = random.Random(seed)
+        self._delayed, self._resent, self._within_ns = delayed, resent, within_ns
+        house.world.send_packet = self.send_packet  # type: ignore[method-assign]
+
+    def send_packet(
+        self, source: Process, target: Process, envelopes: list[Envelope], buffers: Sequence[Buffer]
+    ) -> None:
+        begin = 0
+        for envelope in envelopes:
+            for message in envelope.messages:
+                end = begin + len(tensors(message))
+                packet = source, target, [Envelope(envelope.to, envelope.sender, [message])], list(buffers[begin:end])
+                begin = end
+                self._send_message(packet, "client" in (role(envelope.to), role(envelope.sender)))
+
+    def _send_message(self, packet: tuple[Any, ...], is_clients: bool) -> None:
+        self.sent += 1
+        is_clients |= self._events.now_ns > self._until_ns
+        late = not is_clients and self._random.random() < self._delayed
+        twice = not is_clients and self._random.random() < self._resent
+        if not late:
+            self._send(*packet)
+        for _ in range(late + twice):
+            self.moved += 1
+            at_ns = self._events.now_ns + self._random.randrange(1, self._within_ns)
+            self._events.schedule(at_ns, self._send, *packet)
+
+
+faults = st.lists(
+    st.one_of(
+        st.builds(kill, st.sampled_from(PROCESSES), st.integers(1, 400), st.integers(1, 250)),
+        st.builds(stall, st.sampled_from(PROCESSES), st.integers(1, 400), st.integers(1, 150)),
+        st.builds(cut, st.sampled_from(PROCESSES), st.integers(1, 400), st.integers(0, 100)),
+    ),
+    max_size=2,
+)
+
+
+def a_case(
+    rate: int, rows: int, scheduler: str, pages: int, seed: int, faults: Sequence[Fault], wire: bool
+) -> Scenario:
+    """Return a load while messages are scrambled, and another one later, which must be served."""
+    entries = [
+        an_entry("cached", cache=True, weights_mb=60.0),
+        an_entry("large", count=2, weights_mb=150.0, input_ms=0.2, output_ms=0.1),
+        *[an_entry(f"digits-{number}", exec_ms={1: 1.0, 8: 3.0}, accuracy=0.8, echo=False) for number in range(2)],
+    ]
+    scrambled = {"for_ns": SCRAMBLED_NS, "rows": rows, "cancel_share": 0.1, "cancel_ns": ms(3)}
+    served = {"from_ns": SERVED_NS, "slo_ns": ms(300)}
+    models, application = {"models": ("cached", "large*")}, {"application": "digits", "contexts": 3}
+    return a_scenario(
+        *entries,
+        load=[
+            poisson(rate, **models, **scrambled),
+            poisson(rate / 2, **application, **scrambled),
+            poisson(60, **models, **served),
+            poisson(60, **application, **served),
+        ],
+        applications=(Application("digits", ("digits-0", "digits-1")),),
+        scheduler=scheduler,
+        split=True,
+        workers=2,
+        profiler=ProfilerSettings(),
+        duration_ns=SERVED_NS + ms(500),
+        warmup_ns=SERVED_NS,
+        seed=seed,
+        wire=wire,
+        worker=msgspec.structs.replace(a_scenario().worker, pages_bytes=pages << 24),
+        faults=tuple(faults),
+    )
+
+
+cases = st.builds(
+    a_case,
+    st.sampled_from([100, 900]),
+    st.integers(1, 3),
+    st.sampled_from(["horologe", "clockwork", "edf"]),
+    st.sampled_from([16, 256]),
+    st.integers(0, 1000),
+    faults,
+    st.booleans(),
+)
+
+
+@settings(
+    max_examples=20,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(
+    cases,
+    st.integers(0, 1000),
+    st.sampled_from([0.0, 0.05, 0.5]),
+    st.sampled_from([0.0, 0.05, 1.0]),
+    st.sampled_from([ms(1), ms(20), ms(300)]),
+)
+def test_one_answer_each_whatever_the_order(
+    scenario: Scenario, seed: int, delayed: float, resent: float, within_ns: int
+) -> None:
+    house = SimulatedCluster(scenario)
+    scrambler = Scrambler(house, seed, delayed, resent, within_ns)
+    house.run()
+    house.world.check()
+    assert_one_answer_each(house)
+    assert scrambler.sent > 100
+    assert house.tally.count("OK") == sum(counts.sent for counts in house.tally.counts.values()) > 10
+    assert_at_rest(house)

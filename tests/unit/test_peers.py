@@ -1,0 +1,92 @@
+"""Peers: who owns a name, and what a refused process is told. No sockets: routes are plain values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.status import Status
+from horologe_common.transport.peers import Peers, Route
+from horologe_common.wire import PROTOCOL, Hello, Rejected, Welcome
+
+FIRST, SECOND, DIALLED = (Route(name, identity) for name, identity in (("r", b"1"), ("r", b"2"), ("d", None)))  # type: ignore[arg-type]
+
+
+class Ends:
+    """The peers of `controller/0#1`, and what they send and report."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Route, Any]] = []
+        self.refused: list[tuple[Route, str]] = []
+        self.peers = Peers(
+            "host",
+            lambda route, message: self.sent.append((route, message)),
+            lambda route: None,
+            lambda route, reason: self.refused.append((route, reason)),
+            lambda endpoints: None,
+        )
+        self.peers.addresses = ("controller/0#1",)
+
+    def hello(self, route: Route, *addresses: str) -> Any:
+        """Return the answer to a Hello."""
+        self.sent.clear()
+        self.peers.on_handshake(route, Hello(PROTOCOL, addresses, "host"), public=False)
+        return next(message for to, message in self.sent if to == route)
+
+
+def test_a_name_belongs_to_the_first_process_until_it_is_lost() -> None:
+    ends = Ends()
+    assert isinstance(ends.hello(FIRST, "worker/0#a"), Welcome)
+    for _ in range(2):
+        rejected = ends.hello(SECOND, "worker/0#b")
+        assert (type(rejected), rejected.status) == (Rejected, Status.REFUSED)
+        assert all(text in rejected.reason for text in ("'worker/0'", "worker/0#b", "worker/0#a"))
+    ends.peers.on_router_disconnected(SECOND)
+    assert ends.peers.routes == {"worker/0#a": FIRST}
+    ends.peers.on_router_disconnected(FIRST)
+    assert isinstance(ends.hello(SECOND, "worker/0#b"), Welcome)
+    assert ends.peers.events == [
+        ("worker/0#a", PeerConnected("worker/0#a", "host")),
+        ("worker/0#a", PeerDisconnected("worker/0#a")),
+        ("worker/0#b", PeerConnected("worker/0#b", "host")),
+    ]
+    assert ends.peers.stats.values == {
+        ("horologe_links_made_total", "worker"): 2,
+        ("horologe_links_lost_total", "worker", "closed"): 1,
+        ("horologe_links_refused_total",): 2,
+    }
+
+
+def test_one_of_several_names_in_use_refuses_the_whole_process() -> None:
+    ends = Ends()
+    ends.hello(FIRST, "frontend/0#a", "selector/0#a")
+    assert isinstance(ends.hello(SECOND, "frontend/1#b", "selector/0#b"), Rejected)
+    assert isinstance(ends.hello(SECOND, "controller/0#2"), Rejected), "the name of this process"
+
+
+def test_the_same_process_may_connect_again_before_its_loss_is_noticed() -> None:
+    ends = Ends()
+    ends.hello(FIRST, "worker/0#a")
+    assert isinstance(ends.hello(SECOND, "worker/0#a"), Welcome)
+    assert [type(event) for _, event in ends.peers.events] == [PeerConnected, PeerDisconnected, PeerConnected]
+    ends.peers.on_router_disconnected(FIRST)
+    assert ends.peers.routes == {"worker/0#a": SECOND}
+
+
+def test_the_welcome_of_a_second_process_of_a_name_is_refused() -> None:
+    ends = Ends()
+    ends.hello(FIRST, "selector/0#a")
+    ends.peers.on_handshake(DIALLED, Welcome(PROTOCOL, ("selector/0#b",), "host"), public=False)
+    assert isinstance(ends.sent[-1][1], Rejected)
+    assert ends.refused == [(DIALLED, "refused")]
+    assert ends.peers.routes == {"selector/0#a": FIRST}
+
+
+def test_a_rejected_packet_does_not_end_the_link_and_a_client_cannot_end_one() -> None:
+    ends = Ends()
+    ends.hello(FIRST, "worker/0#a")
+    ends.peers.on_handshake(FIRST, Rejected(int(Status.INVALID_INPUT), "header"), public=False)
+    ends.peers.on_handshake(FIRST, Rejected(int(Status.REFUSED), "name"), public=True)
+    assert ends.refused == []
+    ends.peers.on_handshake(FIRST, Rejected(int(Status.LOST), "no heartbeat"), public=False)
+    assert ends.refused == [(FIRST, "silent")]
