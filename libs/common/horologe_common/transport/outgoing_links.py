@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.transport.heartbeats import Heartbeats
+    from horologe_common.transport.peers import Connection
     from horologe_common.transport.sockets import Sockets
 
 log = logger("links")
