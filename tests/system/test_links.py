@@ -115,6 +115,23 @@ def test_a_stream_that_is_broken_by_strange_bytes_is_made_anew(start: Any, tmp_p
     exchange(left, right)
 
 
+def test_a_stream_without_memory_for_a_packet_is_made_anew(start: Any, tmp_path: Any) -> None:
+    left = start("controller", bind=(f"unix://{tmp_path}/c",))
+    right = start("worker", connect=(f"unix://{tmp_path}/c",))
+    left.core.wait_for(PeerConnected)
+    right.core.wait_for(PeerConnected)
+    streams = right.links.streams
+    on_packet = streams.on_packet
+
+    def fail_once(*_: Any) -> None:
+        streams.on_packet = on_packet
+        raise MemoryError
+
+    streams.on_packet = fail_once
+    left.say(right.core.address, Ping(1))
+    wait_until_remade(left, right)
+
+
 def test_a_stream_to_a_process_that_does_not_run_is_lost(start: Any, tmp_path: Any) -> None:
     """A process that is stopped accepts connections, but sends no heartbeat."""
     with socket.socket(socket.AF_UNIX) as stopped:

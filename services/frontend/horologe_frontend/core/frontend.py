@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
+from horologe_common.core.faults import for_each
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
@@ -119,12 +120,10 @@ class Frontend:
     def _end_expired(self, now_ns: int) -> None:
         """Answer the requests and the calls whose timers have expired, and free the inputs."""
         self._default_lead.measure_delay(now_ns)
-        for request in self._requests.pop_expired(now_ns):
-            connected = bool(self._calls.controller) and request.selector in self._selectors
-            timeout = timeout_answer(request, self._workers, connected)
-            self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
+        if expired := self._requests.pop_expired(now_ns):
+            for_each(expired, lambda request: self._expire(now_ns, request))
 
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """See `TurnObserver`."""
@@ -220,12 +219,17 @@ class Frontend:
             self._builder.turn_limit.note_late()
         if request.outputs:
             answer, buffers = select_outputs(answer, buffers, request.outputs)
-        self._metrics.count_finished(now_ns, request, answer)
         if answer.status != CANCELLED:
             answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
             self.out.append(Out(request.client, answer, buffers))
+        self._metrics.count_finished(now_ns, request, answer)
         if self._sampler.profiler and (samples := self._sampler.sample_request(now_ns, request, answer)):
             self.out += samples
+
+    def _expire(self, now_ns: int, request: Request) -> None:
+        connected = bool(self._calls.controller) and request.selector in self._selectors
+        timeout = timeout_answer(request, self._workers, connected)
+        self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
 
     def _give_up(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """Finish a request without its selector, which gets a Cancel and then releases the inputs."""
