@@ -88,10 +88,8 @@ class Controller:
                 self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
             case Pong() | Drain():
                 self._on_worker_status(now_ns, sender, message)
-            case Admit():
-                self.out.extend(self.catalogue.admit(sender, message))
-            case Settled():
-                self.out.extend(self.catalogue.on_settled(sender, message.id))
+            case Admit() | Settled():
+                self._on_load_message(sender, message)
             case Distributions():
                 self._on_distributions(message)
             case Describe():
@@ -219,6 +217,13 @@ class Controller:
         self.out += self.catalogue.register_worker(worker, message)
         self._actions.adopt_loads(now_ns, worker, message)
         self._requests.admit_awaited(now_ns)
+
+    def _on_load_message(self, sender: str, message: Admit | Settled) -> None:
+        """Load or unload models for an operator, or advance the loads that a selector or frontend has confirmed."""
+        if isinstance(message, Admit):
+            self.out.extend(self.catalogue.admit(sender, message))
+        else:
+            self.out.extend(self.catalogue.on_settled(sender, message.id))
 
     def _on_distributions(self, message: Distributions) -> None:
         """Store distributions, unless they belong to a content that is not served any more."""
