@@ -83,6 +83,9 @@ class Controller:
                 self._requests.cancel_requests(now_ns, sender, message.ids)
             case Register():
                 self._on_register(now_ns, sender, message)
+            case Ping():
+                reserved_ns = self.cluster.returns.high_quantile(now_ns) or 0
+                self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
             case Pong() | Drain():
                 self._on_worker_status(now_ns, sender, message)
             case Admit():
