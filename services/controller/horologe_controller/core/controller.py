@@ -83,13 +83,12 @@ class Controller:
                 self._requests.cancel_requests(now_ns, sender, message.ids)
             case Register():
                 self._on_register(now_ns, sender, message)
-            case Ping():
-                reserved_ns = self.cluster.returns.high_quantile(now_ns) or 0
-                self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
-            case Pong() | Drain():
-                self._on_worker_status(now_ns, sender, message)
-            case Admit() | Settled():
-                self._on_load_message(sender, message)
+            case Pong() | Drain() | Ping():
+                self._on_status(now_ns, sender, message)
+            case Admit():
+                self.out.extend(self.catalogue.admit(sender, message))
+            case Settled():
+                self.out.extend(self.catalogue.on_settled(sender, message.id))
             case Distributions():
                 self._on_distributions(message)
             case Describe():
@@ -218,22 +217,18 @@ class Controller:
         self._actions.adopt_loads(now_ns, worker, message)
         self._requests.admit_awaited(now_ns)
 
-    def _on_load_message(self, sender: str, message: Admit | Settled) -> None:
-        """Load or unload models for an operator, or advance the loads that a selector or frontend has confirmed."""
-        if isinstance(message, Admit):
-            self.out.extend(self.catalogue.admit(sender, message))
-        else:
-            self.out.extend(self.catalogue.on_settled(sender, message.id))
-
     def _on_distributions(self, message: Distributions) -> None:
         """Store distributions, unless they belong to a content that is not served any more."""
         spec = self.cluster.specs.get(message.model)
         if spec is None or message.content_hash in ("", spec.content_hash):
             store_distributions(self.cluster.distributions, message)
 
-    def _on_worker_status(self, now_ns: int, sender: str, message: Pong | Drain) -> None:
-        """Update the clock of a worker, or stop planning for a worker that drains."""
-        if worker := self.cluster.workers.get(sender):
+    def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
+        """Update the clock of a worker, stop planning for a worker that drains, or answer a selector."""
+        if isinstance(message, Ping):
+            reserved_ns = self.cluster.returns.high_quantile(now_ns) or 0
+            self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
+        elif worker := self.cluster.workers.get(sender):
             if isinstance(message, Drain):
                 self.cluster.drain_worker(worker)
             else:
