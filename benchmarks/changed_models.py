@@ -189,6 +189,14 @@ async def change(client: AsyncClient, model: ChangingModel, findings: Findings, 
     findings.changes += 1
 
 
+async def wait_for_answers(findings: Findings, options: argparse.Namespace) -> None:
+    """Wait for the pause, and until more answers have come than requests were in flight."""
+    wanted = findings.answers + options.in_flight + 1
+    await asyncio.sleep(options.pause)
+    while findings.answers < wanted and not findings.errors:
+        await asyncio.sleep(0.005)
+
+
 async def run(endpoint: str, model: ChangingModel, options: argparse.Namespace) -> Findings:
     findings = Findings()
     names = (MODEL, OTHER) if options.rotate else (MODEL,)
@@ -201,11 +209,11 @@ async def run(endpoint: str, model: ChangingModel, options: argparse.Namespace) 
             for _ in range(options.in_flight // 2)
         ]
         for number in range(1, options.changes + 1):
-            await asyncio.sleep(options.pause)
+            await wait_for_answers(findings, options)
             await change(first, model, findings, options.unload)
             if number % max(1, options.changes // 20) == 0:
                 print(f"{number} changes: {findings}", file=sys.stderr, flush=True)
-        await asyncio.sleep(options.pause)
+        await wait_for_answers(findings, options)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -251,7 +259,7 @@ def main() -> None:
     parser.add_argument("--rotate", action="store_true", help="two models that do not fit into memory together")
     parser.add_argument("--unload", action="store_true", help="unload the model before each change")
     parser.add_argument("--in-flight", type=int, default=8, help="requests in flight")
-    parser.add_argument("--pause", type=float, default=0.02, help="seconds between changes")
+    parser.add_argument("--pause", type=float, default=0.02, help="seconds between changes, at least")
     parser.add_argument("--json", type=Path, help="file for the result")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
