@@ -127,6 +127,8 @@ class ChangingModel:
         self.hashes: list[str] = []
         self.ready = 0
         """Index of the last content that is READY."""
+        self.ended = asyncio.Event()
+        """Set when a request ends."""
         self._repeats = runtime == "pytorch"
         self._write = WRITERS[runtime]
         self._folder = folder
@@ -164,9 +166,11 @@ async def keep_asking(
             errors[f"{type(error).__name__}: {error}"[:100]] += 1
             findings.errors = {text: findings.errors.get(text, 0) + count for text, count in errors.items()}
             errors.clear()
+            model.ended.set()
             await asyncio.sleep(0.005)
             continue
         findings.answers += 1
+        model.ended.set()
         if name == MODEL:
             (content_hash,), oldest = reply.content_hashes, model.ready if strict else sent_at
             value = float(reply.value[0, 0])
@@ -189,12 +193,13 @@ async def change(client: AsyncClient, model: ChangingModel, findings: Findings, 
     findings.changes += 1
 
 
-async def wait_for_answers(findings: Findings, options: argparse.Namespace) -> None:
+async def wait_for_answers(model: ChangingModel, findings: Findings, options: argparse.Namespace) -> None:
     """Wait for the pause, and until more answers have come than requests were in flight."""
     wanted = findings.answers + options.in_flight + 1
     await asyncio.sleep(options.pause)
     while findings.answers < wanted and not findings.errors:
-        await asyncio.sleep(0.005)
+        model.ended.clear()
+        await model.ended.wait()
 
 
 async def run(endpoint: str, model: ChangingModel, options: argparse.Namespace) -> Findings:
@@ -209,11 +214,11 @@ async def run(endpoint: str, model: ChangingModel, options: argparse.Namespace) 
             for _ in range(options.in_flight // 2)
         ]
         for number in range(1, options.changes + 1):
-            await wait_for_answers(findings, options)
+            await wait_for_answers(model, findings, options)
             await change(first, model, findings, options.unload)
             if number % max(1, options.changes // 20) == 0:
                 print(f"{number} changes: {findings}", file=sys.stderr, flush=True)
-        await wait_for_answers(findings, options)
+        await wait_for_answers(model, findings, options)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
