@@ -151,9 +151,10 @@ def default_workers() -> int:
 
 
 def default_repository() -> str:
-    """Return `models` in the current folder if it exists, else `models` of the checkout that contains this file."""
-    in_checkout = Path(__file__).resolve().parents[4] / "models"
-    return "models" if Path("models").is_dir() or not in_checkout.is_dir() else str(in_checkout)
+    """Return the folder of the demo's models: in the installed package, else in the checkout that has this file."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "demo" / "models"
+    return str(installed if installed.is_dir() else package.parents[2] / "models")
 
 
 def available_cores() -> int:
@@ -259,8 +260,10 @@ def _resolve_http(settings: Any, flags: dict[str, dict[str, str]]) -> str:
 
 def _resolve_client(endpoint: str) -> str:
     """Return the endpoint with a free port. `tcp://host:0` stands for any free port."""
-    if not endpoint.startswith("tcp://"):
+    if endpoint.startswith("ipc://"):
         return endpoint
+    if not endpoint.startswith("tcp://"):
+        raise SettingsError(f"--client: got {endpoint!r}, wanted tcp://HOST:PORT or ipc://PATH")
     host, port = split_address("--client", endpoint.removeprefix("tcp://"))
     if port == 0:
         return f"tcp://{host}:{free_port(host)}"

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from horologe_common.clock import NEVER_NS
+from horologe_common.core.faults import raise_faults
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.wire import (
@@ -26,6 +29,8 @@ from horologe_common.wire import (
     Query,
     Release,
     Rollback,
+    Settle,
+    Settled,
     Withdraw,
 )
 from horologe_selector.core.announced_models import AnnouncedModels
@@ -95,6 +100,7 @@ class Selector:
         """Open queries for one model, by holder and id."""
         self._tick_needed = True
         self._wakeup_ns = 0
+        self._faults: list[Exception] = []
         self._handlers: dict[type, Handler] = {
             Query: self._on_query, Outputs: self.inflight.on_outputs, Outcome: self.inflight.on_outcome,
             Cancel: self._on_cancel, Models: self.models.on_models, PeerConnected: self._on_peer_connected,
@@ -102,7 +108,7 @@ class Selector:
             Declare: self.registry.on_declare, Withdraw: self.registry.on_withdraw,
             Rollback: self.registry.on_rollback, ApplicationInfo: self.model_status.on_application_info,
             Feedback: self.feedback.on_feedback, RecordsRead: self._on_store_reply,
-            RecordsWritten: self._on_store_reply, FamilyListed: self.registry.on_listed,
+            RecordsWritten: self._on_store_reply, FamilyListed: self.registry.on_listed, Settle: self._on_settle,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -117,7 +123,10 @@ class Selector:
         if not self._tick_needed and now_ns < self._wakeup_ns:
             return
         self._tick_needed = False
-        self._tick_applications(now_ns)
+        try:
+            self._tick_applications(now_ns)
+        except Exception as error:
+            self._faults.append(error)
         times = (
             self.application_queries.deadlines.next_ns(),
             self.contexts.wakeup_ns(),
@@ -128,6 +137,8 @@ class Selector:
             0 if self.application_queries.finished else None,
         )
         self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
+        faults, self._faults = self._faults, []
+        raise_faults(faults)
 
     def _tick_applications(self, now_ns: int) -> None:
         self.registry.tick(now_ns)
@@ -225,20 +236,27 @@ class Selector:
             self._answer_model_query(now_ns, waiter, result)
 
     def _on_result(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
-        if waiter.application_query:
+        """Deliver a result. A fault is raised by the next tick: the other rows of the message have results too."""
+        try:
+            if waiter.application_query:
+                self._tick_needed = True
+                self.application_queries.on_result(now_ns, waiter, result)
+            else:
+                del self._waiters[waiter.holder, waiter.query.id]
+                self._answer_model_query(now_ns, waiter, result)
+        except Exception as error:
+            self._faults.append(error)
             self._tick_needed = True
-            self.application_queries.on_result(now_ns, waiter, result)
-        else:
-            del self._waiters[waiter.holder, waiter.query.id]
-            self._answer_model_query(now_ns, waiter, result)
 
     def _answer_model_query(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
         """Answer with the prediction, or with the status of its failure."""
-        status, outputs, buffers, reason, retry_after_ns, exec_ns, size, cached = result
+        status, outputs, buffers, reason, retry_after_ns, exec_ns, size, cached, content_hash = result
         number, (name, _, version) = waiter.query.id, waiter.query.model.partition("/")
         computed = status == OK and waiter.submit_id != 0
         queue_ns = max(0, now_ns - waiter.arrival_ns - exec_ns) if computed else 0
         answer = Answer(number, status, outputs, reason, retry_after_ns, name, version, queue_ns, exec_ns, size, cached)
+        if waiter.query.content_hash:
+            answer = msgspec.structs.replace(answer, content_hashes=(content_hash,))
         self.out.append(Out(waiter.holder, answer, buffers))
 
     def _cancel_model_query(self, now_ns: int, holder: str, query_id: int) -> None:
@@ -251,6 +269,10 @@ class Selector:
         for query_id in message.ids:
             if not self.application_queries.cancel_query(now_ns, holder, query_id):
                 self._cancel_model_query(now_ns, holder, query_id)
+
+    def _on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
+        """Answer at once: the announcement before it has set the contents that cached predictions must have."""
+        self.out.append(Out(controller, Settled(message.id)))
 
     def _on_store_reply(
         self, now_ns: int, store: str, message: RecordsRead | RecordsWritten, buffers: Sequence[Buffer]
