@@ -132,7 +132,7 @@ class Selector:
             self.contexts.wakeup_ns(),
             self.feedback.wakeup_ns(),
             self.registry.next_ns(),
-            self.return_latency.next_ns() if self.registry.active else None,
+            self.return_latency.next_ns(),
             self.model_status.next_ns(),
             0 if self.application_queries.finished else None,
         )
@@ -150,8 +150,7 @@ class Selector:
         for name, context in self.contexts.pop_ready():
             self.application_queries.on_state_ready(now_ns, name, context)
         self._process_feedback(now_ns)
-        if self.registry.active:
-            self.out += self.return_latency.pings(now_ns)
+        self.out += self.return_latency.pings(now_ns)
         for message in self.contexts.pop_messages():
             self.out.append(Out(self.store, message))
 
@@ -226,7 +225,8 @@ class Selector:
         key = holder, query.id
         if key in self._waiters:
             return
-        waiter = Waiter(holder, query, now_ns, now_ns + query.budget_ns)
+        budget_ns = max(0, query.budget_ns - self.return_latency.path_ns.get(holder, 0))
+        waiter = Waiter(holder, query, now_ns, now_ns + budget_ns)
         spec = self.models.versions.get(query.model)
         cache_key = prediction_key(spec, query.input_hash) if query.input_hash and spec is not None else b""
         result = self.inflight.request_prediction(now_ns, waiter, spec, query.model, cache_key)
@@ -286,12 +286,13 @@ class Selector:
                 self.model_status.on_records_read(message)
 
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
+        self.return_latency.add_peer(message.address)
+        self._tick_needed = True
         match role(message.address):
             case "controller":
                 self.models.order.connect(message.address)
                 self.inflight.on_controller_connected(now_ns, message.address)
             case "frontend":
-                self.return_latency.add_frontend(message.address)
                 if self.registry.loaded:
                     self.out.append(Out(message.address, self.registry.announcement()))
 
@@ -300,10 +301,10 @@ class Selector:
     ) -> None:
         address = message.address
         self.models.order.disconnect(address)
+        self.return_latency.remove_peer(address)
         if address == self.inflight.controller:
             self.inflight.controller = ""
         elif role(address) == "frontend":
-            self.return_latency.remove_frontend(address)
             self.application_queries.cancel_holder(now_ns, address)
             # The newest first: see `ApplicationQueries.cancel_holder`.
             for holder, query_id in [key for key in reversed(self._waiters) if key[0] == address]:
