@@ -111,8 +111,7 @@ class Frontend:
 
     def tick(self, now_ns: int) -> None:
         """End what has expired, and answer the Settles whose requests have ended."""
-        wakeup_ns = self.wakeup_ns()
-        if wakeup_ns is not None and now_ns >= wakeup_ns:
+        if (wakeup_ns := self.wakeup_ns()) is not None and now_ns >= wakeup_ns:
             self._end_expired(now_ns)
         if self._settling.waiting:
             self.out.extend(self._settling.pop_settled())
