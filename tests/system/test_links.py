@@ -101,6 +101,18 @@ def test_a_socket_that_fails_is_replaced(start: Any, tmp_path: Any, operation: s
     assert right.reactor.core_host.faults == 0
 
 
+@pytest.mark.parametrize("scheme", ["ipc", "unix"])
+def test_a_process_is_ready_while_its_links_are_up(start: Any, tmp_path: Any, scheme: str) -> None:
+    worker = start("worker", connect=(f"{scheme}://{tmp_path}/c",))
+    assert not worker.links.is_ready()
+    controller = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
+    worker.core.wait_for(PeerConnected)
+    assert worker.links.is_ready()
+    controller.stop()
+    worker.core.wait_for(PeerDisconnected)
+    assert not worker.links.is_ready()
+
+
 def test_a_stream_that_is_broken_by_strange_bytes_is_made_anew(start: Any, tmp_path: Any) -> None:
     left = start("controller", bind=(f"unix://{tmp_path}/c",))
     right = start("worker", connect=(f"unix://{tmp_path}/c",))
@@ -113,6 +125,23 @@ def test_a_stream_that_is_broken_by_strange_bytes_is_made_anew(start: Any, tmp_p
         for other in (left, right):
             other.core.wait_for(PeerConnected, joined + 1)
     exchange(left, right)
+
+
+def test_a_stream_without_memory_for_a_packet_is_made_anew(start: Any, tmp_path: Any) -> None:
+    left = start("controller", bind=(f"unix://{tmp_path}/c",))
+    right = start("worker", connect=(f"unix://{tmp_path}/c",))
+    left.core.wait_for(PeerConnected)
+    right.core.wait_for(PeerConnected)
+    streams = right.links.streams
+    on_packet = streams.on_packet
+
+    def fail_once(*_: Any) -> None:
+        streams.on_packet = on_packet
+        raise MemoryError
+
+    streams.on_packet = fail_once
+    left.say(right.core.address, Ping(1))
+    wait_until_remade(left, right)
 
 
 def test_a_stream_to_a_process_that_does_not_run_is_lost(start: Any, tmp_path: Any) -> None:

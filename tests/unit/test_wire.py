@@ -84,7 +84,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Unload(12, 0, "m/1"), "94340c00a36d2f31"),
     (wire.Result(10, 0, 100, 200, 90, 95, (ROW_STATUS,), ""), "99350a0064ccc85a5f9194070100a0a0"),
     (wire.Ping(100), "923664"),
-    (wire.Pong(100, 101), "93376465"),
+    (wire.Pong(100, 101, 102), "9437646566"),
     (
         wire.Register(
             (wire.Share(0, "cpu", 8, ("m/1",), (("n/1", 11),)),),

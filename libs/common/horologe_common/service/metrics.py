@@ -95,6 +95,9 @@ METRICS: dict[str, Metric] = {
     "horologe_messages_dropped_total": Metric(
         "counter", "Messages dropped because their receiver has disconnected, restarted, or does not read"
     ),
+    "horologe_clients_rejected_total": Metric(
+        "counter", "Client connections closed by the server: another protocol, too many, silent, or not reading answers"
+    ),
     "horologe_links_connected": Metric("gauge", "Links to other processes whose handshake is complete"),
     "horologe_links_made_total": Metric("counter", "Completed handshakes, by role of the peer", ("peer",)),
     "horologe_links_lost_total": Metric(
@@ -102,9 +105,7 @@ METRICS: dict[str, Metric] = {
         "Lost links, by reason: closed, silent (no heartbeat), failed (the socket), refused, replaced (by a new one)",
         ("peer", "reason"),
     ),
-    "horologe_links_refused_total": Metric(
-        "counter", "Handshakes and packets refused by either side: name, version, keys"
-    ),
+    "horologe_links_refused_total": Metric("counter", "Refused handshakes and packets: name, version, keys"),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
 }
 

@@ -50,11 +50,13 @@ class Drains(Protocol):
 
 
 def log_fault(core: Core | None, message: Any, error: Exception) -> None:
-    """Log the exception that a core raised, or that kept a packet from being encoded."""
-    if core is None:
+    """Log the exception of a core or an attached function, or one that kept a packet from being encoded."""
+    if core is not None:
+        log.exception("core fault", core=core.address, message=type(message).__name__)
+    elif isinstance(message, list):
         log.exception("packet fault", to=[envelope.to for envelope in message])
     else:
-        log.exception("core fault", core=core.address, message=type(message).__name__)
+        log.exception("delivery fault", message=type(message).__name__)
 
 
 class Reactor:
@@ -115,6 +117,7 @@ class Reactor:
             self._watch(sock, monitor)
         self.links.on_arrival = self._turn
         await self.links.streams.start()
+        await self.links.client_server.start(self._schedule)
         self.core_host.introduce_cores(self.links.host)
         tasks = [asyncio.ensure_future(begin()) for begin in (self.links.keep_alive, *self.start)]
         for task in tasks:
@@ -133,6 +136,7 @@ class Reactor:
             self._turn()
             self._closed = True
             self.alarm.close()
+            await self.links.client_server.stop()
             await self.links.streams.stop()
             for sock in list(self._watched):
                 self._unwatch(sock)
@@ -224,6 +228,7 @@ class Reactor:
             self._scheduled = False
         end_ns = monotonic_ns()
         self.core_host.end_turn(end_ns, end_ns - begin_ns + cpu_ns - self._cpu_ns)
+        self.links.client_server.end_turn(end_ns, end_ns - begin_ns)
         self._cpu_ns = thread_time_ns()
         if more or self._posted or self.core_host.has_messages() or not self.links.idle():
             self._schedule()

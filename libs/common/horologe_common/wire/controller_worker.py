@@ -74,16 +74,20 @@ class Result(Message, frozen=True, tag=53):
 
 
 class Ping(Message, frozen=True, tag=54):
-    """Measure the offset of the worker's clock, and whether the worker is alive. The answer is Pong."""
+    """Measure the round trip to a peer, and the offset of its clock. The answer is Pong."""
 
     sent_ns: int
 
 
 class Pong(Message, frozen=True, tag=55):
-    """`sent_ns` is the Ping's; `peer_ns` is the worker's clock when it answered."""
+    """`sent_ns` is the Ping's; `peer_ns` is the clock of the peer when it answered.
+
+    `reserved_ns`: the return latency that a controller reserves for each request.
+    """
 
     sent_ns: int
     peer_ns: int
+    reserved_ns: int = 0
 
 
 class Share(Message, frozen=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.core.faults import for_each
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.scheduling.scheduler import Plan
     from horologe_controller.settings import ControllerSettings
 
@@ -81,8 +83,8 @@ class Controller:
                 self._requests.cancel_requests(now_ns, sender, message.ids)
             case Register():
                 self._on_register(now_ns, sender, message)
-            case Pong() | Drain():
-                self._on_worker_status(now_ns, sender, message)
+            case Pong() | Drain() | Ping():
+                self._on_status(now_ns, sender, message)
             case Admit():
                 self.out.extend(self.catalogue.admit(sender, message))
             case Settled():
@@ -136,9 +138,9 @@ class Controller:
     def _plan(self, now_ns: int) -> Plan:
         """Call the scheduler, and carry out its plan."""
         plan = self.scheduler.plan(now_ns, self.cluster)
-        for refusal in plan.refuse:
-            self._requests.finish_refused(refusal)
         self.out.extend(self._actions.carry_out(now_ns, plan))
+        if plan.refuse:
+            for_each(plan.refuse, self._requests.finish_refused)
         return plan
 
     def wakeup_ns(self) -> int | None:
@@ -171,6 +173,13 @@ class Controller:
         if (finished := self._actions.finish_action(now_ns, sender, result)) is None:
             return
         action, end_ns = finished
+        try:
+            self._record_result(now_ns, action, end_ns, result)
+        finally:
+            if action.kind != "load":
+                self._requests.finish_batch(now_ns, action, result)
+
+    def _record_result(self, now_ns: int, action: Action, end_ns: int, result: Result) -> None:
         took_ns = result.end_ns - result.begin_ns
         self._metrics.record_result(action, result, took_ns, end_ns)
         ok, estimate = result.status == Status.OK, action.share.estimates.get(action.model)
@@ -191,7 +200,6 @@ class Controller:
             self.cluster.overruns.observe(now_ns, max(0, end_ns - action.promised_ns))
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
-        self._requests.finish_batch(now_ns, action, result)
 
     def _on_register(self, now_ns: int, sender: str, message: Register) -> None:
         """Adopt a worker's report, unless a later one has arrived before."""
@@ -215,9 +223,12 @@ class Controller:
         if spec is None or message.content_hash in ("", spec.content_hash):
             store_distributions(self.cluster.distributions, message)
 
-    def _on_worker_status(self, now_ns: int, sender: str, message: Pong | Drain) -> None:
-        """Update the clock of a worker, or stop planning for a worker that drains."""
-        if worker := self.cluster.workers.get(sender):
+    def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
+        """Update the clock of a worker, stop planning for a worker that drains, or answer a selector."""
+        if isinstance(message, Ping):
+            reserved_ns = self.cluster.returns.high_quantile(now_ns) or 0
+            self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
+        elif worker := self.cluster.workers.get(sender):
             if isinstance(message, Drain):
                 self.cluster.drain_worker(worker)
             else:

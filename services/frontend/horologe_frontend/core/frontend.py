@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
+from horologe_common.core.faults import for_each
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
@@ -110,8 +111,7 @@ class Frontend:
 
     def tick(self, now_ns: int) -> None:
         """End what has expired, and answer the Settles whose requests have ended."""
-        wakeup_ns = self.wakeup_ns()
-        if wakeup_ns is not None and now_ns >= wakeup_ns:
+        if (wakeup_ns := self.wakeup_ns()) is not None and now_ns >= wakeup_ns:
             self._end_expired(now_ns)
         if self._settling.waiting:
             self.out.extend(self._settling.pop_settled())
@@ -119,12 +119,10 @@ class Frontend:
     def _end_expired(self, now_ns: int) -> None:
         """Answer the requests and the calls whose timers have expired, and free the inputs."""
         self._default_lead.measure_delay(now_ns)
-        for request in self._requests.pop_expired(now_ns):
-            connected = bool(self._calls.controller) and request.selector in self._selectors
-            timeout = timeout_answer(request, self._workers, connected)
-            self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
+        if expired := self._requests.pop_expired(now_ns):
+            for_each(expired, lambda request: self._expire(now_ns, request))
 
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """See `TurnObserver`."""
@@ -175,8 +173,9 @@ class Frontend:
             raise InvalidInput(f"id: got {message.id}, which is still open")
         if self.draining:
             raise Refused("draining", retry_after_ns=ms(1000))
-        if len(self._requests) >= self.settings.max_pending:
-            raise Refused(f"{self.settings.max_pending} requests are open already", retry_after_ns=ms(100))
+        left = self.settings.max_pending - len(self._requests)
+        if left <= 0 or (left < len(self._requests) and self._requests.count_open(client) > left):
+            raise Refused(f"{len(self._requests)} requests are open already", retry_after_ns=ms(100))
         return self._builder.create_request(now_ns, client, message, buffers)
 
     def _send_query(self, now_ns: int, request: Request) -> None:
@@ -219,12 +218,17 @@ class Frontend:
             self._builder.turn_limit.note_late()
         if request.outputs:
             answer, buffers = select_outputs(answer, buffers, request.outputs)
-        self._metrics.count_finished(now_ns, request, answer)
         if answer.status != CANCELLED:
             answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
             self.out.append(Out(request.client, answer, buffers))
+        self._metrics.count_finished(now_ns, request, answer)
         if self._sampler.profiler and (samples := self._sampler.sample_request(now_ns, request, answer)):
             self.out += samples
+
+    def _expire(self, now_ns: int, request: Request) -> None:
+        connected = bool(self._calls.controller) and request.selector in self._selectors
+        timeout = timeout_answer(request, self._workers, connected)
+        self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
 
     def _give_up(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """Finish a request without its selector, which gets a Cancel and then releases the inputs."""
@@ -299,3 +303,4 @@ class Frontend:
                 self._sampler.remove_profiler(address)
             case _:
                 self._on_cancel(now_ns, address, Cancel(self._requests.client_ids(address)), ())
+                self._calls.drop_client(address)

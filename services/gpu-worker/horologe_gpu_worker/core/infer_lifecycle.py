@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
+from horologe_common.core.faults import raise_faults
 from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out
@@ -118,9 +119,16 @@ class InferLifecycle:
                 late.fail_awaited_rows()
             self._startable.append(late)
         startable, self._startable = self._startable, []
+        errors = []
         for action in startable:
             if not action.lane and action.infer.action_id in self._actions:
-                self._start_action(now_ns, action)
+                try:
+                    self._start_action(now_ns, action)
+                except Exception as error:
+                    errors.append(error)
+                    self._finish_action(action, Status.FAILED, now_ns, reason=f"{type(error).__name__}: {error}")
+        if errors:
+            raise_faults(errors)
 
     def wakeup_ns(self) -> int | None:
         """Return the time at which the next window closes or early inputs expire."""
@@ -205,9 +213,16 @@ class InferLifecycle:
     ) -> None:
         """Send the action's single Result, and Outputs to the submitters if the model ran.
 
-        If the model did not run, the controller answers the submitters.
+        If the model did not run, the controller answers the submitters. Outputs that cannot be split fail the action.
         """
-        action_id = action.infer.action_id
+        action_id, fault = action.infer.action_id, None
+        messages: list[Out] = []
+        if status in (Status.OK, Status.FAILED):
+            try:
+                messages = batch_outputs(action, status, outputs, reason, content_hash)
+            except Exception as error:
+                fault, status, reason = error, Status.FAILED, f"outputs: {type(error).__name__}: {error}"
+                messages = batch_outputs(action, status, (), reason, content_hash)
         del self._actions[action_id]
         self.io.release(action_id)
         if action.awaited or action.failed:
@@ -218,8 +233,9 @@ class InferLifecycle:
             action_id, int(status), begin_ns, end_ns, device_ns, action.ready_ns, action.failed_rows(), reason
         )
         self.out.append(Out(action.controller, result))
-        if status in (Status.OK, Status.FAILED):
-            self.out.extend(batch_outputs(action, status, outputs, reason, content_hash))
+        self.out.extend(messages)
+        if fault is not None:
+            raise fault
 
 
 def refusal_reason(infer: Infer, spec: ModelSpec | None, shares: int) -> str:

@@ -81,8 +81,10 @@ class Worker:
 
     def tick(self, now_ns: int) -> None:
         """Start the actions that have become complete, and emit messages for lanes and peers."""
-        self.infers.tick(now_ns)
-        self._forward_outputs(now_ns, self.infers.out)
+        try:
+            self.infers.tick(now_ns)
+        finally:
+            self._forward_outputs(now_ns, self.infers.out)
         completed = self.models.tick() if self.models.is_busy else None
         self.out.extend(self.models.out)
         self.models.out.clear()
@@ -110,7 +112,9 @@ class Worker:
 
         A Result for a lost controller goes to all connected controllers: they know the action from Register.
         """
-        for out in outs:
+        forwarded = outs.copy()
+        outs.clear()
+        for out in forwarded:
             if isinstance(out.message, Operation):
                 self.lane_metrics.record_queued(now_ns, out.message)
                 self.out.append(out)
@@ -118,7 +122,6 @@ class Worker:
                 self.out.extend(Out(controller, out.message) for controller in self.controllers)
             else:
                 self.out.append(out)
-        outs.clear()
 
     def _on_peer_connected(self, now_ns: int, sender: str, peer: PeerConnected, buffers: Sequence[Buffer]) -> None:
         if role(peer.address) == "controller":
