@@ -2,7 +2,7 @@
 
 A process binds one ROUTER for its peers, and a frontend another for clients. It opens a DEALER to each process that it
 uses (outgoing_links.py). Between processes of one machine, streams take the place of both (streams.py). The cores
-behind each connection: peers.py. A link that is lost, for whatever reason, is made anew (heartbeats.py).
+behind each connection: peers.py. What it may send: permissions.py. Any link that is lost is made anew (heartbeats.py).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from horologe_common.service.log import logger
-from horologe_common.status import HorologeError, Status
+from horologe_common.status import Status
 from horologe_common.transport.client_connection import ClientConnection
 from horologe_common.transport.client_server import ClientLimits, ClientServer
 from horologe_common.transport.heartbeats import Heartbeats
 from horologe_common.transport.outgoing_links import OutgoingLinks
-from horologe_common.transport.peers import HANDSHAKES, Peers, Route, stream_route
-from horologe_common.transport.permissions import Permissions, is_permitted
+from horologe_common.transport.peers import Peers, Route, stream_route
+from horologe_common.transport.permissions import IncomingPackets, Permissions
 from horologe_common.transport.router_connections import RouterConnections
 from horologe_common.transport.sockets import LinkSettings, Sockets
 from horologe_common.transport.streams import SCHEME, Stream, Streams
-from horologe_common.wire import HEADER_LIMIT, PEER_HEADER_LIMIT, AnyMessage, Envelope, Rejected
-from horologe_common.wire.frames import pack, unpack
+from horologe_common.wire import AnyMessage, Envelope, Rejected
+from horologe_common.wire.frames import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +57,6 @@ class Links:
         self.incarnation = secrets.token_hex(4)
         self.host = host
         self.clients = clients
-        self.client_core = ""
         self.dropped = 0
         """Messages in packets that could not be sent because the peer is lost or does not read, and odd packets."""
         self._heartbeats = heartbeats = Heartbeats(self._send_heartbeat, self._on_link_lost)
@@ -71,6 +70,7 @@ class Links:
         self.route = self.peers.routes.get
         """Return the route to a core or a client, None if it is not connected."""
         self._permissions = Permissions(self._sockets)
+        self._packets = IncomingPackets(self._permissions, self.peers, heartbeats, self._send_message)
         self._connections = RouterConnections(self._send_heartbeat, self._permissions)
         self.client_server = ClientServer(client_limits or ClientLimits(), self.peers)
         """Clients without keys."""
@@ -91,7 +91,8 @@ class Links:
         """Bind and connect. Messages of clients are for `client_core`. Raises `SettingsError`."""
         settings, peers = self.settings, self.peers
         self._sockets.check_encryption(self.clients)
-        self.client_core, peers.addresses, peers.follows_directory = client_core, tuple(addresses), follows_directory
+        peers.addresses, peers.follows_directory = tuple(addresses), follows_directory
+        self._packets.client_core = client_core
         if any(address.startswith(("frontend/", "selector/", "profiler/")) for address in addresses):
             peers.endpoint = settings.advertise or next(iter(settings.bind), "")
         self._sockets.open()
@@ -101,7 +102,7 @@ class Links:
         for endpoint in streams:
             self.streams.bind(endpoint)
         if self.clients and settings.keys:
-            self._public = self._sockets.bind_router("clients", self.clients)
+            self._public = self._packets.public = self._sockets.bind_router("clients", self.clients)
         elif self.clients:
             self.client_server.bind(self.clients)
         self.outgoing.open()
@@ -134,13 +135,13 @@ class Links:
 
         Only sockets marked as readable are looked at, because each look takes 1 to 3 us.
         """
-        more = self.client_server.receive(inbox, self._unpack)
+        more = self.client_server.receive(inbox, self._packets.unpack)
         inbox.extend(self._arrived)
         self._arrived.clear()
         more |= sum(self._drain(sock, inbox) for sock in list(self._readable)) > 0
         self._connections.probe_suspects()
         if self.peers.events:
-            self._append_peer_events(inbox)
+            self._packets.append_peer_events(inbox)
         return more
 
     def mark_readable(self, sock: zmq.Socket[bytes]) -> None:
@@ -164,14 +165,8 @@ class Links:
         if not self._send(route, envelopes, buffers):
             self.dropped += sum(len(envelope.messages) for envelope in envelopes)
 
-    def _append_peer_events(self, inbox: list[Arrival]) -> None:
-        """Append the peer events for every core, in order with the peers' messages."""
-        for address, event in self.peers.events:
-            inbox.extend((core, address, event, ()) for core in self.peers.addresses)
-        self.peers.events.clear()
-
     def _drain(self, sock: zmq.Socket[bytes], inbox: list[Arrival]) -> bool:
-        routed = self._is_router(sock)
+        routed, unpack = self._is_router(sock), self._packets.unpack
         for _ in range(PACKETS_PER_TURN):
             if not self._can_read(sock):
                 self._readable.pop(sock, None)
@@ -188,35 +183,8 @@ class Links:
                 route = Route(sock, identity)
                 if client := self._permissions.add_connection(route, frames[0], sock is self._public):
                     self.peers.add_client(route, client)
-            self._unpack(Route(sock, identity), [frame.buffer for frame in frames], inbox)
+            unpack(Route(sock, identity), [frame.buffer for frame in frames], inbox)
         return True
-
-    def _unpack(self, route: Route, frames: Sequence[Buffer], inbox: list[Arrival]) -> None:
-        if isinstance(route.socket, ClientConnection):
-            public, client = True, route.socket.address
-        else:
-            client = self._permissions.clients[route] if (public := route.socket is self._public) else ""
-        try:
-            arrivals = unpack(frames, HEADER_LIMIT if public else PEER_HEADER_LIMIT)
-        except HorologeError as error:
-            self._send_message(route, Rejected(int(error.status), error.reason))
-            return
-        if not arrivals:
-            self._heartbeats.record(route)
-        elif client and len(arrivals) > 1:  # each handshake is answered at once, so a packet may have only one
-            arrivals = [arrival for arrival in arrivals if type(arrival[2]) not in HANDSHAKES]
-        roles = self._permissions.roles.get(route)
-        for arrival in arrivals:
-            message = arrival[2]
-            if roles is not None and not is_permitted(roles, arrival[1], message):
-                self._send_message(route, Rejected(int(Status.FORBIDDEN), f"the key permits: {', '.join(roles)}"))
-            elif type(message) in HANDSHAKES:
-                self.peers.on_handshake(route, message, public)
-                self._append_peer_events(inbox)
-            elif client:
-                inbox.append((self.client_core, client, message, arrival[3]))
-            else:
-                inbox.append(arrival)
 
     def _send(self, route: Route, envelopes: list[Envelope], buffers: Sequence[Buffer]) -> bool:
         sock, frames = route.socket, pack(envelopes, buffers)
@@ -301,7 +269,7 @@ class Links:
         if not frames:
             self._heartbeats.record(stream_route(stream))
             return
-        self._unpack(stream_route(stream), frames, self._arrived)
+        self._packets.unpack(stream_route(stream), frames, self._arrived)
         self.on_arrival()
 
     def _is_router(self, sock: zmq.Socket[bytes]) -> bool:

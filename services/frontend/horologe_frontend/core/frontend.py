@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.clock import ms
 from horologe_common.core.faults import for_each
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
-from horologe_common.status import HorologeError, InvalidInput, Refused, Status
+from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release, Settle
 from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
 from horologe_frontend.core.feedback import FeedbackForwarder
 from horologe_frontend.core.forwarding import CallForwarder
+from horologe_frontend.core.overload import PendingLimit
 from horologe_frontend.core.requests import (
     REPLACED_BY_DEFAULT,
     OpenRequests,
@@ -59,7 +59,6 @@ class Frontend:
     ) -> None:
         self.address = address
         self.settings = settings
-        self.draining = False
         self.out: list[Out] = []
         self.catalogue = catalogue = ModelCatalogue()
         self.declared = declared = DeclaredApplications(catalogue)
@@ -71,7 +70,8 @@ class Frontend:
         self._builder = builder = RequestBuilder(settings, catalogue, declared, staging, self._default_lead, digest)
         self._sampler = RequestSampler(settings, staging, catalogue)
         self._requests = OpenRequests()
-        self._retained_inputs = RetainedInputs(staging)
+        self._limit = PendingLimit(self._requests, settings.max_pending)
+        self._retained_inputs = RetainedInputs(staging, self._requests, settings.retain_inputs_ns)
         feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
         self._settling = Settling(self._requests)
@@ -86,14 +86,14 @@ class Frontend:
             Answer: self._on_answer,
             Applications: self._on_applications,
             Dispatch: self._on_dispatch,
-            Release: self._on_release,
+            Release: self._retained_inputs.on_release,
             Settle: self._settling.on_settle,
             PeerConnected: self._on_peer_connected,
         }
 
     def drain(self) -> None:
         """Refuse new requests."""
-        self.draining = True
+        self._limit.draining = True
 
     def drained(self) -> bool:
         return not self._requests
@@ -138,7 +138,8 @@ class Frontend:
 
     def is_ready(self) -> bool:
         """Return whether requests can be served: selector and controller are connected, and it is not draining."""
-        return bool(self._selectors and self._calls.controller and self.catalogue.is_announced) and not self.draining
+        connected = bool(self._selectors and self._calls.controller)
+        return connected and self.catalogue.is_announced and not self._limit.draining
 
     def pending(self) -> int:
         return len(self._requests)
@@ -159,24 +160,14 @@ class Frontend:
 
     def _on_predict(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> None:
         try:
-            request = self._create_request(now_ns, client, message, buffers)
+            self._limit.check(client, message.id)
+            request = self._builder.create_request(now_ns, client, message, buffers)
         except HorologeError as error:
             self._metrics.count_rejected(message, error.status)
             self.out.append(Out(client, Answer(message.id, int(error.status), (), error.reason, error.retry_after_ns)))
             return
         self._requests.add(request)
         self._send_query(now_ns, request)
-
-    def _create_request(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
-        """Return a request whose inputs are staged. Raise `HorologeError` if it is invalid or refused."""
-        if self._requests.find_by_client_id(client, message.id):
-            raise InvalidInput(f"id: got {message.id}, which is still open")
-        if self.draining:
-            raise Refused("draining", retry_after_ns=ms(1000))
-        left = self.settings.max_pending - len(self._requests)
-        if left <= 0 or (left < len(self._requests) and self._requests.count_open(client) > left):
-            raise Refused(f"{len(self._requests)} requests are open already", retry_after_ns=ms(100))
-        return self._builder.create_request(now_ns, client, message, buffers)
 
     def _send_query(self, now_ns: int, request: Request) -> None:
         """Send the query to a selector. Without one, it is sent when a selector connects or announces applications."""
@@ -202,13 +193,9 @@ class Frontend:
             message = msgspec.structs.replace(message, status=int(Status.LOST), reason=reason)
         self._finish(now_ns, request, message, buffers)
         if message.inputs_retained:
-            self._retain_inputs(request)
+            self._retained_inputs.retain_request(request)
         else:
             self.staging.release(request.id)
-
-    def _retain_inputs(self, request: Request) -> None:
-        """Keep the inputs of an answered request, because its selector still needs them."""
-        self._retained_inputs.retain(request.id, request.selector, request.deadline_ns + self.settings.retain_inputs_ns)
 
     def _finish(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """End a request: remove it, count it, answer its client. No other method ends a request."""
@@ -234,7 +221,7 @@ class Frontend:
         """Finish a request without its selector, which gets a Cancel and then releases the inputs."""
         self._finish(now_ns, request, answer, buffers)
         if request.selector in self._selectors:
-            self._retain_inputs(request)
+            self._retained_inputs.retain_request(request)
             self.out.append(Out(request.selector, Cancel((request.id,))))
         else:
             self.staging.release(request.id)
@@ -244,13 +231,6 @@ class Frontend:
             if request := self._requests.find_by_client_id(client, client_id):
                 answer = Answer(request.id, int(Status.CANCELLED), (), "cancelled by the client")
                 self._give_up(now_ns, request, answer)
-
-    def _on_release(self, now_ns: int, selector: str, message: Release, buffers: Sequence[Buffer]) -> None:
-        """Free inputs, unless their request was sent again to another selector, which may still need them."""
-        for input_id in message.ids:
-            request = self._requests.find_request(input_id)
-            if request is None or request.selector == selector:
-                self._retained_inputs.release(input_id, selector)
 
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         for input_id in dispatch.input_ids:

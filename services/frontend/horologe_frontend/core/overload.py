@@ -1,8 +1,17 @@
-"""Overload of the process itself: requests that its own turns are too long for are refused before any work on them."""
+"""Overload of the process itself: too many open requests, or turns too long for a request's budget.
+
+Such requests are refused before any work on them.
+"""
 
 from __future__ import annotations
 
-from horologe_common.status import Refused
+from typing import TYPE_CHECKING
+
+from horologe_common.clock import ms
+from horologe_common.status import InvalidInput, Refused
+
+if TYPE_CHECKING:
+    from horologe_frontend.core.requests import OpenRequests
 
 TURNS_MIN, TURNS_MAX = 1.5, 4.0
 """Turns that an answer takes: up to one until the request is read, its own, and one in which the Result arrives. With
@@ -19,6 +28,27 @@ COUNTED_FROM = 16
 FIRST_REFUSAL_PART = 4
 """A refused request is assumed to take a quarter of the time of another, before turns have shown it: a sixth over the
 SDK, half over HTTP."""
+
+
+class PendingLimit:
+    """Limits the open requests to `max_pending`. One client gets at most as many as are then left for the others."""
+
+    def __init__(self, requests: OpenRequests, max_pending: int) -> None:
+        self.draining = False
+        """No request is accepted any more."""
+        self._requests = requests
+        self._max_pending = max_pending
+
+    def check(self, client: str, client_id: int) -> None:
+        """Raise `Refused` if a client may not open another request, `InvalidInput` if its id is of an open one."""
+        requests = self._requests
+        if requests.find_by_client_id(client, client_id):
+            raise InvalidInput(f"id: got {client_id}, which is still open")
+        if self.draining:
+            raise Refused("draining", retry_after_ns=ms(1000))
+        left = self._max_pending - len(requests)
+        if left <= 0 or (left < len(requests) and requests.count_open(client) > left):
+            raise Refused(f"{len(requests)} requests are open already", retry_after_ns=ms(100))
 
 
 class TurnLimit:

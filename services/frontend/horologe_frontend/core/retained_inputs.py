@@ -7,18 +7,27 @@ from typing import TYPE_CHECKING
 from horologe_common.core.indexed_heap import Timers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core.protocol import Buffer
     from horologe_common.core.staging import StagedInputs
+    from horologe_common.wire import Release
+    from horologe_frontend.core.requests import OpenRequests, Request
 
 
 class RetainedInputs:
     """Inputs by id, with the selector that will release them. Without a Release, they are freed by a timeout.
 
+    The timeout of a request's inputs is `timeout_ns` after its deadline.
+
     Invariant: each retained input has one timer.
     """
 
-    def __init__(self, staging: StagedInputs) -> None:
+    def __init__(self, staging: StagedInputs, requests: OpenRequests, timeout_ns: int) -> None:
         self.timers = Timers()
         self._staging = staging
+        self._requests = requests
+        self._timeout_ns = timeout_ns
         self._selectors: dict[int, str] = {}
 
     def __contains__(self, input_id: int) -> bool:
@@ -28,6 +37,17 @@ class RetainedInputs:
         """Keep staged inputs until this selector releases them or disconnects, or until `until_ns`."""
         self._selectors[input_id] = selector
         self.timers.arm(input_id, until_ns)
+
+    def retain_request(self, request: Request) -> None:
+        """Keep the inputs of an answered request, because its selector still needs them."""
+        self.retain(request.id, request.selector, request.deadline_ns + self._timeout_ns)
+
+    def on_release(self, now_ns: int, selector: str, message: Release, buffers: Sequence[Buffer]) -> None:
+        """Free inputs, unless their request was sent again to another selector, which may still need them."""
+        for input_id in message.ids:
+            request = self._requests.find_request(input_id)
+            if request is None or request.selector == selector:
+                self.release(input_id, selector)
 
     def release(self, input_id: int, selector: str) -> None:
         """Free inputs that this selector does not need any longer, whether they are retained or only staged."""

@@ -3,7 +3,7 @@
 Query for a model: answered from the prediction cache, by an equal prediction in flight, or by a Submit to the
 controller. Outputs come from the worker, an Outcome from the controller. Query for an application: the same for each
 model that its policy selects, then combined (applications/query.py). Feedback updates the policies' states
-(feedback/, contexts/).
+(feedback/, contexts/). The work for applications that no message starts: applications/processor.py.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from horologe_common.wire import (
 )
 from horologe_selector.core.announced_models import AnnouncedModels
 from horologe_selector.core.applications.model_status import ModelStatusRequests
+from horologe_selector.core.applications.processor import ApplicationProcessor
 from horologe_selector.core.applications.query import ApplicationQueries
-from horologe_selector.core.applications.registry import FAMILY, MODEL_METRICS, ApplicationRegistry
+from horologe_selector.core.applications.registry import ApplicationRegistry
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.core.feedback.feedback import FeedbackProcessor
 from horologe_selector.core.predictions.cache import PredictionCache, prediction_key
@@ -96,6 +97,10 @@ class Selector:
         self.application_queries = ApplicationQueries(
             address, random_source, self.inflight, self.contexts, self.models, self.return_latency, self._post
         )
+        self._applications = ApplicationProcessor(
+            self.registry, self.contexts, self.model_status, self.feedback, self.application_queries,
+            self.return_latency, self.stats, self.store, self._post,
+        )  # fmt: skip
         self._waiters: dict[tuple[str, int], Waiter] = {}
         """Open queries for one model, by holder and id."""
         self._tick_needed = True
@@ -107,8 +112,9 @@ class Selector:
             PeerDisconnected: self._on_peer_disconnected, Pong: self.return_latency.on_pong,
             Declare: self.registry.on_declare, Withdraw: self.registry.on_withdraw,
             Rollback: self.registry.on_rollback, ApplicationInfo: self.model_status.on_application_info,
-            Feedback: self.feedback.on_feedback, RecordsRead: self._on_store_reply,
-            RecordsWritten: self._on_store_reply, FamilyListed: self.registry.on_listed, Settle: self._on_settle,
+            Feedback: self.feedback.on_feedback, RecordsRead: self._applications.on_store_reply,
+            RecordsWritten: self._applications.on_store_reply, FamilyListed: self.registry.on_listed,
+            Settle: self._on_settle,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -124,7 +130,7 @@ class Selector:
             return
         self._tick_needed = False
         try:
-            self._tick_applications(now_ns)
+            self._applications.tick(now_ns)
         except Exception as error:
             self._faults.append(error)
         times = (
@@ -139,48 +145,6 @@ class Selector:
         self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
         faults, self._faults = self._faults, []
         raise_faults(faults)
-
-    def _tick_applications(self, now_ns: int) -> None:
-        self.registry.tick(now_ns)
-        if self.registry.changed:
-            self._announce_applications()
-        self.application_queries.tick(now_ns)
-        self.contexts.tick(now_ns)
-        self.model_status.tick(now_ns)
-        for name, context in self.contexts.pop_ready():
-            self.application_queries.on_state_ready(now_ns, name, context)
-        self._process_feedback(now_ns)
-        self.out += self.return_latency.pings(now_ns)
-        for message in self.contexts.pop_messages():
-            self.out.append(Out(self.store, message))
-
-    def _process_feedback(self, now_ns: int) -> None:
-        """Log answered queries for feedback, join repredictions with theirs, and start new repredictions."""
-        queries = self.application_queries
-        finished, queries.finished = queries.finished, []
-        for query in finished:
-            if query.token:
-                self.feedback.on_repredicted(now_ns, query.token, query.values, query.selection)
-            else:
-                name, context = query.active.application.name, query.query.context
-                self.feedback.predictions.add(query.prediction, name, context, query.selection, query.cache_keys)
-        self.feedback.tick(now_ns)
-        for again in self.feedback.pop_unstarted_repredictions():
-            holder = again.item.feedback.frontend
-            queries.on_query(now_ns, holder, again.query, again.active, again.token, again.selection)
-        self.out += self.feedback.pop_messages()
-
-    def _announce_applications(self) -> None:
-        """Drop the contexts of removed applications, and announce the present ones to all frontends."""
-        self.registry.changed = False
-        removed = self.registry.pop_removed()
-        for name, erase in removed:
-            self.contexts.remove_application(name, erase)
-            self.model_status.remove_application(name)
-        if removed:
-            self.stats.remove_values(MODEL_METRICS, *[name for name, _ in removed])
-        announcement = self.registry.announcement()
-        self.out += [Out(frontend, announcement) for frontend in self.return_latency.frontends()]
 
     def wakeup_ns(self) -> int | None:
         return None if self._wakeup_ns == NEVER_NS else self._wakeup_ns
@@ -273,17 +237,6 @@ class Selector:
     def _on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
         """Answer at once: the announcement before it has set the contents that cached predictions must have."""
         self.out.append(Out(controller, Settled(message.id)))
-
-    def _on_store_reply(
-        self, now_ns: int, store: str, message: RecordsRead | RecordsWritten, buffers: Sequence[Buffer]
-    ) -> None:
-        """Pass a reply on to the registry, or to the contexts and the status requests."""
-        if isinstance(message, RecordsWritten) and message.changes[0].key.startswith(f"{FAMILY}\n"):
-            self.registry.on_written(now_ns, message)
-        else:
-            self.contexts.on_store_reply(now_ns, message)
-            if isinstance(message, RecordsRead):
-                self.model_status.on_records_read(message)
 
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         self.return_latency.add_peer(message.address)
