@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 TURN_MESSAGES, TURN_MESSAGES_MIN = 4096, 16
 """Requests of a client in a turn. What is not handled waits. With 256, an edge that was offered 30,000 requests/s by
 one client answered 1,500/s in time, with all of them 20,000/s."""
-TURN_NS, PAUSE_TURNS = ms(2), 3
+TURN_NS, PAUSE_TURNS = ms(2), 1
 """Duration of turns in which a client sends more than others, and the pause of such clients in durations of the turn.
-They get a quarter of the time of the process: a process that always runs also loses its processor to others."""
+They get half of the time of the process: a process that always runs also loses its processor to others. After turns of
+less than half of that there is no pause."""
 UNFAIR = 4
 """A client sends more than others if it sends this many times as much as another does on average."""
 SWEEP_S = 0.25
@@ -136,7 +137,8 @@ class ClientServer:
         """Pause the limited clients. Adapt their limit: a turn in which it applies takes about `TURN_NS`."""
         if self._limited:
             self._limited = False
-            self._paused_ns = now_ns + PAUSE_TURNS * took_ns
+            if took_ns > TURN_NS // 2:
+                self._paused_ns = now_ns + PAUSE_TURNS * took_ns
             wanted = self._turn_messages * TURN_NS // max(took_ns, TURN_NS // 2)
             self._turn_messages = max(TURN_MESSAGES_MIN, min(TURN_MESSAGES, wanted))
 
