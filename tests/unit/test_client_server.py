@@ -216,6 +216,18 @@ def test_a_message_that_waits_counts_as_one_that_arrives() -> None:
     assert sum(len(answers(transport)) for transport in transports) == 4
 
 
+def test_messages_that_wait_do_not_drop_one_that_begins() -> None:
+    door = Door()
+    client, transport = door.connect()
+    for _ in range(3):
+        client.data_received(packet(predict(1, 500_000), body=bytes(500_000)))
+    small = packet(predict(2, 10_000), body=bytes(10_000))
+    client.data_received(small[:20])
+    client.data_received(small[20:])
+    assert len(door.turn()) == 4
+    assert not answers(transport)
+
+
 def test_there_is_a_bound_on_connections() -> None:
     door = Door()
     transports = [door.connect()[1] for _ in range(7)]
@@ -268,6 +280,26 @@ def test_a_slow_message_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
         assert client.sweep(now_s, False)
         now_s += 0.9
     assert door.turn() == ["1"]
+
+
+def test_a_client_that_reads_large_answers_slowly_is_not_disconnected() -> None:
+    door, now_s = Door(ClientLimits(unsent_bytes=64 << 20)), monotonic()
+    client, transport = door.connect()
+    client.pause_writing()
+    assert client.send([bytes(10 << 20)])
+    for second in range(20):
+        client.silent_sweeps = 0
+        assert client.sweep(now_s + second, True)
+        transport.sent = [bytes((19 - second) << 19)]
+    assert not client.sweep(now_s + 60, True)
+
+
+def test_an_abstract_endpoint_has_no_file() -> None:
+    door, name = Door(), f"horologe-{monotonic_ns()}"
+    door.server.bind([f"ipc://@{name}"])
+    [listener] = door.server._listeners
+    assert listener.getsockname() == b"\0" + name.encode()
+    door.server.close()
 
 
 def test_requests_that_were_not_received_are_answered() -> None:

@@ -95,6 +95,17 @@ def test_a_message_can_be_dropped_while_it_arrives() -> None:
     assert contents(reader) == [[b"header"], [b"next"]]
 
 
+@pytest.mark.parametrize("piece", range(1, 12))
+def test_a_ping_may_arrive_in_pieces_inside_a_message_that_is_dropped(piece: int) -> None:
+    reader, frames = open_reader(), [b"header", bytes(LIMIT), bytes(5)]
+    parts = encode_message(frames)
+    stream = b"".join(map(bytes, [*parts[:4], PING, *parts[4:]]))
+    for at in range(0, len(stream), piece):
+        reader.feed(stream[at : at + piece])
+    assert contents(reader) == [[b"header"]]
+    assert len(reader.pings) == 1
+
+
 def test_frames_count_with_the_memory_that_they_take() -> None:
     reader = open_reader()
     reader.feed(bytes((MORE, 0)) * 1000)

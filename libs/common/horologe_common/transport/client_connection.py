@@ -28,10 +28,11 @@ OTHER_WEIGHT = 64
 SILENT_SWEEPS = 13
 """A client that sends nothing for three heartbeats is disconnected."""
 STALLED_S = 10.0
-"""A client that has read no answers for this long is disconnected, or whose message has not arrived after this time and
-the time that `RATE_MIN` allows for what has arrived of it."""
 RATE_MIN = 512 << 10
-"""Bytes per second."""
+"""A client is disconnected if a message has not arrived, or the waiting answers are not read, after `STALLED_S` and
+the time that `RATE_MIN` (bytes per second) allows for what has arrived or has been read."""
+SMALL = 128 << 10
+"""A message is not dropped before it holds this many bytes."""
 NEVER_S = float("inf")
 COUNTED_FROM = 64 << 10
 """Bytes of complete messages that may wait before they count."""
@@ -60,7 +61,9 @@ class ClientConnection(asyncio.Protocol):
         """Bytes that have arrived and are not handled, as counted by the server."""
         self.silent_sweeps = 0
         self.unread_s = self.begun_s = NEVER_S
-        """When the client stopped to read, and when the message that is arriving began."""
+        """When answers began to wait for the client, and when the message that is arriving began."""
+        self._written = 0
+        """Bytes that waited for the client at `unread_s`, and those written since."""
         self._server = server
         self._reader = MessageReader(server.limits.message_bytes + HEADER_LIMIT, HEADER_LIMIT)
         self._waiting = 0
@@ -110,15 +113,16 @@ class ClientConnection(asyncio.Protocol):
     def _count_held(self) -> None:
         """Count the bytes that have arrived and wait. Drop the message that is arriving if they are too many."""
         waiting = self._waiting if self._waiting >= COUNTED_FROM else 0
-        if not self._server.count_held(self, self._reader.held_bytes + waiting):
+        fits = self._server.count_held(self, self._reader.held_bytes + waiting)
+        if not fits and self._reader.held_bytes > SMALL:
             self._reader.drop_message()
             self._server.count_held(self, self._reader.held_bytes + waiting)
 
     def pause_writing(self) -> None:
         """Part of `asyncio.Protocol`: the client does not read its answers."""
         self._reads_answers = False
-        self.unread_s = monotonic()
-        self._server.count_unsent(self, self._transport.get_write_buffer_size())
+        self.unread_s, self._written = monotonic(), self._transport.get_write_buffer_size()
+        self._server.count_unsent(self, self._written)
         self._update_reading()
 
     def resume_writing(self) -> None:
@@ -134,8 +138,9 @@ class ClientConnection(asyncio.Protocol):
         if transport.is_closing():
             return False
         if not self._reads_answers:
-            size = transport.get_write_buffer_size() + sum(map(len, frames))
-            if not self._server.count_unsent(self, size):
+            added = sum(map(len, frames))
+            self._written += added
+            if not self._server.count_unsent(self, transport.get_write_buffer_size() + added):
                 self._server.rejected += 1
                 transport.abort()
                 return False
@@ -195,8 +200,9 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(PING)
         if not self._is_read:
             self.begun_s = now_s if self.begun_s < now_s else NEVER_S  # the pause is not the client's
-        slow_s = now_s - self.begun_s - self._reader.held_bytes / RATE_MIN
-        return max(slow_s, now_s - self.unread_s) <= STALLED_S and self.silent_sweeps < SILENT_SWEEPS
+        sends_s = now_s - self.begun_s - self._reader.held_bytes / RATE_MIN
+        reads_s = now_s - self.unread_s - (self._written - self._transport.get_write_buffer_size()) / RATE_MIN
+        return max(sends_s, reads_s) <= STALLED_S and self.silent_sweeps < SILENT_SWEEPS
 
     def _update_reading(self) -> None:
         """Read while the client reads its answers and not too much of it waits."""

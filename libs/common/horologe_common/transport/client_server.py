@@ -35,8 +35,6 @@ less than half of that there is no pause."""
 UNFAIR = 4
 """A client sends more than others if it sends this many times as much as another does on average."""
 SWEEP_S = 0.25
-SMALL = 128 << 10
-"""A message is not dropped before it holds this many bytes."""
 HEARTBEAT_SWEEPS = 4
 """A heartbeat each second."""
 
@@ -157,7 +155,7 @@ class ClientServer:
         """Count the bytes that have arrived and are not handled. Return False if they exceed the client's bound."""
         others = self._held - connection.held
         self._held, connection.held = others + size, size
-        return size <= max(SMALL, self.limits.receive_bytes - others - size)
+        return size <= self.limits.receive_bytes - others - size
 
     def count_unsent(self, connection: ClientConnection, size: int) -> bool:
         """Count the bytes that a client does not read. Return False if they exceed its bound."""
@@ -205,9 +203,12 @@ def _listen(endpoint: str) -> socket.socket:
     scheme, _, place = endpoint.partition("://")
     if scheme == "ipc":
         listener = socket.socket(socket.AF_UNIX)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)
-        listener.bind(place)
+        if place.startswith("@"):  # an abstract socket has no file (zmq_ipc(7))
+            listener.bind("\0" + place[1:])
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place)
+            listener.bind(place)
     elif scheme == "tcp":
         host, _, port = place.rpartition(":")
         host = host.strip("[]").replace("*", "0.0.0.0")

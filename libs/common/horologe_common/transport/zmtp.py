@@ -54,7 +54,7 @@ class MessageReader:
         self._header_limit = header_limit
         self._greeted = False
         self._rest = b""
-        """Begin of a greeting or of the head of a frame."""
+        """Begin of a greeting, of the head of a frame, or of a command."""
         self._begun = memoryview(b"")
         """Memory of a frame, of which `_missing` bytes at the end are missing."""
         self._flags = self._missing = 0
@@ -110,7 +110,10 @@ class MessageReader:
                 return
             size = int.from_bytes(data[at + 1 : body], "big")
             self._begin_frame(flags, size)
-            at = body + size
+            begin, at = at, body + size
+            if at > end and flags & COMMAND:  # a command may arrive inside a message, also inside a dropped one
+                self._rest = data[begin:]
+                return
             if at > end:
                 self._flags, self._missing = flags, size
                 if not self._dropping:  # memory that numpy does not fill is not resident before it is used
