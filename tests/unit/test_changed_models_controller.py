@@ -293,6 +293,14 @@ def test_an_unloaded_model_is_served_again_when_it_has_been_read_again() -> None
     assert served_content(settle(controller)[0]) == [("READY", "new")]
 
 
+def test_an_unloaded_model_stays_unloaded_while_a_worker_has_it() -> None:
+    controller = a_controller(WORKER, OTHER)
+    controller.handle(0, FRONTEND, Admit(5, "sum", "", False), ())
+    register(controller, a_spec("another"), OTHER, resident=())
+    states = {state.spec.key: state.state for state in sent(controller, Models, FRONTEND)[-1].models}
+    assert states == {MODEL: "UNAVAILABLE", "another/1": "READY"}
+
+
 def test_an_unload_wins_over_a_load_that_was_requested_before() -> None:
     controller = a_controller()
     scan_id = request_load(controller)

@@ -59,7 +59,7 @@ class ModelCatalogue:
         return Out(address, self._models())
 
     def remove_peer(self, address: str) -> list[Out]:
-        """Forget a peer that has disconnected, and return what the loads that waited for it send next."""
+        """Remove a peer that has disconnected, and return what the loads that waited for it send next."""
         self._subscribers.pop(address, None)
         self._loads.confirm(address)
         return self._advance_loads()
@@ -90,12 +90,13 @@ class ModelCatalogue:
         return [*outs, Out(sender, Models(message.id, states) if keys else self._unknown_model(message))]
 
     def register_worker(self, worker: WorkerMirror, message: Register) -> list[Out]:
-        """Adopt a worker's report. A model that it has stopped serving is removed, not only unavailable."""
+        """Adopt a worker's report. A model that no worker has any more is removed, not only unavailable."""
         before = worker.models
         worker.update_models(message)
         changed = {key: True for key, report in worker.models.items() if _has_changed(before.get(key), report)}
+        served = {key for other in self._cluster.workers.values() for key in other.models}
         for key in before:
-            if key not in worker.models:
+            if key not in served:
                 self._states.pop(key, None)
                 self._withdrawn.pop(key, None)
         self._loads.confirm(worker.address, message.scans)
