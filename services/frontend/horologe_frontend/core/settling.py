@@ -19,12 +19,12 @@ class Settling:
 
     def __init__(self, requests: OpenRequests) -> None:
         self._requests = requests
-        self.waiting: list[tuple[str, int, dict[int, bool]]] = []
+        self.waiting: list[tuple[str, int, list[int]]] = []
         """(controller, id of the Settle, ids of the requests to wait for)."""
 
     def on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
         """Wait for the requests that may be answered by the content before. `pop_settled` returns the answer."""
-        awaited = {request.id: True for request in self._requests if _may_have_run(request, message.models)}
+        awaited = [request.id for request in self._requests if _may_have_run(request, message.models)]
         self.waiting.append((controller, message.id, awaited))
 
     def remove_controller(self, address: str) -> None:
@@ -34,9 +34,10 @@ class Settling:
         """Return the answers to the Settles whose requests have all ended."""
         waiting, self.waiting = self.waiting, []
         for controller, settle_id, awaited in waiting:
-            still_open = {key: True for key in awaited if key in self._requests}
-            if still_open:
-                self.waiting.append((controller, settle_id, still_open))
+            while awaited and awaited[-1] not in self._requests:
+                awaited.pop()
+            if awaited:
+                self.waiting.append((controller, settle_id, awaited))
             else:
                 yield Out(controller, Settled(settle_id))
 

@@ -20,7 +20,8 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File of bearer keys that may also load and unload models, and declare, roll back and delete applications. Empty,
     with `keys_file`: no key may. Both empty: every client may."""
     allow_open: bool = False
-    """Allow an address that is not loopback without `keys_file`: whoever reaches it may then use all models."""
+    """Allow an address that is not loopback without `keys_file`: every host that can connect may then use
+    and manage all models."""
     body_limit_bytes: int = 64 << 20
     """Maximum size of a request body, also after decompression."""
     json_limit_bytes: int = 16 << 20

@@ -91,7 +91,7 @@ class Residency:
         return Share(self.share, self.device, self.pages.total, loaded, loading)
 
     def remove_controller(self, controller: str) -> None:
-        """Forget the ids of a controller that has disconnected."""
+        """Remove the ids of a controller that has disconnected."""
         for key in [key for key in self._last_actions if key[0] == controller]:
             del self._last_actions[key]
 

@@ -6,7 +6,7 @@ from horologe_common.core.protocol import instance
 
 
 class WorkerDiscovery:
-    """Workers that have registered, by name. Only once all have is a model that none of them has an unknown model.
+    """Workers that have registered, by name. Until all have, a model that none of them has may exist.
 
     With `expected` workers, discovery ends when so many have registered. Otherwise it ends `wait_ns` after the start,
     but not before a worker has registered.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from horologe_common.core.faults import for_each, raise_faults
+from horologe_common.core.faults import for_each
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Outcome
@@ -140,14 +140,7 @@ class RequestLifecycle:
                 groups[key] = [request]
             else:
                 group.append(request)
-        errors = []
-        for group in groups.values():
-            try:
-                self._enqueue(now_ns, group)
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise_faults(errors)
+        for_each(groups.values(), lambda group: self._enqueue(now_ns, group))
 
     def _hold_or_reject(self, sender: str, submit: Submit, arrival_ns: int, deadline_ns: int) -> None:
         """Hold a Submit for a model that is not known yet; reject it if no worker has the model."""
@@ -230,8 +223,7 @@ class RequestLifecycle:
 
     def finish_batch(self, now_ns: int, action: Action, result: Result) -> None:
         """Finish or requeue each request of an INFER that has ended."""
-        failed = {row.id: row.status for row in result.rows}
-        errors = []
+        failed, retried = {row.id: row.status for row in result.rows}, []
         for row, request in enumerate(action.requests):
             if request.action_id != action.id:  # finished already, or planned again in another action
                 continue
@@ -242,12 +234,9 @@ class RequestLifecycle:
                 continue
             if status != Status.TOO_LATE:  # retried while the deadline allows
                 request.attempts += 1
-            try:
-                self._enqueue(now_ns, [request])
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise_faults(errors)
+            retried.append(request)
+        if retried:
+            for_each(retried, lambda request: self._enqueue(now_ns, [request]))
 
     def cancel_requests(self, now_ns: int, sender: str, submit_ids: Sequence[int]) -> None:
         """Cancel requests that their submitter does not wait for any more."""
