@@ -2,7 +2,7 @@
 
 A process binds one ROUTER for its peers, and a frontend another for clients. It opens a DEALER to each process that it
 uses (outgoing_links.py). Between processes of one machine, streams take the place of both (streams.py). The cores
-behind each connection: peers.py. What it may send: permissions.py. Any link that is lost is made anew (heartbeats.py).
+behind each connection: peers.py. What it may send: permissions.py. A lost link is connected again (heartbeats.py).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Links:
         self.outgoing.open()
 
     async def keep_alive(self) -> None:
-        """Send heartbeats and make lost links anew, until cancelled."""
+        """Send heartbeats and connect lost links again, until cancelled."""
         await self._heartbeats.run(self.settings.silence_ns)
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class Links:
         self._send(route, [Envelope("", "", [message])], ())
 
     def _on_link_lost(self, route: Route, reason: str) -> None:
-        """Disconnect the cores behind a link, and make it anew if this process has made it."""
+        """Disconnect the cores behind a link, and connect again if this process has made it."""
         sock = route.socket
         if isinstance(sock, ClientConnection):
             sock.abort()

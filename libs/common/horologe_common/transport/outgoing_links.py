@@ -46,7 +46,7 @@ class OutgoingLinks:
             self._connect(endpoint)
 
     def is_wanted(self, endpoint: str) -> bool:
-        """Return whether a lost link to this endpoint is made anew."""
+        """Return whether a lost link to this endpoint is connected again."""
         return endpoint in self._configured or endpoint in self._holders
 
     def is_ready(self, welcomed: dict[Any, Any]) -> bool:

@@ -42,13 +42,13 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: str = ""
     """Folder written by `horologe keys`. Empty: no encryption."""
     allow_open: bool = False
-    """Allow TCP between services, and TCP for clients on other than loopback addresses, without keys. Whoever reaches
-    an open endpoint between services can pose as a worker and give wrong answers."""
+    """Allow TCP between services, and TCP for clients on other than loopback addresses, without keys. A program that
+    can connect to an open endpoint between services can pose as a worker and give wrong answers."""
     drain_ns: int = s(10)
     """Timeout for requests in flight when the process stops."""
     silence_ns: int = s(1)
-    """The link to a peer that sends nothing for this time is lost, and made anew. Heartbeats are sent four times as
-    often. Over ZeroMQ, raise it if the largest frame takes longer to transfer."""
+    """The link to a peer that sends nothing for this time is lost, and connected again. Heartbeats are sent four
+    times as often. Over ZeroMQ, raise it if the largest frame takes longer to transfer."""
     max_frame_bytes: int = 256 << 20
     """Longest frame. A longer one closes its connection."""
 
@@ -89,17 +89,17 @@ class Sockets:
     def check_encryption(self, clients: Sequence[str]) -> None:
         """Raise `SettingsError` for an endpoint that needs keys without them, unless `allow_open` is set.
 
-        Between services, every TCP endpoint needs keys: whoever connects to an open one can answer requests. For
-        `clients`, endpoints beyond this machine need keys.
+        Between services, every TCP endpoint needs keys: any program that connects to an open one can answer requests.
+        For `clients`, endpoints beyond this machine need keys.
         """
         settings = self.settings
         if settings.keys or settings.allow_open:
             return
         exposed = [endpoint for endpoint in (*settings.bind, *settings.connect) if not is_private(endpoint)]
         exposed += [endpoint for endpoint in clients if not is_local(endpoint)]
-        for endpoint in exposed:
+        if exposed:
             raise SettingsError(
-                f"links: {endpoint} needs keys, because others can connect to it; run `horologe keys DIR` and set "
+                f"links: {exposed[0]} needs keys, because others can connect to it; run `horologe keys DIR` and set "
                 "links.keys, or use unix://PATH on one machine, or set links.allow_open = true to run without keys"
             )
 
