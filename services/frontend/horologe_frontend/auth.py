@@ -38,7 +38,7 @@ def check_open(settings: HttpSettings) -> None:
     if not (settings.keys_file or settings.allow_open or is_loopback_host(settings.host)):
         raise SettingsError(
             f"setting http.host: {settings.host or '*'} is not loopback and no keys are set; set http.keys_file, or "
-            "http.allow_open = true (`horologe up --insecure`) to let every host that can connect use and manage all models"
+            "http.allow_open = true (`horologe up --insecure`) to let every host use and manage all models"
         )
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 READY_TIMEOUT_S = 120.0
 DRAIN_TIMEOUT_S = 5.0
-LOG = Path(tempfile.gettempdir()) / "horologe-demo.log"
 CACHES = ("worker.cache", "profiler.state", "selector.state")
 """Settings of folders in which the services keep what they have measured and learned."""
 START_SHARE = 0.1
@@ -181,5 +180,6 @@ def _report(result: DemoResult, slo_ms: float, seconds: float, json: bool) -> No
 
 
 def _write_log(lines: list[str]) -> None:
-    LOG.write_text("\n".join(lines) + "\n")
-    stderr_console().print(f"the log of the services is in {LOG}", style="dim")
+    with tempfile.NamedTemporaryFile("w", prefix="horologe-demo-", suffix=".log", delete=False) as file:
+        file.write("\n".join(lines) + "\n")
+    stderr_console().print(f"the log of the services is in {file.name}", style="dim")

@@ -25,7 +25,8 @@ class ContentHashes:
     """Hashes of model folders. The hash of a file is kept until its size, times or inode change."""
 
     def __init__(self) -> None:
-        self._digests: dict[tuple[Path, int, int, int, int], bytes] = {}
+        self._digests: dict[Path, tuple[tuple[int, int, int, int], bytes]] = {}
+        """File -> its inode, size and times when it was hashed, and the hash."""
 
     def hash_folder(self, folder: Path) -> str:
         """Return a hash of the names and contents of a version's files and its manifest. Raises OSError."""
@@ -48,11 +49,13 @@ class ContentHashes:
 
     def _hash_file(self, path: Path) -> bytes:
         status = path.stat()
-        key = (path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        if (digest := self._digests.get(key)) is None:
-            read_ns = time.time_ns()
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
-            if read_ns - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
-                self._digests[key] = digest
+        state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        before = self._digests.get(path)
+        if before is not None and before[0] == state:
+            return before[1]
+        read_ns = time.time_ns()
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+        if read_ns - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
+            self._digests[path] = state, digest
         return digest
