@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer

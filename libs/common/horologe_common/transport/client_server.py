@@ -30,8 +30,8 @@ TURN_MESSAGES, TURN_MESSAGES_MIN = 4096, 16
 one client answered 1,500/s in time, with all of them 20,000/s."""
 TURN_NS, PAUSE_TURNS = ms(2), 1
 """Duration of turns in which a client sends more than others, and the pause of such clients in durations of the turn.
-They get half of the time of the process: a process that always runs also loses its processor to others. After turns of
-less than half of that there is no pause."""
+They get half of the time of the process: a process that always runs also loses its processor to others. After turns
+shorter than half of `TURN_NS` there is no pause."""
 UNFAIR = 4
 """A client sends more than others if it sends this many times as much as another does on average."""
 SWEEP_S = 0.25
@@ -115,10 +115,9 @@ class ClientServer:
 
         `inbox` has the messages that HTTP clients sent, which count as those of one client.
         """
-        ready = sorted(self._ready, key=lambda one: len(one.packets)) if len(self._ready) > 1 else list(self._ready)
         self._posted += len(inbox)
         waiting = 0
-        for connection in ready:
+        for connection in sorted(self._ready, key=lambda connection: len(connection.packets)):
             limit = TURN_MESSAGES
             if self._is_greedy(connection):
                 if monotonic_ns() < self._paused_ns:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logger("links")
 BEATS = 4
-"""Heartbeats that a peer may miss. Counted in own heartbeats: a process that was stopped does not blame its peers."""
+"""Heartbeats that a peer may miss. Counted in own heartbeats: a process that was stopped does not lose its peers."""
 
 
 class Heartbeats:

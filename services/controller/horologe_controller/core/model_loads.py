@@ -16,7 +16,6 @@ STAGES = ("worker", "selector", "frontend")
 """Roles in the order in which a load waits for them. Frontends come last: from then on no selector answers with an
 earlier content, so only requests that are open at a frontend already may still get such an answer."""
 
-
 LOADS_MAX = 1000
 """Limit of loads without an answer. Further ones are refused."""
 
@@ -67,7 +66,7 @@ class PendingLoads:
         return {load.message.model: True for load in self._loads.values() if load.stage == 0 and load.waiting}
 
     def confirmed_loads(self, *, scans: bool) -> list[PendingLoad]:
-        """Return the loads that nobody has to confirm any more: those in the stage of the scans, or in later ones."""
+        """Return the loads that wait for no confirmation: those in the stage of the scans, or in later stages."""
         return [load for load in self._loads.values() if not load.waiting and scans == (load.stage == 0)]
 
     def advance(self, load: PendingLoad, models: Sequence[str], subscribers: Iterable[str]) -> list[Out]:

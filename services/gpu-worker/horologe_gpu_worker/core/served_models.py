@@ -110,7 +110,7 @@ class ServedModels:
                 share.resize_model(replacement.model, pages, operation_id)
 
     def tick(self) -> list[Requester] | None:
-        """Start what can start. Return the requesters of a scan that has been completed, None if none has.
+        """Start scans and replacements. Return the requesters of a scan that has been completed, None if none has.
 
         Then `reports` are those of the scan, and every controller must get them.
         """

@@ -27,7 +27,7 @@ CAUTION_LIMIT_NS = s(1)
 BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: its models are loaded last."""
 WINDOW_NS = s(2)
-"""Requests tell for one to two windows how long others like them could wait."""
+"""Length of a window of `ShortestWait`. A request counts in its own window and in the next one."""
 SLOT_BITS, BLOCK_BITS = 20, 26
 """Deadlines are distinguished to 2^20 ns (1 ms), in blocks of 2^26 ns (67 ms)."""
 
