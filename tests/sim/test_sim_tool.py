@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from horologe_cli.main import app
+from horologe_common.clock import ms
+from horologe_sim.scenario.command_line_scenario import measured_models
 from model_folders import an_emulated_model
 
 if TYPE_CHECKING:
@@ -110,3 +112,12 @@ def test_own_models_with_the_times_measured_here_and_counts_per_second(
     assert "wanted a folder of models" in sim("--models", str(tmp_path / "nowhere"), "--rate", "5").stderr
     (tmp_path / "empty").mkdir()
     assert "got no models" in sim("--models", str(tmp_path / "empty"), "--rate", "5").stderr
+
+
+def test_the_latest_version_of_an_own_model_is_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROLOGE_WORKER_CACHE", str(tmp_path / "cache"))
+    first = an_emulated_model(tmp_path / "models", slo='"9ms"')
+    first.rename(first.with_name("9"))
+    an_emulated_model(tmp_path / "models", slo='"10ms"').rename(first.with_name("10"))
+    [entry] = measured_models(tmp_path / "models", ms(100), override=False)
+    assert entry.slo_ns == ms(10)

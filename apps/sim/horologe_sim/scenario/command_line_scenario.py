@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from horologe_common.clock import s
-from horologe_common.models import PAGE_BYTES
+from horologe_common.models import PAGE_BYTES, natural_sort_key
 from horologe_common.service.settings import DURATIONS, SettingsError, load_settings, parse_quantity
 from horologe_common.status import HorologeError, describe_error
 from horologe_gpu_worker.settings import WorkerSettings
@@ -82,7 +82,7 @@ def measured_models(repository: Path, slo_ns: int, override: bool) -> tuple[Mode
         reports = ModelStore(repository, Path(cache)).scan()
     except HorologeError as error:
         raise SettingsError(f"--models {error.reason}") from error
-    for report in reports:
+    for report in sorted(reports, key=lambda report: natural_sort_key(report.spec.version)):
         spec, profile = report.spec, report.profile
         if profile is None:
             raise SettingsError(f"--models {repository}: {spec.key}: {report.reason}")
