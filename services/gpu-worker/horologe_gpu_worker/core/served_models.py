@@ -27,8 +27,8 @@ Requester = tuple[str, int]
 """Address of the controller that sent a Scan, and the id of the Scan."""
 REQUESTERS_MAX = 1024
 """Limit of Scans of a model that wait for its next scan. Further ones are dropped."""
-FIRST_ID = 1 << 62
-"""Ids of scans and replacements start here. Ids of actions are below: 31 bits and the controller's incarnation."""
+FIRST_ID = 1 << 63
+"""Ids of scans and replacements start here. Ids of actions have 63 bits, 32 of them the controller's incarnation."""
 
 
 class _Replacement(NamedTuple):
