@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from horologe_common.core.faults import for_each
+from horologe_common.core.faults import for_each, raise_faults
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Outcome
@@ -140,7 +140,14 @@ class RequestLifecycle:
                 groups[key] = [request]
             else:
                 group.append(request)
-        for_each(groups.values(), lambda group: self._enqueue(now_ns, group))
+        errors = []
+        for group in groups.values():
+            try:
+                self._enqueue(now_ns, group)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise_faults(errors)
 
     def _hold_or_reject(self, sender: str, submit: Submit, arrival_ns: int, deadline_ns: int) -> None:
         """Hold a Submit for a model that is not known yet; reject it if no worker has the model."""
