@@ -16,7 +16,7 @@ from bench.server_process import Server, accepts, free_port
 from bench.workload import ROOT, Inputs, Scenario
 
 PEERS = ROOT / "benchmarks/peers"
-CACHE = Path(os.environ.get("HOROLOGE_PEERS", ROOT / ".cache/peers"))
+CACHE = Path(os.environ.get("HOROLOGE_PEERS") or ROOT / ".cache/peers")
 """A virtual environment per peer, created on first use."""
 
 
