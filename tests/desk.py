@@ -44,7 +44,15 @@ class Desk:
         """The ids of requests refused by plans."""
         self.wake_ns: int | None = None
 
-    def ask(self, now_ns: int, budget_ms: float, best_effort: bool = False, model: str = "m", rows: int = 1) -> Request:
+    def ask(
+        self,
+        now_ns: int,
+        budget_ms: float,
+        best_effort: bool = False,
+        model: str = "m",
+        rows: int = 1,
+        solo: bool = False,
+    ) -> Request:
         self.asked += 1
         spec = self.specs[model]
         request = Request(
@@ -59,6 +67,8 @@ class Desk:
             now_ns,
             now_ns + ms(budget_ms),
             best_effort,
+            -self.asked if solo else 0,
+            solo=solo,
         )
         self.scheduler.add(now_ns, [request], self.cluster)
         return request

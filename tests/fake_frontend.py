@@ -9,7 +9,7 @@ import zmq
 
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import HorologeError, Status
-from horologe_common.transport.keys import service_keys, start_authenticator
+from horologe_common.transport.keys import KeyHolders, service_keys
 from horologe_common.wire import (
     PROTOCOL,
     Admit,
@@ -91,7 +91,7 @@ class FakeFrontend:
 
     def _run(self) -> None:
         context = zmq.Context()
-        authenticator = start_authenticator(context, self.keys) if self.keys else None
+        authenticator = KeyHolders(context, self.keys) if self.keys else None
         sock = context.socket(zmq.ROUTER)
         sock.setsockopt(zmq.LINGER, 0)
         if self.keys:

@@ -145,9 +145,9 @@ class Stack:
         done = run("docker", "cp", f"{self.container(service)}:{source}", str(target))
         assert done.returncode == 0, done.stderr
 
-    def execute(self, service: str, *command: str) -> None:
-        """Run a command in the container. The exit code is ignored: the command may kill the container."""
-        run("docker", "exec", self.container(service), *command)
+    def execute(self, service: str, *command: str) -> str:
+        """Run a command in the container, return its output. The exit code is ignored: it may kill the container."""
+        return run("docker", "exec", self.container(service), *command).stdout
 
 
 SERVICES = ("controller", "selector", "frontend", "profiler", "worker", "redis", "prometheus")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -71,11 +72,12 @@ def stack(repository: Path) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def keys(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the service's public key and a client's key pair."""
+    """Return a folder with the service's public key and the keys of clients and operators."""
     folder = tmp_path_factory.mktemp("keys")
     (folder / "service").mkdir()
     stack.copy("frontend", "/keys/service/service.key", folder / "service")
-    stack.copy("frontend", "/keys/clients", folder)
+    for group in ("clients", "management", "http"):
+        stack.copy("frontend", f"/keys/{group}", folder)
     return folder
 
 
@@ -95,10 +97,14 @@ def _rows(number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.full((1, 4), number, np.float32)
 
 
-def _infer(stack: Stack, x: np.ndarray[Any, np.dtype[np.float32]]) -> Any:
+def _bearer(keys: Path, group: str = "clients") -> dict[str, str]:
+    return {"Authorization": f"Bearer {(keys / 'http' / f'{group}.txt').read_text().strip()}"}
+
+
+def _infer(stack: Stack, keys: Path, x: np.ndarray[Any, np.dtype[np.float32]]) -> Any:
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}]}
     url = f"http://127.0.0.1:{stack.http}/v2/models/twice/infer"
-    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = Request(url, json.dumps(body).encode(), _bearer(keys))
     with urlopen(request, timeout=10) as answer:
         return json.load(answer)["outputs"][0]["data"]
 
@@ -119,9 +125,27 @@ def test_every_model_of_the_demo_answers(client: Client) -> None:
         assert set(outputs) == {tensor.name for tensor in model.spec.outputs}
 
 
-def test_http_works_at_the_same_time(stack: Stack, client: Client) -> None:
-    assert _infer(stack, _rows(21)) == [42] * 4
-    assert get_json(f"http://127.0.0.1:{stack.http}/v2/models/twice")["name"] == "twice"
+def test_http_works_at_the_same_time(stack: Stack, client: Client, keys: Path) -> None:
+    assert _infer(stack, keys, _rows(21)) == [42] * 4
+    url = f"http://127.0.0.1:{stack.http}/v2"
+    with urlopen(Request(f"{url}/models/twice", headers=_bearer(keys)), timeout=10) as answer:
+        assert json.load(answer)["name"] == "twice"
+    load = f"{url}/repository/models/twice/load"
+    for headers, status in (({}, 401), (_bearer(keys), 403)):
+        with pytest.raises(HTTPError) as refused:
+            urlopen(Request(load, b"", headers), timeout=10)
+        assert refused.value.code == status
+    assert urlopen(Request(load, b"", _bearer(keys, "management")), timeout=10).status == 200
+
+
+def test_a_model_finds_neither_foreign_keys_nor_the_store(stack: Stack) -> None:
+    script = (
+        "ls /keys/*; python3 -c 'import socket; socket.create_connection((\"redis\", 6379), 3)' || echo unreachable"
+    )
+    seen = stack.execute("worker", "sh", "-c", script)
+    assert "worker.key_secret" in seen
+    assert "service.key_secret" not in seen
+    assert "unreachable" in seen
 
 
 def test_a_client_without_keys_is_rejected(stack: Stack) -> None:
@@ -170,10 +194,10 @@ def _weights(client: Client) -> dict[str, float]:
     return {statistics.model: statistics.weight for statistics in client.application("digits").statistics}
 
 
-def test_service_resumes_after_a_killed_worker_restarts(stack: Stack, client: Client) -> None:
+def test_service_resumes_after_a_killed_worker_restarts(stack: Stack, client: Client, keys: Path) -> None:
     # Docker restarts a container whose process exits by itself, but not one that was stopped with `docker kill`.
     stack.execute("worker", "sh", "-c", "kill -9 -1")
 
     wait_until("the worker restarted", 30, lambda: stack.inspect("worker")["RestartCount"] >= 1)
     wait_until("an answer after the restart", 60, lambda: (client.predict("twice", _rows(4), slo_ms=1_000) == 8).all())
-    assert _infer(stack, _rows(5)) == [10] * 4
+    assert _infer(stack, keys, _rows(5)) == [10] * 4

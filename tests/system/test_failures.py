@@ -198,11 +198,20 @@ def far_worker(tmp_path: Path) -> Iterator[tuple[str, Proxy]]:
     """Start an edge, and a worker connected to it through a proxy. Yield the client endpoint and the proxy."""
     an_emulated_model(tmp_path / "models")
     endpoint, port = f"ipc://{tmp_path}/clients", free_port("127.0.0.1")
-    sets = [f"links.bind=tcp://127.0.0.1:{port}", f"frontend.clients={endpoint}", "http.port=0"]
+    sets = [
+        f"links.bind=tcp://127.0.0.1:{port}",
+        "links.allow_open=true",
+        f"frontend.clients={endpoint}",
+        "http.port=0",
+    ]
     sets += [f"frontend.grace_ns={GRACE_MS}ms", f"selector.state={tmp_path}"]
     with Proxy(port) as proxy:
         processes = [a_process("horologe_cli.local.edge", *sets)]
-        sets = [f"links.connect=tcp://127.0.0.1:{proxy.port}", f"worker.repository={tmp_path}/models"]
+        sets = [
+            f"links.connect=tcp://127.0.0.1:{proxy.port}",
+            "links.allow_open=true",
+            f"worker.repository={tmp_path}/models",
+        ]
         processes.append(a_process("horologe_gpu_worker", *sets, f"worker.cache={tmp_path}/cache"))
         try:
             yield endpoint, proxy

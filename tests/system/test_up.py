@@ -145,3 +145,13 @@ def test_writes_only_to_the_folders_of_its_settings(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= written
     assert not [*(tmp_path / "home").iterdir(), *(tmp_path / "tmp").iterdir()]
     assert set((tmp_path / "models").rglob("*")) == files
+
+
+def test_prints_the_address_that_it_listens_on(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    up = Up(tmp_path, "--http", "0.0.0.0:0", "--insecure")
+    try:
+        assert up.ready["http"].startswith("http://0.0.0.0:")
+        assert up.get(f"{up.ready['http']}/v2/models")[0] == 200
+    finally:
+        assert up.stop(signal.SIGTERM) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from horologe_common.core.hosting import CoreHost
+from horologe_common.core.hosting import MESSAGES_PER_PASS, CoreHost, raise_fault
 from horologe_common.core.protocol import Out
 from horologe_common.wire import Ping
 from horologe_common.wire.frames import pack
@@ -47,3 +47,28 @@ def test_a_packet_that_cannot_be_encoded_costs_only_itself() -> None:
     host.run_turn()
     assert links.sent == ["a", "c"]
     assert host.faults == len(faults) == 1
+
+
+class Forwards:
+    """Passes every message on."""
+
+    address = "frontend/0#1"
+
+    def __init__(self) -> None:
+        self.out: list[Out] = []
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Any) -> None:
+        self.out.append(Out("a", message))
+
+    def tick(self, now_ns: int) -> None: ...
+
+    def wakeup_ns(self) -> int | None:
+        return None
+
+
+def test_packets_leave_before_all_messages_of_a_long_turn_are_handled() -> None:
+    links, forwards = Links(), Forwards()
+    host = CoreHost([forwards], lambda: 0, links, raise_fault)
+    host.run_turn([(forwards.address, "b", Ping(number), ()) for number in range(2 * MESSAGES_PER_PASS + 1)])
+    assert links.sent == ["a"] * 3
+    assert host.handled == 2 * MESSAGES_PER_PASS + 1

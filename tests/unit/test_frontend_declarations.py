@@ -25,6 +25,7 @@ from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
+    Admit,
     ApplicationInfo,
     Applications,
     ApplicationState,
@@ -51,6 +52,19 @@ def test_declarations_are_forwarded_to_the_selector(message: Any) -> None:
     disconnected, not_connected = sent(frontend, Applications, CLIENT)
     assert (disconnected.status, not_connected.status) == (Status.LOST, Status.LOST)
     assert (disconnected.reason, not_connected.reason) == ("the selector disconnected", "the selector is not connected")
+
+
+@pytest.mark.parametrize(
+    "message", [Declare(3, SAFE), Withdraw(3, "digits"), Rollback(3, "digits"), Admit(3, "echo", "", False)]
+)
+def test_a_client_whose_key_does_not_permit_management_changes_nothing(message: Any) -> None:
+    frontend = connected_frontend()
+    frontend.handle(NOW, "user/07", message, ())
+    (out,) = frontend.out
+    assert (out.to, out.message.id, out.message.status) == ("user/07", 3, Status.FORBIDDEN)
+    frontend.out.clear()
+    frontend.handle(NOW, "user/07", ApplicationInfo(4, "digits", ""), ())
+    assert [out.to for out in frontend.out] == [SELECTOR]
 
 
 @pytest.mark.parametrize("context", ["u" * 129, "u\0"])

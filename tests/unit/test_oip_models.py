@@ -11,7 +11,7 @@ import pytest
 
 from fake_gateway import FakeGateway, respond
 from horologe_common.service.settings import SettingsError
-from horologe_frontend.auth import BearerKeys, read_keys
+from horologe_frontend.auth import BearerKeys, check_open, read_keys
 from horologe_frontend.http.http_responses import HttpResponse
 from horologe_frontend.http.request_limits import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
@@ -226,3 +226,46 @@ def test_responses_without_a_key_are_equal() -> None:
     assert send("GET", "/v2/health/live/../../models", oip=oip).status == 401
     with_key = HttpRequest("GET", "/v2", "", {b"authorization": b"Bearer k"})
     assert asyncio.run(respond(oip, with_key)).status == 200
+
+
+def test_management_needs_a_key_of_its_own() -> None:
+    def keys(key: bytes) -> BearerKeys:
+        return BearerKeys([hashlib.sha256(key).digest()])
+
+    def status(oip: OipHandler, method: str, path: str, key: bytes) -> int:
+        head = HttpRequest(method, path, "", {b"authorization": b"Bearer " + key} if key else {})
+        return (oip.refuse(head) or asyncio.run(respond(oip, head))).status
+
+    managed = OipHandler(FakeGateway(), HttpSettings(), keys(b"client"), managers=keys(b"manager"))
+    unmanaged = OipHandler(FakeGateway(), HttpSettings(), keys(b"client"))
+    for method, path in (
+        ("POST", "/v2/repository/models/echo/unload"),
+        ("POST", "/v2/repository/models/echo/load"),
+        ("DELETE", "/v1/applications/digits"),
+        ("PUT", "/v1/applications/digits"),
+        ("POST", "/v1/applications/digits/rollback"),
+    ):
+        assert [status(managed, method, path, key) for key in (b"", b"client")] == [401, 403]
+        assert status(unmanaged, method, path, b"client") == 403
+        assert status(managed, method, path, b"manager") not in (401, 403)
+    assert [status(managed, "GET", "/v2", key) for key in (b"client", b"manager", b"other")] == [200, 200, 401]
+    assert status(OipHandler(FakeGateway(), HttpSettings()), "POST", "/v2/repository/models/echo/load", b"") == 200
+
+
+def test_a_web_page_cannot_manage_an_open_server() -> None:
+    headers = {b"origin": b"https://elsewhere.example"}
+    request = HttpRequest("POST", "/v2/repository/models/echo/unload", "", headers)
+    assert asyncio.run(respond(OipHandler(FakeGateway(), HttpSettings()), request)).status == 403
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.5", "example.org", "127.0.0.1.example.org"])
+def test_an_address_beyond_this_machine_needs_keys(host: str) -> None:
+    with pytest.raises(SettingsError, match=r"setting http.host: .* is not loopback and no keys are set"):
+        check_open(HttpSettings(host=host))
+    check_open(HttpSettings(host=host, allow_open=True))
+    check_open(HttpSettings(host=host, keys_file="keys"))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8"])
+def test_loopback_needs_no_keys(host: str) -> None:
+    check_open(HttpSettings(host=host))

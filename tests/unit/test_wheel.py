@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatch
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from typer.main import get_command
 
 import horologe
 import horologe_common.service.entry_points
+from horologe_cli.local.topology import default_repository
 from horologe_cli.main import COMMANDS_GROUP, app
 
 if TYPE_CHECKING:
@@ -50,6 +52,15 @@ def test_the_wheel_holds_every_package_of_the_product_and_nothing_else() -> None
     ]
     assert sorted(packages) == sorted(product)
     assert not LABORATORY & {path.name for package in packages for path in package.rglob("*")}
+
+
+def test_the_wheel_holds_the_models_of_the_demo() -> None:
+    included = read_project(".")["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    models = {path.parent.name for path in (ROOT / "models").glob("*/1")}
+    assert included == {f"models/{name}": f"horologe_cli/demo/models/{name}" for name in models}
+    assert Path(default_repository()) == ROOT / "models"
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!models/")]
+    assert all(any(fnmatch(path, pattern) for pattern in kept) for path in included), "images are built from the wheel"
 
 
 def test_no_module_of_the_wheel_imports_the_laboratory() -> None:

@@ -240,6 +240,7 @@ def test_the_numbers_of_a_status_never_change() -> None:
         "TOO_LATE": 10,
         "MISSING_INPUT": 11,
         "PROTOCOL": 12,
+        "FORBIDDEN": 13,
     }
 
 

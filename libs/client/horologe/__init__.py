@@ -15,6 +15,7 @@ from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import (
     Cancelled,
+    Forbidden,
     HorologeError,
     InvalidInput,
     Late,
@@ -36,8 +37,8 @@ except PackageNotFoundError:  # run from the sources without an installation
     __version__ = "0+unknown"
 
 __all__ = [
-    "Application", "ApplicationState", "AsyncClient", "Cancelled", "Client", "Description", "Handle", "HorologeError",
-    "InvalidInput", "Late", "Lost", "MissingInput", "ModelFailed", "ModelSpec", "ModelState", "ModelStatistics",
-    "ProtocolMismatch", "Refused", "Reply", "Status", "TensorSpec", "TooLarge", "Unauthenticated", "UnknownModel",
-    "__version__",
+    "Application", "ApplicationState", "AsyncClient", "Cancelled", "Client", "Description", "Forbidden", "Handle",
+    "HorologeError", "InvalidInput", "Late", "Lost", "MissingInput", "ModelFailed", "ModelSpec", "ModelState",
+    "ModelStatistics", "ProtocolMismatch", "Refused", "Reply", "Status", "TensorSpec", "TooLarge", "Unauthenticated",
+    "UnknownModel", "__version__",
 ]  # fmt: skip

@@ -28,6 +28,8 @@ class Status(IntEnum):
     there are no inputs."""
     PROTOCOL = 12
     """The peer has another protocol version."""
+    FORBIDDEN = 13
+    """The key of the client or of the service does not permit the message."""
 
 
 class HorologeError(Exception):
@@ -47,6 +49,12 @@ class InvalidInput(HorologeError):
 
 class Unauthenticated(HorologeError):
     status = Status.UNAUTHENTICATED
+
+
+class Forbidden(HorologeError):
+    """The key of this client does not permit management."""
+
+    status = Status.FORBIDDEN
 
 
 class UnknownModel(HorologeError):

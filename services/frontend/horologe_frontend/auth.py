@@ -1,4 +1,4 @@
-"""Bearer keys: authentication of HTTP clients."""
+"""Bearer keys of HTTP clients: those that may use models, and those that may also manage them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_common.service.settings import SettingsError
+from horologe_common.transport.keys import is_loopback_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from horologe_frontend.http.settings import HttpSettings
 
 PREFIX = "sha256:"
 
@@ -29,7 +32,16 @@ class BearerKeys:
         return any(matches) and scheme.lower() == b"bearer"
 
 
-def read_keys(file: str) -> BearerKeys | None:
+def check_open(settings: HttpSettings) -> None:
+    """Raise `SettingsError` for an address that is not loopback without keys, unless `allow_open` is set."""
+    if not (settings.keys_file or settings.allow_open or is_loopback_host(settings.host)):
+        raise SettingsError(
+            f"setting http.host: {settings.host or '*'} is not loopback and no keys are set; set http.keys_file, or "
+            "http.allow_open = true (`horologe up --insecure`) to let whoever reaches it use and manage all models"
+        )
+
+
+def read_keys(file: str, setting: str = "http.keys_file") -> BearerKeys | None:
     """Read a file of keys: one per line, plain or `sha256:<hex>`. Blank lines and `#` comments are skipped.
 
     Return None, for no authentication, if the file name is empty. Raise `SettingsError` if the file cannot be read or
@@ -41,9 +53,9 @@ def read_keys(file: str) -> BearerKeys | None:
         lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
         digests = [_parse_key(line) for line in lines if line and not line.startswith("#")]
     except (OSError, ValueError) as error:
-        raise SettingsError(f"setting http.keys_file: {file}: {error}") from error
+        raise SettingsError(f"setting {setting}: {file}: {error}") from error
     if not digests:
-        raise SettingsError(f"setting http.keys_file: {file}: got no key, wanted at least one")
+        raise SettingsError(f"setting {setting}: {file}: got no key, wanted at least one")
     return BearerKeys(digests)
 
 

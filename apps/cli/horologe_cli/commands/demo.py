@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from horologe_cli.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from horologe_cli.demo.demo_run import DemoResult
     from horologe_cli.local.local_system import LocalSystem
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 
 READY_TIMEOUT_S = 120.0
 DRAIN_TIMEOUT_S = 5.0
-LOG = Path(".cache") / "demo.log"
+LOG = Path(tempfile.gettempdir()) / "horologe-demo.log"
+CACHES = ("worker.cache", "profiler.state", "selector.state")
+"""Settings of folders in which the services keep what they have measured and learned."""
 START_SHARE = 0.1
 """Share of the progress bar for starting the services."""
 
@@ -63,13 +66,26 @@ def demo(
       horologe demo --json | jq .peak.rate
     The exit code is 0 only if every criterion is met.
     """
-    from horologe_cli.local.local_system import LocalSystem
     from horologe_cli.local.topology import SystemOptions, default_repository
-    from horologe_common.status import HorologeError
 
     addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0"
-    folder = models or default_repository()
-    options = SystemOptions(folder, workers, split, *addresses, scheduler, sets=tuple(set_ or ()), profiler=True)
+    with tempfile.TemporaryDirectory(prefix="horologe-demo-") as folder:
+        sets = (*_cache_settings(folder, os.environ), *(set_ or ()))
+        models = models or default_repository()
+        options = SystemOptions(models, workers, split, *addresses, scheduler, sets=sets, profiler=True)
+        _run_demo(options, (learn, slo_ms, step, seed), json)
+
+
+def _cache_settings(folder: str, env: Mapping[str, str]) -> list[str]:
+    """Return settings that keep the caches in `folder`, except those that the environment sets."""
+    names = {path: f"HOROLOGE_{path.replace('.', '_').upper()}" for path in CACHES}
+    return [f"{path}={folder}" for path, name in names.items() if name not in env]
+
+
+def _run_demo(options: SystemOptions, load: Load, json: bool) -> None:
+    from horologe_cli.local.local_system import LocalSystem
+    from horologe_common.status import HorologeError
+
     lines: list[str] = []
     try:
         system = LocalSystem(options, lambda process, line: lines.append(f"{process:<10} | {line}"))
@@ -77,13 +93,13 @@ def demo(
         fail(error.reason, ExitCode.USAGE)
     start_s = time.monotonic()
     try:
-        result = _run(system, options, (learn, slo_ms, step, seed), json)
+        result = _run(system, options, load, json)
     except (HorologeError, OSError, ValueError) as error:
         _write_log(lines)
         fail(str(error))
     except ImportError as error:
         fail(f"{error}; the demo needs `pip install horologe[demo]`", ExitCode.USAGE)
-    _report(result, slo_ms, time.monotonic() - start_s, json)
+    _report(result, load[1], time.monotonic() - start_s, json)
     if not result.passed:
         _write_log(lines)
         raise SystemExit(int(ExitCode.FAILED))
@@ -161,6 +177,5 @@ def _report(result: DemoResult, slo_ms: float, seconds: float, json: bool) -> No
 
 
 def _write_log(lines: list[str]) -> None:
-    LOG.parent.mkdir(exist_ok=True)
     LOG.write_text("\n".join(lines) + "\n")
     stderr_console().print(f"the log of the services is in {LOG}", style="dim")

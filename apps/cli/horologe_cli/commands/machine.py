@@ -1,4 +1,4 @@
-"""`horologe doctor` and `horologe keys`: check this machine, and create key pairs."""
+"""`horologe doctor` and `horologe keys`: check this machine, and create keys."""
 
 from __future__ import annotations
 
@@ -48,24 +48,33 @@ def keys(
         list[str] | None,
         typer.Option(help="Name of a client to create a key pair for. Repeat for several clients.", metavar="NAME"),
     ] = None,
+    manager: Annotated[
+        list[str] | None,
+        typer.Option(help="The same for a client that may load and unload models.", metavar="NAME"),
+    ] = None,
+    worker: Annotated[
+        Path | None, typer.Option(help="Also copy the keys of a worker, and no others, to this folder.", metavar="DIR")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Create CURVE key pairs. They encrypt links over the network and decide which clients may connect.
+    """Create keys. They encrypt links over the network, and decide who may connect and what for.
 
     \b
     Examples:
       horologe keys ./keys
-      horologe keys ./keys --client alice --client bob
+      horologe keys ./keys --client alice --client bob --manager carol
+      horologe keys ./keys --worker ./worker-keys
     Then start services with `--set links.keys=./keys`, and clients with `keys="./keys"` or a pair of ./keys/clients.
     """
-    from horologe_common.transport.keys import make_keys
+    from horologe_common.transport.keys import copy_worker_keys, make_keys
 
-    names = tuple(client or ("client",))
-    for name in names:
+    clients, managers = tuple(client or ("client",)), tuple(manager or ("manager",))
+    for name in (*clients, *managers):
         if not name or any(character in name for character in "/\\.") or name.isspace():
-            fail(f"--client: got {name!r}, wanted a name without '/' and '.'", ExitCode.USAGE)
+            fail(f"--client, --manager: got {name!r}, wanted a name without '/' and '.'", ExitCode.USAGE)
     try:
-        paths = make_keys(folder, names)
+        paths = make_keys(folder, clients, managers)
+        paths += copy_worker_keys(folder, worker) if worker else []
     except OSError as error:
         fail(f"keys: {error.filename or folder}: {error.strerror or error}", ExitCode.USAGE)
     if json:

@@ -36,6 +36,9 @@ def up(
     profiler: Annotated[
         bool, typer.Option(help="Run the profiler, which measures requests by application and length.")
     ] = True,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Permit addresses beyond this machine without keys.")
+    ] = False,
     config: Annotated[str, typer.Option(help="TOML file with settings.", metavar="FILE")] = "",
     set_: Sets = None,
     drain: Annotated[
@@ -49,7 +52,7 @@ def up(
     Examples:
       horologe up
       horologe up --models /srv/models --workers 4
-      horologe up --http 0.0.0.0:8000 --set http.keys_file=keys.txt
+      horologe up --http 0.0.0.0:8000 --set http.keys_file=keys/http/clients.txt
       horologe up --split --scheduler edf --set log.level=debug
     """
     from horologe_cli.local.local_system import LocalSystem, StopSignal
@@ -59,8 +62,9 @@ def up(
 
     protect_memory()
     options = SystemOptions(
-        models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler
-    )
+        models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler,
+        insecure,
+    )  # fmt: skip
     stop, log = StopSignal().install_handlers(), LogLines()
     try:
         system = LocalSystem(options, log.forward)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 from horologe_cli.demo.digits import NOVICE
+from horologe_cli.local.topology import default_repository
 from horologe_sim.report.tables import Cell, Table
 
 if TYPE_CHECKING:
@@ -14,10 +16,10 @@ if TYPE_CHECKING:
     from horologe_load.samples import LoadSummary
 
 NEXT_STEPS = (
-    ("make up", "run the same system until ^C; then, in a second terminal:"),
-    (".venv/bin/horologe models", "list the models"),
-    (".venv/bin/horologe status", "show devices, memory and pending actions"),
-    (".venv/bin/horologe doctor", "check this machine for causes of unpredictable latency"),
+    ("{command} up --models {repository}", "run the same system until ^C; then, in a second terminal:"),
+    ("{command} models", "list the models"),
+    ("{command} status", "show devices, memory and pending actions"),
+    ("{command} doctor", "check this machine for causes of unpredictable latency"),
     ("http://127.0.0.1:8000/v2/models/{model}", "Open Inference Protocol"),
     ("http://127.0.0.1:8002/metrics", "Prometheus metrics"),
     ("README.md", "serve your own model"),
@@ -114,6 +116,7 @@ def _criteria_table(result: DemoResult) -> Table:
 
 def _next_steps_table(model: str) -> Table:
     table = Table(("", ""), "(f) Next steps", left=2)
+    command = "horologe" if shutil.which("horologe") else ".venv/bin/horologe"
     for target, purpose in NEXT_STEPS:
-        table.add_row(target.format(model=model), purpose)
+        table.add_row(target.format(model=model, command=command, repository=default_repository()), purpose)
     return table

@@ -59,6 +59,7 @@ class SystemOptions(NamedTuple):
     config: str = ""
     sets: tuple[str, ...] = ()
     profiler: bool = False
+    insecure: bool = False
 
 
 class Topology(NamedTuple):
@@ -117,10 +118,13 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     Reads every setting, so that errors are found before a process starts. Raises SettingsError for an invalid setting,
     a missing models folder and a port in use.
     """
+    from horologe_frontend.auth import check_open
+
     flags = _command_line_flags(options)
     settings = _read_settings(options.config, env, flags)
     if not os.path.isdir(repository := settings["worker"].repository):
         raise SettingsError(f"models: got {repository!r}, wanted a folder (--models DIR)")
+    check_open(settings["http"])
     http = _resolve_http(settings["http"], flags)
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
     flags.setdefault("frontend", {})["clients"] = ",".join(clients)
@@ -147,9 +151,10 @@ def default_workers() -> int:
 
 
 def default_repository() -> str:
-    """Return `models` in the current folder if it exists, else `models` of the checkout that contains this file."""
-    in_checkout = Path(__file__).resolve().parents[4] / "models"
-    return "models" if Path("models").is_dir() or not in_checkout.is_dir() else str(in_checkout)
+    """Return the folder of the demo's models: in the installed package, else in the checkout that has this file."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "demo" / "models"
+    return str(installed if installed.is_dir() else package.parents[2] / "models")
 
 
 def available_cores() -> int:
@@ -221,6 +226,9 @@ def _command_line_flags(options: SystemOptions) -> dict[str, dict[str, str]]:
         flags.setdefault("frontend", {})["clients"] = ",".join(options.clients)
     if options.metrics:
         flags.setdefault("metrics", {})["bind"] = "" if options.metrics == "off" else options.metrics
+    if options.insecure:
+        for section in ("http", "links"):
+            flags.setdefault(section, {})["allow_open"] = "true"
     if options.scheduler:
         flags.setdefault("controller", {})["scheduler"] = options.scheduler
     return flags
@@ -246,8 +254,8 @@ def _resolve_http(settings: Any, flags: dict[str, dict[str, str]]) -> str:
     port = settings.port or free_port(settings.host)
     check_free("HTTP", settings.host, port, "choose another by --http HOST:PORT")
     flags.setdefault("http", {})["port"] = str(port)
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "", "::") else settings.host
-    return f"http://{host}:{port}"
+    host = settings.host or "0.0.0.0"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _resolve_client(endpoint: str) -> str:

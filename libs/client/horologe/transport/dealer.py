@@ -49,13 +49,17 @@ def curve_keys(
 ) -> Keys | None:
     """Return the keys; None: no encryption. `folder` was written by `horologe keys`; `client_key` is a secret key.
 
+    The client uses the key for management if the folder contains it, else `clients/client.key_secret`.
+
     Without `client_key` a new pair is made, for a server that accepts any key. Raises `InvalidInput` or
     `SettingsError` for invalid keys.
     """
     server, secret = _key("server_key", server_key), _key("client_key", client_key)
     if folder is not None:  # a client's machine needs only these two files of it
         server = server or _server_key(Path(folder) / "service" / "service.key")
-        secret = secret or load_keys(Path(folder) / "clients" / "client.key_secret")[1]
+        manager = Path(folder) / "management" / "manager.key_secret"
+        own = manager if manager.exists() else Path(folder) / "clients" / "client.key_secret"
+        secret = secret or load_keys(own)[1]
     if server is None:
         return None
     public, secret = (zmq.curve_public(secret), secret) if secret else zmq.curve_keypair()

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 CALLS_PER_TURN = 64
 """Cores called in a turn at most. Remaining messages wait for the next turn, so that sockets are read in between."""
 
+MESSAGES_PER_PASS = 32
+"""Messages that the cores handle before packets are sent. With 64 requests in flight and passes of all of them, client,
+edge and worker wait for each other: 21,000 requests/s. 32: 22,000 to 29,000/s; 16: 25,000/s; 8: 16,000/s."""
+
 
 class Transport(Protocol):
     """The connections of a process to its peers."""
@@ -138,7 +142,15 @@ class CoreHost:
         """Return the earliest time at which a core wants a tick; `NEVER_NS` if none does."""
         return min([hosted.wakeup_ns for hosted in self._order])
 
-    def run_turn(self) -> None:
+    def run_turn(self, arrivals: Sequence[Arrival] = ()) -> None:
+        """Handle messages that have arrived, `MESSAGES_PER_PASS` at a time, and those that the mailboxes hold."""
+        self.enqueue(arrivals[:MESSAGES_PER_PASS])
+        self._run_pass()
+        for first in range(MESSAGES_PER_PASS, len(arrivals), MESSAGES_PER_PASS):
+            self.enqueue(arrivals[first : first + MESSAGES_PER_PASS])
+            self._run_pass()
+
+    def _run_pass(self) -> None:
         """Call cores until none has messages or is due: always the first such core in the order.
 
         Packets are sent before the last core is called and at the end: in a process of frontend, selector and

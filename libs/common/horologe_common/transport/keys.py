@@ -1,11 +1,22 @@
-"""CURVE keys: the files, the peers that they admit, and the endpoints that need them.
+"""Keys: the files of `horologe keys`, who holds them, and the endpoints that need them.
 
-`<folder>/service/service.key[_secret]` is shared by all services; `<folder>/clients/*.key[_secret]` belong to clients.
+| file | belongs to | permits |
+| --- | --- | --- |
+| `service/service.key_secret` | frontend, selector, controller, profiler, edge | to accept connections |
+| `peers/ROLE.key_secret` | the process of this role | to connect to services, and to act in its own role |
+| `clients/NAME.key_secret` | a client | to use models |
+| `management/NAME.key_secret` | an operator | also to load and unload models, and to change applications |
+| `http/clients.txt`, `http/management.txt` | the same, over HTTP | (bearer keys) |
+
+The public half of a CURVE pair is in the file `*.key`.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import secrets
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -16,19 +27,48 @@ from zmq.auth.thread import ThreadAuthenticator
 from horologe_common.service.settings import SettingsError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
+
+MANAGER = "management"
+ROLES = {
+    "edge": ("frontend", "selector", "controller"),
+    "frontend": ("frontend",),
+    "selector": ("selector",),
+    "profiler": ("profiler",),
+    "worker": ("worker",),
+}
+"""Processes that connect to services -> the roles of their cores."""
 
 
-def make_keys(folder: Path, clients: tuple[str, ...] = ("client",)) -> list[Path]:
-    """Create the services' key pair and one per client, readable by the owner only. Keep existing files."""
+def make_keys(
+    folder: Path, clients: tuple[str, ...] = ("client",), managers: tuple[str, ...] = ("manager",)
+) -> list[Path]:
+    """Create all keys that do not exist, readable by the owner only. Return the new files."""
+    pairs = [("service", "service"), *(("peers", role) for role in ROLES)]
+    pairs += [*(("clients", name) for name in clients), *((MANAGER, name) for name in managers)]
     created = []
-    for group, name in [("service", "service"), *(("clients", client) for client in clients)]:
+    for group, name in pairs:
         (folder / group).mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (folder / group / f"{name}.key_secret").exists():
-            for file in zmq.auth.create_certificates(folder / group, name):
-                created.append(folder / group / file)
-                (folder / group / file).chmod(0o600)
+            created += [folder / group / file for file in zmq.auth.create_certificates(folder / group, name)]
+    (folder / "http").mkdir(exist_ok=True, mode=0o700)
+    for file in (folder / "http" / "clients.txt", folder / "http" / "management.txt"):
+        if not file.exists():
+            file.touch(0o600)
+            file.write_text(f"{secrets.token_urlsafe(32)}\n")
+            created.append(file)
+    for file in created:
+        file.chmod(0o600)
     return created
+
+
+def copy_worker_keys(folder: Path, target: Path) -> list[Path]:
+    """Copy the files that a worker needs, and no others, from a folder of `make_keys`. Return the copies."""
+    copies = []
+    for name in ("service/service.key", "peers/worker.key", "peers/worker.key_secret"):
+        (target / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        copies.append(Path(shutil.copy(folder / name, target / name)))
+    return copies
 
 
 def load_keys(file: Path) -> tuple[bytes, bytes]:
@@ -36,35 +76,85 @@ def load_keys(file: Path) -> tuple[bytes, bytes]:
     try:
         public, secret = zmq.auth.load_certificate(file)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"links.keys: {file}: {error}") from error
+        raise SettingsError(f"links.keys: {file}: {error}; `horologe keys` creates missing keys") from error
     if secret is None:
         raise SettingsError(f"links.keys: {file}: got a public key, wanted a secret one")
     return public, secret
 
 
 def service_keys(folder: Path) -> tuple[bytes, bytes]:
-    """Return (public, secret) of the services. Raises `SettingsError`."""
+    """Return (public, secret) of all bound sockets. Raises `SettingsError`."""
     return load_keys(folder / "service" / "service.key_secret")
 
 
-def start_authenticator(context: zmq.Context[Any], folder: Path) -> ThreadAuthenticator:
-    """Admit services to `internal` sockets, and clients to the `clients` socket (ZAP, RFC 27), until `stop()`."""
-    authenticator = ThreadAuthenticator(context)
-    authenticator.start()
-    authenticator.configure_curve(domain="internal", location=str(folder / "service"))
-    authenticator.configure_curve(domain="clients", location=str(folder / "clients"))
-    return authenticator
+def service_public_key(folder: Path) -> bytes:
+    """Return the public key of all bound sockets. Raises `SettingsError`."""
+    file = folder / "service" / "service.key"
+    try:
+        return zmq.auth.load_certificate(file)[0]
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"links.keys: {file}: {error}") from error
 
 
-def is_loopback(endpoint: str) -> bool:
-    """Return whether an endpoint is local to this machine: ipc, inproc, or TCP on a loopback address."""
+class KeyHolders:
+    """Accepts connections with known keys (ZAP, RFC 27), and names their holders. Raises `SettingsError`."""
+
+    def __init__(self, context: zmq.Context[Any], folder: Path) -> None:
+        groups = {group: _public_keys(folder / group) for group in ("peers", "clients", MANAGER)}
+        self._roles = groups["peers"]
+        self._managers = groups[MANAGER]
+        self._accepted = {"internal": groups["peers"], "clients": {**groups["clients"], **groups[MANAGER]}}
+        self._authenticator = ThreadAuthenticator(context)
+        self._authenticator.start()
+        for domain in self._accepted:
+            self._authenticator.configure_curve_callback(domain, self)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Return whether a socket of `domain` accepts a key. Part of pyzmq's interface of a credentials provider."""
+        return key.decode() in self._accepted[domain]
+
+    def peer_roles(self, frame: zmq.Frame) -> tuple[str, ...]:
+        """Return the roles that the sender of a frame may act in; empty if its key was not accepted for any."""
+        return ROLES.get(self._roles.get(_user_id(frame), ""), ())
+
+    def is_manager(self, frame: zmq.Frame) -> bool:
+        """Return whether the key of the client that sent a frame permits management."""
+        return _user_id(frame) in self._managers
+
+    def stop(self) -> None:
+        """Accept no more connections."""
+        self._authenticator.stop()
+
+
+def _public_keys(folder: Path) -> Mapping[str, str]:
+    """Return the names of the keys in a folder by key."""
+    try:
+        return {zmq.auth.load_certificate(file)[0].decode(): file.stem for file in sorted(folder.glob("*.key"))}
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"links.keys: {folder}: {error}") from error
+
+
+def _user_id(frame: zmq.Frame) -> str:
+    """Return the public key of the connection over which a frame has arrived: libzmq's User-Id of the ZAP reply."""
+    return str(frame.get("User-Id"))
+
+
+def is_local(endpoint: str) -> bool:
+    """Return whether only processes of this machine can connect: Unix sockets, or TCP on a loopback address."""
     parts = urlsplit(endpoint)
-    if parts.scheme != "tcp":
-        return True
-    host = parts.hostname or ""
+    return is_private(endpoint) or (parts.scheme == "tcp" and is_loopback_host(parts.hostname or ""))
+
+
+def is_private(endpoint: str) -> bool:
+    """Return whether file permissions decide who can connect. An abstract Unix socket (`ipc://@name`) has none."""
+    return endpoint.startswith(("inproc://", "unix://", "ipc://")) and not endpoint.startswith("ipc://@")
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return whether a host name is `localhost`, or an address on the loopback interface."""
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False

@@ -17,7 +17,8 @@ from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, Status
 from horologe_common.transport.heartbeats import Heartbeats
 from horologe_common.transport.outgoing_links import OutgoingLinks
-from horologe_common.transport.peers import HANDSHAKES, Peers, Route, client_address, stream_route
+from horologe_common.transport.peers import HANDSHAKES, Peers, Route, stream_route
+from horologe_common.transport.permissions import Permissions, is_permitted
 from horologe_common.transport.router_connections import RouterConnections
 from horologe_common.transport.sockets import LinkSettings, Sockets
 from horologe_common.transport.streams import SCHEME, Stream, Streams
@@ -59,7 +60,8 @@ class Links:
         self.peers = Peers(host, self._send_message, heartbeats.add, self._on_refused, self.outgoing.follow_directory)
         self.route = self.peers.routes.get
         """Return the route to a core or a client, None if it is not connected."""
-        self._connections = RouterConnections(self._send_heartbeat)
+        self._permissions = Permissions(self._sockets)
+        self._connections = RouterConnections(self._send_heartbeat, self._permissions)
         self._arrived: list[Arrival] = []
         """What has arrived over streams since the last `receive`."""
         self._internal: zmq.Socket[bytes] | None = None
@@ -76,7 +78,7 @@ class Links:
     def open(self, addresses: Sequence[str], client_core: str = "", follows_directory: bool = False) -> None:
         """Bind and connect. Messages of clients are for `client_core`. Raises `SettingsError`."""
         settings, peers = self.settings, self.peers
-        self._sockets.check_encryption((*settings.bind, *settings.connect, *self.clients))
+        self._sockets.check_encryption(self.clients)
         self.client_core, peers.addresses, peers.follows_directory = client_core, tuple(addresses), follows_directory
         if any(address.startswith(("frontend/", "selector/", "profiler/")) for address in addresses):
             peers.endpoint = settings.advertise or next(iter(settings.bind), "")
@@ -119,12 +121,9 @@ class Links:
 
         Only sockets marked as readable are looked at, because each look takes 1 to 3 us.
         """
-        more = False
-        if self._arrived:
-            inbox.extend(self._arrived)
-            self._arrived.clear()
-        for sock in list(self._readable):
-            more |= self._drain(sock, inbox)
+        inbox.extend(self._arrived)
+        self._arrived.clear()
+        more = sum(self._drain(sock, inbox) for sock in list(self._readable)) > 0
         self._connections.probe_suspects()
         if self.peers.events:
             self._append_peer_events(inbox)
@@ -172,14 +171,14 @@ class Links:
                 if not self._connections.add(sock, identity, frames[0]):
                     self.dropped += 1
                     continue
-                if sock is self._public:
-                    self.peers.add_client(Route(sock, identity), identity)
+                route = Route(sock, identity)
+                if client := self._permissions.add_connection(route, frames[0], sock is self._public):
+                    self.peers.add_client(route, client)
             self._unpack(Route(sock, identity), [frame.buffer for frame in frames], inbox)
         return True
 
     def _unpack(self, route: Route, frames: Sequence[Buffer], inbox: list[Arrival]) -> None:
-        public, identity = route.socket is self._public, route.identity
-        client = client_address(identity) if public and identity is not None else ""
+        client = self._permissions.clients[route] if (public := route.socket is self._public) else ""
         try:
             arrivals = unpack(frames, HEADER_LIMIT if public else PEER_HEADER_LIMIT)
         except HorologeError as error:
@@ -187,9 +186,12 @@ class Links:
             return
         if not arrivals:
             self._heartbeats.record(route)
+        roles = self._permissions.roles.get(route)
         for arrival in arrivals:
             message = arrival[2]
-            if type(message) in HANDSHAKES:
+            if roles is not None and not is_permitted(roles, arrival[1], message):
+                self._send_message(route, Rejected(int(Status.FORBIDDEN), f"the key permits: {', '.join(roles)}"))
+            elif type(message) in HANDSHAKES:
                 self.peers.on_handshake(route, message, public)
                 self._append_peer_events(inbox)
             elif client:

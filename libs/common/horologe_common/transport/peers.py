@@ -40,9 +40,12 @@ class Route(NamedTuple):
     """None on a DEALER, which has one peer, and on a stream to a peer. Empty on a stream that a peer has opened."""
 
 
-def client_address(identity: bytes) -> str:
-    """Return the address of a client: that of its connection, because clients send none."""
-    return f"client/{identity.hex()}"
+def client_address(identity: bytes, manages: bool = True) -> str:
+    """Return the address of a client: that of its connection, because clients send none.
+
+    Its role is `user` if its key does not permit management.
+    """
+    return f"{'client' if manages else 'user'}/{identity.hex()}"
 
 
 def stream_route(stream: Stream) -> Route:
@@ -124,9 +127,9 @@ class Peers:
             case Rejected() if not public:
                 self._on_rejected(route, message)
 
-    def add_client(self, route: Route, identity: bytes) -> None:
+    def add_client(self, route: Route, address: str) -> None:
         """Add the route to a client from which a first packet has arrived."""
-        self.routes[client_address(identity)] = route
+        self.routes[address] = route
 
     def count_links(self) -> int:
         """Return the number of links whose handshake is complete."""

@@ -233,8 +233,7 @@ class Reactor:
         """Run a turn with the messages that were posted or have arrived. Return True if more may have."""
         inbox = [self._posted.popleft() for _ in range(len(self._posted))]
         more = self.links.receive(inbox)
-        self.core_host.enqueue(inbox)
-        self.core_host.run_turn()
+        self.core_host.run_turn(inbox)
         return more
 
     def _wakeup_ns(self) -> int:

@@ -12,6 +12,8 @@ from horologe_common.transport.peers import Route
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from horologe_common.transport.permissions import Permissions
+
 PROBE_NS, PROBE_EVERY_NS = ms(20), ms(2)
 """A socket accepted packets for a dead peer for up to 2.9 ms after its kill -9."""
 
@@ -24,8 +26,9 @@ class RouterConnections:
     repeated for `PROBE_NS`. `probe` sends one, and returns False if it was refused.
     """
 
-    def __init__(self, probe: Callable[[Route], bool]) -> None:
+    def __init__(self, probe: Callable[[Route], bool], permissions: Permissions) -> None:
         self._probe = probe
+        self._permissions = permissions
         self._identities: dict[tuple[zmq.Socket[bytes], int], bytes] = {}
         self.descriptors: dict[tuple[zmq.Socket[bytes], bytes], int] = {}
         """(socket, identity) -> descriptor of every connection from which a packet has arrived."""
@@ -60,7 +63,8 @@ class RouterConnections:
         return monotonic_ns() + PROBE_EVERY_NS if self._suspects else None
 
     def _suspect(self, sock: zmq.Socket[bytes], identity: bytes) -> None:
-        self._suspects[Route(sock, identity)] = monotonic_ns() + PROBE_NS
+        self._permissions.remove_connection(suspect := Route(sock, identity))
+        self._suspects[suspect] = monotonic_ns() + PROBE_NS
 
 
 def _descriptor(frame: zmq.Frame) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from horologe_common.service.descriptors import at_most
 from horologe_common.service.settings import SettingsError
 from horologe_common.transport import accept_limit
 from horologe_common.transport.accept_limit import AcceptLimit
-from horologe_common.transport.keys import is_loopback, service_keys, start_authenticator
+from horologe_common.transport.keys import KeyHolders, is_local, is_private, load_keys, service_keys, service_public_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +46,8 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: str = ""
     """Folder written by `horologe keys`. Empty: no encryption."""
     allow_open: bool = False
-    """Allow TCP on other than loopback addresses without keys."""
+    """Allow TCP between services, and TCP for clients on other than loopback addresses, without keys. Whoever reaches
+    an open endpoint between services can pose as a worker and give wrong answers."""
     drain_ns: int = s(10)
     """Timeout for requests in flight when the process stops."""
     silence_ns: int = s(1)
@@ -58,10 +61,13 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sockets:
-    """Creates and closes sockets. `process` is their ZeroMQ identity, by which bound sockets of peers route."""
+    """Creates and closes sockets. Their ZeroMQ identity, by which bound sockets of peers route, is `process` and a
+    secret: a peer that knew the identity of another one could take over its connection.
+    """
 
     def __init__(self, process: str, settings: LinkSettings) -> None:
         self.process = process
+        self._secret = secrets.token_hex(8)
         self.settings = settings
         self.monitors: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
         """Every socket, with the monitor that reports its new and lost connections."""
@@ -70,15 +76,15 @@ class Sockets:
     def open(self) -> None:
         """Create the context. Call it before any other method."""
         self._context = zmq.Context()
-        keys = self.settings.keys
-        self._authenticator = start_authenticator(self._context, Path(keys)) if keys else None
+        self.key_holders: KeyHolders | None = None
+        """Set if a bound socket is encrypted."""
 
     def close(self) -> None:
         """Close all sockets and the context."""
         for sock in list(self.monitors):
             self.close_socket(sock, linger_ms=200)
-        if self._authenticator:
-            self._authenticator.stop()
+        if self.key_holders:
+            self.key_holders.stop()
         self._context.term()
 
     def close_socket(self, sock: zmq.Socket[bytes], linger_ms: int = 0) -> None:
@@ -90,14 +96,22 @@ class Sockets:
         monitor.close(linger=0)
         sock.close(linger=linger_ms)
 
-    def check_encryption(self, endpoints: Sequence[str]) -> None:
-        """Raise `SettingsError` for an endpoint beyond this machine without keys, unless `allow_open` is set."""
-        for endpoint in endpoints:
-            if not (is_loopback(endpoint) or self.settings.keys or self.settings.allow_open):
-                raise SettingsError(
-                    f"links: {endpoint} is not loopback and no keys are set; run `horologe keys DIR` and set "
-                    "links.keys, or set links.allow_open = true to run without authentication"
-                )
+    def check_encryption(self, clients: Sequence[str]) -> None:
+        """Raise `SettingsError` for an endpoint that needs keys without them, unless `allow_open` is set.
+
+        Between services, every TCP endpoint needs keys: whoever connects to an open one can answer requests. For
+        `clients`, endpoints beyond this machine need keys.
+        """
+        settings = self.settings
+        if settings.keys or settings.allow_open:
+            return
+        exposed = [endpoint for endpoint in (*settings.bind, *settings.connect) if not is_private(endpoint)]
+        exposed += [endpoint for endpoint in clients if not is_local(endpoint)]
+        for endpoint in exposed:
+            raise SettingsError(
+                f"links: {endpoint} needs keys, because others can connect to it; run `horologe keys DIR` and set "
+                "links.keys, or use unix://PATH on one machine, or set links.allow_open = true to run without keys"
+            )
 
     def bind_router(self, domain: str, endpoints: Sequence[str]) -> zmq.Socket[bytes]:
         """Return a bound ROUTER. `domain` selects the accepted keys: those of `internal` peers or of `clients`."""
@@ -105,13 +119,17 @@ class Sockets:
         sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
         if domain == "internal":
             sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        if self._authenticator:
-            sock.curve_publickey, sock.curve_secretkey = service_keys(Path(self.settings.keys))
+        if self.settings.keys:
+            folder = Path(self.settings.keys)
+            self.key_holders = self.key_holders or KeyHolders(self._context, folder)
+            sock.curve_publickey, sock.curve_secretkey = service_keys(folder)
             sock.curve_server = True
             sock.zap_domain = domain.encode()
         self._accept_limits[sock] = AcceptLimit(at_most(self.settings.max_connections, 1))
         for endpoint in endpoints:
             sock.bind(endpoint)
+            if domain == "internal" and endpoint.startswith("ipc://") and is_private(endpoint):
+                os.chmod(endpoint.removeprefix("ipc://"), 0o600)
         return sock
 
     def count_connection(self, sock: zmq.Socket[bytes], event: Any) -> bool:
@@ -131,13 +149,14 @@ class Sockets:
         return sock
 
     def _connect(self, sock: zmq.Socket[bytes], endpoint: str) -> None:
-        sock.setsockopt(zmq.IDENTITY, self.process.encode())
+        sock.setsockopt(zmq.IDENTITY, f"{self.process}#{self._secret}".encode())
         sock.setsockopt(zmq.IMMEDIATE, 1)
         sock.setsockopt(zmq.RECONNECT_IVL, 20)
         sock.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        if self._authenticator:
-            public, sock.curve_secretkey = service_keys(Path(self.settings.keys))
-            sock.curve_publickey = sock.curve_serverkey = public  # all services share one key pair
+        if self.settings.keys:
+            folder, role = Path(self.settings.keys), self.process.partition("/")[0]
+            sock.curve_publickey, sock.curve_secretkey = load_keys(folder / "peers" / f"{role}.key_secret")
+            sock.curve_serverkey = service_public_key(folder)
         sock.connect(endpoint)
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:

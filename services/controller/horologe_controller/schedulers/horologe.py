@@ -46,6 +46,9 @@ SILENCE = 3
 Measured as `IDLE`: 1 serves up to 0.005 less, 10 is the same within 0.001."""
 MESSAGE_TRIPS = 3
 """Decision lead, in return latencies: a message to the worker, one back, and a turn of the controller. Not tuned."""
+SAVING = 0.01
+"""Least part of a share's time that larger batches of a model must save, else its batches do not wait. Not tuned: a
+model of 10 us that is asked 100 times a second saves 0.0005, and each of its requests would wait for milliseconds."""
 COLLISION = 4.0
 """Margin before the last start, in mean batch durations, divided by the number of shares with the model: these shares
 may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more, 8 up to 0.022 less."""
@@ -163,13 +166,14 @@ class Horologe(SchedulingPolicy):
         if larger is None or not larger_size_pays(estimate.seed_ns, larger, strategy.size):
             return 0
         busy = min(1.0, (self._load.utilisation(now_ns, share) - IDLE) / (BUSY - IDLE))
-        if busy <= 0.0:
+        gap_ns = self._load.inter_arrival_ns(queue.model)
+        if busy <= 0.0 or _saved_row_ns(estimate.seed_ns, strategy.size, larger) < SAVING * gap_ns:
             return 0
         first = queue[strategy.places[0]]
         collision_ns = int(COLLISION * self._load.batch_ns) // max(1, share.residency.count_resident(queue.model))
         closes_ns = first.deadline_ns - estimate.predict(now_ns, larger) - collision_ns
         until_ns = first.arrival_ns + int(busy * (closes_ns - first.arrival_ns))
-        arrivals_ns = int((larger - len(strategy.places)) * self._load.inter_arrival_ns(queue.model))
+        arrivals_ns = int((larger - len(strategy.places)) * gap_ns)
         if until_ns - now_ns < LIKELY * arrivals_ns:
             return 0
         return min(until_ns, queue.newest_arrival_ns() + SILENCE * arrivals_ns)
@@ -207,6 +211,11 @@ class Horologe(SchedulingPolicy):
     def on_share_lost(self, share: Share) -> None:
         """Discard the load of the share."""
         self._load.discard_share(share)
+
+
+def _saved_row_ns(seed_ns: Mapping[int, int], smaller: int, larger: int) -> float:
+    """Return how much less time a row takes in the larger batch, by the profile."""
+    return seed_ns[smaller] / smaller - seed_ns[larger] / larger
 
 
 class DynamicQueue:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Call: TypeAlias = wire.Admit | wire.Describe | wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
 CallReply: TypeAlias = wire.Models | wire.Description | wire.Applications
+NO_MANAGEMENT = "the key of this client does not permit management; wanted one of the folder `management`"
 
 
 class PendingCall(msgspec.Struct, frozen=True):
@@ -86,13 +87,18 @@ class PendingCalls:
 
 
 def _lost_reply(client_id: int, message: Call, problem: str) -> CallReply:
+    receiver = "controller" if isinstance(message, wire.Admit) else "selector"
+    return _failed_reply(client_id, message, Status.LOST, f"the {receiver} {problem}")
+
+
+def _failed_reply(client_id: int, message: Call, status: Status, reason: str) -> CallReply:
     match message:
         case wire.Admit():
-            return wire.Models(client_id, (), int(Status.LOST), f"the controller {problem}")
+            return wire.Models(client_id, (), int(status), reason)
         case wire.Describe():
             return wire.Description(client_id, (), "", 0)
         case _:
-            return wire.Applications(client_id, (), int(Status.LOST), f"the selector {problem}")
+            return wire.Applications(client_id, (), int(status), reason)
 
 
 class CallForwarder:
@@ -126,6 +132,8 @@ class CallForwarder:
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
         """Return the messages to send. `trusted`: the sender is a peer, not a client."""
         match message:
+            case wire.Admit() | wire.Declare() | wire.Withdraw() | wire.Rollback() if sender.startswith("user/"):
+                return (Out(sender, _failed_reply(message.id, message, Status.FORBIDDEN, NO_MANAGEMENT)),)
             case wire.ModelInfo():
                 return (Out(sender, self._on_model_info(message)),)
             case wire.Admit() | wire.Describe():

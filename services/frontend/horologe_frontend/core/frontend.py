@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     MessageHandler = Callable[[int, str, Any, Sequence[Buffer]], None]
 CANCELLED, REFUSED = int(Status.CANCELLED), int(Status.REFUSED)
+CLIENTS = ("client/", "user/", "http/")
 
 
 class Frontend:
@@ -97,7 +98,7 @@ class Frontend:
         """Handle a message of a client or a peer. Messages that only peers may send are ignored from clients."""
         handler = self._from_clients.get(type(message))
         if handler is None:
-            trusted = not sender.startswith(("client/", "http/"))
+            trusted = not sender.startswith(CLIENTS)
             handler = self._from_peers.get(type(message)) if trusted else None
             if handler is None:
                 self.out.extend(self._calls.handle(now_ns, sender, message, buffers, trusted))

@@ -12,9 +12,9 @@ JSON = b"application/json"
 BINARY = b"application/octet-stream"
 
 HTTP_STATUS: dict[Status, int] = {
-    Status.OK: 200, Status.INVALID_INPUT: 400, Status.UNAUTHENTICATED: 401, Status.UNKNOWN_MODEL: 404,
-    Status.MISSING_INPUT: 410, Status.TOO_LARGE: 413, Status.REFUSED: 503, Status.LOST: 503, Status.CANCELLED: 503,
-    Status.LATE: 504, Status.FAILED: 500,
+    Status.OK: 200, Status.INVALID_INPUT: 400, Status.UNAUTHENTICATED: 401, Status.FORBIDDEN: 403,
+    Status.UNKNOWN_MODEL: 404, Status.MISSING_INPUT: 410, Status.TOO_LARGE: 413, Status.REFUSED: 503, Status.LOST: 503,
+    Status.CANCELLED: 503, Status.LATE: 504, Status.FAILED: 500,
 }  # fmt: skip
 """Every other status is a 500."""
 STATUS_OF_HTTP = {400: "INVALID_INPUT", 413: "TOO_LARGE", 503: "REFUSED"}

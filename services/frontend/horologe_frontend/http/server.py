@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
-from horologe_frontend.auth import read_keys
+from horologe_frontend.auth import check_open, read_keys
 from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.acceptor import Acceptor
 from horologe_frontend.http.connection import HttpConnection
@@ -111,7 +111,9 @@ def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor],
     async def serve(reactor: Reactor) -> None:
         gateway = Gateway(reactor, core.address.replace("frontend/", "http/"), core)
         gateway.open()
-        handler = OipHandler(gateway, settings, read_keys(settings.keys_file), version("horologe"))
+        check_open(settings)
+        managers = read_keys(settings.management_keys_file, "http.management_keys_file")
+        handler = OipHandler(gateway, settings, read_keys(settings.keys_file), version("horologe"), managers)
         server = HttpServer(settings, handler)
         await server.start()
         log.info("http", url=server.url)

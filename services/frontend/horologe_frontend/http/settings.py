@@ -15,7 +15,12 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 8000
     """Port to listen on. 0: any free port."""
     keys_file: str = ""
-    """File of bearer keys, one per line, plain or as `sha256:<hex>`. Empty: no authentication."""
+    """File of bearer keys, one per line, plain or as `sha256:<hex>`. Empty: requests need no key."""
+    management_keys_file: str = ""
+    """File of bearer keys that may also load and unload models, and declare, roll back and delete applications. Empty,
+    with `keys_file`: no key may. Both empty: every client may."""
+    allow_open: bool = False
+    """Allow an address that is not loopback without `keys_file`: whoever reaches it may then use all models."""
     body_limit_bytes: int = 64 << 20
     """Maximum size of a request body, also after decompression."""
     json_limit_bytes: int = 16 << 20

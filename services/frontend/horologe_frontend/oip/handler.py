@@ -16,6 +16,7 @@ import msgspec
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.status import (
+    Forbidden,
     HorologeError,
     InvalidInput,
     Refused,
@@ -53,31 +54,52 @@ if TYPE_CHECKING:
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.oip.inference import InferenceRequest
 
+MANAGEMENT = ("load", "unload", "application_rollback")
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
 class OipHandler:
-    """An `HttpHandler` that serves the protocol through a `Gateway`. `keys` None: no authentication."""
+    """An `HttpHandler` that serves the protocol through a `Gateway`. `keys` and `managers`: accepted by
+    `refuse` and for management. Both None: no authentication.
+    """
 
     def __init__(
-        self, gateway: Gateway, settings: HttpSettings, keys: BearerKeys | None = None, version: str = ""
-    ) -> None:
+        self, gateway: Gateway, settings: HttpSettings, keys: BearerKeys | None = None, version: str = "",
+        managers: BearerKeys | None = None,
+    ) -> None:  # fmt: skip
         self.draining = False
         self._gateway = gateway
         self._settings = settings
         self._known_requests = KnownRequests(settings.json_limit_bytes)
         self._applications = ApplicationsHandler(gateway, settings)
         self._keys = keys
+        self._managers = managers
         self._version = version
 
     def refuse(self, head: HttpRequest) -> HttpResponse | None:
         """Return a 401 unless the request carries an accepted key. Health checks need no key."""
-        keys = self._keys
-        if keys is None or keys.is_accepted(head.headers.get(b"authorization")) or head.path in (LIVE, READY):
+        if self._keys is None or head.path in (LIVE, READY):
+            return None
+        authorization = head.headers.get(b"authorization")
+        if any(keys is not None and keys.is_accepted(authorization) for keys in (self._keys, self._managers)):
             return None
         return error_response(Unauthenticated())
+
+    def _check_management(self, route: Route, request: HttpRequest) -> None:
+        """Raise `Forbidden` for an operation that changes models or applications without a key for management."""
+        manages = route.name in MANAGEMENT or (route.name == "application" and request.method in ("PUT", "DELETE"))
+        if not manages:
+            return
+        if self._keys is None and self._managers is None:
+            if b"origin" in request.headers:  # a browser lets any web page send a POST to a server on loopback
+                raise Forbidden("management without keys is not permitted to web pages")
+            return
+        if self._managers is None:
+            raise Forbidden("management is off: http.management_keys_file is not set")
+        if not self._managers.is_accepted(request.headers.get(b"authorization")):
+            raise Forbidden("the key is not in http.management_keys_file")
 
     def start(
         self, request: HttpRequest, respond: Callable[[HttpResponse], None]
@@ -134,6 +156,7 @@ class OipHandler:
             inference = await account.turns.in_turn(account, self._read_inference, route, request, body)
             answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
             return write_answer(inference.predict, inference.form, answer, buffers)
+        self._check_management(route, request)
         if route.name.startswith("application"):
             return await self._applications.handle_route(route, request, await self._body(request, held))
         match route.name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import s
+from horologe_common.clock import NEVER_NS, s
 from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -21,19 +21,15 @@ HEADROOM, MAX_HEADROOM = 10, 4
 """Behind other requests, a tenth of the budget is reserved for their running longer than predicted. Where EXECs have
 recently overrun by more, that much is reserved, up to a quarter of the budget."""
 RELIEF = 400
-"""Aim at one late refusal in 400 admitted requests. A request of 5 ms that was admitted and refused later raises the
-caution about its model by 5 ms. Each request of 5 ms that runs lowers the caution by 5 ms / 400."""
+"""Aim at one late refusal in 400 admitted requests. A request of 5 ms that was admitted and refused later raises
+caution about its model by 5 ms. Each request of 5 ms that runs lowers it by 5 ms / 400."""
 CAUTION_LIMIT_NS = s(1)
 BEST_EFFORT_PART = 1000
-"""Best-effort work counts a thousandth: a model is loaded for it where none is needed for deadlines."""
+"""Best-effort work counts a thousandth: its models are loaded last."""
+WINDOW_NS = s(2)
+"""Requests tell for one to two windows how long others like them could wait."""
 SLOT_BITS, BLOCK_BITS = 20, 26
 """Deadlines are distinguished to 2^20 ns (1 ms), in blocks of 2^26 ns (67 ms)."""
-
-
-def refuse_too_long(now_ns: int, request: Request, exec_ns: int) -> Refusal | None:
-    """Return a refusal if the request could not be in time if it were started now, alone."""
-    late_ns = now_ns + exec_ns - request.deadline_ns
-    return Refusal(request, Reason.EXECUTION_TOO_LONG, late_ns) if late_ns > 0 else None
 
 
 def refuse_in_backoff(now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
@@ -42,6 +38,27 @@ def refuse_in_backoff(now_ns: int, request: Request, exec_ns: int, cluster: Clus
         return None
     late_ns = max(now_ns, retry_ns) + cluster.profiled_load_ns(request.model) + exec_ns - request.deadline_ns
     return Refusal(request, Reason.LOAD_BACKOFF, late_ns) if late_ns > 0 else None
+
+
+class ShortestWait:
+    """Shortest time that a recent request could have waited behind other work, by window."""
+
+    def __init__(self) -> None:
+        self.window_end_ns = 0
+        self._present_ns = self._before_ns = NEVER_NS
+
+    def record(self, now_ns: int, wait_ns: int) -> None:
+        """Add a request. One that was too late already does not count."""
+        self.at(now_ns)
+        if 0 < wait_ns < self._present_ns:
+            self._present_ns = wait_ns
+
+    def at(self, now_ns: int) -> int:
+        """Return the shortest wait in the present and the last window."""
+        if now_ns >= self.window_end_ns:
+            self._before_ns = self._present_ns if now_ns < self.window_end_ns + WINDOW_NS else NEVER_NS
+            self._present_ns, self.window_end_ns = NEVER_NS, now_ns + WINDOW_NS
+        return min(self._present_ns, self._before_ns)
 
 
 class WorkByDeadline:
@@ -101,9 +118,13 @@ class SharePool:
         self.queued = WorkByDeadline()
         """Work as counted when each request was queued."""
         self.work_ns = 0
-        """Work of its queues with deadlines in batches of the sizes that they fill at present."""
+        """Work of its queues with deadlines in batches of the sizes that they fill."""
         self.neighbours: list[tuple[SharePool, int]] = []
         """(pool, number of common shares) of the pools with common shares, itself included."""
+
+    def update_work(self, queue: ModelQueue, work_ns: int) -> None:
+        self.work_ns += work_ns - queue.work_ns
+        queue.work_ns = work_ns
 
     def due_before_ns(self, deadline_ns: int) -> int:
         """Return the part of `work_ns` that is due up to this deadline."""
@@ -162,6 +183,7 @@ class Admission:
     """Sums up the queued work, and becomes more cautious about models whose requests were admitted in vain."""
 
     def __init__(self) -> None:
+        self.shortest_wait = ShortestWait()
         self._pools = SharePools()
         self._pool_of: dict[ModelQueue, SharePool] = {}
         """Pool in which each non-empty queue is counted."""
@@ -176,12 +198,15 @@ class Admission:
         time. One of them alone takes `exec_ns`. `rows`: those in the queue already, or None if queued work does not
         count. `expires`: only the deadline counts.
         """
-        refusal = refuse_in_backoff(now_ns, requests[0], exec_ns, cluster)
+        first, budget_ns = requests[0], requests[0].deadline_ns - requests[0].arrival_ns
+        self.shortest_wait.record(now_ns, budget_ns - budget_ns // HEADROOM - exec_ns)
+        refusal = refuse_in_backoff(now_ns, first, exec_ns, cluster)
         if refusal is not None or expires:
             return refusal
         if rows is not None:
             return self.refuse_crowded_out(now_ns, requests, exec_ns, cluster, rows)
-        return refuse_too_long(now_ns, requests[0], exec_ns)
+        late_ns = now_ns + exec_ns - first.deadline_ns
+        return Refusal(first, Reason.EXECUTION_TOO_LONG, late_ns) if late_ns > 0 else None
 
     def refuse_crowded_out(
         self, now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster, rows: int
@@ -190,8 +215,7 @@ class Admission:
 
         That work is due by the last deadline of the requests, or is that of the requests behind it.
         """
-        request = requests[0]
-        delay_ns = self._queueing_delay_ns(now_ns, requests, cluster, rows)
+        request, delay_ns = requests[0], self._queueing_delay_ns(now_ns, requests, cluster, rows)
         end_ns = now_ns + delay_ns + exec_ns + min(self._headroom_ns(now_ns, request, cluster), delay_ns)
         if end_ns <= request.deadline_ns:
             return None
@@ -212,14 +236,14 @@ class Admission:
                 if before is not None:
                     _move_queue(queue, before, pool, requests)
             pool.queued.add(requests)
-            _update_work(queue, pool, work_ns)
+            pool.update_work(queue, work_ns)
 
     def discount_requests(self, now_ns: int, requests: Sequence[Request], queue: ModelQueue, cluster: Cluster) -> None:
         """Stop counting requests that have left their queue."""
         if not queue.best_effort:
             pool = self._pool_of[queue]
             pool.queued.add(requests, -1)
-            _update_work(queue, pool, _work_ns(now_ns, queue.spec, queue.rows, cluster))
+            pool.update_work(queue, _work_ns(now_ns, queue.spec, queue.rows, cluster))
             if not queue:
                 del self._pool_of[queue]
 
@@ -251,15 +275,10 @@ class Admission:
         return work_ns // len(pool.shares)
 
     def _headroom_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
-        """Return how long before its deadline the request must end, by the estimates, to be admitted behind others."""
+        """Return how long before its deadline a request behind others must end, by the estimates."""
         budget_ns = max(0, request.deadline_ns - now_ns)
         overrun_ns = min(cluster.overruns.high_quantile(now_ns) or 0, budget_ns // MAX_HEADROOM)
         return max(budget_ns // HEADROOM, overrun_ns) + self._caution_ns.get(request.model, 0)
-
-
-def _update_work(queue: ModelQueue, pool: SharePool, work_ns: int) -> None:
-    pool.work_ns += work_ns - queue.work_ns
-    queue.work_ns = work_ns
 
 
 def _move_queue(queue: ModelQueue, before: SharePool, pool: SharePool, added: Sequence[Request]) -> None:

@@ -10,9 +10,9 @@ import heapq
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.scheduling.admission import Admission
+from horologe_controller.core.scheduling.best_effort import BestEffortLimit
 from horologe_controller.core.scheduling.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
@@ -34,8 +34,6 @@ DEADLINE = attrgetter("deadline_ns")
 FULL_IN_FLIGHT, TURNS_AHEAD = 64, 3
 """Just-in-time policies may have full batches in flight in this multiple of `controller.in_flight`, for this many
 return latencies, since full batches cannot grow (docs/scheduling.md)."""
-UNLIMITED_WINDOW_NS = s(3600)
-"""Window of a batch whose policy does not predict deadlines: it may begin whenever its turn comes."""
 
 
 class Planner:
@@ -47,7 +45,9 @@ class Planner:
         self.queues = RequestQueues()
         self.admission = Admission()
         self.loads = LoadPlanner(settings, self.queues)
-        self.rankings = ShareRankings(policy.best_batch, policy.best_effort_batch, policy.overridden("rank_bound"))
+        self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
+        bound = policy.overridden("rank_bound")
+        self.rankings = ShareRankings(policy.best_batch, self.best_effort.best_batch, bound)
         self._on_requests_arrived = policy.overridden("on_requests_arrived")
         self._on_request_queued = policy.overridden("on_request_queued")
         self._on_requests_removed = policy.overridden("on_requests_removed")
@@ -133,8 +133,8 @@ class Planner:
         if waits is not None:
             for queue in waits.pop_expired(now_ns):
                 self._on_queue_changed(queue)
-        checks_deadlines = self.policy.deadline_rule != "ignore"
-        if checks_deadlines and queues.count and (overdue_ns := queues.next_overdue_ns()) and overdue_ns <= now_ns:
+        overdue_ns = self._next_overdue_ns()
+        if overdue_ns is not None and overdue_ns <= now_ns:
             plan.refuse.extend(self._refuse_overdue(now_ns, cluster))
         shares = self._adopt_changes(now_ns, cluster)
         if queues.count:
@@ -142,9 +142,11 @@ class Planner:
         elif shares:
             self._idle |= shares
         retry_ns = self.loads.plan(now_ns, cluster, plan) if self.loads.models_missing else None
-        overdue_ns = queues.next_overdue_ns() if checks_deadlines and queues.count else None
-        plan.wake_ns = self._next_wake_ns(now_ns, retry_ns, overdue_ns)
+        plan.wake_ns = self._next_wake_ns(now_ns, retry_ns, self._next_overdue_ns())
         return plan
+
+    def _next_overdue_ns(self) -> int | None:
+        return self.queues.next_overdue_ns() if self.policy.deadline_rule != "ignore" else None
 
     def _next_wake_ns(self, now_ns: int, *wakes: int | None) -> int | None:
         """Return the earliest of `wakes`, of the times when shares want more work, and of the ends of waits."""
@@ -188,6 +190,7 @@ class Planner:
         self._idle.pop(share, None)
         self._wants_work.remove(share)
         self.loads.discard_share(share)
+        self.best_effort.discard_share(share)
         self.policy.on_share_lost(share)
 
     def _refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
@@ -242,7 +245,9 @@ class Planner:
                 return
             strategy = rankings[0].best_strategy(now_ns, free_ns, share) if rankings else None
             if strategy is None and rankings:
-                strategy = rankings[1].best_strategy(now_ns, free_ns, share)
+                strategy = self.best_effort.next_batch(now_ns, free_ns, share, rankings[1])
+                if strategy is None and (retry_ns := self.best_effort.retry_ns(share)):
+                    self._wants_work.push(share, retry_ns)
             if strategy is not None and strategy.rank[0] and free_ns > now_ns + lead_ns:
                 self._wants_work.push(share, free_ns - lead_ns)
                 strategy = None
@@ -265,20 +270,16 @@ class Planner:
             self.rankings.rerank_deadlines()
         requests = self.queues.pop_batch(queue, strategy.places)
         self._on_dequeued(now_ns, requests, queue, cluster)
-        latest_ns = self._latest_start_ns(free_ns, requests[0], strategy)
-        if not queue.best_effort:
+        deadline_ns = requests[0].deadline_ns if self.policy.deadline_rule == "predict" else None
+        latest_ns = strategy.latest_start_ns(free_ns, deadline_ns, self.settings.window_ns)
+        if queue.best_effort:
+            self.best_effort.charge(now_ns, share, expected_ns)
+        else:
             alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
             self.admission.lower_caution(queue.model, len(requests), alone_ns)
             if count_late is not None and (late_heads := count_late(queue, free_ns + expected_ns)):
                 refusals += self._drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, free_ns, latest_ns, expected_ns)
-
-    def _latest_start_ns(self, free_ns: int, first: Request, strategy: Strategy) -> int:
-        """Return the end of a batch's window."""
-        if self.policy.deadline_rule != "predict":
-            return free_ns + UNLIMITED_WINDOW_NS
-        latest_ns = first.deadline_ns - strategy.expected_ns if strategy.latest_ns is None else strategy.latest_ns
-        return min(latest_ns, free_ns + self.settings.window_ns) if self.settings.window_ns else latest_ns
 
     def _drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse the first `count` requests of a queue."""
@@ -290,11 +291,9 @@ class Planner:
 
     def check(self) -> None:
         """See `Scheduler.check`."""
-        self.queues.check()
+        for part in (self.queues, self.loads.demand, self.rankings, self._wants_work):
+            part.check()
         self.admission.check(self.queues)
-        self.loads.demand.check()
-        self.rankings.check()
-        self._wants_work.check()
         self.policy.check(self.queues)
         if self.policy.waits is not None:
             self.policy.waits.check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from horologe_common.clock import NEVER_NS, ms
+from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SOLO_WINDOW_NS = ms(100)
 """Window of a solo request: a share must not wait longer for inputs that a lost or hung profiler does not ship."""
+UNLIMITED_WINDOW_NS = s(3600)
+"""Window of a batch whose policy does not predict deadlines."""
 PAYS = 0.9
 """A larger batch is better only if, by the profile, a row takes less than this part of its time in a smaller one. Not
 tuned: on a CPU, where larger batches save little, no batch then waits for more requests or counts as shrunken."""
@@ -46,6 +48,16 @@ class Strategy(NamedTuple):
     places: range | tuple[int, ...]
     expected_ns: int
     latest_ns: int | None = None
+
+    def latest_start_ns(self, free_ns: int, deadline_ns: int | None, window_ns: int) -> int:
+        """Return the end of the batch's window, if it can start at `free_ns`. `window_ns`: longest window; 0: any.
+
+        `deadline_ns` None: the batch runs whenever its turn comes.
+        """
+        if deadline_ns is None:
+            return free_ns + UNLIMITED_WINDOW_NS
+        latest_ns = deadline_ns - self.expected_ns if self.latest_ns is None else self.latest_ns
+        return min(latest_ns, free_ns + window_ns) if window_ns else latest_ns
 
 
 class Ranking:
