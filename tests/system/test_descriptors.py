@@ -57,7 +57,7 @@ import zmq
 from horologe_common.transport.links import Links
 from horologe_common.transport.sockets import LinkSettings
 async def main():
-    links = Links("selector/0", "", LinkSettings(bind=("tcp://127.0.0.1:*",)))
+    links = Links("selector/0", "", LinkSettings(bind=("tcp://127.0.0.1:*",), allow_open=True))
     links.open(["selector/0"])
     [router] = links.sockets()
     for monitor in links.sockets().values():
