@@ -20,6 +20,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,9 +134,25 @@ class Storm:
         for client in clients:
             await client.close()
 
-    def resumed_s(self) -> float | None:
-        """Return the time from the end of the last fault until requests succeed in a row; None if they never do."""
-        end_s = max(fault.end_s for fault in self.faults)
+    def resume_times_s(self) -> list[float | None]:
+        """Return how long service took to resume after each fault with `RESUME_S` of quiet behind it; last the last.
+
+        None if it did not resume. Quiet: no other fault begins, and no other process is stopped.
+        """
+        ends = sorted((fault.end_s, fault.begin_s) for fault in self.faults)
+        quiet = [
+            end_s
+            for end_s, begin_s in ends
+            if not any(
+                other.begin_s < end_s + RESUME_S and other.end_s >= end_s
+                for other in self.faults
+                if (other.end_s, other.begin_s) != (end_s, begin_s)
+            )
+        ]
+        return [self._resume_time_s(end_s) for end_s in quiet]
+
+    def _resume_time_s(self, end_s: float) -> float | None:
+        """Return the time from `end_s` until requests succeed in a row; None if they never do."""
         later = [number for number in sorted(self.outcomes.sent_s) if self.outcomes.sent_s[number] >= end_s]
         for at in range(len(later) - IN_A_ROW):
             if all(self.outcomes.statuses.get(number) == "OK" for number in later[at : at + IN_A_ROW]):
@@ -230,7 +247,7 @@ def measure(split: bool, rate: float, seconds: float, seed: int, log: Path | Non
             asyncio.run(storm.run())
     if log:
         log.write_text("\n".join(lines))
-    outcomes, resumed_s = storm.outcomes, storm.resumed_s()
+    outcomes, resumes_s = storm.outcomes, storm.resume_times_s()
     core_faults = [line for line in lines if any(fault in line for fault in CORE_FAULTS)]
     unknown = [reason for reason in outcomes.reasons if reason.startswith("UNKNOWN_MODEL")]
     return {
@@ -239,8 +256,9 @@ def measure(split: bool, rate: float, seconds: float, seed: int, log: Path | Non
         "seconds": seconds,
         "requests": outcomes.sent,
         "statuses": dict(Counter(outcomes.statuses.values())),
-        "resumed_s": resumed_s,
-        "violations": outcomes.violations(core_faults, resumed_s),
+        "resumed_s": resumes_s[-1],
+        "slowest_resumes_s": sorted(inf if time_s is None else time_s for time_s in resumes_s)[-3:],
+        "violations": outcomes.violations(core_faults, resumes_s[-1]),
         "faults": dict(Counter(f"{fault.kind} {fault.process}" for fault in storm.faults)),
         "examples": [*outcomes.wrong[:5], *core_faults[:5], *unknown[:5]],
         "reasons": dict(outcomes.reasons.most_common(20)),

@@ -115,7 +115,7 @@ def start() -> Iterator[Any]:
     def begin(
         role: str, *, clients: tuple[str, ...] = (), follows: bool = False, number: str = "0", **link: Any
     ) -> Running:
-        running.append(Running(role, LinkSettings(**link), clients, follows, number))
+        running.append(Running(role, LinkSettings(**{"allow_open": True} | link), clients, follows, number))
         return running[-1]
 
     yield begin

@@ -104,6 +104,7 @@ def test_pickled_input_is_rejected(tmp_path: Path) -> None:
         (("--set", "frontend.grace_ns=5 minutes"), ("frontend.grace_ns", "'5 minutes'")),
         (("--scheduler", "lifo"), ("controller.scheduler", "'lifo'", "clockwork")),
         (("--http", "8000"), ("--http", "'8000'", "HOST:PORT")),
+        (("--client", "8003"), ("--client", "'8003'", "tcp://HOST:PORT")),
         (("--http", "0.0.0.0:0"), ("0.0.0.0", "http.keys_file", "--insecure")),
         (("--models", "nowhere"), ("models", "'nowhere'")),
         (("--config", "nowhere.toml"), ("nowhere.toml",)),
@@ -166,6 +167,22 @@ def test_sim_with_an_unknown_scenario() -> None:
     result = horologe("sim", "nowhere.toml")
     assert_one_line(result, USAGE, "'nowhere.toml'", "wanted a TOML file or an example", "two-models")
     assert "Errno" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file"),
+    [
+        (("up", "--config", "nowhere.toml"), "nowhere.toml"),
+        (("predict", "m", "--input", "nowhere.npy"), "nowhere.npy"),
+        (("sim", "--model", "resnet50_v1", "--trace", "nowhere.csv"), "nowhere.csv"),
+        (("sim", "two-models", "--trace-out", "nowhere/timeline.json"), "nowhere/timeline.json"),
+    ],
+)
+def test_a_missing_file_is_named_without_an_error_number(arguments: tuple[str, ...], file: str, tmp_path: Path) -> None:
+    result = horologe(*arguments, cwd=tmp_path)
+    assert_one_line(result, USAGE, file, "No such file or directory")
+    assert "Errno" not in result.stderr
+    assert result.stderr.count(file) == 1
 
 
 def test_replay_with_an_unknown_recording() -> None:

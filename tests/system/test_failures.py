@@ -10,6 +10,8 @@ import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import numpy as np
 import psutil
@@ -53,13 +55,12 @@ class RunningSystem:
         self.local = LocalSystem(self.options, lambda name, line: self.lines.append(f"{name}: {line}"))
         self.endpoint = endpoint
 
-    def kill(self, module: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Signal the first process that runs `module`."""
-        for child in psutil.Process().children(recursive=True):
-            if module in child.cmdline():
-                os.kill(child.pid, number)
-                return
-        raise AssertionError(f"no process runs {module}")
+    def kill(self, module: str, number: signal.Signals = signal.SIGKILL, count: int = 1) -> None:
+        """Signal the first `count` processes that run `module`."""
+        pids = [child.pid for child in psutil.Process().children(recursive=True) if module in child.cmdline()]
+        assert len(pids) >= count, f"wanted {count} processes of {module}, got {pids}"
+        for pid in pids[:count]:
+            os.kill(pid, number)
 
 
 @pytest.fixture(params=[False, True], ids=["fused", "split"], scope="module")
@@ -170,7 +171,51 @@ def test_kill_nine_under_load(system: RunningSystem, which: int) -> None:
     tally = run(scenario())
     assert sorted(tally.ends) == list(range(600))
     assert tally.counts()["OK"] > 0
+    assert tally.counts()["UNKNOWN_MODEL"] == 0
     assert tally.overtime_s < GRACE_MS / 1000 + 1  # the timeout of the SDK, with a margin for a busy machine
+
+
+def test_no_model_is_unknown_to_a_restarted_controller(system: RunningSystem) -> None:
+    """The workers are stopped meanwhile, so that the new controller waits for both of them."""
+    metadata = f"{system.local.topology.http}/v2/models/pretend"
+    codes: Counter[int] = Counter()
+
+    async def scenario() -> Tally:
+        tally = Tally()
+        async with AsyncClient(system.endpoint, grace_ms=GRACE_MS) as client:
+            await wait_for_service(client)
+            load = asyncio.ensure_future(offer(client, tally, 100, 4))
+            await asyncio.sleep(0.5)
+            system.kill("horologe_gpu_worker", signal.SIGSTOP, count=2)
+            try:
+                system.kill("horologe_controller" if system.options.split else "horologe_cli.local.edge")
+                for _ in range(20):
+                    await asyncio.sleep(0.1)
+                    codes[await asyncio.to_thread(http_status, metadata)] += 1
+            finally:
+                system.kill("horologe_gpu_worker", signal.SIGCONT, count=2)
+            await load
+            await wait_for_service(client)
+        return tally
+
+    counts = run(scenario()).counts()
+    assert counts["UNKNOWN_MODEL"] == 0, counts
+    assert counts["OK"] > 0
+    assert set(codes) <= {0, 200, 503}, codes
+    assert codes[200 if system.options.split else 503] > 0, codes
+    assert http_status(f"{system.local.topology.http}/v2/models/other") == 404
+
+
+def http_status(url: str) -> int:
+    """Return the status of a GET; 0 if there is no connection."""
+    try:
+        with urlopen(url, timeout=5) as response:
+            return int(response.status)
+    except HTTPError as error:
+        error.close()
+        return error.code
+    except OSError:
+        return 0
 
 
 def test_every_request_is_answered_if_a_worker_stops(system: RunningSystem) -> None:

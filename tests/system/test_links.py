@@ -9,6 +9,7 @@ import pytest
 
 from horologe_cli.local.ports import free_port
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.transport.keys import make_keys
 from horologe_common.wire import Ping, Pong, Sample, Tensor
 from proxy import Proxy
 from reactors import Running, no_signals, start
@@ -41,12 +42,17 @@ def lost_links(end: Running) -> list[str]:
     return [key[-1] for key in end.links.peers.stats.values if key[0] == "horologe_links_lost_total"]
 
 
+@pytest.mark.parametrize("encrypted", [False, True], ids=["open", "keys"])
 @pytest.mark.parametrize("to_target", [False, True], ids=["to the end that connected", "to the end that is bound"])
-def test_a_link_is_made_anew_after_a_protocol_error(start: Any, to_target: bool) -> None:
-    port = free_port("127.0.0.1")
-    left = start("controller", bind=(f"tcp://127.0.0.1:{port}",))
+def test_a_link_is_made_anew_after_a_protocol_error(
+    start: Any, tmp_path: Any, to_target: bool, encrypted: bool
+) -> None:
+    port, keys = free_port("127.0.0.1"), str(tmp_path) if encrypted else ""
+    if encrypted:
+        make_keys(tmp_path)
+    left = start("controller", bind=(f"tcp://127.0.0.1:{port}",), keys=keys)
     with Proxy(port) as proxy:
-        right = start("worker", connect=(f"tcp://127.0.0.1:{proxy.port}",))
+        right = start("profiler", connect=(f"tcp://127.0.0.1:{proxy.port}",), keys=keys)
         left.core.wait_for(PeerConnected)
         right.core.wait_for(PeerConnected)
         exchange(left, right)
@@ -107,6 +113,23 @@ def test_a_stream_that_is_broken_by_strange_bytes_is_made_anew(start: Any, tmp_p
         for other in (left, right):
             other.core.wait_for(PeerConnected, joined + 1)
     exchange(left, right)
+
+
+def test_a_stream_without_memory_for_a_packet_is_made_anew(start: Any, tmp_path: Any) -> None:
+    left = start("controller", bind=(f"unix://{tmp_path}/c",))
+    right = start("worker", connect=(f"unix://{tmp_path}/c",))
+    left.core.wait_for(PeerConnected)
+    right.core.wait_for(PeerConnected)
+    streams = right.links.streams
+    on_packet = streams.on_packet
+
+    def fail_once(*_: Any) -> None:
+        streams.on_packet = on_packet
+        raise MemoryError
+
+    streams.on_packet = fail_once
+    left.say(right.core.address, Ping(1))
+    wait_until_remade(left, right)
 
 
 def test_a_stream_to_a_process_that_does_not_run_is_lost(start: Any, tmp_path: Any) -> None:

@@ -28,6 +28,7 @@ from horologe import (
 from horologe_common.status import Status
 from horologe_common.transport.keys import make_keys, service_keys
 from horologe_common.wire import Answer, Cancel, Hello, ModelInfo, Predict
+from proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -159,6 +160,19 @@ def test_a_frontend_that_dies_loses_what_it_had_and_the_next_one_serves(endpoint
             assert np.array_equal(client.predict("echo", X, timeout=20), X)
             assert len(second.named(Hello)) == 1
             assert isinstance(second.seen[0], Hello)
+
+
+@pytest.mark.parametrize("break_link", [lambda proxy: proxy.inject(b"\xff" * 9), Proxy.mute], ids=["bytes", "silence"])
+def test_a_connection_that_libzmq_gives_up_is_made_anew(break_link: Callable[[Proxy], None]) -> None:
+    endpoint = free_endpoint()
+    port = int(endpoint.rpartition(":")[2])
+    with FakeFrontend(endpoint), Proxy(port) as proxy, Client(f"tcp://127.0.0.1:{proxy.port}") as client:
+        assert np.array_equal(client.predict("echo", X, timeout=20), X)
+        break_link(proxy)
+        handle = client.submit("echo", X, timeout=60)
+        with pytest.raises(Lost, match="has disconnected"):
+            handle.result()
+        assert np.array_equal(client.predict("echo", X, timeout=20), X)
 
 
 def test_a_request_waits_for_a_frontend_within_its_deadline(endpoint: str) -> None:
@@ -374,6 +388,18 @@ def test_async_a_frontend_that_dies_loses_what_it_had_and_the_next_one_serves(en
             with FakeFrontend(endpoint) as second:
                 assert np.array_equal((await waiting).value, X)
                 assert len(second.named(Hello)) == 1
+
+    run(scenario())
+
+
+def test_async_a_connection_that_libzmq_gives_up_is_made_anew(run: Any) -> None:
+    async def scenario() -> None:
+        with FakeFrontend(free_endpoint()) as frontend, Proxy(int(frontend.endpoint.rpartition(":")[2])) as proxy:
+            async with AsyncClient(f"tcp://127.0.0.1:{proxy.port}") as client:
+                assert np.array_equal(await client.predict("echo", X, timeout=20), X)
+                proxy.inject(b"\xff" * 9)
+                await asyncio.to_thread(until, lambda: not client._session.handshake.is_ready)
+                assert np.array_equal(await client.predict("echo", X, timeout=20), X)
 
     run(scenario())
 

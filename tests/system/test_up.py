@@ -81,6 +81,33 @@ def test_load_waits_for_a_model_that_is_slow_to_construct(tmp_path: Path) -> Non
         up.stop(signal.SIGKILL)
 
 
+CRASHING = """
+import os
+
+class Model:
+    def predict_batch(self, inputs):
+        if inputs["x"].any():
+            os._exit(7)
+        return {"y": inputs["x"]}
+"""
+
+
+def test_a_crash_of_a_model_is_logged_and_counted(tmp_path: Path) -> None:
+    a_python_model(tmp_path / "models", CRASHING, name="crashing")
+    up = Up(tmp_path, "--no-profiler")
+    try:
+        url = up.ready["metrics"]["worker-0"]
+        metric = 'horologe_model_failures_total{cause="crash",model="crashing",version="1"}'
+        assert f"{metric} 0.0" in up.get(url)[1].decode()
+        failure = up.ask("predict", "crashing", "--input", INPUT, "--slo-ms", "20000", code=1)
+        assert "FAILED: model crashing/1: process ended (exit code 7)" in failure
+        assert f"{metric} 1.0" in up.get(url)[1].decode()
+        (line,) = [line for line in up.read_log().splitlines() if "model process restarts" in line]
+        assert all(word in line for word in ("crashing/1", "cause=crash", "exit code 7"))
+    finally:
+        up.stop(signal.SIGKILL)
+
+
 def test_settings_come_from_the_file_and_the_command_line(tmp_path: Path) -> None:
     an_emulated_model(tmp_path / "elsewhere")
     (tmp_path / "settings.toml").write_text('[controller]\nscheduler = "edf"\n[worker]\nrepository = "elsewhere"\n')

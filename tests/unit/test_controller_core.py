@@ -11,7 +11,6 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
-    Admit,
     Cancel,
     Describe,
     Description,
@@ -26,7 +25,6 @@ from horologe_common.wire import (
     Register,
     Result,
     RowStatus,
-    Scan,
     Share,
     Submit,
     Unload,
@@ -417,19 +415,6 @@ def test_completion_errors_are_measured_against_the_first_prediction() -> None:
     late = controller.stats.histograms["horologe_completion_error_seconds", "infer", "under"]
     assert (late.total, late.sum) == (2, 2 * ms(2))
     assert controller.stats.histograms["horologe_prediction_error_seconds", "infer", "under"].total == 1
-
-
-def test_unload_withdraws_and_load_asks_every_worker_to_look_again() -> None:
-    controller = a_controller()
-    controller.handle(0, FRONTEND, Admit(5, "sum", "", False), ())
-    controller.tick(0)
-    answers = [models for models in sent(controller, Models, FRONTEND) if models.id == 5]
-    assert [state.state for state in answers[0].models] == ["UNAVAILABLE"]
-    controller.handle(0, FRONTEND, Admit(6, "sum", "", True), ())
-    assert sent(controller, Scan, WORKER)[0].model == "sum"
-    controller.handle(0, WORKER, Register((Share(0, "cpu", 64),), (a_report(),)), ())
-    answers = [models for models in sent(controller, Models, FRONTEND) if models.id == 6]
-    assert [state.state for state in answers[0].models] == ["READY"]
 
 
 def test_a_model_that_does_not_load_is_withdrawn_with_its_reason() -> None:

@@ -76,10 +76,10 @@ class StubStore:
     def scan_model(self, name: str) -> list[ModelReport]:
         raise ModelFailed(f"no {name}")
 
-    def open(self, key: str) -> Any:
-        if key == "broken/1":
+    def open(self, spec: ModelSpec) -> Any:
+        if spec.key == "broken/1":
             raise OSError("disk on fire")
-        return self.models[key.partition("/")[0]]
+        return self.models[spec.name]
 
     def spec(self, key: str) -> ModelSpec:
         return a_spec(key.partition("/")[0])
@@ -193,7 +193,8 @@ def test_one_exec_at_a_time_and_what_waits_too_long_is_not_run() -> None:
 
 
 def a_brief_exec(action_id: int = 1, **facts: Any) -> Operation:
-    settings = {"runtime": "onnx", "expected_ns": us(100)} | facts
+    runtime = facts.pop("runtime", "onnx")
+    settings = {"spec": msgspec.structs.replace(a_spec(), runtime=runtime), "expected_ns": us(100)} | facts
     return msgspec.structs.replace(an_exec([1], action_id), **settings)
 
 
@@ -311,7 +312,7 @@ def test_inputs_and_outputs_pass_through_lanes_of_their_own(harness: ExecutorHar
     harness.load("sum/1")
     put = an_exec([1, 2, 3])
     staged = harness.do(msgspec.structs.replace(put, lane="input"))
-    assert staged.staged["x"].shape == (4, 4)
+    assert staged.staged.data["x"].shape == (4, 4)
     ran = harness.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
     assert not ran.outputs
     assert harness.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK

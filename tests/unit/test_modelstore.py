@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from horologe_common.clock import ms, s
-from horologe_common.status import UnknownModel
+from horologe_common.status import Refused, UnknownModel
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtimes import RUNTIMES
+from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime
 from model_folders import ECHO, SIGNATURE, a_folder, a_python_model, an_emulated_model, an_onnx_model, onnx_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from horologe_common.models import ModelSpec
     from horologe_gpu_worker.runtime import DeviceConfig, Runtime
 
 
@@ -55,7 +58,7 @@ def test_finds_every_version_of_every_runtime_and_opens_them(store: ModelStore, 
         assert set(report.profile.exec_ns) == set(report.spec.batch_sizes)
         assert store.spec(report.spec.key) == report.spec
         assert report.spec.content_hash
-        model = store.open(report.spec.key)
+        model = store.open(report.spec)
         assert model.run(1, {"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[1] * 4]
         model.close()
 
@@ -78,7 +81,7 @@ def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repos
     assert "model.onnx: got" in reports["bad"].reason
     assert "RuntimeError: no licence" in reports["raises"].reason
     with pytest.raises(UnknownModel, match="bad/1"):
-        store.open("bad/1")
+        store.spec("bad/1")
 
 
 @pytest.mark.parametrize(
@@ -196,3 +199,50 @@ def test_a_repository_that_cannot_be_written_is_served(store: ModelStore, reposi
     before = sorted(repository.rglob("*"))
     assert all(report.profile for report in store.scan())
     assert sorted(repository.rglob("*")) == before
+
+
+def test_a_content_is_opened_as_it_was_read_or_not_at_all(store: ModelStore, repository: Path) -> None:
+    folder = a_python_model(repository)
+    (report,) = store.scan()
+    (folder / "model.py").write_text(ECHO + "# another content\n")
+    with pytest.raises(Refused, match="run `horologe load code` to serve the new content"):
+        store.open(report.spec)
+    (after,) = store.scan_model("code")
+    store.open(after.spec).close()
+
+
+def test_a_content_that_is_open_in_host_memory_is_opened_whatever_the_files_are(
+    store: ModelStore, repository: Path
+) -> None:
+    folder = an_onnx_model(repository)
+    (report,) = store.scan()
+    (folder / "model.onnx").write_bytes(b"half of a file")
+    store.open(report.spec).close()
+
+
+def test_changes_that_leave_size_and_time_of_a_file_are_seen(store: ModelStore, repository: Path) -> None:
+    folder = a_python_model(repository, ECHO + "# 1\n")
+    contents = {store.scan_model("code")[0].spec.content_hash}
+    status = (folder / "model.py").stat()
+    for number in range(2, 5):
+        (folder / "model.py").write_text(f"{ECHO}# {number}\n")
+        os.utime(folder / "model.py", ns=(status.st_atime_ns, status.st_mtime_ns))
+        contents.add(store.scan_model("code")[0].spec.content_hash)
+    assert len(contents) == 4
+
+
+def test_files_that_change_while_they_are_read_are_not_served(repository: Path, tmp_path: Path) -> None:
+    folder = an_emulated_model(repository)
+
+    class Editing(EmulatedRuntime):
+        """A runtime during whose `inspect` the manifest changes."""
+
+        def inspect(self, folder: Path) -> ModelSpec:
+            spec = super().inspect(folder)
+            with (folder / "model.toml").open("a") as file:
+                file.write("# changed\n")
+            return spec
+
+    (report,) = ModelStore(repository, tmp_path / "cache", {"emulated": lambda device: Editing()}).scan()
+    assert report.profile is None
+    assert f"{folder}: got other files than those of content" in report.reason

@@ -144,7 +144,7 @@ def test_a_variable_model_is_measured_at_the_length_its_manifest_says(tmp_path: 
     assert {name: array.shape for name, array in zeros(report.spec, report.spec.inputs, 2).items()} == {
         "x": (2, length)
     }
-    store.open("m/1").close()
+    store.open(report.spec).close()
     cache = ProfileCache(tmp_path / "cache")
     assert cache.read_profile(report.spec) == report.profile
     assert cache.read_profile(msgspec.structs.replace(report.spec, profile_length=length + 1)) is None

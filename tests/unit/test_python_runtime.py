@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from horologe_common.status import ModelFailed
+from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.runtime import ProcessFailed
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonModel, PythonRuntime
 from model_folders import ECHO, a_python_model
@@ -142,6 +144,26 @@ def test_a_process_killed_while_idle_is_noticed_and_replaced(tmp_path: Path) -> 
         with pytest.raises(ModelFailed, match="SIGKILL"):
             model.run(1, row(FINE))
         until_answered(model)
+
+
+def test_a_process_that_died_is_not_restarted_with_other_files(tmp_path: Path) -> None:
+    folder = a_python_model(tmp_path, COMMANDED)
+    runtime, contents = PythonRuntime(), ContentHashes()
+    spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=contents.hash_folder(folder))
+    model = runtime.open(spec, folder)
+    try:
+        (folder / "model.py").write_text(ECHO)
+        with pytest.raises(ModelFailed, match="exit code 7"):
+            model.run(1, row(EXIT))
+        end, reason = time.monotonic() + 15, ""
+        while "got other files" not in reason and time.monotonic() < end:
+            with pytest.raises(ModelFailed) as failure:
+                model.run(1, row(FINE))
+            reason = failure.value.reason
+            time.sleep(0.02)
+        assert "run `horologe load code` to serve the new content" in reason
+    finally:
+        model.close()
 
 
 def test_output_to_the_terminal_never_blocks_the_model(tmp_path: Path) -> None:

@@ -237,3 +237,17 @@ def test_onnx_without_cuda_names_the_package_that_has_it(tmp_path: Path) -> None
     runtime = RUNTIMES["onnx"](DeviceConfig("cuda"))
     with pytest.raises(InvalidModel, match="wanted the package onnxruntime-gpu"):
         runtime.open(runtime.inspect(folder), folder)
+
+
+def test_onnx_keeps_only_sessions_of_the_content_that_was_opened_last(tmp_path: Path) -> None:
+    folder = an_onnx_model(tmp_path)
+    runtime = importlib.import_module("horologe_gpu_worker.runtimes.onnx.onnx_runtime").OnnxRuntime()
+    old, new = [msgspec.structs.replace(runtime.inspect(folder), content_hash=content) for content in ("old", "new")]
+    serving = runtime.open(old, folder)
+    runtime.open(old, folder).close()
+    assert runtime.is_open(old)
+    runtime.open(new, folder).close()
+    assert not runtime.is_open(old)
+    serving.close()
+    assert (runtime.is_open(old), runtime.is_open(new)) == (False, True)
+    runtime._idle.check()

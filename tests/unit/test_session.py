@@ -69,7 +69,7 @@ def test_another_msgpack_reads_what_is_sent() -> None:
     talk.get(Models(messages[0][1], (ModelState(ECHO),)))
     talk.sent()
     ((_, _, (message,)),) = msgpack.unpackb(talk.headers[-1])
-    assert message == [1, message[1], "echo", "1", ms(200), [["x", "FP32", [1, 4], 16]], ["y"], "", ""]
+    assert message == [1, message[1], "echo", "1", ms(200), [["x", "FP32", [1, 4], 16]], ["y"], "", "", False]
     assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", []]]]]
 
 

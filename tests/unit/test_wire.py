@@ -29,12 +29,14 @@ APPLICATION = wire.ApplicationState(
 
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
-        wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1"),
-        "990101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31",
+        wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1", True),
+        "9a0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c3",
     ),
     (
-        wire.Answer(1, 0, (TENSOR,), "", 0, "m", "1", 10, 20, 4, True, 0.75, ("m",), ("n",), True, b"\x01\x02", True),
-        "dc00120201009194a178a44650333292010410a000a16da1310a1404c3cb3fe800000000000091a16d91a16ec3c4020102c3",
+        wire.Answer(
+            1, 0, (TENSOR,), "", 0, "m", "1", 10, 20, 4, True, 0.75, ("m",), ("n",), True, b"\x01\x02", True, ("c4",)
+        ),
+        "dc00130201009194a178a44650333292010410a000a16da1310a1404c3cb3fe800000000000091a16d91a16ec3c4020102c391a26334",
     ),
     (wire.Cancel((1, 2)), "9203920102"),
     (wire.ModelInfo(3, "m", "chat"), "940403a16da463686174"),
@@ -56,8 +58,8 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Directory(("ipc://e",)), "920c91a76970633a2f2f65"),
     (wire.Rejected(12, "protocol"), "930d0ca870726f746f636f6c"),
     (
-        wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat", "user-1"),
-        "9b1406a16dcd03e801c4020102c30760a463686174a6757365722d31",
+        wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat", "user-1", True),
+        "9c1406a16dcd03e801c4020102c30760a463686174a6757365722d31c3",
     ),
     (wire.Release((6, 7)), "9215920607"),
     (
@@ -71,8 +73,8 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         "95290aac66726f6e74656e642f3023639192069194a178a446503332920104109107",
     ),
     (
-        wire.Outputs(10, (ROW_STATUS,), (TENSOR,), "m/1", 4, 100, 200),
-        "982a0a9194070100a09194a178a44650333292010410a36d2f310464ccc8",
+        wire.Outputs(10, (ROW_STATUS,), (TENSOR,), "m/1", 4, 100, 200, "c4"),
+        "992a0a9194070100a09194a178a44650333292010410a36d2f310464ccc8a26334",
     ),
     (
         wire.Infer(10, 0, "m/1", 4, (wire.Row(0, 6, 1, 8, 1),), ("frontend/0#c", "selector/0#d"), 100, 200, 50),
@@ -82,24 +84,33 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Unload(12, 0, "m/1"), "94340c00a36d2f31"),
     (wire.Result(10, 0, 100, 200, 90, 95, (ROW_STATUS,), ""), "99350a0064ccc85a5f9194070100a0a0"),
     (wire.Ping(100), "923664"),
-    (wire.Pong(100, 101), "93376465"),
+    (wire.Pong(100, 101, 102), "9437646566"),
     (
         wire.Register(
             (wire.Share(0, "cpu", 8, ("m/1",), (("n/1", 11),)),),
             (wire.ModelReport(SPEC, Profile({1: 5}, 9), ""),),
             (10,),
             3,
+            (3,),
         ),
-        "9538919500a36370750891a36d2f319192a36e2f310b9193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0910a03",
+        "9638919500a36370750891a36d2f319192a36e2f310b9193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0910a039103",
     ),
-    (wire.Scan("m"), "9239a16d"),
+    (wire.Scan("m", 3), "9339a16d03"),
+    (wire.Settle(3, ("m/1",)), "93200391a36d2f31"),
+    (wire.Settled(3), "922103"),
     (wire.Drain(), "913a"),
     (wire.Sample("m/1", (TENSOR,), 1, 96, "chat"), "963ca36d2f319194a178a446503332920104100160a463686174"),
     (
         wire.Distributions(
-            "m/1", 100, 1.5, (wire.DurationHistogram("chat", 96, (100, 200, 400), (3, 1)),), True, ((1, 1.0), (4, 2.5))
+            "m/1",
+            100,
+            1.5,
+            (wire.DurationHistogram("chat", 96, (100, 200, 400), (3, 1)),),
+            True,
+            ((1, 1.0), (4, 2.5)),
+            "c4",
         ),
-        "973da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301c3929201cb3ff00000000000009204cb4004000000000000",
+        "983da36d2f3164cb3ff80000000000009194a463686174609364ccc8cd0190920301c3929201cb3ff00000000000009204cb4004000000000000a26334",
     ),
     (
         wire.Applications(12, (APPLICATION,), 0, "", 4),
@@ -127,7 +138,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             "digits",
             (wire.Observation((3.0,), b"\x01\x02", "user-1", (TENSOR,), wire.Query(6, "", 1000, 1, b"\x01")),),
         ),
-        "941c11a6646967697473919591cb4008000000000000c4020102a6757365722d319194a178a446503332920104109b1406a0cd03e801c40101c20000a0a0",
+        "941c11a6646967697473919591cb4008000000000000c4020102a6757365722d319194a178a446503332920104109c1406a0cd03e801c40101c20000a0a0c2",
     ),
     (
         wire.Acknowledged(17, (0, 5), "full", 9),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import a_report, a_spec
+from builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.status import Status
@@ -15,7 +15,6 @@ from horologe_common.wire import (
     Pong,
     Register,
     Result,
-    Scan,
     Unload,
 )
 from horologe_gpu_worker.core.lanes import Finished, not_run
@@ -148,21 +147,6 @@ def test_ping_is_answered_at_once() -> None:
     worker = a_worker()
     worker.handle(44, CONTROLLER, Ping(40), ())
     assert worker.out == [Out(CONTROLLER, Pong(40, 44))]
-
-
-def test_scan_reads_one_model_again_and_registers() -> None:
-    worker = a_worker(specs=[a_spec(), a_spec("other"), a_spec("sum", "2")])
-    connect_controller(worker)
-    [scan] = operations(deliver(worker, 0, CONTROLLER, Scan("sum")))
-    assert (scan.lane, scan.model) == ("scan", "sum")
-    assert not deliver(worker, 0, CONTROLLER, Scan("sum")), "one at a time"
-    scanned = Finished(scan.action_id, "scan", Status.OK, 0, 1, models=[a_report(a_spec("sum", "3"))])
-    deliver(worker, 1, worker.lanes, scanned)
-    assert sorted(worker.reports) == ["other/1", "sum/3"]
-    [again] = operations(deliver(worker, 2, CONTROLLER, Scan("sum")))
-    outs = deliver(worker, 3, worker.lanes, not_run(again, Status.FAILED, 3))
-    assert [out.to for out in outs] == [CONTROLLER]
-    assert sorted(worker.reports) == ["other/1", "sum/3"]
 
 
 def test_draining_finishes_what_is_in_flight_and_takes_nothing_new() -> None:

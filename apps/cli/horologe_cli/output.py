@@ -70,6 +70,11 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
+def is_silent(json: bool) -> bool:
+    """Return whether to show no progress bar: with --json, and in files and pipes, where it would be an empty line."""
+    return json or not sys.stderr.isatty()
+
+
 def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, default=_to_builtin) + "\n")
     sys.stdout.flush()
@@ -90,12 +95,14 @@ def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
 
 
 def fail_with(error: Exception, endpoint: str) -> NoReturn:
-    """End the command with the reason of a `HorologeError`. Raise any other exception again."""
+    """End the command with the reason of a `HorologeError`, or the file of an OSError. Raise others again."""
     from horologe_common.service.settings import SettingsError
     from horologe_common.status import HorologeError, Lost
 
     if isinstance(error, SettingsError):
         fail(error.reason, ExitCode.USAGE)
+    if isinstance(error, OSError) and error.filename:
+        fail(f"{error.filename}: {error.strerror}", ExitCode.USAGE)
     if isinstance(error, Lost) and endpoint:
         fail(f"no answer from {endpoint}: {error}; is it running? (`horologe up`, --endpoint)", ExitCode.UNREACHABLE)
     if isinstance(error, HorologeError):

@@ -140,7 +140,10 @@ class Client:
         return list(self._ask(partial(ModelInfo, model=name or ""), timeout))
 
     def admit(self, model: str, version: str = "", admitted: bool = True, *, timeout: float = 30.0) -> list[ModelState]:
-        """Load a model from the repository, or unload it (`admitted=False`). Return its new state."""
+        """Load a model from the repository, or unload it (`admitted=False`). Return its new state.
+
+        Raise `Lost` after `timeout` seconds. The model then goes on loading.
+        """
         return list(self._ask(partial(Admit, model=model, version=version, admitted=admitted), timeout))
 
     def describe(self, model: str = "", *, timeout: float = 5.0) -> Description:

@@ -90,6 +90,13 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
         parts = PAGE_PARTS if self.shares_pages else 1
         return max(1, math.ceil(self.weights_bytes * parts / PAGE_BYTES)) / parts
 
+    def is_compatible(self, other: ModelSpec) -> bool:
+        """Return whether requests and batches that were made for `other` can run on this content of the model."""
+        return (
+            (self.inputs, self.outputs, self.batch_sizes) == (other.inputs, other.outputs, other.batch_sizes)
+            and (self.batched, self.padded) == (other.batched, other.padded)
+        )  # fmt: skip
+
     @cached_property
     def max_batch(self) -> int:
         """Return the largest compiled batch size."""

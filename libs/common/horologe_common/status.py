@@ -102,6 +102,11 @@ class ProtocolMismatch(HorologeError):
     status = Status.PROTOCOL
 
 
+def describe_error(error: Exception) -> str:
+    """Return the text of an exception; of an OSError the system's text, without its number and the file's name."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 ERRORS: dict[Status, type[HorologeError]] = {error.status: error for error in HorologeError.__subclasses__()}
 
 

@@ -108,6 +108,9 @@ class KeepsModels(Protocol):
     def is_open(self, spec: ModelSpec) -> bool:
         """Return True if `open` returns at once."""
 
+    def open_kept(self, spec: ModelSpec) -> OpenModel | None:
+        """Return a kept model of this content, without reading its files; None if there is none."""
+
 
 class Runtime(Protocol):
     """Opens models of one kind. If `inline_io` is True, INPUT and OUTPUT are part of EXEC (host memory)."""

@@ -19,6 +19,7 @@ from horologe_cli.output import (
     Workers,
     console,
     fail,
+    is_silent,
     print_json,
     stderr_console,
 )
@@ -93,7 +94,7 @@ def _run_demo(options: SystemOptions, load: Load, json: bool) -> None:
         fail(error.reason, ExitCode.USAGE)
     start_s = time.monotonic()
     try:
-        result = _run(system, options, load, json)
+        result = _run(system, options, load, is_silent(json))
     except (HorologeError, OSError, ValueError) as error:
         _write_log(lines)
         fail(str(error))
@@ -110,7 +111,10 @@ def _run(system: LocalSystem, options: SystemOptions, load: Load, quiet: bool) -
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     texts = TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), TextColumn("{task.description}")
-    with Progress(BarColumn(), *texts, console=stderr_console(), transient=True, disable=quiet) as progress, system:
+    with (
+        Progress(BarColumn(), *texts, console=stderr_console(), transient=True, disable=quiet) as progress,
+        system,
+    ):
         task = progress.add_task("starting the services", total=1.0)
 
         def on_progress(phase: str, done: float) -> None:

@@ -51,12 +51,14 @@ def read_input(source: str) -> Any:
     """Return an array, or arrays by name. End the command if `source` cannot be read."""
     import numpy as np
 
+    from horologe_common.status import describe_error
+
     if source.endswith((".npy", ".npz")):
         try:
             loaded = np.load(source, allow_pickle=False)
             return dict(loaded) if source.endswith(".npz") else loaded
         except (OSError, ValueError) as error:
-            output.fail(f"--input {source}: {error}", output.ExitCode.USAGE)
+            output.fail(f"--input {source}: {describe_error(error)}", output.ExitCode.USAGE)
     if source == "-" and sys.stdin.isatty():
         output.fail(
             "--input: got nothing, wanted a .npy file, JSON, or - with JSON on standard input", output.ExitCode.USAGE

@@ -69,7 +69,7 @@ def _measure(client: Client, spec: ModelSpec, lengths: list[int], runs: int) -> 
 
     from horologe_cli.commands.profile_sweep import measure_model
 
-    with Progress(console=output.stderr_console(), transient=True) as progress:
+    with Progress(console=output.stderr_console(), transient=True, disable=output.is_silent(False)) as progress:
         task = progress.add_task(spec.key, total=1.0)
         return measure_model(client, spec, lengths, runs, lambda share: progress.update(task, completed=share))
 

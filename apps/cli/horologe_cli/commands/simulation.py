@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horologe_cli.output import ExitCode, Json, console, fail, fail_with, print_json, stderr_console
+from horologe_cli.output import ExitCode, Json, console, fail, fail_with, is_silent, print_json, stderr_console
 
 if TYPE_CHECKING:
     from horologe_sim.report.report import Report
@@ -130,7 +130,7 @@ def _run(scenario: Scenario, trace_out: Path | None, quiet: bool) -> Report:
         timelines.append(Timeline(begin_ns))
         return timelines[-1]
 
-    with Progress(console=stderr_console(), transient=True, disable=quiet) as progress:
+    with Progress(console=stderr_console(), transient=True, disable=is_silent(quiet)) as progress:
         task = progress.add_task(scenario.name, total=1.0)
         report = run_scenario(
             scenario,
@@ -149,7 +149,7 @@ def _find_size(scenario: Scenario, target: float, trace_out: Path | None, json: 
 
     from horologe_sim.scenario.cluster_sizing import find_cluster_size
 
-    with Progress(console=stderr_console(), transient=True, disable=json) as progress:
+    with Progress(console=stderr_console(), transient=True, disable=is_silent(json)) as progress:
         task = progress.add_task(scenario.name, total=1.0)
 
         def on_progress(done: float, phase: str) -> None:

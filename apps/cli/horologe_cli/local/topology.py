@@ -260,8 +260,10 @@ def _resolve_http(settings: Any, flags: dict[str, dict[str, str]]) -> str:
 
 def _resolve_client(endpoint: str) -> str:
     """Return the endpoint with a free port. `tcp://host:0` stands for any free port."""
-    if not endpoint.startswith("tcp://"):
+    if endpoint.startswith("ipc://"):
         return endpoint
+    if not endpoint.startswith("tcp://"):
+        raise SettingsError(f"--client: got {endpoint!r}, wanted tcp://HOST:PORT or ipc://PATH")
     host, port = split_address("--client", endpoint.removeprefix("tcp://"))
     if port == 0:
         return f"tcp://{host}:{free_port(host)}"

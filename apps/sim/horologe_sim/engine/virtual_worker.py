@@ -91,7 +91,8 @@ class Device:
         self.lanes = "lanes/" + worker.partition("/")[2]
         self.models = models
         self.meter = meter
-        self.loaded: dict[tuple[int, str], bool] = {}
+        self.loaded: dict[tuple[int, str], str] = {}
+        """(share, model) -> content hash of the loaded copy."""
         self.slowness = 1.0
         """Factor on all durations."""
         self._draws = Draws(noise, seed)
@@ -156,23 +157,29 @@ class Device:
 
     def _begin(self, todo: Operation, now_ns: int) -> Finished:
         """Start an operation and return its result."""
-        status, reason = Status.OK, ""
+        status, reason, content_hash = Status.OK, "", None
         duration_ns = self._duration_ns(todo)
         if not todo.earliest_ns <= now_ns <= todo.latest_ns:
             self.meter.violations.append(f"{self.worker}: {todo.lane} of {todo.model} begun outside its window")
         if todo.lane == "exec":
-            if (todo.share, todo.model) not in self.loaded:
+            content_hash = self.loaded.get((todo.share, todo.model))
+            if content_hash is None:
                 status, reason, duration_ns = Status.FAILED, f"{todo.model} is not loaded", 0
                 self.meter.violations.append(f"{self.worker}: EXEC of {todo.model}, which is not loaded")
             self.meter.rows[todo.model, todo.rows] += 1
             self.meter.busy_ns[todo.share] += duration_ns
-        return Finished(todo.action_id, todo.lane, status, now_ns, now_ns + duration_ns, duration_ns, reason=reason)
+        return Finished(
+            todo.action_id, todo.lane, status, now_ns, now_ns + duration_ns, duration_ns, reason=reason,
+            content_hash=content_hash or "",
+        )  # fmt: skip
 
     def _on_done(self, runner: Runner, todo: Operation, begun: Finished) -> None:
         runner.busy = False
         match todo.lane:
             case "load":
-                self.loaded[todo.share, todo.model] = True
+                self.loaded[todo.share, todo.model] = self.models[todo.model].report.spec.content_hash
+            case "replace" if (todo.share, todo.model) in self.loaded:
+                self.loaded[todo.share, todo.model] = self.models[todo.model].report.spec.content_hash
             case "unload":
                 self.loaded.pop((todo.share, todo.model), None)
             case "scan":
@@ -201,6 +208,7 @@ class Device:
             return SCAN_NS if todo.lane == "scan" else 0
         seed_ns = {
             "load": profile.load_ns,
+            "replace": profile.load_ns,
             "input": todo.rows * model.input_ns,
             "output": todo.rows * model.output_ns,
         }.get(todo.lane)

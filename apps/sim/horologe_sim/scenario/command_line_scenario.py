@@ -9,6 +9,7 @@ import msgspec
 from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
+from horologe_common.status import describe_error
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_load.arrivals import read_arrivals
 from horologe_sim.engine.noise import NOISES
@@ -62,7 +63,7 @@ def _arrivals(path: Path) -> tuple[tuple[LoadPhase, ...], int]:
     try:
         times = read_arrivals(path)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"--trace {path}: {error}") from error
+        raise SettingsError(f"--trace {path}: {describe_error(error)}") from error
     phases = tuple(
         LoadPhase("trace", times_ns=tuple(at), models=(model,) if model else ()) for model, at in times.items()
     )

@@ -35,6 +35,8 @@ class AskOptions(TypedDict, total=False):
     """Names of the outputs to return, in this order. Default: all."""
     context: str
     """Context of a request to an application: the user or session for which it learns separately."""
+    content_hash: bool
+    """Name the content of the model that answered in `Reply.content_hashes`."""
 
 
 class Options(AskOptions, total=False):
@@ -68,6 +70,7 @@ class Call(msgspec.Struct, eq=False):
     outputs: tuple[str, ...] = ()
     application: str = ""
     context: str = ""
+    content_hash: bool = False
     single: bool = True
     """The input was one array, so a single output is returned as an array."""
     inputs: tuple[Tensor, ...] = ()
@@ -87,8 +90,9 @@ class Call(msgspec.Struct, eq=False):
             return self.question
         budget_ns = max(1, self.begun_ns + self.budget_ns - now_ns) if self.budget_ns else 0
         return Predict(
-            self.id, self.model, self.version, budget_ns, self.inputs, self.outputs, self.application, self.context
-        )
+            self.id, self.model, self.version, budget_ns, self.inputs, self.outputs, self.application, self.context,
+            self.content_hash,
+        )  # fmt: skip
 
 
 class PendingRequests:

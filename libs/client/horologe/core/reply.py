@@ -56,6 +56,8 @@ class Reply(msgspec.Struct, frozen=True, eq=False):
     """Whether a row holds the declared default. Per row: `outputs["defaulted"]`."""
     prediction_id: bytes = b""
     """Id of the prediction for feedback."""
+    content_hashes: tuple[str, ...] = ()
+    """With the option `content_hash`: hash of the files of the model that answered. For an application: of `models`."""
 
     @property
     def prediction(self) -> Any:
@@ -80,6 +82,7 @@ def decode_answer(answer: wire.Answer, buffers: Sequence[Buffer], single: bool) 
     reply = Reply(
         outputs, value, answer.model, answer.version, answer.queue_ns, answer.exec_ns, answer.batch_size,
         answer.cached, answer.confidence, answer.models, answer.missing, answer.defaulted, answer.prediction,
+        answer.content_hashes,
     )  # fmt: skip
     if answer.status == Status.OK:
         return reply

@@ -106,6 +106,7 @@ class Session:
         outputs: Sequence[str] = (),
         application: str = "",
         context: str = "",
+        content_hash: bool = False,
     ) -> int:
         """Start a request whose result is a `Reply`, and return its id. All errors go to its sink.
 
@@ -114,7 +115,7 @@ class Session:
         self._encoder.now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
         call.model, call.version, call.outputs, call.application = model, version, tuple(outputs), application
-        call.context = context
+        call.context, call.content_hash = context, content_hash
         call.single = not isinstance(inputs, Mapping)
         try:
             self._check_open()

@@ -119,8 +119,7 @@ class BlockingLink:
 
     def _check_connection(self, now_ns: int) -> None:
         """Handle a new or lost connection. Read the answers first that arrived before the loss."""
-        if self.session.handshake.refusal is not None:
-            self.dealer.reconnect(now_ns)
+        self.dealer.reconnect(now_ns)
         if not self.dealer.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             return
         self._drain(now_ns)

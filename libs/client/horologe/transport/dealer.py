@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from horologe.core.session import Session
 
 HIGH_WATER = 10_000
-HEARTBEAT_MS = 5_000
-"""A frontend that is unreachable is detected after three heartbeats, one that dies at once."""
+HEARTBEAT_MS = 1_000
+"""A frontend that is unreachable is detected after three heartbeats, one that dies at once. A frame that takes longer
+than that to transfer looks the same."""
 COPY_BELOW = 64 << 10
 HANDSHAKES = 3
 """After this many failed handshakes without a reason in a row, the server does not accept the key."""
@@ -87,13 +89,17 @@ def _server_key(file: Path) -> bytes:
 
 
 class Dealer:
-    """Connects, and passes the events of the connection to a session. libzmq reconnects by itself."""
+    """Connects, and passes the events of the connection to a session.
+
+    libzmq reconnects by itself, but not after a protocol error. While `is_lost`, call `reconnect` every `RETRY_NS`.
+    """
 
     def __init__(self, endpoint: str, keys: Keys | None) -> None:
         self.endpoint = endpoint
         self.keys = keys
         self._silent_failures = 0
-        self._stopped_ns: int | None = None
+        self.is_lost = False
+        self._retried_ns = 0
 
     def open(self, context: zmq.Context[Any]) -> None:
         """Start to connect. Raises `zmq.ZMQError` for an invalid endpoint or key."""
@@ -154,9 +160,10 @@ class Dealer:
             event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             match event["event"]:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._silent_failures, self._stopped_ns = 0, None
+                    self._silent_failures, self.is_lost = 0, False
                     session.on_connected(now_ns)
                 case zmq.EVENT_DISCONNECTED:
+                    self._lose(now_ns)
                     session.on_disconnected(now_ns)
                 case failure:
                     if error := self._failed(failure, event["value"], now_ns):
@@ -168,14 +175,18 @@ class Dealer:
             if self._silent_failures < HANDSHAKES:
                 return None
         else:
-            self._stopped_ns = now_ns  # libzmq does not reconnect after these failures
+            self._lose(now_ns)
         if failure == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and code not in UNKNOWN_KEYS:
             return ProtocolMismatch(f"{self.endpoint}: got something else, wanted a Horologe frontend")
         return Unauthenticated(f"{self.endpoint}: the server does not accept this client's keys")
 
+    def _lose(self, now_ns: int) -> None:
+        self.is_lost, self._retried_ns = True, now_ns
+
     def reconnect(self, now_ns: int) -> None:
-        """Reconnect after a failure at most once a second: the server may accept the key later."""
-        if self._stopped_ns is not None and now_ns - self._stopped_ns >= RETRY_NS:
-            self._stopped_ns = now_ns
-            self.socket.disconnect(self.endpoint)
+        """Reconnect at most once per `RETRY_NS` if libzmq has not: the server may accept the key later."""
+        if self.is_lost and now_ns - self._retried_ns >= RETRY_NS:
+            self._retried_ns = now_ns
+            with contextlib.suppress(zmq.ZMQError):  # libzmq may have dropped the endpoint
+                self.socket.disconnect(self.endpoint)
             self.socket.connect(self.endpoint)

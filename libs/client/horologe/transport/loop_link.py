@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from horologe.transport.dealer import RETRY_NS
+
 if TYPE_CHECKING:
     from horologe.core.outbox import Packet
     from horologe.core.session import Session
@@ -35,6 +37,7 @@ class LoopLink:
         self._flushing = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
+        self._retry: asyncio.TimerHandle | None = None
 
     def attach(self) -> asyncio.AbstractEventLoop:
         """Return the running loop. The first call opens the connection. Raises `RuntimeError` on another loop."""
@@ -57,8 +60,9 @@ class LoopLink:
     def close(self) -> None:
         if self.loop is None or self._context is None:
             return
-        if self._timer:
-            self._timer.cancel()
+        for timer in (self._timer, self._retry):
+            if timer:
+                timer.cancel()
         self.loop.remove_reader(self.dealer.socket.fd)
         self.loop.remove_reader(self.dealer.monitor.fd)
         self.dealer.close()
@@ -76,8 +80,6 @@ class LoopLink:
         if self._context is None:
             return
         now_ns = time.monotonic_ns()
-        if self.session.handshake.refusal is not None:
-            self.dealer.reconnect(now_ns)
         if not self._unsent and self.session.has_packets(now_ns):
             self._unsent = self.session.packets(now_ns)
         while self._unsent and self.dealer.send(self._unsent[0]):
@@ -109,7 +111,18 @@ class LoopLink:
         self.dealer.process_events(self.session, now_ns)
         if was_ready and not self.session.handshake.is_ready:
             self._unsent.clear()  # packets for the lost connection
+        self._schedule_retry()
         self.post()
+
+    def _schedule_retry(self) -> None:
+        """Reconnect later, if libzmq has not reconnected by then."""
+        if self.dealer.is_lost and self._retry is None and self.loop is not None:
+            self._retry = self.loop.call_later(RETRY_NS / 1e9 + EARLY_S, self._reconnect)
+
+    def _reconnect(self) -> None:
+        self._retry = None
+        self.dealer.reconnect(time.monotonic_ns())
+        self._schedule_retry()
 
     def _arm(self, now_ns: int) -> None:
         """Set one timer for the earliest deadline. Replace it only by an earlier one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from horologe_common.clock import NEVER_NS
+from horologe_common.clock import NEVER_NS, ms
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.wire import Envelope
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     Deliver = Callable[[Any, Sequence[Buffer]], None]
     OnFault = Callable[[Core | None, Any, Exception], None]
 
+FAULT_PAUSE_NS = ms(10)
+"""Pause until the next tick of a core whose tick has raised, unless a message arrives before. A core whose timer stays
+expired would otherwise be ticked all the time."""
 CALLS_PER_TURN = 64
 """Cores called in a turn at most. Remaining messages wait for the next turn, so that sockets are read in between."""
 
@@ -174,7 +177,10 @@ class CoreHost:
         if self._deliveries:
             deliveries, self._deliveries = self._deliveries, []
             for deliver, message, buffers in deliveries:
-                deliver(message, buffers)
+                try:
+                    deliver(message, buffers)
+                except Exception as error:
+                    self._report_fault(None, message, error)
 
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """Tell the cores that want to know it how long the turn took that ends now."""
@@ -182,7 +188,11 @@ class CoreHost:
             core.end_turn(now_ns, took_ns)
 
     def _call_core(self, hosted: HostedCore) -> None:
-        """Hand the core its messages, tick it, and pass on what it sends."""
+        """Hand the core its messages, tick it, and pass on what it sends.
+
+        An exception costs what the core would have done with the rest of that message, or of that tick. The other
+        messages are handled, and what the core has put into `out` is sent.
+        """
         core, mailbox, observer = hosted.core, hosted.mailbox, self.observer
         hosted.mailbox, hosted.tick_due = [], False
         self.handled += len(mailbox)
@@ -194,16 +204,20 @@ class CoreHost:
                 core.handle(now_ns, sender, message, buffers)
             except Exception as error:
                 self._report_fault(core, message, error)
+        faulty = False
         try:
             core.tick(now_ns)
         except Exception as error:
             self._report_fault(core, None, error)
+            faulty = True
         outs, core.out = core.out, []
         if observer:
             observer.observe_tick(now_ns, core, outs)
-        at_ns = core.wakeup_ns()
-        hosted.wakeup_ns = NEVER_NS if at_ns is None else at_ns
         self._pass_on(core.address, outs)
+        at_ns = core.wakeup_ns()
+        if faulty:
+            at_ns = now_ns + FAULT_PAUSE_NS
+        hosted.wakeup_ns = NEVER_NS if at_ns is None else at_ns
 
     def _pass_on(self, sender: str, outs: Sequence[Out]) -> None:
         hosted = self._hosted

@@ -102,7 +102,7 @@ METRICS: dict[str, Metric] = {
         "Lost links, by reason: closed, silent (no heartbeat), failed (the socket), refused, replaced (by a new one)",
         ("peer", "reason"),
     ),
-    "horologe_links_refused_total": Metric("counter", "Handshakes refused by either side: name, version or keys"),
+    "horologe_links_refused_total": Metric("counter", "Refused handshakes and packets: name, version, keys"),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
 }
 

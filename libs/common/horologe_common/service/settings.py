@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from horologe_common.status import HorologeError
+from horologe_common.status import HorologeError, describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ def _table(path: Path, section: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text()).get(section, {})
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"settings file {path}: {error}") from error
+        raise SettingsError(f"settings file {path}: {describe_error(error)}") from error
     if not isinstance(table, dict):
         raise SettingsError(f"settings file {path}: {section}: got {type(table).__name__}, wanted a table")
     return table

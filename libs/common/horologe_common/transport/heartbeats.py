@@ -34,6 +34,7 @@ class Heartbeats:
     def add(self, route: Route) -> None:
         """Send heartbeats on a link, and expect them."""
         self._missed[route] = 0
+        self._reasons.pop(route, None)
 
     def remove(self, route: Route) -> None:
         self._missed.pop(route, None)
@@ -59,18 +60,21 @@ class Heartbeats:
         """Send heartbeats until cancelled. A peer that sends none for `silence_ns` is lost."""
         while True:
             await asyncio.sleep(silence_ns / BEATS / 1e9)
-            try:
-                self.beat()
-            except Exception:  # without heartbeats, the peers would lose this process
-                log.exception("heartbeat fault")
+            self.beat()
 
     def beat(self) -> None:
         """Send a heartbeat on every link, and end those that are lost."""
         for route, missed in list(self._missed.items()):
-            if missed >= BEATS:
-                reason = self._reasons.get(route, "silent")
-                self.remove(route)
-                self._on_lost(route, reason)
-            else:
-                self._missed[route] = missed + 1
-                self._send(route)
+            try:
+                self._beat_link(route, missed)
+            except Exception:  # without heartbeats, the other peers would lose this process
+                log.exception("heartbeat fault")
+
+    def _beat_link(self, route: Route, missed: int) -> None:
+        if missed >= BEATS:
+            reason = self._reasons.get(route, "silent")
+            self.remove(route)
+            self._on_lost(route, reason)
+        else:
+            self._missed[route] = missed + 1
+            self._send(route)

@@ -293,7 +293,7 @@ class Links:
             if not routed:
                 self.peers.on_dealer_connected(sock)
         elif kind != zmq.EVENT_DISCONNECTED:
-            self.peers.on_handshake_failed(str(zmq.Event(kind)))
+            self.peers.on_handshake_failed(zmq.Event(kind).name or "unknown")
         elif routed:
             self._connections.on_disconnected(sock, int(event["value"]))
         else:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from horologe_common.wire import AnyMessage
 
 HANDSHAKES = frozenset({Hello, Welcome, Directory, Rejected})
-PACKET_ERRORS = (Status.INVALID_INPUT, Status.TOO_LARGE)
-"""Statuses of a Rejected for one packet. The link is not affected."""
+PACKET_ERRORS = (Status.INVALID_INPUT, Status.TOO_LARGE, Status.FORBIDDEN)
+"""Statuses of a Rejected for one packet. The link is not affected: without a Welcome, it is lost soon."""
 log = logger("links")
 
 
@@ -160,7 +160,7 @@ class Peers:
 
     def _on_rejected(self, route: Route, message: Rejected) -> None:
         if message.status in PACKET_ERRORS:
-            log.error("packet rejected by the peer", status=message.status, reason=message.reason)
+            self._log_refusal("packet rejected by the peer", message.reason)
         elif message.status == Status.LOST:
             self._on_refused(route, "silent")
         else:

@@ -26,6 +26,8 @@ class Predict(Message, frozen=True, tag=1):
     outputs: tuple[str, ...] = ()
     application: str = ""
     context: str = ""
+    content_hash: bool = False
+    """Whether the answer must name the contents of the models."""
 
 
 class Answer(Message, frozen=True, tag=2):
@@ -56,6 +58,8 @@ class Answer(Message, frozen=True, tag=2):
     """Whether a row holds the declared default."""
     prediction: bytes = b""
     inputs_retained: bool = False
+    content_hashes: tuple[str, ...] = ()
+    """If requested: the hash of the content that answered; for an application those of `models`, in their order."""
 
 
 class Cancel(Message, frozen=True, tag=3):

@@ -74,16 +74,20 @@ class Result(Message, frozen=True, tag=53):
 
 
 class Ping(Message, frozen=True, tag=54):
-    """Measure the offset of the worker's clock, and whether the worker is alive. The answer is Pong."""
+    """Measure the round trip to a peer, and the offset of its clock. The answer is Pong."""
 
     sent_ns: int
 
 
 class Pong(Message, frozen=True, tag=55):
-    """`sent_ns` is the Ping's; `peer_ns` is the worker's clock when it answered."""
+    """`sent_ns` is the Ping's; `peer_ns` is the clock of the peer when it answered.
+
+    `reserved_ns`: the return latency that a controller reserves for each request.
+    """
 
     sent_ns: int
     peer_ns: int
+    reserved_ns: int = 0
 
 
 class Share(Message, frozen=True):
@@ -98,7 +102,11 @@ class Share(Message, frozen=True):
 
 
 class ModelReport(Message, frozen=True):
-    """A model in a worker's repository. `profile` is None if it cannot be served, for this `reason`."""
+    """A model in a worker's repository. `profile` is None if it cannot be served, for this `reason`.
+
+    With a profile, `reason` says why the content that is in the repository now is not served. The `spec` is then that
+    of the content before, which is still in memory.
+    """
 
     spec: ModelSpec
     profile: Profile | None
@@ -114,12 +122,18 @@ class Register(Message, frozen=True, tag=56):
     """Ids of accepted actions that are not finished, of any controller. Only for readers of recordings."""
     number: int = 0
     """Number of the message, counted by the worker from 1. Controllers ignore one after a larger number."""
+    scans: tuple[int, ...] | None = None
+    """Ids of the receiver's Scans that are answered by this message. None: the sender does not name them; all."""
 
 
 class Scan(Message, frozen=True, tag=57):
-    """Read the model from the repository again, and send a Register."""
+    """Read the model from the repository again. The answer is a Register that names the `id`.
+
+    It is sent when no share of the worker can run an earlier content of the model any more.
+    """
 
     model: str
+    id: int = 0
 
 
 class Drain(Message, frozen=True, tag=58):

@@ -51,6 +51,8 @@ class Outputs(Message, frozen=True, tag=42):
     batch_size: int = 0
     begin_ns: int = 0
     end_ns: int = 0
+    content_hash: str = ""
+    """Content of the model that ran. Empty: not known."""
 
 
 class Sample(Message, frozen=True, tag=60):
@@ -92,6 +94,8 @@ class Distributions(Message, frozen=True, tag=61):
     """Whether the execution time depends on the input. Otherwise the histograms show the noise of the machine."""
     batch_scales: tuple[tuple[int, float], ...] = ()
     """(batch size, scale), ascending. The smallest size has 1."""
+    content_hash: str = ""
+    """Content of the model that was measured. Empty: not known."""
 
 
 HolderMessage: TypeAlias = Dispatch | Ship | Outputs | Sample | Distributions

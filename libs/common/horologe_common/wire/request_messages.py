@@ -27,6 +27,8 @@ class Query(Message, frozen=True, tag=20):
     length: int = 0
     application: str = ""
     context: str = ""
+    content_hash: bool = False
+    """Whether the answer must name the contents of the models."""
 
 
 class Release(Message, frozen=True, tag=21):
@@ -64,4 +66,21 @@ class Outcome(Message, frozen=True, tag=31):
     retry_after_ns: int = 0
 
 
-RequestMessage: TypeAlias = Query | Release | Submit | Outcome
+class Settle(Message, frozen=True, tag=32):
+    """Report when no answer from an earlier content of these models (keys) can follow. From the controller.
+
+    A selector answers Settled at once: announcements reach it before. A frontend answers when its open requests that
+    earlier content may have answered have ended.
+    """
+
+    id: int
+    models: tuple[str, ...]
+
+
+class Settled(Message, frozen=True, tag=33):
+    """Answer to Settle."""
+
+    id: int
+
+
+RequestMessage: TypeAlias = Query | Release | Submit | Outcome | Settle | Settled

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.core.faults import for_each
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
@@ -24,10 +25,12 @@ from horologe_common.wire import (
     Pong,
     Register,
     Result,
+    Settled,
     Submit,
 )
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.scheduling.scheduler import Plan
     from horologe_controller.settings import ControllerSettings
 
@@ -79,15 +83,19 @@ class Controller:
                 self._requests.cancel_requests(now_ns, sender, message.ids)
             case Register():
                 self._on_register(now_ns, sender, message)
+            case Ping():
+                reserved_ns = self.cluster.returns.high_quantile(now_ns) or 0
+                self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
             case Pong() | Drain():
                 self._on_worker_status(now_ns, sender, message)
             case Admit():
                 self.out.extend(self.catalogue.admit(sender, message))
-                self.out.extend(self.catalogue.announce())
+            case Settled():
+                self.out.extend(self.catalogue.on_settled(sender, message.id))
             case Distributions():
-                store_distributions(self.cluster.distributions, message)
+                self._on_distributions(message)
             case Describe():
-                shares = self.cluster.describe_shares(now_ns, message.model)
+                shares = describe_shares(now_ns, self.cluster, message.model)
                 description = Description(message.id, shares, self.settings.scheduler, self.pending())
                 self.out.append(Out(sender, description))
             case PeerConnected():
@@ -133,9 +141,9 @@ class Controller:
     def _plan(self, now_ns: int) -> Plan:
         """Call the scheduler, and carry out its plan."""
         plan = self.scheduler.plan(now_ns, self.cluster)
-        for refusal in plan.refuse:
-            self._requests.finish_refused(refusal)
         self.out.extend(self._actions.carry_out(now_ns, plan))
+        if plan.refuse:
+            for_each(plan.refuse, self._requests.finish_refused)
         return plan
 
     def wakeup_ns(self) -> int | None:
@@ -168,6 +176,13 @@ class Controller:
         if (finished := self._actions.finish_action(now_ns, sender, result)) is None:
             return
         action, end_ns = finished
+        try:
+            self._record_result(now_ns, action, end_ns, result)
+        finally:
+            if action.kind != "load":
+                self._requests.finish_batch(now_ns, action, result)
+
+    def _record_result(self, now_ns: int, action: Action, end_ns: int, result: Result) -> None:
         took_ns = result.end_ns - result.begin_ns
         self._metrics.record_result(action, result, took_ns, end_ns)
         ok, estimate = result.status == Status.OK, action.share.estimates.get(action.model)
@@ -188,12 +203,15 @@ class Controller:
             self.cluster.overruns.observe(now_ns, max(0, end_ns - action.promised_ns))
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
-        self._requests.finish_batch(now_ns, action, result)
 
     def _on_register(self, now_ns: int, sender: str, message: Register) -> None:
         """Adopt a worker's report, unless a later one has arrived before."""
         worker = self.cluster.workers.get(sender)
-        if worker is None or 0 < message.number <= worker.last_register:
+        if worker is None:
+            return
+        if 0 < message.number <= worker.last_register:
+            if message.scans:
+                self.out += self.catalogue.confirm_scans(sender, message)
             return
         worker.last_register = message.number
         self.catalogue.discovery.add_worker(sender)
@@ -201,6 +219,12 @@ class Controller:
         self.out += self.catalogue.register_worker(worker, message)
         self._actions.adopt_loads(now_ns, worker, message)
         self._requests.admit_awaited(now_ns)
+
+    def _on_distributions(self, message: Distributions) -> None:
+        """Store distributions, unless they belong to a content that is not served any more."""
+        spec = self.cluster.specs.get(message.model)
+        if spec is None or message.content_hash in ("", spec.content_hash):
+            store_distributions(self.cluster.distributions, message)
 
     def _on_worker_status(self, now_ns: int, sender: str, message: Pong | Drain) -> None:
         """Update the clock of a worker, or stop planning for a worker that drains."""
@@ -221,7 +245,7 @@ class Controller:
     def _on_peer_disconnected(self, now_ns: int, address: str) -> None:
         """Plan a lost worker's requests again; cancel the requests of a lost submitter."""
         self._peers.pop(address, None)
-        self.catalogue.remove_subscriber(address)
+        self.out.extend(self.catalogue.remove_peer(address))
         if worker := self.cluster.workers.get(address):
             self.cluster.remove_worker(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)

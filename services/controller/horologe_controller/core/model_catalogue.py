@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
-from horologe_common.wire import Admit, Models, ModelState, Scan
+from horologe_common.wire import Models, ModelState
 from horologe_controller.core.cluster.estimates import missing_batch_sizes
+from horologe_controller.core.model_loads import LOADS_MAX, PendingLoad, PendingLoads
 
 if TYPE_CHECKING:
-    from horologe_common.models import ModelSpec
-    from horologe_common.wire import Register
+    from collections.abc import Mapping, Sequence
+
+    from horologe_common.models import ModelSpec, Profile
+    from horologe_common.wire import Admit, Register
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.discovery import WorkerDiscovery
     from horologe_controller.core.cluster.share import Share
@@ -21,8 +24,21 @@ SUBSCRIBER_ROLES = ("frontend", "selector", "profiler")
 """Roles that receive every change of the catalogue."""
 
 
+class WorkerReport(NamedTuple):
+    """A model at one worker. Without a profile, the worker cannot serve it, for the reason."""
+
+    worker: str
+    spec: ModelSpec
+    profile: Profile | None
+    reason: str
+
+
 class ModelCatalogue:
-    """States of all models. It keeps `Cluster.specs` to the admitted models that at least one worker serves."""
+    """States of all models. It keeps `Cluster.specs` to the admitted models that at least one worker serves.
+
+    A model has one content at a time: that of its spec. While a load of the model is in progress, workers may run the
+    content before or the new one.
+    """
 
     def __init__(self, cluster: Cluster, discovery: WorkerDiscovery) -> None:
         self.discovery = discovery
@@ -31,9 +47,10 @@ class ModelCatalogue:
         self._announcements = 0
         self._withdrawn: dict[str, bool] = {}
         """Models that an operator has unloaded."""
-        self._scans: list[tuple[str, Admit, dict[str, bool]]] = []
-        """Pending loads: (sender, message, workers that have not reported yet)."""
+        self._loads = PendingLoads()
         self._states: dict[str, ModelState] = {}
+        self._stale: dict[str, str] = {}
+        """Models whose content in a worker's repository is not served -> the reason."""
         self._subscribers: dict[str, bool] = {}
 
     def add_subscriber(self, address: str) -> Out:
@@ -41,8 +58,11 @@ class ModelCatalogue:
         self._subscribers[address] = True
         return Out(address, self._models())
 
-    def remove_subscriber(self, address: str) -> None:
+    def remove_peer(self, address: str) -> list[Out]:
+        """Forget a peer that has disconnected, and return what the loads that waited for it send next."""
         self._subscribers.pop(address, None)
+        self._loads.confirm(address)
+        return self._advance_loads()
 
     def announce(self) -> list[Out]:
         """Return the current state for every subscriber."""
@@ -52,36 +72,46 @@ class ModelCatalogue:
     def admit(self, sender: str, message: Admit) -> list[Out]:
         """Load or unload models for an operator.
 
-        A load makes every worker read the model again and is answered when all have. An unload takes effect at once.
+        A load makes every worker read the model again, and takes effect when all have. An unload takes effect at once.
         A call that arrives again is ignored.
         """
         if self._calls.is_repeated(sender, message.id):
             return []
+        if message.admitted and len(self._loads) >= LOADS_MAX:
+            reason = f"{LOADS_MAX} loads have no answer yet"
+            return [Out(sender, Models(message.id, (), int(Status.REFUSED), reason))]
         if message.admitted:
-            for key in self._matching_keys(message):
-                self._withdrawn.pop(key, None)
-            waiting = dict.fromkeys(self._cluster.workers, True)
-            self._scans.append((sender, message, waiting))
-            scans = [Out(worker, Scan(message.model)) for worker in waiting]
-            return [*scans, *self.refresh()]
+            return self._loads.start_load(sender, message, self._cluster.workers) or self.refresh_and_announce()
         keys = self._matching_keys(message)
         self._withdrawn |= dict.fromkeys(keys, True)
-        outs = self.refresh()
-        if not keys:
-            return [*outs, Out(sender, self._unknown_model(message))]
-        return [*outs, Out(sender, Models(message.id, tuple(self._states[key] for key in keys)))]
+        self._loads.revoke(message)
+        outs = self.refresh_and_announce() if keys else []
+        states = tuple(self._states[key] for key in keys)
+        return [*outs, Out(sender, Models(message.id, states) if keys else self._unknown_model(message))]
 
     def register_worker(self, worker: WorkerMirror, message: Register) -> list[Out]:
         """Adopt a worker's report. A model that it has stopped serving is removed, not only unavailable."""
         before = worker.models
-        self._cluster.register_worker(worker, message)
+        worker.update_models(message)
+        changed = {key: True for key, report in worker.models.items() if _has_changed(before.get(key), report)}
         for key in before:
             if key not in worker.models:
                 self._states.pop(key, None)
                 self._withdrawn.pop(key, None)
-        for _, _, waiting in self._scans:
-            waiting.pop(worker.address, None)
+        self._loads.confirm(worker.address, message.scans)
+        outs = self.refresh_and_announce()
+        self._cluster.register_worker(worker, message, changed)  # it can run models whose content was just chosen
+        return outs
+
+    def confirm_scans(self, worker: str, message: Register) -> list[Out]:
+        """Adopt only the scans that a report answers: a later report of the worker has arrived before."""
+        self._loads.confirm(worker, message.scans)
         return self.refresh_and_announce()
+
+    def on_settled(self, address: str, load_id: int) -> list[Out]:
+        """Record that a selector or frontend has settled, and return what its load sends next."""
+        self._loads.confirm(address, (load_id,))
+        return self._advance_loads()
 
     def mark_load_failed(self, share: Share, key: str, reason: str) -> list[Out]:
         """Withdraw a model from a share that failed to load it, and from the worker if no other share has it."""
@@ -104,12 +134,27 @@ class ModelCatalogue:
         return Status.FAILED, f"model could not be loaded: {state.reason}"
 
     def refresh_and_announce(self) -> list[Out]:
-        """Recompute the states, and return them for every subscriber."""
-        return [*self.refresh(), *self.announce()]
+        """Recompute the states. Return them for every subscriber, and what the loads that were scanned send next."""
+        scanned = self._loads.confirmed_loads(scans=True)
+        for load in scanned:
+            for key in [key for key in self._withdrawn if not load.revoked and _matches_key(load.message, key)]:
+                del self._withdrawn[key]
+        self._update_states({load.message.model: True for load in scanned})
+        for share in self._cluster.shares():
+            self._cluster.changes.mark_reconfigured(share)
+        outs = self.announce()
+        for load in scanned:
+            outs += self._advance_load(load)
+        return outs
 
-    def refresh(self) -> list[Out]:
-        """Recompute the states from the workers' reports. Return answers to the loads that have completed."""
-        states = self._reported_states()
+    def _update_states(self, scanned_names: Mapping[str, bool]) -> None:
+        """Recompute the states from the workers' reports, and admit the models that can be served."""
+        reports: dict[str, list[WorkerReport]] = {}
+        for worker in self._cluster.workers.values():
+            for key, report in worker.models.items():
+                reports.setdefault(key, []).append(WorkerReport(worker.address, *report))
+        self._stale = {}
+        states = {key: self._combine_reports(key, parts, scanned_names) for key, parts in reports.items()}
         for key, state in states.items():
             if key in self._withdrawn:
                 states[key] = ModelState(state.spec, "UNAVAILABLE", "unloaded")
@@ -118,53 +163,73 @@ class ModelCatalogue:
                 state_now = "UNAVAILABLE" if key in self._withdrawn else "LOADING"
                 states[key] = ModelState(state.spec, state_now, "no worker serves it now")
         self._states = dict(sorted(states.items()))
-        self._cluster.admit_models(
-            {key: state.spec for key, state in self._states.items() if state.state != "UNAVAILABLE"}
-        )
-        for share in self._cluster.shares():
-            self._cluster.changes.mark_reconfigured(share)
-        return self._completed_loads()
+        specs = {key: state.spec for key, state in self._states.items() if state.state != "UNAVAILABLE"}
+        self._cluster.admit_models(specs, self._loads.scanning_names())
 
-    def _reported_states(self) -> dict[str, ModelState]:
-        """Return the states that the workers report. The first worker that can serve a model defines its spec."""
-        states: dict[str, ModelState] = {}
-        for worker in self._cluster.workers.values():
-            for key, (spec, profile, reason) in worker.models.items():
-                state = states.get(key)
-                if profile is None:
-                    states.setdefault(key, ModelState(spec, "UNAVAILABLE", reason))
-                elif state is None or state.state != "READY":
-                    states[key] = ModelState(spec, "READY", reason)
-                elif missing := missing_batch_sizes(profile, state.spec.batch_sizes):
-                    reason = f"not at {worker.address}: batch sizes: {missing} not measured there"
-                    states[key] = ModelState(state.spec, "READY", reason)
-        return states
+    def _combine_reports(
+        self, key: str, reports: Sequence[WorkerReport], scanned_names: Mapping[str, bool]
+    ) -> ModelState:
+        """Return the state of a model, with the content that all workers are to run."""
+        servable = [report for report in reports if report.profile is not None]
+        if not servable:
+            return ModelState(reports[0].spec, "UNAVAILABLE", reports[0].reason)
+        spec, state_reason = self._choose_content(key, servable, scanned_names), ""
+        for worker, other, profile, reason in servable:
+            if other.content_hash != spec.content_hash:
+                state_reason = f"not at {worker}: its content is {other.content_hash}, wanted {spec.content_hash}"
+            elif profile and (missing := missing_batch_sizes(profile, spec.batch_sizes)):
+                state_reason = f"not at {worker}: batch sizes: {missing} not measured there"
+            elif reason:
+                self._stale[key] = state_reason = f"serves the content before: {reason}"
+        return ModelState(spec, "READY", state_reason)
+
+    def _choose_content(
+        self, key: str, servable: Sequence[WorkerReport], scanned_names: Mapping[str, bool]
+    ) -> ModelSpec:
+        """Return the spec with the content to serve: the present one while a worker has it.
+
+        After a load it is a content that has changed, if any worker has one: the one that most workers have.
+        """
+        before = self._states.get(key)
+        present = before.spec.content_hash if before else None
+        contents = [report.spec.content_hash for report in servable]
+        changed = [content for content in contents if content != present]
+        if changed and (present not in contents or servable[0].spec.name in scanned_names):
+            chosen = max(changed, key=changed.count)
+        else:
+            chosen = contents[contents.index(present) if present in contents else 0]
+        return servable[contents.index(chosen)].spec
 
     def _models(self) -> Models:
         self._announcements += 1
         states = tuple(self._states.values())
         return Models(0, states, number=self._announcements, incomplete=self.discovery.missing)
 
-    def _completed_loads(self) -> list[Out]:
-        """Return an answer for each pending load that all its workers have dealt with."""
+    def _advance_loads(self) -> list[Out]:
+        """Return what the loads send next that selectors or frontends have confirmed."""
         outs = []
-        for scan in list(self._scans):
-            sender, message, waiting = scan
-            if any(worker in self._cluster.workers for worker in waiting):
-                continue
-            self._scans.remove(scan)
-            states = tuple(self._states[key] for key in self._matching_keys(message))
-            failed = next((state for state in states if state.state != "READY"), None)
-            if not states:
-                outs.append(Out(sender, self._unknown_model(message)))
-            elif failed:
-                outs.append(Out(sender, Models(message.id, states, int(Status.FAILED), failed.reason)))
-            else:
-                outs.append(Out(sender, Models(message.id, states)))
+        for load in self._loads.confirmed_loads(scans=False):
+            outs += self._advance_load(load)
         return outs
 
+    def _advance_load(self, load: PendingLoad) -> list[Out]:
+        """Return the Settles of the load's next stage, or its answer."""
+        keys = self._matching_keys(load.message)
+        states = tuple(self._states[key] for key in keys)
+        faults = [self._stale.get(state.spec.key, state.reason) for state in states if self._has_failed(state)]
+        if states and not faults and (settles := self._loads.advance(load, keys, self._subscribers)):
+            return settles
+        self._loads.finish(load)
+        if not states:
+            return [Out(load.sender, self._unknown_model(load.message))]
+        status, reason = (Status.FAILED, faults[0]) if faults else (Status.OK, "")
+        return [Out(load.sender, Models(load.message.id, states, int(status), reason))]
+
+    def _has_failed(self, state: ModelState) -> bool:
+        return state.state != "READY" or state.spec.key in self._stale
+
     def _matching_keys(self, message: Admit) -> list[str]:
-        return [key for key, state in self._states.items() if _matches(message, state.spec)]
+        return [key for key in self._states if _matches_key(message, key)]
 
     def _unknown_model(self, message: Admit) -> Models:
         status, reason = Status.UNKNOWN_MODEL, f"model {message.model!r}: not in any worker's repository"
@@ -173,5 +238,11 @@ class ModelCatalogue:
         return Models(message.id, (), int(status), reason)
 
 
-def _matches(message: Admit, spec: ModelSpec) -> bool:
-    return spec.name == message.model and message.version in ("", spec.version)
+def _has_changed(before: tuple[ModelSpec, Profile | None, str] | None, report: tuple[Any, ...]) -> bool:
+    """Return whether a worker reports another content of a model than before."""
+    return before is not None and before[0].content_hash != report[0].content_hash
+
+
+def _matches_key(message: Admit, key: str) -> bool:
+    name, _, version = key.partition("/")
+    return name == message.model and message.version in ("", version)

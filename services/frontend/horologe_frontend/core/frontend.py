@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
+from horologe_common.core.faults import for_each
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
-from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release
+from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release, Settle
 from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
 from horologe_frontend.core.feedback import FeedbackForwarder
@@ -36,6 +37,7 @@ from horologe_frontend.core.requests import (
 from horologe_frontend.core.retained_inputs import RetainedInputs
 from horologe_frontend.core.sampling import RequestSampler
 from horologe_frontend.core.selector_routing import SelectorRouter
+from horologe_frontend.core.settling import Settling
 from horologe_frontend.core.stats import RequestMetrics
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ class Frontend:
         self._retained_inputs = RetainedInputs(staging)
         feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
+        self._settling = Settling(self._requests)
         self._timers = (self._requests, self._retained_inputs.timers, *self._calls.timers)
         self._workers: dict[str, bool] = {}
         self._from_clients: dict[type, MessageHandler] = {
@@ -84,6 +87,7 @@ class Frontend:
             Applications: self._on_applications,
             Dispatch: self._on_dispatch,
             Release: self._on_release,
+            Settle: self._settling.on_settle,
             PeerConnected: self._on_peer_connected,
         }
 
@@ -106,17 +110,20 @@ class Frontend:
         handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
-        """Answer the requests and the calls whose timers have expired, and free the inputs."""
+        """End what has expired, and answer the Settles whose requests have ended."""
         wakeup_ns = self.wakeup_ns()
-        if wakeup_ns is None or now_ns < wakeup_ns:
-            return
+        if wakeup_ns is not None and now_ns >= wakeup_ns:
+            self._end_expired(now_ns)
+        if self._settling.waiting:
+            self.out.extend(self._settling.pop_settled())
+
+    def _end_expired(self, now_ns: int) -> None:
+        """Answer the requests and the calls whose timers have expired, and free the inputs."""
         self._default_lead.measure_delay(now_ns)
-        for request in self._requests.pop_expired(now_ns):
-            connected = bool(self._calls.controller) and request.selector in self._selectors
-            timeout = timeout_answer(request, self._workers, connected)
-            self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
+        if expired := self._requests.pop_expired(now_ns):
+            for_each(expired, lambda request: self._expire(now_ns, request))
 
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """See `TurnObserver`."""
@@ -174,10 +181,8 @@ class Frontend:
     def _send_query(self, now_ns: int, request: Request) -> None:
         """Send the query to a selector. Without one, it is sent when a selector connects or announces applications."""
         query, selectors = request.query, self._selectors.connected
-        if len(selectors) == 1 and query.model:
-            request.selector = selectors[0]
-        else:
-            request.selector = self._selectors.route_query(query)
+        is_only = len(selectors) == 1 and query.model
+        request.selector = selectors[0] if is_only else self._selectors.route_query(query)
         if request.worker:
             request.worker, request.may_have_run = "", True
         if request.selector:
@@ -213,12 +218,17 @@ class Frontend:
             self._builder.turn_limit.note_late()
         if request.outputs:
             answer, buffers = select_outputs(answer, buffers, request.outputs)
-        self._metrics.count_finished(now_ns, request, answer)
         if answer.status != CANCELLED:
             answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
             self.out.append(Out(request.client, answer, buffers))
+        self._metrics.count_finished(now_ns, request, answer)
         if self._sampler.profiler and (samples := self._sampler.sample_request(now_ns, request, answer)):
             self.out += samples
+
+    def _expire(self, now_ns: int, request: Request) -> None:
+        connected = bool(self._calls.controller) and request.selector in self._selectors
+        timeout = timeout_answer(request, self._workers, connected)
+        self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
 
     def _give_up(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """Finish a request without its selector, which gets a Cancel and then releases the inputs."""
@@ -273,9 +283,7 @@ class Frontend:
             case "profiler":
                 self._sampler.profiler = address
 
-    def _on_peer_disconnected(
-        self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
-    ) -> None:
+    def _on_peer_disconnected(self, now_ns: int, sender: str, message: PeerDisconnected, _: Sequence[Buffer]) -> None:
         address = message.address
         self._calls.order.disconnect(address)
         match role(address):
@@ -285,6 +293,7 @@ class Frontend:
                 self.out.extend(self._calls.fail_selector(address))
                 self._send_unassigned(now_ns)
             case "controller":
+                self._settling.remove_controller(address)
                 if address == self._calls.controller:
                     self._calls.controller = ""
                     self._requests.mark_dispatched()

@@ -100,7 +100,9 @@ class RequestBuilder:
         input_hash = self.hash_inputs(message.inputs, buffers) if cacheable else b""
         key = self._stage_inputs(message.inputs, buffers)
         model, name, context = "" if application else spec.key, message.application, message.context
-        query = Query(key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, name, context)
+        query = Query(
+            key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, name, context, message.content_hash
+        )
         deadline_ns = now_ns + budget_ns
         if application is None or application.default is None:
             give_up_ns = deadline_ns + self.settings.grace_ns

@@ -90,7 +90,8 @@ def _predict(
     else:
         model, application = spec.name, _text_parameter(parameters, "application")
     context = _text_parameter(parameters, "context")
-    return Predict(0, model, version, _budget_ns(parameters), tensors, outputs, application, context)
+    content_hash = _flag_parameter(parameters, "parameters", "content_hash", False)
+    return Predict(0, model, version, _budget_ns(parameters), tensors, outputs, application, context, content_hash)
 
 
 def _parameters(request: InferJson) -> Mapping[str, Any]:

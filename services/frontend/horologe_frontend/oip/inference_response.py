@@ -94,16 +94,18 @@ def write_answer(predict: Predict, form: ResponseFormat, answer: Answer, buffers
     if answer.status != Status.OK:
         raise error_for(answer.status, answer.reason, answer.retry_after_ns)
     name, version = answer.model or predict.model or predict.application, answer.version or predict.version
-    key = (answer.outputs, name, version)
+    key = (answer.outputs, name, version, answer.content_hashes)
     if form.last is not None and form.last[0] == key:
         return form.last[1].fill(buffers)
-    parameters = None
+    parameters = {}
     if not predict.model:
         parameters = {"prediction_id": answer.prediction.hex(), "models": ",".join(answer.models)}
+    if answer.content_hashes:
+        parameters["content_hash"] = ",".join(answer.content_hashes)
     template, buffers = make_template(
-        form, answer.outputs, buffers, lambda outputs: AnswerJson(name, outputs, version, form.id, parameters)
+        form, answer.outputs, buffers, lambda outputs: AnswerJson(name, outputs, version, form.id, parameters or None)
     )
-    if parameters is None and not form.has_classes():
+    if predict.model and not form.has_classes():
         form.last = key, template
     return template.fill(buffers)
 

@@ -30,8 +30,8 @@ class InferAction:
     """An INFER action. `awaited` counts the rows that have neither inputs nor a failure yet."""
 
     __slots__ = (
-        "_rows_by_input", "awaited", "batch_size", "cancelled", "controller", "failed", "infer", "inputs", "lane",
-        "ready_ns", "rows", "spec", "start_partial", "timing",
+        "_rows_by_input", "awaited", "batch_size", "cancelled", "controller", "failed", "infer", "inline_io", "inputs",
+        "lane", "ready_ns", "rows", "spec", "start_partial", "timing",
     )  # fmt: skip
 
     def __init__(self, infer: Infer, spec: ModelSpec, controller: str) -> None:
@@ -44,6 +44,8 @@ class InferAction:
         self.ready_ns = 0
         self.lane = ""
         """The lane that holds the action's operation; empty while the action waits for inputs."""
+        self.inline_io = True
+        """Whether INPUT and OUTPUT are part of EXEC. Decided at the start of the action: the model may be replaced."""
         self.start_partial = False
         """True when the window is about to close: start with the rows whose inputs have arrived."""
         self.cancelled = False
@@ -142,7 +144,7 @@ class InferAction:
             infer.action_id, infer.share, lane, infer.model, self.batch_size, self.rows, infer.earliest_ns,
             infer.latest_ns, infer.expected_ns,
             [_concatenate_rows(column, self.rows, spec.batched, bool(shapes)) for column in columns],
-            runtime=spec.runtime, shapes=shapes,
+            spec=spec, shapes=shapes,
         )  # fmt: skip
 
     def _select_same_shape(self, rows: list[tuple[int, RowInputs]]) -> list[tuple[int, RowInputs]]:
@@ -213,7 +215,9 @@ def _differing_shapes(columns: Sequence[RowInputs]) -> list[list[tuple[int, ...]
     return shapes if any(shape[1:] != parts[0][1:] for parts in shapes for shape in parts) else []
 
 
-def batch_outputs(action: InferAction, status: int, outputs: Sequence[tuple[Tensor, Buffer]], reason: str) -> list[Out]:
+def batch_outputs(
+    action: InferAction, status: int, outputs: Sequence[tuple[Tensor, Buffer]], reason: str, content_hash: str
+) -> list[Out]:
     """Build one Outputs message for every submitter of the batch.
 
     The message holds the submitter's rows in the order of the batch, and a status for each row. If `status` is not
@@ -231,6 +235,7 @@ def batch_outputs(action: InferAction, status: int, outputs: Sequence[tuple[Tens
             action.batch_size,
             begin_ns,
             end_ns,
+            content_hash,
         )
         outs.append(Out(submitter, message, [buffer for _, buffer in selected]))
     return outs

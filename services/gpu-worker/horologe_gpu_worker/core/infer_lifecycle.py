@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
+from horologe_common.core.faults import raise_faults
 from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out
@@ -53,6 +54,10 @@ class InferLifecycle:
     def pending_ids(self) -> tuple[int, ...]:
         """Ids of the actions that have no Result yet."""
         return tuple(self._actions)
+
+    def ids_in_lanes(self, model: str) -> list[int]:
+        """Return the ids of the model's actions that a lane holds."""
+        return [key for key, action in self._actions.items() if action.lane and action.infer.model == model]
 
     def accept_infer(self, now_ns: int, sender: str, infer: Infer, spec: ModelSpec) -> None:
         """Accept an Infer that `refusal_reason` does not refuse, and wait for its inputs."""
@@ -114,9 +119,16 @@ class InferLifecycle:
                 late.fail_awaited_rows()
             self._startable.append(late)
         startable, self._startable = self._startable, []
+        errors = []
         for action in startable:
             if not action.lane and action.infer.action_id in self._actions:
-                self._start_action(now_ns, action)
+                try:
+                    self._start_action(now_ns, action)
+                except Exception as error:
+                    errors.append(error)
+                    self._finish_action(action, Status.FAILED, now_ns, reason=f"{type(error).__name__}: {error}")
+        if errors:
+            raise_faults(errors)
 
     def wakeup_ns(self) -> int | None:
         """Return the time at which the next window closes or early inputs expire."""
@@ -135,10 +147,10 @@ class InferLifecycle:
             self._finish_action(action, Status.CANCELLED, now_ns)
         elif action.lane == "input":
             self._start_next_lane(action, "exec", finished)
-        elif action.lane == "exec" and not self.inline_io(action.infer.model):
+        elif action.lane == "exec" and not action.inline_io:
             self._start_next_lane(action, "output", finished)
         else:
-            self._finish_action(action, Status.OK, now_ns, finished.outputs)
+            self._finish_action(action, Status.OK, now_ns, finished.outputs, content_hash=finished.content_hash)
 
     def _record_exec(self, action: InferAction, finished: Finished) -> None:
         action.timing = (finished.begin_ns, finished.end_ns, finished.device_ns)
@@ -172,7 +184,8 @@ class InferLifecycle:
             return
         action.fail_awaited_rows()
         self._timers.cancel(action.infer.action_id)
-        operation = action.build_operation("exec" if self.inline_io(action.infer.model) else "input")
+        action.inline_io = self.inline_io(action.infer.model)
+        operation = action.build_operation("exec" if action.inline_io else "input")
         if operation is None:
             status, reason = next(iter(action.failed.values()))
             self._finish_action(action, Status(status), now_ns, reason=reason)
@@ -185,7 +198,7 @@ class InferLifecycle:
         earliest_ns, latest_ns = (infer.earliest_ns, infer.latest_ns) if lane == "exec" else (0, NEVER_NS)
         operation = Operation(
             infer.action_id, infer.share, lane, infer.model, action.batch_size, action.rows, earliest_ns, latest_ns,
-            infer.expected_ns, staged=finished.staged, runtime=action.spec.runtime,
+            infer.expected_ns, staged=finished.staged, spec=action.spec,
         )  # fmt: skip
         self.out.append(Out(self.lanes, operation))
 
@@ -196,12 +209,20 @@ class InferLifecycle:
         now_ns: int,
         outputs: Sequence[tuple[Tensor, Buffer]] = (),
         reason: str = "",
+        content_hash: str = "",
     ) -> None:
         """Send the action's single Result, and Outputs to the submitters if the model ran.
 
-        If the model did not run, the controller answers the submitters.
+        If the model did not run, the controller answers the submitters. Outputs that cannot be split fail the action.
         """
-        action_id = action.infer.action_id
+        action_id, fault = action.infer.action_id, None
+        messages: list[Out] = []
+        if status in (Status.OK, Status.FAILED):
+            try:
+                messages = batch_outputs(action, status, outputs, reason, content_hash)
+            except Exception as error:
+                fault, status, reason = error, Status.FAILED, f"outputs: {type(error).__name__}: {error}"
+                messages = batch_outputs(action, status, (), reason, content_hash)
         del self._actions[action_id]
         self.io.release(action_id)
         if action.awaited or action.failed:
@@ -212,8 +233,9 @@ class InferLifecycle:
             action_id, int(status), begin_ns, end_ns, device_ns, action.ready_ns, action.failed_rows(), reason
         )
         self.out.append(Out(action.controller, result))
-        if status in (Status.OK, Status.FAILED):
-            self.out.extend(batch_outputs(action, status, outputs, reason))
+        self.out.extend(messages)
+        if fault is not None:
+            raise fault
 
 
 def refusal_reason(infer: Infer, spec: ModelSpec | None, shares: int) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.instruments import Stats
     from horologe_common.core.protocol import Buffer
+    from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport, Tensor
 
 
@@ -33,7 +34,8 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     action_id: int
     share: int
     lane: str
-    """`load`, `unload` (both on the load lane), `input`, `exec`, `output` or `scan`."""
+    """`load`, `unload` (both on the load lane), `input`, `exec`, `output`, `scan` or `replace` (both on the scan lane).
+    """
     model: str
     """Key `name/version`; for `scan` the model of the Scan message."""
     batch_size: int = 0
@@ -47,10 +49,15 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     """Per input tensor: one header for all rows without padding, and the bytes of each row."""
     staged: Any = None
     """Data that `input` or `exec` left on the device for the next lane, if the model has those lanes."""
-    runtime: str = ""
-    """Runtime of the model, for `exec`."""
+    spec: ModelSpec | None = None
+    """The content of the model that the inputs were checked against. None: not known."""
     shapes: Sequence[Sequence[tuple[int, ...]]] = ()
     """Per input tensor: the shape of each row, if shapes differ and rows are padded to the shape of the header."""
+
+    @property
+    def runtime(self) -> str:
+        """Return the runtime of the model; empty if it is not known."""
+        return self.spec.runtime if self.spec else ""
 
 
 class Abort(msgspec.Struct, frozen=True, gc=False):
@@ -80,6 +87,8 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     staged: Any = None
     models: Sequence[ModelReport] = ()
     """After `scan`: the models of the repository."""
+    content_hash: str = ""
+    """With outputs: content of the model that ran."""
     failure: tuple[str, str] | None = None
     """After an operation that FAILED: key of the model, and cause as in `FAILURE_CAUSES`."""
 

@@ -174,6 +174,20 @@ class Residency:
         for requester in requesters:
             self._send_result(now_ns, requester)
 
+    def is_loading(self, model: str) -> bool:
+        """Return whether a LOAD of the model runs."""
+        return model in self._load_requesters
+
+    def resize_model(self, model: str, pages: float, action_id: int) -> None:
+        """Let the model hold `pages` pages, not more than before. 0: unload it. Do nothing if it holds none."""
+        if model not in self.pages:
+            return
+        if pages <= 0:
+            self._release_model(model, action_id)
+        elif pages < self.pages.held[model]:
+            self.pages.free(model)
+            self.pages.allocate(model, pages)
+
     def check(self) -> None:
         self.pages.check()
         assert all(model in self.pages for model in self._load_requesters)

@@ -16,6 +16,7 @@ from horologe_common.wire import Cancel, Drain, Infer, Load, Ping, Pong, Registe
 from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
 from horologe_gpu_worker.core.lanes import FAILURE_CAUSES, Finished, LaneMetrics, Operation
 from horologe_gpu_worker.core.residency import Residency
+from horologe_gpu_worker.core.served_models import ServedModels, scans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.settings import WorkerSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
-
-SCANS_MAX = 16
 
 
 class Worker:
@@ -42,7 +41,6 @@ class Worker:
         self.lanes = lanes_address(address)
         self.settings = settings
         self.out: list[Out] = []
-        self.reports = {report.spec.key: report for report in models}
         self.controllers: dict[str, int] = {}
         """Connected controller -> id of its last INFER or UNLOAD. A controller sends growing ids."""
         self.draining = False
@@ -51,8 +49,7 @@ class Worker:
         self.lane_metrics = LaneMetrics(self.stats)
         pages = settings.pages_bytes // PAGE_BYTES
         self.shares = [Residency(share, settings.device, pages, self.lanes) for share in range(settings.shares)]
-        self._scans: dict[int, str] = {}
-        self._scan_number = 0
+        self.models = ServedModels(models, self.shares, self.infers, self.lanes)
         self._registrations = 0
         self._handlers: dict[type, Handler] = {
             Infer: self._on_infer, Ship: self._on_ship, Finished: self._on_finished, Load: self._on_load,
@@ -68,7 +65,7 @@ class Worker:
 
     def refresh_stats(self) -> None:
         """Create the counters of failures of all models."""
-        for report in list(self.reports.values()):
+        for report in list(self.models.reports.values()):
             spec = report.spec
             labels = (spec.name,), (spec.version,), FAILURE_CAUSES
             self.stats.create_counters("horologe_model_failures_total", *labels)
@@ -84,13 +81,21 @@ class Worker:
 
     def tick(self, now_ns: int) -> None:
         """Start the actions that have become complete, and emit messages for lanes and peers."""
-        self.infers.tick(now_ns)
-        self._forward_outputs(now_ns, self.infers.out)
+        try:
+            self.infers.tick(now_ns)
+        finally:
+            self._forward_outputs(now_ns, self.infers.out)
+        completed = self.models.tick() if self.models.is_busy else None
+        self.out.extend(self.models.out)
+        self.models.out.clear()
         for share in self.shares:
             if share.out:
                 self._forward_outputs(now_ns, share.out)
                 free = share.pages.free_pages
                 self.stats.set("horologe_pages_free", instance(self.address), str(share.share), to=free)
+        if completed is not None:  # behind all Results, so that they belong to the content that was reported before
+            for controller in self.controllers:
+                self._register(controller, scans_of(controller, completed))
 
     def wakeup_ns(self) -> int | None:
         return self.infers.wakeup_ns()
@@ -98,6 +103,7 @@ class Worker:
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         self.infers.check()
+        self.models.check()
         for share in self.shares:
             share.check()
 
@@ -106,7 +112,9 @@ class Worker:
 
         A Result for a lost controller goes to all connected controllers: they know the action from Register.
         """
-        for out in outs:
+        forwarded = outs.copy()
+        outs.clear()
+        for out in forwarded:
             if isinstance(out.message, Operation):
                 self.lane_metrics.record_queued(now_ns, out.message)
                 self.out.append(out)
@@ -114,7 +122,6 @@ class Worker:
                 self.out.extend(Out(controller, out.message) for controller in self.controllers)
             else:
                 self.out.append(out)
-        outs.clear()
 
     def _on_peer_connected(self, now_ns: int, sender: str, peer: PeerConnected, buffers: Sequence[Buffer]) -> None:
         if role(peer.address) == "controller":
@@ -130,11 +137,12 @@ class Worker:
             for share in self.shares:
                 share.remove_controller(peer.address)
 
-    def _register(self, controller: str) -> None:
+    def _register(self, controller: str, scans: tuple[int, ...] = ()) -> None:
         running = (*self.infers.pending_ids, *(action_id for share in self.shares for action_id in share.pending_ids))
         shares = tuple(share.describe_share() for share in self.shares)
         self._registrations += 1
-        self.out.append(Out(controller, Register(shares, tuple(self.reports.values()), running, self._registrations)))
+        reports = tuple(self.models.reports.values())
+        self.out.append(Out(controller, Register(shares, reports, running, self._registrations, scans)))
         if self.draining:
             self.out.append(Out(controller, Drain()))
 
@@ -145,21 +153,7 @@ class Worker:
         self.drain()
 
     def _on_scan(self, now_ns: int, sender: str, scan: Scan, buffers: Sequence[Buffer]) -> None:
-        if scan.model not in self._scans.values() and len(self._scans) < SCANS_MAX:
-            self._scan_number += 1
-            self._scans[self._scan_number] = scan.model
-            self.out.append(Out(self.lanes, Operation(self._scan_number, 0, "scan", scan.model)))
-
-    def _finish_scan(self, finished: Finished) -> None:
-        """Replace the reports of the scanned models, and register again with every controller."""
-        name = self._scans.pop(finished.action_id).partition("/")[0]
-        if finished.status == Status.OK:
-            scanned = [key for key in self.reports if not name or key.partition("/")[0] == name]
-            for key in scanned:
-                del self.reports[key]
-            self.reports |= {report.spec.key: report for report in finished.models}
-        for controller in self.controllers:
-            self._register(controller)
+        self.models.request_scan(sender, scan.model.partition("/")[0], scan.id)
 
     def _on_infer(self, now_ns: int, sender: str, infer: Infer, buffers: Sequence[Buffer]) -> None:
         """Accept or refuse an action. Ignore it if it is pending already.
@@ -167,7 +161,7 @@ class Worker:
         An INFER that a later action has overtaken may have been run before, or its model may be unloaded. It is
         TOO_LATE: the controller plans it again if it has had no Result.
         """
-        report = self.reports.get(infer.model)
+        report = self.models.reports.get(infer.model)
         spec = report.spec if report else None
         if infer.action_id <= self.controllers.get(sender, 0):
             if infer.action_id not in self.infers:
@@ -195,7 +189,7 @@ class Worker:
 
     def _on_load(self, now_ns: int, sender: str, load: Load, buffers: Sequence[Buffer]) -> None:
         """Accept or refuse a LOAD. Ignore it if it arrives again."""
-        report = self.reports.get(load.model)
+        report = self.models.find_for_load(load.model)
         if not 0 <= load.share < len(self.shares):
             reason = f"share: got {load.share}, wanted one below {len(self.shares)}"
             self._refuse_action(now_ns, sender, load.action_id, Status.FAILED, reason)
@@ -205,7 +199,7 @@ class Worker:
                 self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, reason)
         elif busy := self._busy_reason():
             self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, busy)
-        elif report is None or report.profile is None:
+        elif report is None or report.profile is None or report.reason:
             reason = f"model {load.model}: {report.reason if report else 'not served by this worker'}"
             self._refuse_action(now_ns, sender, load.action_id, Status.FAILED, reason)
         else:
@@ -220,7 +214,10 @@ class Worker:
 
     def _on_finished(self, now_ns: int, sender: str, finished: Finished, buffers: Sequence[Buffer]) -> None:
         if finished.lane == "scan":
-            self._finish_scan(finished)
+            self.models.finish_scan(finished)
+            return
+        if finished.lane == "replace":
+            self.models.finish_replacement(finished)
             return
         self.lane_metrics.record_finished(finished)
         if finished.lane == "load":

@@ -10,7 +10,7 @@ import msgspec
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
-from horologe_common.status import HorologeError, Status
+from horologe_common.status import HorologeError, Refused, Status
 from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
 from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors, workspace_bytes
 from horologe_gpu_worker.execution.workspace import Workspace
@@ -33,7 +33,7 @@ class ModelSource(Protocol):
 
     def scan_model(self, name: str) -> list[ModelReport]: ...
 
-    def open(self, key: str) -> OpenModel: ...
+    def open(self, spec: ModelSpec) -> OpenModel: ...
 
     def spec(self, key: str) -> ModelSpec: ...
 
@@ -65,6 +65,12 @@ class _LoadedModel:
         self.typical_ns: dict[int, int] = {}
         """Median execution time by batch size, followed in steps of 1/16."""
 
+    def close(self) -> None:
+        """Wait for the running EXEC, and close the model."""
+        with self.lock:
+            self.closed = True
+            self.model.close()
+
     def observe_exec(self, batch_size: int, took_ns: int) -> None:
         typical_ns = self.typical_ns.get(batch_size, took_ns)
         self.typical_ns[batch_size] = typical_ns * (17 if took_ns > typical_ns else 15) // 16
@@ -76,11 +82,11 @@ def _is_staged(kind: type) -> bool:
     return issubclass(kind, StagedModel)
 
 
-class _ExecOutput(NamedTuple):
-    """Result of EXEC for the OUTPUT lane. It stays valid if the model is unloaded in between."""
+class _Staged(NamedTuple):
+    """Inputs for EXEC or outputs for the OUTPUT lane, and their model. Outputs stay valid if it is unloaded."""
 
     loaded: _LoadedModel
-    outputs: Any
+    data: Any
 
 
 class Device:
@@ -89,6 +95,8 @@ class Device:
     def __init__(self, store: ModelSource) -> None:
         self._store = store
         self._loaded: dict[str, _LoadedModel] = {}
+        self._loading = Lock()
+        """Held to change `_loaded`: LOAD and UNLOAD run on one lane, replacements on another."""
         self._space = Workspace()
         self._handlers: dict[str, Callable[[Operation], Finished]] = {
             "load": self._load,
@@ -97,20 +105,24 @@ class Device:
             "exec": self._exec,
             "output": self._output,
             "scan": self._scan,
+            "replace": self._replace,
         }
 
     def run(self, operation: Operation) -> Finished:
-        """Run the operation. An error becomes a Finished with status FAILED and the reason."""
-        begin_ns = monotonic_ns()
+        """Run the operation. An error becomes a Finished with status FAILED, or REFUSED, and the reason."""
+        begin_ns, status = monotonic_ns(), Status.FAILED
         try:
             return self._handlers[operation.lane](operation)
+        except Refused as error:
+            log.warning("operation refused", lane=operation.lane, model=operation.model, reason=error.reason)
+            status, reason, cause = Status.REFUSED, error.reason, ""
         except HorologeError as error:
             reason, cause = error.reason, getattr(error, "cause", "error")
         except BaseException as error:  # a model may raise anything, even SystemExit, and the lane must continue
             log.exception("operation failed", lane=operation.lane, model=operation.model)
             reason, cause = f"model {operation.model}: {type(error).__name__}: {error}", "error"
-        finished = _finished(operation, begin_ns, status=Status.FAILED, reason=reason)
-        return msgspec.structs.replace(finished, failure=(operation.model, cause))
+        finished = _finished(operation, begin_ns, status=status, reason=reason)
+        return msgspec.structs.replace(finished, failure=(operation.model, cause) if cause else None)
 
     def loads_at_once(self, operation: Operation) -> bool:
         """Return True if this LOAD or UNLOAD neither opens a model nor waits for an EXEC."""
@@ -138,41 +150,66 @@ class Device:
     def _load(self, operation: Operation) -> Finished:
         begin_ns = monotonic_ns()
         if operation.model not in self._loaded:
-            model, spec = self._store.open(operation.model), self._store.spec(operation.model)
-            self._space.reserve(workspace_bytes(spec))
-            self._loaded[operation.model] = _LoadedModel(model, spec)
+            loaded = self._open(operation.model)
+            with self._loading:
+                self._loaded[operation.model] = loaded
         return _finished(operation, begin_ns)
+
+    def _open(self, model: str) -> _LoadedModel:
+        spec = self._store.spec(model)
+        loaded = _LoadedModel(self._store.open(spec), spec)
+        self._space.reserve(workspace_bytes(spec))
+        return loaded
 
     def _unload(self, operation: Operation) -> Finished:
         begin_ns = monotonic_ns()
-        if loaded := self._loaded.pop(operation.model, None):
-            with loaded.lock:
-                loaded.closed = True
-                loaded.model.close()
+        with self._loading:
+            loaded = self._loaded.pop(operation.model, None)
+        if loaded:
+            loaded.close()
+        return _finished(operation, begin_ns)
+
+    def _replace(self, operation: Operation) -> Finished:
+        """Open the present content of a loaded model, which serves meanwhile, and close the old one after its EXEC."""
+        begin_ns = monotonic_ns()
+        old = self._loaded.get(operation.model)
+        if old is not None and old.spec.content_hash != self._store.spec(operation.model).content_hash:
+            unused = self._open(operation.model)
+            with self._loading:
+                if self._loaded.get(operation.model) is old:
+                    self._loaded[operation.model], unused = unused, old
+            unused.close()
         return _finished(operation, begin_ns)
 
     def _exec(self, operation: Operation) -> Finished:
         loaded = self._loaded.get(operation.model)
         if loaded is None:
             return _not_loaded(operation)
-        staged = operation.staged
-        inputs = assemble_inputs(operation, loaded.spec.batched, self._space) if staged is None else staged
-        with loaded.lock:
-            if loaded.closed:
+        if operation.staged is None:
+            checked = operation.spec  # another content than the loaded one, if the model is being replaced
+            if checked is not loaded.spec and checked is not None and not loaded.spec.is_compatible(checked):
                 return _not_loaded(operation)
+            staged, inputs = None, assemble_inputs(operation, loaded.spec.batched, self._space)
+        elif operation.staged.loaded is loaded:
+            inputs = staged = operation.staged.data
+        else:
+            return _not_loaded(operation)
+        with loaded.lock:
+            if loaded.closed:  # replaced or unloaded meanwhile
+                return self._exec(operation)
             begin_ns = monotonic_ns()
             if begin_ns > operation.latest_ns:
                 return not_run(operation, Status.TOO_LATE, begin_ns, "the window closed while the inputs were prepared")
             if staged is not None and loaded.staging:
                 loaded.staging.execute(operation.batch_size, staged)
-                return _finished(operation, begin_ns, staged=_ExecOutput(loaded, staged), device_ns=staged.device_ns)
+                return _finished(operation, begin_ns, staged=_Staged(loaded, staged), device_ns=staged.device_ns)
             outputs = loaded.model.run(operation.batch_size, inputs)
             end_ns = monotonic_ns()
         loaded.observe_exec(operation.batch_size, end_ns - begin_ns)
         if staged is not None:
-            return _finished(operation, begin_ns, end_ns, staged=_ExecOutput(loaded, outputs))
+            return _finished(operation, begin_ns, end_ns, staged=_Staged(loaded, outputs))
         tensors = output_tensors(operation, loaded.spec, outputs, self._space)
-        return _finished(operation, begin_ns, end_ns, outputs=tensors)
+        return _finished(operation, begin_ns, end_ns, outputs=tensors, content_hash=loaded.spec.content_hash)
 
     def _input(self, operation: Operation) -> Finished:
         begin_ns = monotonic_ns()
@@ -182,11 +219,11 @@ class Device:
         if loaded.staging:
             slot = loaded.staging.slot(operation.batch_size)
             loaded.staging.stage(slot, assemble_inputs(operation, loaded.spec.batched, slot.space, copy_all=True))
-            return _finished(operation, begin_ns, staged=slot)
+            return _finished(operation, begin_ns, staged=_Staged(loaded, slot))
         inputs = assemble_inputs(operation, loaded.spec.batched, Workspace())  # not `_space`: EXEC may be using it
         if isinstance(loaded.model, Transfers):
             loaded.model.copy_in(operation.rows)
-        return _finished(operation, begin_ns, staged=inputs)
+        return _finished(operation, begin_ns, staged=_Staged(loaded, inputs))
 
     def _output(self, operation: Operation) -> Finished:
         begin_ns = monotonic_ns()
@@ -195,7 +232,8 @@ class Device:
             outputs = loaded.staging.fetch(operation.batch_size, outputs)
         elif isinstance(loaded.model, Transfers):
             loaded.model.copy_out(operation.rows)
-        return _finished(operation, begin_ns, outputs=output_tensors(operation, loaded.spec, outputs, self._space))
+        tensors = output_tensors(operation, loaded.spec, outputs, self._space)
+        return _finished(operation, begin_ns, outputs=tensors, content_hash=loaded.spec.content_hash)
 
     def _scan(self, operation: Operation) -> Finished:
         begin_ns = monotonic_ns()
@@ -220,10 +258,11 @@ def _finished(
     staged: Any = None,
     models: Sequence[ModelReport] = (),
     device_ns: int = 0,
+    content_hash: str = "",
 ) -> Finished:
     """Build a Finished message. `device_ns` is measured by the device; 0 means end minus begin."""
     end_ns = end_ns or monotonic_ns()
     return Finished(
         operation.action_id, operation.lane, status, begin_ns, end_ns, device_ns or end_ns - begin_ns, outputs,
-        reason, staged, models,
+        reason, staged, models, content_hash,
     )  # fmt: skip

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     Post = Callable[[str, str, Any], None]
     """The reactor's `post(sender, to, message)` or `post_threadsafe`."""
 
-LANE_OF = {"unload": "load"}
+LANE_OF = {"unload": "load", "replace": "scan"}
 """Operation -> its lane, if the names differ. UNLOAD runs on LOAD's lane, so its memory is free before the next LOAD.
+A replacement may take as long as starting a Python model, so it must not block LOADs.
 """
 REALTIME_LANES = ("input", "exec", "output")
 """Lanes that wait at real-time priority. LOAD takes milliseconds and a scan seconds, so exact starts do not matter

@@ -5,7 +5,6 @@ A model that cannot be served is reported with the reason, and does not affect t
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,14 +15,8 @@ from horologe_common.models import ModelSpec
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, UnknownModel
 from horologe_common.wire import ModelReport
-from horologe_gpu_worker.repository.manifest import (
-    MODEL_FILES,
-    InvalidModel,
-    Manifest,
-    manifest_path,
-    model_files,
-    read_manifest,
-)
+from horologe_gpu_worker.repository.content import ContentHashes
+from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel, Manifest, manifest_path, read_manifest
 from horologe_gpu_worker.repository.profiling import ProfileCache, load_or_measure_profile
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, KeepsModels, PreparesModels
 from horologe_gpu_worker.runtimes import RUNTIMES
@@ -64,7 +57,7 @@ class ModelStore:
         self._report = report
         self._specs: dict[str, ModelSpec] = {}
         self._inline: dict[str, bool] = {}
-        self._digests: dict[tuple[Path, int, int], bytes] = {}
+        self._contents = ContentHashes()
 
     def scan(self) -> list[ModelReport]:
         """Scan the repository and return a report for every model version, sorted by name and version.
@@ -103,10 +96,23 @@ class ModelStore:
         except KeyError:
             raise UnknownModel(f"model {key}: not in the repository, or unavailable") from None
 
-    def open(self, key: str) -> OpenModel:
-        """Open the model and run every batch size once. Raises `UnknownModel`, `InvalidModel` or `ModelFailed`."""
-        spec = self.spec(key)
-        return self._runtime(spec.runtime).open(spec, self._folder(spec))
+    def open(self, spec: ModelSpec) -> OpenModel:
+        """Open this content of a model and run every batch size once. Raises `InvalidModel` or `ModelFailed`, and
+        `Refused` if the files have another content now.
+
+        The content that a runtime keeps in host memory is opened whatever the files are now.
+        """
+        runtime, folder = self._runtime(spec.runtime), self._folder(spec)
+        if isinstance(runtime, KeepsModels) and (kept := runtime.open_kept(spec)) is not None:
+            return kept
+        self._contents.check_unchanged(spec, folder)
+        model = runtime.open(spec, folder)
+        try:
+            self._contents.check_unchanged(spec, folder)
+        except HorologeError:
+            model.close()
+            raise
+        return model
 
     def is_open(self, key: str) -> bool:
         """Return True if `open` returns at once, because the model is open in host memory."""
@@ -135,10 +141,13 @@ class ModelStore:
             runtime_name = _runtime_name(folder, manifest)
             spec = msgspec.structs.replace(spec, runtime=runtime_name)
             runtime = self._runtime(runtime_name)
-            spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=self._content_hash(folder))
+            content_hash = self._contents.hash_folder(folder)
+            spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=content_hash)
             if isinstance(runtime, PreparesModels):
                 runtime.prepare(spec, folder)
-            profile = load_or_measure_profile(runtime, spec, folder, self._profiles, self._report)
+            profile = load_or_measure_profile(
+                runtime, spec, folder, self._profiles, self._report, self._contents.check_unchanged
+            )
         except HorologeError as error:
             reason = error.reason
         except OSError as error:
@@ -165,22 +174,6 @@ class ModelStore:
             if isinstance(runtime := self._runtimes[name], KeepsModels):
                 self._keeping[name] = runtime
         return self._runtimes[name]
-
-    def _content_hash(self, folder: Path) -> str:
-        """Return a hash of the names and contents of the version's files and its manifest."""
-        digest = hashlib.blake2b(digest_size=16)
-        manifest = manifest_path(folder)
-        for path in [*model_files(folder), *([manifest] if manifest else [])]:
-            digest.update(path.name.encode() + b"\0" + self._digest(path))
-        return digest.hexdigest()
-
-    def _digest(self, path: Path) -> bytes:
-        status = path.stat()
-        key = (path, status.st_size, status.st_mtime_ns)
-        if key not in self._digests:
-            with path.open("rb") as file:
-                self._digests[key] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
-        return self._digests[key]
 
 
 def _is_model_folder(path: Path) -> bool:

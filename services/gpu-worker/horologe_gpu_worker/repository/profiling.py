@@ -146,18 +146,27 @@ class _StoredProfile(msgspec.Struct):
 
 
 def load_or_measure_profile(
-    runtime: Runtime, spec: ModelSpec, folder: Path, cache: ProfileCache, report: Callable[[str], None]
+    runtime: Runtime,
+    spec: ModelSpec,
+    folder: Path,
+    cache: ProfileCache,
+    report: Callable[[str], None],
+    check_unchanged: Callable[[ModelSpec, Path], None] = lambda spec, folder: None,
 ) -> Profile:
-    """Return the declared, cached or newly measured profile. Raises the errors of opening and running the model."""
-    if isinstance(runtime, DeclaresProfile):
-        return runtime.profile(spec, folder)
-    if (cached := cache.read_profile(spec)) is not None:
-        return cached
+    """Return the declared, cached or newly measured profile. Raises the errors of opening and running the model.
+
+    `check_unchanged` raises if the files have changed since `spec` was read, so that no other content is measured.
+    """
+    profile = runtime.profile(spec, folder) if isinstance(runtime, DeclaresProfile) else cache.read_profile(spec)
+    if profile is not None:
+        check_unchanged(spec, folder)
+        return profile
     with cache.measurement_lock():
         if (cached := cache.read_profile(spec)) is not None:
             return cached
         report(f"measuring {spec.key}: batch sizes {list(spec.batch_sizes)}")
         profile = measure_profile(runtime, spec, folder)
+        check_unchanged(spec, folder)
         cache.write_profile(spec, profile)
     return profile
 

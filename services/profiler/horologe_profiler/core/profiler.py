@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from horologe_profiler.settings import ProfilerSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
+FAILURES = ("FAILED", "REFUSED", "LATE", "LOST")
+"""Statuses of failed runs. Their counters start at 0."""
 
 
 class Profiler:
@@ -188,9 +190,14 @@ class Profiler:
                 continue
             took_ns = message.end_ns - message.begin_ns
             self._runs.charge_device_time(now_ns, took_ns)
-            if item.status == Status.OK and len(message.items) == 1 and took_ns > 0:
+            solo = item.status == Status.OK and len(message.items) == 1 and took_ns > 0
+            if solo and self._is_served_content(task.key.model, message.content_hash):
                 self._record_run(now_ns, task, message.batch_size, took_ns)
             self._finish_run(now_ns, task, Status(item.status).name)
+
+    def _is_served_content(self, model: str, content_hash: str) -> bool:
+        """Return False for a run on another content of the model, which measurements must not mix. Empty: not known."""
+        return content_hash in ("", self.measurements.contents.get(model, ""))
 
     def _record_run(self, now_ns: int, task: ProfilingTask, size: int, took_ns: int) -> None:
         model, point = task.key.model, Point(size, task.length, took_ns, task.row)
@@ -260,6 +267,7 @@ class Profiler:
         announced = {state.spec.key: state.spec for state in message.models if state.state != "UNAVAILABLE"}
         self._specs = earlier | announced
         for key, spec in self._specs.items():
+            self.stats.create_counters("horologe_profiler_runs_total", (spec.name,), (spec.version,), FAILURES)
             if self.measurements.set_content(key, spec.content_hash):
                 self._publications.mark_changed(key)
                 self._comparisons.discard_model(key)

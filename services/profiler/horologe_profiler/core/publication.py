@@ -86,7 +86,10 @@ def build_distributions(
     linear_ns = min(fitted.base_ns if fitted else 0.0, shortest_ns)
     batches = fit_scales(measurements.batch_points(model), linear_ns, shortest_ns)
     slope_ns = fitted.slope_ns if has_lengths and fitted else 0.0
-    message = Distributions(model, round(batches.base_ns), slope_ns, tuple(durations), dynamic, batches.scales)
+    message = Distributions(
+        model, round(batches.base_ns), slope_ns, tuple(durations), dynamic, batches.scales,
+        measurements.contents.get(model, ""),
+    )  # fmt: skip
     return message, fitted
 
 

@@ -1,4 +1,11 @@
-"""Return latency: the 99th percentile of recent round trips to a frontend, an upper bound of the time answers take."""
+"""Latency of the links that a request and its outputs travel: round trips to frontends, controller and workers.
+
+Return latency: the 99th percentile of recent round trips to a frontend, an upper bound of the time answers take.
+
+Path latency: the part of a request's budget that the controller cannot see. The budget does not shrink in transit, so
+the whole round trip to the frontend belongs to it: the Query, and the Answer. So do the Submit to the controller, and
+the Outputs of the worker, as far as they take longer than the Results that the controller measures itself.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
 from horologe_common.core.instruments import RollingQuantile
-from horologe_common.core.protocol import Out
+from horologe_common.core.protocol import Out, role
 from horologe_common.wire import Ping, Pong
 
 if TYPE_CHECKING:
@@ -17,30 +24,52 @@ if TYPE_CHECKING:
 WINDOW = 200
 """Round trips per frontend; older than 60 s they are dropped."""
 PING_INTERVAL_NS = ms(100)
+PATH_WINDOW, PATH_AGE_NS = 10, s(1)
+"""The path latency is the median of the last second: half a second after a disturbance it is the old one again. The
+controller reserves more for answers that take longer than the median."""
+PATH_ROLES = ("frontend", "controller", "worker")
 DEFAULT_NS = ms(5)
 """Return latency before the first measurement."""
 
 
 class ReturnLatency:
-    """Measured return latencies by frontend. Frontends are pinged while applications are active."""
+    """Measured latencies of all peers, which are pinged every `PING_INTERVAL_NS`."""
 
     def __init__(self) -> None:
+        self.path_ns: dict[str, int] = {}
+        """Path latency of the requests of each frontend."""
         self._round_trips: dict[str, RollingQuantile] = {}
+        self._recent: dict[str, RollingQuantile] = {}
+        self._answered_ns: dict[str, int] = {}
+        """Time of the last ping that each peer has answered. A Pong that comes twice counts once."""
+        self._reserved_ns = 0
+        """Return latency that the controller reserves."""
         self._next_ns = 0
 
-    def add_frontend(self, frontend: str) -> None:
-        self._round_trips[frontend] = RollingQuantile(WINDOW, s(60), 0.99)
+    def add_peer(self, address: str) -> None:
+        """Measure the latency of a frontend, a controller or a worker."""
+        if role(address) in PATH_ROLES:
+            self._recent[address] = RollingQuantile(PATH_WINDOW, PATH_AGE_NS, 0.5)
+        if role(address) == "frontend":
+            self._round_trips[address] = RollingQuantile(WINDOW, s(60), 0.99)
 
-    def remove_frontend(self, frontend: str) -> None:
-        self._round_trips.pop(frontend, None)
+    def remove_peer(self, address: str) -> None:
+        for table in (self._recent, self._round_trips, self._answered_ns, self.path_ns):
+            table.pop(address, None)
 
     def frontends(self) -> Iterable[str]:
         """Return the addresses of the connected frontends."""
         return self._round_trips
 
-    def on_pong(self, now_ns: int, frontend: str, pong: Pong, buffers: Sequence[Buffer] = ()) -> None:
-        if round_trips := self._round_trips.get(frontend):
-            round_trips.observe(now_ns, now_ns - pong.sent_ns)
+    def on_pong(self, now_ns: int, peer: str, pong: Pong, buffers: Sequence[Buffer] = ()) -> None:
+        if peer not in self._recent or pong.sent_ns <= self._answered_ns.get(peer, -1):
+            return
+        self._answered_ns[peer] = pong.sent_ns
+        for table in (self._recent, self._round_trips):
+            if round_trips := table.get(peer):
+                round_trips.observe(now_ns, now_ns - pong.sent_ns)
+        if role(peer) == "controller":
+            self._reserved_ns = pong.reserved_ns
 
     def p99_ns(self, now_ns: int, frontend: str) -> int:
         round_trips = self._round_trips.get(frontend)
@@ -48,11 +77,21 @@ class ReturnLatency:
         return DEFAULT_NS if p99_ns is None else p99_ns
 
     def pings(self, now_ns: int) -> Iterator[Out]:
-        """Yield a ping to each frontend if the last pings are `PING_INTERVAL_NS` old."""
+        """Yield a ping to each peer if the last pings are `PING_INTERVAL_NS` old, and update `path_ns`."""
         if now_ns >= self._next_ns:
             self._next_ns = now_ns + PING_INTERVAL_NS
-            for frontend in self._round_trips:
-                yield Out(frontend, Ping(now_ns))
+            self._update_paths(now_ns)
+            for peer in self._recent:
+                yield Out(peer, Ping(now_ns))
 
     def next_ns(self) -> int | None:
-        return self._next_ns if self._round_trips else None
+        return self._next_ns if self._recent else None
+
+    def _update_paths(self, now_ns: int) -> None:
+        recent: dict[str, list[int]] = {kind: [0] for kind in PATH_ROLES}
+        for peer, round_trips in self._recent.items():
+            recent[role(peer)].append(round_trips.high_quantile(now_ns) or 0)
+        outputs_ns = max(0, max(recent["worker"]) // 2 - self._reserved_ns)
+        inner_ns = max(recent["controller"]) // 2 + outputs_ns
+        for frontend in self._round_trips:
+            self.path_ns[frontend] = inner_ns + (self._recent[frontend].high_quantile(now_ns) or 0)

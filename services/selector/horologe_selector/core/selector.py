@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from horologe_common.clock import NEVER_NS
+from horologe_common.core.faults import raise_faults
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.wire import (
@@ -26,6 +29,8 @@ from horologe_common.wire import (
     Query,
     Release,
     Rollback,
+    Settle,
+    Settled,
     Withdraw,
 )
 from horologe_selector.core.announced_models import AnnouncedModels
@@ -95,6 +100,7 @@ class Selector:
         """Open queries for one model, by holder and id."""
         self._tick_needed = True
         self._wakeup_ns = 0
+        self._faults: list[Exception] = []
         self._handlers: dict[type, Handler] = {
             Query: self._on_query, Outputs: self.inflight.on_outputs, Outcome: self.inflight.on_outcome,
             Cancel: self._on_cancel, Models: self.models.on_models, PeerConnected: self._on_peer_connected,
@@ -102,7 +108,7 @@ class Selector:
             Declare: self.registry.on_declare, Withdraw: self.registry.on_withdraw,
             Rollback: self.registry.on_rollback, ApplicationInfo: self.model_status.on_application_info,
             Feedback: self.feedback.on_feedback, RecordsRead: self._on_store_reply,
-            RecordsWritten: self._on_store_reply, FamilyListed: self.registry.on_listed,
+            RecordsWritten: self._on_store_reply, FamilyListed: self.registry.on_listed, Settle: self._on_settle,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -117,17 +123,22 @@ class Selector:
         if not self._tick_needed and now_ns < self._wakeup_ns:
             return
         self._tick_needed = False
-        self._tick_applications(now_ns)
+        try:
+            self._tick_applications(now_ns)
+        except Exception as error:
+            self._faults.append(error)
         times = (
             self.application_queries.deadlines.next_ns(),
             self.contexts.wakeup_ns(),
             self.feedback.wakeup_ns(),
             self.registry.next_ns(),
-            self.return_latency.next_ns() if self.registry.active else None,
+            self.return_latency.next_ns(),
             self.model_status.next_ns(),
             0 if self.application_queries.finished else None,
         )
         self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
+        faults, self._faults = self._faults, []
+        raise_faults(faults)
 
     def _tick_applications(self, now_ns: int) -> None:
         self.registry.tick(now_ns)
@@ -139,8 +150,7 @@ class Selector:
         for name, context in self.contexts.pop_ready():
             self.application_queries.on_state_ready(now_ns, name, context)
         self._process_feedback(now_ns)
-        if self.registry.active:
-            self.out += self.return_latency.pings(now_ns)
+        self.out += self.return_latency.pings(now_ns)
         for message in self.contexts.pop_messages():
             self.out.append(Out(self.store, message))
 
@@ -215,7 +225,8 @@ class Selector:
         key = holder, query.id
         if key in self._waiters:
             return
-        waiter = Waiter(holder, query, now_ns, now_ns + query.budget_ns)
+        budget_ns = max(0, query.budget_ns - self.return_latency.path_ns.get(holder, 0))
+        waiter = Waiter(holder, query, now_ns, now_ns + budget_ns)
         spec = self.models.versions.get(query.model)
         cache_key = prediction_key(spec, query.input_hash) if query.input_hash and spec is not None else b""
         result = self.inflight.request_prediction(now_ns, waiter, spec, query.model, cache_key)
@@ -225,20 +236,27 @@ class Selector:
             self._answer_model_query(now_ns, waiter, result)
 
     def _on_result(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
-        if waiter.application_query:
+        """Deliver a result. A fault is raised by the next tick: the other rows of the message have results too."""
+        try:
+            if waiter.application_query:
+                self._tick_needed = True
+                self.application_queries.on_result(now_ns, waiter, result)
+            else:
+                del self._waiters[waiter.holder, waiter.query.id]
+                self._answer_model_query(now_ns, waiter, result)
+        except Exception as error:
+            self._faults.append(error)
             self._tick_needed = True
-            self.application_queries.on_result(now_ns, waiter, result)
-        else:
-            del self._waiters[waiter.holder, waiter.query.id]
-            self._answer_model_query(now_ns, waiter, result)
 
     def _answer_model_query(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
         """Answer with the prediction, or with the status of its failure."""
-        status, outputs, buffers, reason, retry_after_ns, exec_ns, size, cached = result
+        status, outputs, buffers, reason, retry_after_ns, exec_ns, size, cached, content_hash = result
         number, (name, _, version) = waiter.query.id, waiter.query.model.partition("/")
         computed = status == OK and waiter.submit_id != 0
         queue_ns = max(0, now_ns - waiter.arrival_ns - exec_ns) if computed else 0
         answer = Answer(number, status, outputs, reason, retry_after_ns, name, version, queue_ns, exec_ns, size, cached)
+        if waiter.query.content_hash:
+            answer = msgspec.structs.replace(answer, content_hashes=(content_hash,))
         self.out.append(Out(waiter.holder, answer, buffers))
 
     def _cancel_model_query(self, now_ns: int, holder: str, query_id: int) -> None:
@@ -252,6 +270,10 @@ class Selector:
             if not self.application_queries.cancel_query(now_ns, holder, query_id):
                 self._cancel_model_query(now_ns, holder, query_id)
 
+    def _on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
+        """Answer at once: the announcement before it has set the contents that cached predictions must have."""
+        self.out.append(Out(controller, Settled(message.id)))
+
     def _on_store_reply(
         self, now_ns: int, store: str, message: RecordsRead | RecordsWritten, buffers: Sequence[Buffer]
     ) -> None:
@@ -264,12 +286,13 @@ class Selector:
                 self.model_status.on_records_read(message)
 
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
+        self.return_latency.add_peer(message.address)
+        self._tick_needed = True
         match role(message.address):
             case "controller":
                 self.models.order.connect(message.address)
                 self.inflight.on_controller_connected(now_ns, message.address)
             case "frontend":
-                self.return_latency.add_frontend(message.address)
                 if self.registry.loaded:
                     self.out.append(Out(message.address, self.registry.announcement()))
 
@@ -278,10 +301,10 @@ class Selector:
     ) -> None:
         address = message.address
         self.models.order.disconnect(address)
+        self.return_latency.remove_peer(address)
         if address == self.inflight.controller:
             self.inflight.controller = ""
         elif role(address) == "frontend":
-            self.return_latency.remove_frontend(address)
             self.application_queries.cancel_holder(now_ns, address)
             # The newest first: see `ApplicationQueries.cancel_holder`.
             for holder, query_id in [key for key in reversed(self._waiters) if key[0] == address]:

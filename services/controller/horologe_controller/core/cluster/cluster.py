@@ -6,24 +6,23 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, ClockOffset, ms, s
 from horologe_common.core.instruments import RollingQuantile
-from horologe_common.wire import ShareState
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles, missing_batch_sizes
 from horologe_controller.core.cluster.lane import OutstandingWork
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from horologe_common import wire
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Register
-    from horologe_controller.core.cluster.estimates import ProfiledDurations
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
 
 CACHE_NS = ms(5)
 """Lifetime of a cached minimum per share asked (`cached_exec_ns`). Refusals are decided with `best_exec_ns` instead."""
 NO_SHARES: dict[Share, bool] = {}
+NO_NAMES: Mapping[str, bool] = {}
 
 
 class WorkerMirror:
@@ -84,6 +83,8 @@ class Cluster:
         """Time by which EXECs end later than predicted when they were planned."""
         self.distributions: dict[str, RuntimeDistributions] = {}
         """Distributions of solo execution times, for models of which the profiler has published them."""
+        self._reloading: Mapping[str, bool] = NO_NAMES
+        """Names of the models that workers are reading again: each may run the content before or the new one."""
         self._profiles = ModelProfiles()
         self.size = 0
         """Number of shares, including those whose worker's clock is not known yet."""
@@ -96,28 +97,14 @@ class Cluster:
             if worker.reachable:
                 yield from worker.shares.values()
 
-    def describe_shares(self, now_ns: int, model: str = "") -> tuple[ShareState, ...]:
-        """Return the state of the shares for an operator, with the typical durations of `model`."""
-        return tuple(
-            ShareState(
-                share.worker,
-                share.number,
-                share.device,
-                share.pages_total,
-                share.pages_free,
-                tuple(share.resident),
-                len(share.exec.pending) + len(share.load.pending),
-                share.exec.free_at(now_ns) - now_ns,
-                *share.typical_durations(now_ns, model),
-            )
-            for share in self.shares()
-        )
-
-    def register_worker(self, worker: WorkerMirror, message: Register) -> None:
-        """Adopt a worker's report of its pages and models. Models that it stopped serving are withdrawn."""
+    def register_worker(self, worker: WorkerMirror, message: Register, changed: Mapping[str, bool] = NO_NAMES) -> None:
+        """Adopt a worker's report. The models that are missing there are withdrawn; `changed` have another content."""
         worker.update_models(message)
         for report in message.shares:
-            share = worker.shares.get(report.share) or self._add_share(worker, report)
+            if (share := worker.shares.get(report.share)) is None:
+                share = self._add_share(worker, report)
+            else:
+                share.adopt_report(report, {key: worker.models[key][0].pages for key in changed})
             share.reset_load_backoff()
             for key in [key for key in share.estimates if key not in worker.models]:
                 self.withdraw_model(share, key)
@@ -128,14 +115,23 @@ class Cluster:
                     self.changes.mark_unservable(share, key)
             self.changes.mark_reconfigured(share)
 
-    def admit_models(self, specs: dict[str, ModelSpec]) -> None:
-        """Serve these models from now on. A share can run those with a measured profile of every batch size."""
+    def admit_models(self, specs: dict[str, ModelSpec], reloading: Mapping[str, bool] = NO_NAMES) -> None:
+        """Serve these models from now on. A share can run those with a measured profile of every batch size.
+
+        Its worker must have the content of the spec, except for the names in `reloading`.
+        """
         before, self.specs = self.specs, specs
+        reloaded = {name: True for name in self._reloading if name not in reloading}
+        self._reloading = reloading
         for key, spec in specs.items():
             old_spec = before.get(key)
             if old_spec is not None and old_spec != spec:
                 self.changes.mark_revised(key)
-            if old_spec is None or old_spec.batch_sizes != spec.batch_sizes:
+            same_content = old_spec is not None and old_spec.content_hash == spec.content_hash
+            if old_spec is not None and not same_content:
+                self.distributions.pop(key, None)
+            same_sizes = old_spec is not None and old_spec.batch_sizes == spec.batch_sizes
+            if not (same_content and same_sizes) or spec.name in reloaded:
                 for worker in self.workers.values():
                     for share in worker.shares.values() if key in worker.models else ():
                         self._update_capability(worker, share, key)
@@ -169,17 +165,25 @@ class Cluster:
     def _update_capability(self, worker: WorkerMirror, share: Share, model: str) -> None:
         """Decide whether the share can run the model, by its worker's report and the admitted spec."""
         spec, profile, _ = worker.models[model]
-        sizes = self.specs.get(model, spec).batch_sizes
-        if profile is not None and spec.pages <= share.pages_total and not missing_batch_sizes(profile, sizes):
-            self._add_capability(share, model, self._profiles.add_profile(model, profile))
+        served = self.specs.get(model, spec)
+        right_content = spec.content_hash == served.content_hash or (
+            spec.name in self._reloading and spec.is_compatible(served)
+        )
+        fits = right_content and spec.pages <= share.pages_total
+        if profile is not None and fits and not missing_batch_sizes(profile, served.batch_sizes):
+            seed = self._profiles.add_profile(model, profile)
+            self._add_capability(share, model, Estimate(seed, share.pace, spec.content_hash))
         else:
             self.withdraw_model(share, model)
 
-    def _add_capability(self, share: Share, model: str, seed: ProfiledDurations) -> None:
-        """Create the share's estimate of the model, unless it has one of the same profile with its measurements."""
+    def _add_capability(self, share: Share, model: str, fresh: Estimate) -> None:
+        """Set the share's estimate of the model, unless it has measurements of the same content and profile."""
         estimate = share.estimates.get(model)
-        if estimate is None or estimate.seed_ns is not seed:
-            share.estimates[model] = Estimate(seed, share.pace)
+        same_content = estimate is not None and estimate.content_hash == fresh.content_hash
+        if estimate is None or not same_content or estimate.seed_ns is not fresh.seed_ns:
+            share.estimates[model] = fresh
+            for size in fresh.seed_ns:
+                self._cached_exec.pop((model, size), None)
             self.capable.setdefault(model, {})[share] = True
             self.capable_version += 1
             self._profiles.discard_unused(model, self.capable[model])

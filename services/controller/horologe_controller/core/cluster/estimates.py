@@ -56,10 +56,11 @@ class Estimate:
     Size 0 is LOAD. `pace` belongs to the share: recent durations of its EXECs in thousandths of their profiles.
     """
 
-    __slots__ = ("_current", "_faster", "_measured", "_pace", "_trials", "seed_ns")
+    __slots__ = ("_current", "_faster", "_measured", "_pace", "_trials", "content_hash", "seed_ns")
 
-    def __init__(self, seed_ns: Mapping[int, int], pace: RollingQuantile) -> None:
+    def __init__(self, seed_ns: Mapping[int, int], pace: RollingQuantile, content_hash: str = "") -> None:
         self.seed_ns = seed_ns
+        self.content_hash = content_hash
         self._pace = pace
         self._measured: dict[int, RollingQuantile] = {}
         self._current: dict[int, tuple[int, int, int]] = {}

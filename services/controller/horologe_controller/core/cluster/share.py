@@ -14,6 +14,9 @@ from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import Lane
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from horologe_common import wire
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.lane import OutstandingWork
@@ -165,6 +168,19 @@ class Share:
         self.pages_free += self.resident.pop(model)
         self.unused.pop(model, None)
         self.residency.remove_model(self, model)
+
+    def adopt_report(self, report: wire.Share, changed: Mapping[str, float]) -> None:
+        """Adopt what the worker did to models whose content changed: unloaded them, or reduced them to these pages.
+
+        A Result precedes the report of the model that it made resident, so what is missing there has been unloaded.
+        """
+        held = {*report.resident, *(key for key, _ in report.loading)}
+        for model in [model for model in self.resident if model in changed]:
+            if model not in held:
+                self.unload_model(model)
+            elif (surplus := self.resident[model] - changed[model]) > 0:
+                self.resident[model] = changed[model]
+                self.pages_free += surplus
 
     def mark_used(self, model: str) -> None:
         """Make the model the most recently used."""

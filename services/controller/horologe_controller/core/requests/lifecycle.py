@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from horologe_common.core.faults import for_each, raise_faults
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Outcome
@@ -122,10 +123,11 @@ class RequestLifecycle:
         """Queue or refuse the buffered Submits of connected submitters. Others are dropped: nobody waits for them."""
         if not self.submitted:
             return
+        submitted, self.submitted = self.submitted, []
         table, specs = self.table, self._cluster.specs
         return_ns = self._settings.margin_ns + (self._cluster.returns.high_quantile(now_ns) or 0)
         groups: dict[tuple[str, int, bool], list[Request]] = {}
-        for sender, submit, arrival_ns in self.submitted:
+        for sender, submit, arrival_ns in submitted:
             if sender not in submitters or submit.id in table.of_submitter(sender):
                 continue
             deadline_ns = arrival_ns + submit.budget_ns - min(return_ns, submit.budget_ns // RETURN_PART)
@@ -138,9 +140,14 @@ class RequestLifecycle:
                 groups[key] = [request]
             else:
                 group.append(request)
-        self.submitted.clear()
+        errors = []
         for group in groups.values():
-            self._enqueue(now_ns, group)
+            try:
+                self._enqueue(now_ns, group)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise_faults(errors)
 
     def _hold_or_reject(self, sender: str, submit: Submit, arrival_ns: int, deadline_ns: int) -> None:
         """Hold a Submit for a model that is not known yet; reject it if no worker has the model."""
@@ -173,18 +180,20 @@ class RequestLifecycle:
         requests = self.table.queued_for(models)
         for request in requests:
             self._scheduler.remove(now_ns, request, self._cluster)
-        for request in requests:
-            self._enqueue(now_ns, [request])
+        for_each(requests, lambda request: self._enqueue(now_ns, [request]))
 
     def retry_requests(self, now_ns: int, requests: Iterable[Request], failure: Status) -> None:
         """Requeue the requests of a worker that died (LOST) or hangs (LATE).
 
         This counts as an attempt, because the request itself may have crashed the worker.
         """
-        for request in requests:
+
+        def retry(request: Request) -> None:
             request.attempts += 1
             request.failure = failure
             self._enqueue(now_ns, [request])
+
+        for_each(requests, retry)
 
     def _enqueue(self, now_ns: int, requests: list[Request]) -> None:
         """Queue requests for one queue: new, or those whose action failed. Finish those that cannot be run any more."""
@@ -222,6 +231,7 @@ class RequestLifecycle:
     def finish_batch(self, now_ns: int, action: Action, result: Result) -> None:
         """Finish or requeue each request of an INFER that has ended."""
         failed = {row.id: row.status for row in result.rows}
+        errors = []
         for row, request in enumerate(action.requests):
             if request.action_id != action.id:  # finished already, or planned again in another action
                 continue
@@ -229,20 +239,28 @@ class RequestLifecycle:
             if status in ANSWERED:
                 request.action_id = FINISHED
                 self.table.remove_request(request)
-            else:
-                if status != Status.TOO_LATE:  # retried while the deadline allows
-                    request.attempts += 1
+                continue
+            if status != Status.TOO_LATE:  # retried while the deadline allows
+                request.attempts += 1
+            try:
                 self._enqueue(now_ns, [request])
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise_faults(errors)
 
     def cancel_requests(self, now_ns: int, sender: str, submit_ids: Sequence[int]) -> None:
         """Cancel requests that their submitter does not wait for any more."""
-        for submit_id in dict.fromkeys(submit_ids):
-            if request := self.table.of_submitter(sender).get(submit_id):
-                if request.queued:  # otherwise its action goes on without it
-                    self._scheduler.remove(now_ns, request, self._cluster)
-                self._finish(request, Status.CANCELLED)
         self.awaited.pop_cancelled(sender, submit_ids)
         self.submitted = [item for item in self.submitted if item[0] != sender or item[1].id not in submit_ids]
+        requests = self.table.of_submitter(sender)
+        cancelled = [requests[submit_id] for submit_id in dict.fromkeys(submit_ids) if submit_id in requests]
+        for_each(cancelled, lambda request: self._cancel(now_ns, request))
+
+    def _cancel(self, now_ns: int, request: Request) -> None:
+        if request.queued:  # otherwise its action goes on without it
+            self._scheduler.remove(now_ns, request, self._cluster)
+        self._finish(request, Status.CANCELLED)
 
     def cancel_submitter(self, now_ns: int, submitter: str) -> None:
         """Cancel all requests of a submitter that has disconnected."""

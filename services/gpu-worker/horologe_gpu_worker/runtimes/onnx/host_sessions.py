@@ -17,17 +17,28 @@ measured), 0.6 MB for digits-cnn with weights of 0.24 MB (0.68 MB measured).
 class HostSessions:
     """Idle sessions by model key and content hash. The sessions that were unloaded first are closed first.
 
-    Invariant: `held_bytes` is the sum of all sessions and at most `limit_bytes`. Used by all lanes.
+    Only sessions of the content that was opened last are kept. Invariant: `held_bytes` is the sum of all sessions and
+    at most `limit_bytes`. Used by all lanes.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self._idle: dict[tuple[str, str], list[tuple[Any, int]]] = {}
+        self._contents: dict[str, str] = {}
+        """Model key -> hash of the content that was opened last."""
         self._lock = Lock()
 
     def __contains__(self, spec: ModelSpec) -> bool:
         return (spec.key, spec.content_hash) in self._idle
+
+    def set_content(self, spec: ModelSpec) -> None:
+        """Record that this content of the model was opened, and close the idle sessions of the content before."""
+        with self._lock:
+            before = self._contents.get(spec.key, spec.content_hash)
+            self._contents[spec.key] = spec.content_hash
+            while before != spec.content_hash and self._pop((spec.key, before)):
+                pass
 
     def take(self, spec: ModelSpec) -> Any:
         """Remove and return an idle session of the model; None if there is none."""
@@ -41,6 +52,8 @@ class HostSessions:
             return
         key = spec.key, spec.content_hash
         with self._lock:
+            if self._contents.get(spec.key, spec.content_hash) != spec.content_hash:
+                return
             while self.held_bytes + size > self.limit_bytes:
                 self._pop(next(iter(self._idle)))
             sessions = self._idle.pop(key, [])

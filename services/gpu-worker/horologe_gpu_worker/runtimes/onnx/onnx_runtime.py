@@ -163,10 +163,15 @@ class OnnxRuntime:
         """Return True if `open` returns at once: an idle session of the model is in host memory."""
         return spec in self._idle
 
+    def open_kept(self, spec: ModelSpec) -> OpenModel | None:
+        """Return an idle session; None if there is none."""
+        session = self._idle.take(spec)
+        return None if session is None else OnnxModel(spec, session, self._idle)
+
     def open(self, spec: ModelSpec, folder: Path) -> OpenModel:
         """Return an idle session, or open one and run every batch size once. Raises `InvalidModel` or `ModelFailed`."""
-        if (session := self._idle.take(spec)) is not None:
-            return OnnxModel(spec, session, self._idle)
+        if (kept := self.open_kept(spec)) is not None:
+            return kept
         threads = read_manifest(folder).threads
         if self._cuda is None:
             model: OpenModel = OnnxModel(spec, _session(folder / MODEL, threads, optimise=True), self._idle)
@@ -176,6 +181,7 @@ class OnnxRuntime:
         for batch_size in spec.batch_sizes:
             outputs = model.run(batch_size, zeros(spec, spec.inputs, batch_size))
             check_outputs(spec, batch_size, outputs)
+        self._idle.set_content(spec)
         return model
 
 

@@ -34,6 +34,8 @@ class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
     spec: ModelSpec
     delay_ns: int
     memory_limit_bytes: int
+    check_content: bool = False
+    """Fail if the files of the folder do not have the content of `spec`."""
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):

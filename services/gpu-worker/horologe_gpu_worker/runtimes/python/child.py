@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.status import HorologeError, ModelFailed
+from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.model_signature import describe_mismatch
 from horologe_gpu_worker.runtimes.python.channel import Channel, Done, Failed, Ready, Run, Start, pack
@@ -69,9 +70,14 @@ def serve(channel: Channel) -> None:
     time.sleep(start.delay_ns / 1e9)
     if start.memory_limit_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (start.memory_limit_bytes, start.memory_limit_bytes))
+    folder, contents = Path(start.folder), ContentHashes()
     try:
-        model = load_model(Path(start.folder))
+        if start.check_content:
+            contents.check_unchanged(start.spec, folder)
+        model = load_model(folder)
         slowest_ns = warm_up(model, start)
+        if start.check_content:
+            contents.check_unchanged(start.spec, folder)
     except Exception as error:
         channel.send(_failed(error, fatal=True))
         return

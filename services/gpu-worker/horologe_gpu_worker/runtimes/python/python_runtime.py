@@ -66,8 +66,11 @@ class ModelProcess:
         self._limit_ns = START_NS
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, delay_ns: int) -> None:
-        """Start the process, which loads the model after `delay_ns`. Does not wait for it."""
+    def start(self, delay_ns: int, check_content: bool = False) -> None:
+        """Start the process, which loads the model after `delay_ns`. Does not wait for it.
+
+        With `check_content` the process fails if the files have changed since the spec was read.
+        """
         self._overdue_ns = monotonic_ns() + delay_ns + START_NS
         self._sock, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
@@ -90,8 +93,9 @@ class ModelProcess:
             os.close(lifeline)
         self._channel = Channel(self._sock)
         memory_limit = size_bytes(self._manifest.memory_limit)
+        start = Start(str(self._folder.resolve()), self._spec, delay_ns, memory_limit, check_content)
         with suppress(OSError):  # the process has ended already; `is_loaded` raises
-            self._channel.send(Start(str(self._folder.resolve()), self._spec, delay_ns, memory_limit))
+            self._channel.send(start)
 
     def is_loaded(self, wait_ns: int) -> bool:
         """Wait up to `wait_ns` and return True if the model is loaded. Raises `ModelFailed` if loading failed or timed
@@ -214,7 +218,7 @@ class PythonModel:
         self._failures = min(self._failures + 1, 16)
         self._ready, self._last_failure = False, error.reason
         self._process = self._spawn()
-        self._process.start(delay_ns)
+        self._process.start(delay_ns, check_content=True)  # the first start is checked by the model store
         return cause
 
     def close(self) -> None:

@@ -69,10 +69,11 @@ def _answer(
     cached = bool(results) and all(result.cached for result in results)
     exec_ns = max((result.exec_ns for result in results), default=0)
     queue_ns = 0 if cached else max(0, now_ns - query.arrival_ns - exec_ns)
+    contents = tuple([result.content_hash for result in results]) if query.query.content_hash else ()
     return Answer(
         query.query.id, OK, outputs, "", 0, query.active.application.name, "", queue_ns, exec_ns,
         results[0].batch_size if len(results) == 1 else 0, cached, confidence, present, missing, defaulted,
-        query.prediction, bool(query.pending),
+        query.prediction, bool(query.pending), contents,
     )  # fmt: skip
 
 

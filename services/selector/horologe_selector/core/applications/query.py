@@ -12,10 +12,11 @@ import msgspec
 
 from horologe_common.application_answers import NONCE_BYTES, selector_mark
 from horologe_common.clock import ms, s
+from horologe_common.core.faults import for_each
 from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.protocol import Out
 from horologe_common.status import InvalidInput, Status
-from horologe_common.wire import Release
+from horologe_common.wire import Answer, Release
 from horologe_selector.core.applications.combine import build_answer
 from horologe_selector.core.predictions.cache import prediction_key
 from horologe_selector.core.predictions.inflight import OK, PredictionResult, Waiter
@@ -144,17 +145,20 @@ class ApplicationQueries:
 
     def on_state_ready(self, now_ns: int, name: str, context: str) -> None:
         """Start the queries that wait for this context's state, which has been read or cannot be."""
-        for number in self._waiting_for_state.pop((name, context), ()):
-            query = self._queries.get(number)
-            if query is not None and not query.answered:
-                self._start_query(now_ns, query)
+        waiting = [self._queries.get(number) for number in self._waiting_for_state.pop((name, context), ())]
+        open_queries = [query for query in waiting if query is not None and not query.answered]
+        for_each(open_queries, lambda query: self._start_query(now_ns, query))
 
     def _start_query(self, now_ns: int, query: ApplicationQuery) -> None:
         active, context = query.active, query.query.context
         if not query.selection.models:
             sticky = active.policy.sticky and context
             random_source = StickyRandom(context) if sticky else self._random_source
-            query.selection = active.policy.select(self._policy_state(now_ns, query), random_source)
+            try:
+                query.selection = active.policy.select(self._policy_state(now_ns, query), random_source)
+            except Exception as error:
+                self._fail_query(now_ns, query, error)
+                raise
         for model in query.selection.models:
             self._request_model(now_ns, query, model, shadow=False)
         if not query.token:
@@ -217,11 +221,17 @@ class ApplicationQueries:
             active.count_answer(model, query.values.get(model, ()), query.combined)
 
     def _answer_query(self, now_ns: int, query: ApplicationQuery) -> None:
-        """Answer with the present predictions. Stragglers may take `LINGER_NS` longer, for later feedback."""
+        """Answer with the present predictions. Stragglers may take `LINGER_NS` longer, for later feedback.
+
+        If the policy raises, the answer is FAILED, and the error is raised again.
+        """
         query.answered = True
-        self.finished.append(query)
         if not query.token:
-            answer, buffers, query.combined = build_answer(now_ns, query, self._policy_state(now_ns, query))
+            try:
+                answer, buffers, query.combined = build_answer(now_ns, query, self._policy_state(now_ns, query))
+            except Exception as error:
+                self._fail_query(now_ns, query, error)
+                raise
             self._post(Out(query.holder, answer, buffers))
             active = query.active
             for model in query.results:
@@ -229,19 +239,29 @@ class ApplicationQueries:
             for model in query.selection.models:
                 if model not in query.results:
                     active.count_missing(model)
+        self.finished.append(query)
         if query.pending:
             self.deadlines.arm(query.id, max(now_ns, query.deadline_ns) + LINGER_NS)
         else:
             self._remove_query(query, release=bool(query.token))
 
+    def _fail_query(self, now_ns: int, query: ApplicationQuery, error: Exception) -> None:
+        """Answer FAILED, because the application's policy has raised."""
+        if not query.token:
+            query.answered = True
+            name, reason = query.active.application.name, f"policy: {type(error).__name__}: {error}"
+            self._post(Out(query.holder, Answer(query.query.id, int(Status.FAILED), (), reason, model=name)))
+        self._cancel(now_ns, query)
+
     def tick(self, now_ns: int) -> None:
         """Answer queries at their deadline; cancel answered ones whose stragglers took too long."""
-        for number in self.deadlines.pop_expired(now_ns):
-            query = self._queries[number]
-            if query.answered:
-                self._cancel(now_ns, query)
-            else:
-                self._answer_query(now_ns, query)
+        for_each(self.deadlines.pop_expired(now_ns), lambda number: self._expire(now_ns, self._queries[number]))
+
+    def _expire(self, now_ns: int, query: ApplicationQuery) -> None:
+        if query.answered:
+            self._cancel(now_ns, query)
+        else:
+            self._answer_query(now_ns, query)
 
     def cancel_query(self, now_ns: int, holder: str, query_id: int) -> bool:
         """Drop a query without an answer. Return False if it is no open application query."""

@@ -11,6 +11,7 @@ import msgspec
 
 from horologe_common.application_answers import HEAD_BYTES
 from horologe_common.applications import undeclared_application
+from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
@@ -71,6 +72,7 @@ class FeedbackProcessor:
         self._contexts = contexts
         self._cache = cache
         self._acknowledgements = Acknowledgements()
+        self._calls = RecentCalls()
         self._repredictions: dict[int, Reprediction] = {}
         """By token, the oldest first."""
         self._unstarted: list[Reprediction] = []
@@ -92,7 +94,12 @@ class FeedbackProcessor:
         return unstarted
 
     def on_feedback(self, now_ns: int, frontend: str, message: Feedback, buffers: Sequence[Buffer] = ()) -> None:
-        """Process feedback on one application. It is acknowledged when all items are saved or have failed."""
+        """Process feedback on one application. It is acknowledged when all items are saved or have failed.
+
+        Ignore a message that arrives again.
+        """
+        if self._calls.is_repeated(frontend, message.id):
+            return
         deadline_ns = now_ns + self.settings.feedback_timeout_ns
         feedback = self._acknowledgements.open_feedback(frontend, message.id, deadline_ns, len(message.items))
         active = self._applications.get(message.application)

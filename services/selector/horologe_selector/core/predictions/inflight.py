@@ -75,6 +75,8 @@ class PredictionResult(NamedTuple):
     exec_ns: int = 0
     batch_size: int = 0
     cached: bool = False
+    content_hash: str = ""
+    """Content of the model that made the prediction. Empty: not known."""
 
 
 class InflightPrediction(msgspec.Struct, eq=False):
@@ -87,6 +89,8 @@ class InflightPrediction(msgspec.Struct, eq=False):
     submit_id: int
     key: str
     cache_key: bytes
+    content_hash: str
+    """Content of the model in `cache_key`."""
     ttl_ns: int
     leader: Waiter
     followers: dict[int, Waiter]
@@ -143,7 +147,7 @@ class InflightPredictions:
         if cache_key and spec is not None:
             if entry := self.cache.fetch(now_ns, cache_key):
                 self._stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
-                return PredictionResult(OK, entry.outputs, entry.buffers, cached=True)
+                return PredictionResult(OK, entry.outputs, entry.buffers, cached=True, content_hash=spec.content_hash)
             inflight = self._inflight.get(self._by_cache_key.get(cache_key, 0))
             if inflight is not None and waiter.can_follow(inflight.leader, now_ns):
                 self._stats.count("nv_cache_num_hits_per_model", spec.name, spec.version)
@@ -151,15 +155,23 @@ class InflightPredictions:
                 inflight.add_follower(self._last_id, waiter)
                 return None
             self._stats.count("nv_cache_num_misses_per_model", spec.name, spec.version)
-        self._start_prediction(now_ns, key, cache_key, spec.cache_ttl_ns if spec else 0, waiter)
+        ttl_ns, content_hash = (spec.cache_ttl_ns, spec.content_hash) if spec else (0, "")
+        self._start_prediction(now_ns, key, cache_key, content_hash, ttl_ns, waiter)
         return None
 
     def _start_prediction(
-        self, now_ns: int, key: str, cache_key: bytes, ttl_ns: int, leader: Waiter, followers: Sequence[Waiter] = ()
+        self,
+        now_ns: int,
+        key: str,
+        cache_key: bytes,
+        content_hash: str,
+        ttl_ns: int,
+        leader: Waiter,
+        followers: Sequence[Waiter] = (),
     ) -> None:
         self._last_id = number = self._last_id + 1
         leader.submit_id = number
-        inflight = InflightPrediction(number, key, cache_key, ttl_ns, leader, {}, [])
+        inflight = InflightPrediction(number, key, cache_key, content_hash, ttl_ns, leader, {}, [])
         self._inflight[number] = inflight
         for waiter in followers:
             self._last_id += 1
@@ -206,8 +218,9 @@ class InflightPredictions:
         self._remove_inflight(inflight)
         outputs, buffers = tuple([part[0] for part in parts]), [part[1] for part in parts]
         exec_ns = message.end_ns - message.begin_ns
-        result = PredictionResult(OK, outputs, buffers, "", 0, exec_ns, message.batch_size)
-        if inflight.cache_key:
+        content_hash = message.content_hash
+        result = PredictionResult(OK, outputs, buffers, "", 0, exec_ns, message.batch_size, False, content_hash)
+        if inflight.cache_key and content_hash in ("", inflight.content_hash):
             self.cache.store(now_ns, inflight.cache_key, outputs, buffers, inflight.ttl_ns or self.ttl_ns)
         self._deliver(now_ns, inflight.leader, result)
         if inflight.followers:
@@ -231,7 +244,10 @@ class InflightPredictions:
                 self._deliver(now_ns, waiter, result)
         if retrying:
             retrying.sort(key=lambda waiter: (waiter.best_effort, -waiter.deadline_ns))
-            self._start_prediction(now_ns, inflight.key, inflight.cache_key, inflight.ttl_ns, retrying[0], retrying[1:])
+            self._start_prediction(
+                now_ns, inflight.key, inflight.cache_key, inflight.content_hash, inflight.ttl_ns, retrying[0],
+                retrying[1:],
+            )  # fmt: skip
 
     def remove_waiter(self, now_ns: int, waiter: Waiter) -> None:
         """Remove a waiter. If it leads, submit a follower's inputs instead; cancel the prediction if there is none."""

@@ -1,0 +1,28 @@
+"""Description of the cluster for operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_common.wire import ShareState
+
+if TYPE_CHECKING:
+    from horologe_controller.core.cluster.cluster import Cluster
+
+
+def describe_shares(now_ns: int, cluster: Cluster, model: str = "") -> tuple[ShareState, ...]:
+    """Return the state of the shares, with the typical durations of `model`."""
+    return tuple(
+        ShareState(
+            share.worker,
+            share.number,
+            share.device,
+            share.pages_total,
+            share.pages_free,
+            tuple(share.resident),
+            len(share.exec.pending) + len(share.load.pending),
+            share.exec.free_at(now_ns) - now_ns,
+            *share.typical_durations(now_ns, model),
+        )
+        for share in cluster.shares()
+    )

@@ -1,0 +1,84 @@
+"""Loads that operators requested: answered once workers, selectors and frontends have the new content."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.core.protocol import Out, role
+from horologe_common.wire import Admit, Scan, Settle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+STAGES = ("worker", "selector", "frontend")
+"""Roles in the order in which a load waits for them. Frontends come last: from then on no selector answers with an
+earlier content, so only requests that are open at a frontend already may still get such an answer."""
+
+
+LOADS_MAX = 1000
+"""Limit of loads without an answer. Further ones are refused."""
+
+
+class PendingLoad(msgspec.Struct, eq=False):
+    """A load that has no answer yet."""
+
+    id: int
+    sender: str
+    message: Admit
+    waiting: dict[str, bool]
+    """Addresses that have not confirmed the present stage."""
+    stage: int = 0
+    revoked: bool = False
+    """Whether the model was unloaded after this load had been requested."""
+
+
+class PendingLoads:
+    """All loads that have no answer yet, by id. Addresses that disconnect are not waited for."""
+
+    def __init__(self) -> None:
+        self._loads: dict[int, PendingLoad] = {}
+        self._last_id = 0
+
+    def __len__(self) -> int:
+        return len(self._loads)
+
+    def start_load(self, sender: str, message: Admit, workers: Iterable[str]) -> list[Out]:
+        """Start a load, and return a Scan for each worker."""
+        self._last_id += 1
+        waiting = dict.fromkeys(workers, True)
+        self._loads[self._last_id] = PendingLoad(self._last_id, sender, message, waiting)
+        return [Out(worker, Scan(message.model, self._last_id)) for worker in waiting]
+
+    def confirm(self, address: str, load_ids: Iterable[int] | None = None) -> None:
+        """Record that an address has confirmed these loads. None: all."""
+        for load_id in self._loads if load_ids is None else load_ids:
+            if load := self._loads.get(load_id):
+                load.waiting.pop(address, None)
+
+    def revoke(self, message: Admit) -> None:
+        """Record that an operator has unloaded a model."""
+        for load in self._loads.values():
+            load.revoked |= load.message.model == message.model
+
+    def scanning_names(self) -> dict[str, bool]:
+        """Return the names of the models that workers are reading."""
+        return {load.message.model: True for load in self._loads.values() if load.stage == 0 and load.waiting}
+
+    def confirmed_loads(self, *, scans: bool) -> list[PendingLoad]:
+        """Return the loads that nobody has to confirm any more: those in the stage of the scans, or in later ones."""
+        return [load for load in self._loads.values() if not load.waiting and scans == (load.stage == 0)]
+
+    def advance(self, load: PendingLoad, models: Sequence[str], subscribers: Iterable[str]) -> list[Out]:
+        """Return the Settles of the next stage. Empty: no stage is left, and the load is complete."""
+        while load.stage + 1 < len(STAGES):
+            load.stage += 1
+            load.waiting = {address: True for address in subscribers if role(address) == STAGES[load.stage]}
+            if load.waiting:
+                return [Out(address, Settle(load.id, tuple(models))) for address in load.waiting]
+        return []
+
+    def finish(self, load: PendingLoad) -> None:
+        """Remove a load, which is answered now."""
+        del self._loads[load.id]

@@ -1,0 +1,51 @@
+"""Settles: the controller asks when all answers that an earlier content of a model may have computed have been sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_common.core.protocol import Out
+from horologe_common.wire import Settle, Settled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from horologe_common.core.protocol import Buffer
+    from horologe_frontend.core.requests import OpenRequests, Request
+
+
+class Settling:
+    """Settles that wait for open requests."""
+
+    def __init__(self, requests: OpenRequests) -> None:
+        self._requests = requests
+        self.waiting: list[tuple[str, int, dict[int, bool]]] = []
+        """(controller, id of the Settle, ids of the requests to wait for)."""
+
+    def on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
+        """Wait for the requests that may be answered by the content before. `pop_settled` returns the answer."""
+        awaited = {request.id: True for request in self._requests if _may_have_run(request, message.models)}
+        self.waiting.append((controller, message.id, awaited))
+
+    def remove_controller(self, address: str) -> None:
+        self.waiting = [entry for entry in self.waiting if entry[0] != address]
+
+    def pop_settled(self) -> Iterator[Out]:
+        """Return the answers to the Settles whose requests have all ended."""
+        waiting, self.waiting = self.waiting, []
+        for controller, settle_id, awaited in waiting:
+            still_open = {key: True for key in awaited if key in self._requests}
+            if still_open:
+                self.waiting.append((controller, settle_id, still_open))
+            else:
+                yield Out(controller, Settled(settle_id))
+
+
+def _may_have_run(request: Request, models: tuple[str, ...]) -> bool:
+    """Return whether a worker has the inputs of the request, or it may share the answer of another request.
+
+    Other requests run later, and then on the new content. An application may have any models.
+    """
+    if not request.query.model:
+        return True
+    return request.query.model in models and bool(request.worker or request.query.input_hash)

@@ -1,0 +1,58 @@
+"""Content hashes: which content of a model a worker has read, and whether the files still have it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING
+
+from horologe_common.clock import s
+from horologe_common.status import Refused
+from horologe_gpu_worker.repository.manifest import manifest_path, model_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from horologe_common.models import ModelSpec
+
+SETTLED_NS = s(1)
+"""A file that changed less than this before it was hashed is hashed again next time. A further change may leave size
+and times as they are: the clock of ext4 advances every 4 ms.
+"""
+
+
+class ContentHashes:
+    """Hashes of model folders. The hash of a file is kept until its size, times or inode change."""
+
+    def __init__(self) -> None:
+        self._digests: dict[tuple[Path, int, int, int, int], bytes] = {}
+
+    def hash_folder(self, folder: Path) -> str:
+        """Return a hash of the names and contents of a version's files and its manifest. Raises OSError."""
+        digest = hashlib.blake2b(digest_size=16)
+        manifest = manifest_path(folder)
+        for path in [*model_files(folder), *([manifest] if manifest else [])]:
+            digest.update(path.name.encode() + b"\0" + self._hash_file(path))
+        return digest.hexdigest()
+
+    def check_unchanged(self, spec: ModelSpec, folder: Path) -> None:
+        """Raise `Refused` unless the files have the content of `spec`. Without a content hash do nothing.
+
+        Refused LOADs are tried again, because the new content is usually loaded soon after it was written.
+        """
+        if spec.content_hash and self.hash_folder(folder) != spec.content_hash:
+            raise Refused(
+                f"{folder}: got other files than those of content {spec.content_hash}, which was read last: "
+                f"run `horologe load {spec.name}` to serve the new content"
+            )
+
+    def _hash_file(self, path: Path) -> bytes:
+        status = path.stat()
+        key = (path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        if (digest := self._digests.get(key)) is None:
+            read_ns = time.time_ns()
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+            if read_ns - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
+                self._digests[key] = digest
+        return digest

@@ -1,0 +1,173 @@
+"""Changed models on a device: the new content is opened beside the old one, which serves until then."""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from builders import a_spec
+from horologe_common.status import ModelFailed, Status
+from horologe_common.wire.frames import encode_array
+from horologe_gpu_worker.core.lanes import Finished, Operation
+from horologe_gpu_worker.execution.device import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horologe_common.models import ModelSpec
+    from horologe_common.wire import ModelReport
+
+
+class Scaled:
+    """`y` = `factor` times the sum of the row of `x`. Calls `act` first."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        self.act: Callable[[], object] = lambda: None
+        self.closed = False
+
+    def run(self, batch_size: int, inputs: Any) -> Any:
+        self.act()
+        return {"y": inputs["x"].sum(axis=1, keepdims=True) * self.factor}
+
+    def copy_in(self, rows: int) -> None: ...
+
+    def copy_out(self, rows: int) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Contents:
+    """A model store whose only model has a content that the test changes: the factor of `Scaled`."""
+
+    def __init__(self) -> None:
+        self.present = a_spec(content_hash="1")
+        self.opened: dict[str, Scaled] = {}
+        self.fail = False
+
+    def scan(self) -> list[ModelReport]:
+        return []
+
+    def scan_model(self, name: str) -> list[ModelReport]:
+        return []
+
+    def open(self, spec: ModelSpec) -> Any:
+        if self.fail:
+            raise ModelFailed("no memory")
+        model = self.opened[spec.content_hash] = Scaled(float(spec.content_hash))
+        return model
+
+    def spec(self, key: str) -> ModelSpec:
+        return self.present
+
+    def is_open(self, key: str) -> bool:
+        return False
+
+    def inline_io(self, key: str) -> bool:
+        return True
+
+    def change(self, content_hash: str, **fields: Any) -> None:
+        self.present = a_spec(content_hash=content_hash, **fields)
+
+
+@pytest.fixture
+def store() -> Contents:
+    return Contents()
+
+
+@pytest.fixture
+def device(store: Contents) -> Device:
+    device = Device(store)
+    assert device.run(Operation(1, 0, "load", "sum/1")).status == Status.OK
+    return device
+
+
+def replace(device: Device) -> Finished:
+    return device.run(Operation(2, 0, "replace", "sum/1"))
+
+
+def an_exec(spec: ModelSpec | None = None) -> Operation:
+    header, whole = encode_array("x", np.ones((1, 4), np.float32))
+    return Operation(3, 0, "exec", "sum/1", 1, 1, inputs=[(header, [memoryview(whole)])], spec=spec)
+
+
+def answer(finished: Finished) -> tuple[float, str]:
+    """Return the value and the content that computed it."""
+    assert finished.status == Status.OK, finished.reason
+    return float(np.frombuffer(finished.outputs[0][1], np.float32)[0]), finished.content_hash
+
+
+def test_an_answer_names_the_content_that_computed_it(device: Device, store: Contents) -> None:
+    before = store.present
+    assert answer(device.run(an_exec())) == (4, "1")
+    store.change("2")
+    assert answer(device.run(an_exec(before))) == (4, "1"), "the old copy serves until it is replaced"
+    assert replace(device).status == Status.OK
+    assert answer(device.run(an_exec(before))) == (8, "2"), "the requests fit both"
+    assert store.opened["1"].closed
+
+
+def test_a_replacement_waits_for_the_running_exec(device: Device, store: Contents) -> None:
+    store.change("2")
+    ended = Event()
+    model = store.opened["1"]
+
+    def act() -> None:
+        assert replace_in_thread(device).wait(0.05) is False
+        ended.set()
+
+    model.act = act
+    assert answer(device.run(an_exec())) == (4, "1")
+    assert ended.is_set()
+
+
+def replace_in_thread(device: Device) -> Event:
+    """Replace on another thread, and return an event that is set at the end."""
+    done = Event()
+
+    def run() -> None:
+        replace(device)
+        done.set()
+
+    Thread(target=run, daemon=True).start()
+    return done
+
+
+def test_a_batch_for_another_signature_is_planned_again(device: Device, store: Contents) -> None:
+    before = store.present
+    store.change("2", batch_sizes=(1, 2))
+    replace(device)
+    assert device.run(an_exec(before)).status == Status.REFUSED
+
+
+def test_a_failed_replacement_leaves_the_old_content(device: Device, store: Contents) -> None:
+    store.change("2")
+    store.fail = True
+    assert replace(device).status == Status.FAILED
+    assert answer(device.run(an_exec())) == (4, "1")
+
+
+def test_nothing_is_replaced_that_is_not_loaded_or_has_not_changed(device: Device, store: Contents) -> None:
+    assert replace(device).status == Status.OK
+    assert list(store.opened) == ["1"]
+    device.run(Operation(4, 0, "unload", "sum/1"))
+    store.change("2")
+    assert replace(device).status == Status.OK
+    assert list(store.opened) == ["1"]
+    assert device.run(an_exec()).status == Status.REFUSED
+
+
+def test_inputs_that_were_copied_for_the_old_content_are_planned_again(device: Device, store: Contents) -> None:
+    staged = device.run(msgspec.structs.replace(an_exec(), lane="input"))
+    ran = device.run(msgspec.structs.replace(an_exec(), inputs=(), staged=staged.staged))
+    store.change("2")
+    replace(device)
+    again = device.run(msgspec.structs.replace(an_exec(), inputs=(), staged=staged.staged))
+    assert again.status == Status.REFUSED
+    fetched = device.run(msgspec.structs.replace(an_exec(), lane="output", inputs=(), staged=ran.staged))
+    assert answer(fetched) == (4, "1")

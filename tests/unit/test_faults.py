@@ -1,0 +1,306 @@
+"""A fault in one row, request or message costs only itself; the others are answered, and the host reports the fault."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import a_report, a_spec, a_tensor, sent, some_bytes
+from frontend_builders import CLIENT, connected_frontend
+from horologe_common.clock import NEVER_NS, ms, s
+from horologe_common.core.faults import for_each
+from horologe_common.core.hosting import FAULT_PAUSE_NS, CoreHost, NoTransport
+from horologe_common.core.protocol import Out, PeerConnected
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Answer,
+    Infer,
+    Load,
+    Outcome,
+    Outputs,
+    Ping,
+    Predict,
+    Query,
+    Register,
+    Result,
+    Row,
+    RowStatus,
+    Share,
+    Submit,
+    Tensor,
+)
+from horologe_controller.core.controller import Controller
+from horologe_controller.settings import ControllerSettings
+from horologe_gpu_worker.core.lanes import Finished
+from selector_harness import FRONTEND, WORKER, ApplicationHarness
+from worker_builders import (
+    CONTROLLER,
+    HOLDER,
+    MODEL,
+    SELECTOR,
+    a_ship,
+    a_worker,
+    an_infer,
+    deliver,
+    only_result,
+    operations,
+    responses_by_row,
+    run_operation,
+)
+
+
+class BrokenError(Exception):
+    pass
+
+
+class Fragile:
+    """A core that raises for Ping(0), and in `tick` while `broken`."""
+
+    address = "frontend/0#1"
+
+    def __init__(self) -> None:
+        self.out: list[Out] = []
+        self.handled: list[int] = []
+        self.broken = False
+        self.ticks = 0
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Any) -> None:
+        if not message.sent_ns:
+            raise BrokenError
+        self.handled.append(message.sent_ns)
+        self.out.append(Out("http/0", message))
+
+    def tick(self, now_ns: int) -> None:
+        self.ticks += 1
+        if self.broken:
+            raise BrokenError
+
+    def wakeup_ns(self) -> int | None:
+        return 0
+
+
+def test_for_each_calls_all_and_raises_at_the_end() -> None:
+    seen: list[int] = []
+
+    def call(number: int) -> None:
+        seen.append(number)
+        if number % 2:
+            raise BrokenError(number)
+
+    for_each([0, 2], call)
+    with pytest.raises(BrokenError):
+        for_each([0, 1, 2], call)
+    with pytest.raises(ExceptionGroup):
+        for_each([1, 2, 3], call)
+    assert seen == [0, 2, 0, 1, 2, 1, 2, 3]
+
+
+def test_the_host_handles_the_other_messages_and_makes_the_other_calls() -> None:
+    faults, delivered, core = list[Any](), list[int](), Fragile()
+    host = CoreHost([core], lambda: s(1), NoTransport(), lambda *fault: faults.append(fault))
+
+    def deliver_http(message: Ping, buffers: Any) -> None:
+        if message.sent_ns == 1:
+            raise BrokenError
+        delivered.append(message.sent_ns)
+
+    host.attached["http/0"] = deliver_http
+    host.enqueue([(core.address, "x", Ping(number), ()) for number in (0, 1, 2)])
+    host.run_turn()
+    assert (core.handled, delivered) == ([1, 2], [2])
+    assert host.faults == len(faults) == 2
+
+
+def test_a_core_whose_tick_raises_is_ticked_again_after_a_pause() -> None:
+    now_ns, core = s(1), Fragile()
+    host = CoreHost([core], lambda: now_ns, NoTransport(), lambda *fault: None)
+    core.broken = True
+    host.run_turn()
+    assert host.wakeup_ns() == now_ns + FAULT_PAUSE_NS
+    host.enqueue([(core.address, "x", Ping(1), ())])
+    core.broken = False
+    host.run_turn()
+    assert (core.ticks, core.handled, host.wakeup_ns()) == (2, [1], 0)
+
+
+def break_policy(harness: ApplicationHarness, monkeypatch: pytest.MonkeyPatch, context: str = "bad") -> None:
+    """Let the policy raise when it combines the predictions of a query of this context."""
+    queries, policy = harness.selector.application_queries, harness.selector.registry.active["digits"].policy
+    combine, state_of = policy.combine, queries._policy_state
+    asked: list[str] = []
+
+    def broken(*arguments: Any) -> Any:
+        if asked[-1] == context:
+            raise BrokenError("no weights")
+        return combine(*arguments)
+
+    def policy_state(now_ns: int, query: Any) -> Any:
+        asked.append(query.query.context)
+        return state_of(now_ns, query)
+
+    monkeypatch.setattr(queries, "_policy_state", policy_state)
+    monkeypatch.setattr(policy, "combine", broken)
+
+
+def send_outputs(harness: ApplicationHarness, *labels: int) -> None:
+    """Send the outputs of all open Submits in one message, and tick."""
+    rows = tuple(RowStatus(submit_id, 1) for submit_id in harness.selector.inflight._inflight)
+    assert len(rows) == len(labels)
+    tensor = Tensor("y", "INT64", (len(labels),), 8 * len(labels))
+    harness.selector.handle(
+        harness.now_ns, WORKER, Outputs(1, rows, (tensor,)), [struct.pack(f"<{len(labels)}q", *labels)]
+    )
+    with pytest.raises(BrokenError):
+        harness.run_until_idle()
+    harness.run_until_idle()
+    harness.selector.check()
+
+
+def answers(harness: ApplicationHarness) -> dict[int, Status]:
+    return {answer.id: Status(answer.status) for answer in sent(harness.selector, Answer, FRONTEND)}
+
+
+def test_a_policy_that_raises_fails_its_own_query_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = ApplicationHarness(models=("a",))
+    break_policy(harness, monkeypatch)
+    for number, context in enumerate(("good", "bad", "fine"), 1):
+        harness.query(number, context=context, hashed=bytes([number]) * 32)
+    send_outputs(harness, 1, 2, 3)
+    assert answers(harness) == {1: Status.OK, 2: Status.FAILED, 3: Status.OK}
+
+
+def test_at_the_deadline_a_policy_that_raises_fails_its_own_query_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = ApplicationHarness(models=("a", "b"))
+    break_policy(harness, monkeypatch)
+    for number, context in enumerate(("good", "bad", "fine"), 1):
+        harness.query(number, context=context, hashed=bytes([number]) * 32)
+        harness.predict("a", number)
+    with pytest.raises(BrokenError):
+        harness.advance_to(100)
+    harness.run_until_idle()
+    harness.selector.check()
+    assert answers(harness) == {1: Status.OK, 2: Status.FAILED, 3: Status.OK}
+
+
+def test_a_frontend_answers_the_other_requests_whose_timers_expire_with_a_broken_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frontend = connected_frontend()
+    for number in (1, 2, 3):
+        predict = Predict(number, "one", "", ms(10), (a_tensor(),))
+        frontend.handle(0, CLIENT, predict, [some_bytes(1)])
+    queries = sent(frontend, Query)
+    give_up = frontend._give_up
+
+    def broken(now_ns: int, request: Any, *arguments: Any) -> None:
+        if request.client_id == 2:
+            raise BrokenError
+        give_up(now_ns, request, *arguments)
+
+    monkeypatch.setattr(frontend, "_give_up", broken)
+    with pytest.raises(BrokenError):
+        frontend.tick(s(1))
+    assert [answer.id for answer in sent(frontend, Answer, CLIENT)] == [1, 3]
+    assert len(queries) == 3
+
+
+def a_controller() -> Controller:
+    settings = ControllerSettings(scheduler="edf", margin_ns=0, workers=1, preload=False)
+    controller = Controller("controller/0#1", settings, "host")
+    for address in (FRONTEND, SELECTOR):
+        controller.handle(0, address, PeerConnected(address, "host"), ())
+    controller.handle(0, WORKER, PeerConnected(WORKER, "host"), ())
+    reports = (a_report(a_spec("bad")), a_report(a_spec("good")))
+    controller.handle(0, WORKER, Register((Share(0, "cpu", 64),), reports), ())
+    controller.tick(0)
+    return controller
+
+
+def submit(controller: Controller, number: int, model: str) -> None:
+    controller.handle(0, SELECTOR, Submit(number, model, ms(100), 1, FRONTEND, number), ())
+
+
+def break_scheduler(controller: Controller) -> None:
+    """Let the scheduler raise for requests for the model `bad`."""
+    add = controller.scheduler.add
+
+    def broken(now_ns: int, requests: Any, cluster: Any) -> Any:
+        if requests[0].model == "bad/1":
+            raise BrokenError
+        return add(now_ns, requests, cluster)
+
+    controller.scheduler.add = broken  # type: ignore[method-assign]
+
+
+def test_a_controller_queues_the_other_models_of_a_turn_with_a_broken_one() -> None:
+    controller = a_controller()
+    break_scheduler(controller)
+    for number, model in ((1, "bad/1"), (2, "good/1"), (3, "nope/1")):
+        submit(controller, number, model)
+    with pytest.raises(BrokenError):
+        controller.tick(0)
+    assert [outcome.id for outcome in sent(controller, Outcome)] == [3]
+    controller.tick(0)  # the broken Submit is not admitted again and again
+    assert len(controller.scheduler) == 1
+
+
+def test_the_requests_of_a_batch_end_though_its_result_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = a_controller()
+    submit(controller, 1, "good/1")
+    controller.tick(0)
+    (load,) = sent(controller, Load)
+    controller.handle(0, WORKER, Result(load.action_id, Status.OK, 0, ms(5)), ())
+    controller.tick(0)
+    (infer,) = sent(controller, Infer)
+
+    def broken(*arguments: Any) -> None:
+        raise BrokenError
+
+    monkeypatch.setattr(controller._metrics, "record_result", broken)
+    with pytest.raises(BrokenError):
+        controller.handle(ms(2), WORKER, Result(infer.action_id, Status.OK, 0, ms(2)), ())
+    controller.check()
+    assert controller.pending() == 0
+
+
+def test_a_worker_starts_the_other_actions_of_a_turn_with_a_broken_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = a_worker()
+    for action_id in (1, 2, 3):
+        worker.handle(0, CONTROLLER, an_infer(action_id), ())
+        ship, buffers = a_ship({100: [float(action_id)]}, action_id)
+        worker.handle(0, HOLDER, ship, buffers)
+    start = worker.infers._start_action
+
+    def broken(now_ns: int, action: Any) -> None:
+        if action.infer.action_id == 2:
+            raise BrokenError("no memory")
+        start(now_ns, action)
+
+    monkeypatch.setattr(worker.infers, "_start_action", broken)
+    with pytest.raises(BrokenError):
+        worker.tick(0)
+    worker.tick(0)
+    worker.check()
+    assert [operation.action_id for operation in operations(worker.out)] == [1, 3]
+    result = only_result(worker.out)
+    assert (result.action_id, result.status, "no memory" in result.reason) == (2, Status.FAILED, True)
+
+
+def test_outputs_that_cannot_be_split_fail_their_action_with_an_answer_for_every_row() -> None:
+    worker = a_worker()
+    infer = an_infer(rows=(1, 1), parties=(HOLDER, "selector/0#a", "selector/1#a"))
+    rows = (infer.rows[0], Row(0, 101, 2, 201, 1))
+    worker.handle(0, CONTROLLER, Infer(1, 0, MODEL, 2, rows, infer.parties, 0, NEVER_NS, ms(1)), ())
+    [operation] = operations(deliver(worker, 0, HOLDER, *a_ship({100: [1.0], 101: [2.0]})))
+    ((tensor, buffer),) = run_operation(operation).outputs
+    flat = msgspec.structs.replace(tensor, shape=())
+    with pytest.raises(IndexError):
+        worker.handle(ms(1), worker.lanes, Finished(1, "exec", Status.OK, 5, ms(1), ms(1), [(flat, buffer)]), ())
+    worker.tick(ms(1))
+    worker.check()
+    assert set(responses_by_row(worker.out).values()) == {Status.FAILED}
+    assert len(responses_by_row(worker.out)) == 2
+    assert only_result(worker.out).status == Status.FAILED
