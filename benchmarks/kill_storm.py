@@ -20,7 +20,6 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,7 +87,7 @@ class Outcomes:
     def now_s(self) -> float:
         return time.monotonic() - self.begin_s
 
-    def violations(self, core_faults: Sequence[str], resumed_s: float | None) -> dict[str, int]:
+    def violations(self, core_faults: Sequence[str], resumed_s: float) -> dict[str, int]:
         """Return the number of violations of each promise."""
         return {
             "wrong": len(self.wrong),
@@ -96,7 +95,7 @@ class Outcomes:
             "unanswered": self.sent - len(self.statuses),
             "core faults": len(core_faults),
             "unknown model": sum(status == "UNKNOWN_MODEL" for status in self.statuses.values()),
-            "not resumed in time": int(resumed_s is None or resumed_s > RESUME_S),
+            "not resumed in time": int(resumed_s > RESUME_S),
         }
 
 
@@ -134,30 +133,29 @@ class Storm:
         for client in clients:
             await client.close()
 
-    def resume_times_s(self) -> list[float | None]:
+    def resume_times_s(self) -> list[tuple[float, Fault]]:
         """Return how long service took to resume after each fault with `RESUME_S` of quiet behind it; last the last.
 
-        None if it did not resume. Quiet: no other fault begins, and no other process is stopped.
+        Quiet: no other fault begins, and no other process is stopped. If service did not resume, it is the time until
+        the end of the run.
         """
-        ends = sorted((fault.end_s, fault.begin_s) for fault in self.faults)
-        quiet = [
-            end_s
-            for end_s, begin_s in ends
+        faults = sorted(self.faults, key=lambda fault: fault.end_s)
+        return [
+            (self._resume_time_s(fault.end_s), fault)
+            for fault in faults
             if not any(
-                other.begin_s < end_s + RESUME_S and other.end_s >= end_s
-                for other in self.faults
-                if (other.end_s, other.begin_s) != (end_s, begin_s)
+                other is not fault and other.begin_s < fault.end_s + RESUME_S and other.end_s >= fault.end_s
+                for other in faults
             )
         ]
-        return [self._resume_time_s(end_s) for end_s in quiet]
 
-    def _resume_time_s(self, end_s: float) -> float | None:
-        """Return the time from `end_s` until requests succeed in a row; None if they never do."""
+    def _resume_time_s(self, end_s: float) -> float:
+        """Return the time from `end_s` until requests succeed in a row."""
         later = [number for number in sorted(self.outcomes.sent_s) if self.outcomes.sent_s[number] >= end_s]
         for at in range(len(later) - IN_A_ROW):
             if all(self.outcomes.statuses.get(number) == "OK" for number in later[at : at + IN_A_ROW]):
                 return self.outcomes.sent_s[later[at]] - end_s
-        return None
+        return self.outcomes.now_s() - end_s
 
     async def _ask(self, client: AsyncClient, number: int) -> None:
         """Send a request whose rows contain its number, and store its status."""
@@ -256,9 +254,9 @@ def measure(split: bool, rate: float, seconds: float, seed: int, log: Path | Non
         "seconds": seconds,
         "requests": outcomes.sent,
         "statuses": dict(Counter(outcomes.statuses.values())),
-        "resumed_s": resumes_s[-1],
-        "slowest_resumes_s": sorted(inf if time_s is None else time_s for time_s in resumes_s)[-3:],
-        "violations": outcomes.violations(core_faults, resumes_s[-1]),
+        "resumed_s": resumes_s[-1][0],
+        "slowest_resumes_s": [(time_s, fault._asdict()) for time_s, fault in sorted(resumes_s)[-3:]],
+        "violations": outcomes.violations(core_faults, resumes_s[-1][0]),
         "faults": dict(Counter(f"{fault.kind} {fault.process}" for fault in storm.faults)),
         "examples": [*outcomes.wrong[:5], *core_faults[:5], *unknown[:5]],
         "reasons": dict(outcomes.reasons.most_common(20)),

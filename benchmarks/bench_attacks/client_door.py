@@ -6,6 +6,7 @@ libzmq's own sender would be slower than the server, and does not send what is f
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 from typing import TYPE_CHECKING
@@ -71,27 +72,25 @@ def flood(build: Callable[[], bytes], reads: bool = True) -> Callable[[Doors, Cl
         sent, data = 0, build()
         while clock.running():
             with contextlib.suppress(OSError), connect(doors) as sock:
-                sock.settimeout(0.05)
                 sent += send_until(sock, data, clock, reads)
-        return sent
+        return sent // len(data)
 
     return run
 
 
-def send_until(sock: socket.socket, data: bytes, clock: Clock, reads: bool) -> int:
-    """Send `data` repeatedly until the end. Return how often it was sent. Raises OSError if the peer closes."""
+def send_until(sock: socket.socket, data: bytes, clock: Clock, reads: bool = True) -> int:
+    """Send `data` repeatedly until the end or until the peer closes. Return the number of bytes sent."""
     view, at, sent, trash = memoryview(data), 0, 0, bytearray(CHUNK)
-    while clock.running():
-        if reads:
-            with contextlib.suppress(BlockingIOError):
-                if sock.recv_into(trash, 0, socket.MSG_DONTWAIT) == 0:
-                    raise ConnectionResetError
-        try:
-            at += sock.send(view[at : at + CHUNK])
-        except TimeoutError:
-            continue
-        if at == len(view):
-            at, sent = 0, sent + 1
+    sock.setblocking(False)
+    with contextlib.suppress(ConnectionError):
+        while clock.running():
+            readable, writable, _ = select.select([sock] * reads, [sock], [], 0.01)
+            if readable and sock.recv_into(trash) == 0:
+                break
+            if writable:
+                count = sock.send(view[at : at + CHUNK])
+                sent += count
+                at = (at + count) % len(view)
     return sent
 
 
@@ -100,9 +99,8 @@ def endless_parts(doors: Doors, clock: Clock) -> int:
     sent, parts = 0, b"\x01\x00" * 50_000
     while clock.running():
         with contextlib.suppress(OSError), connect(doors) as sock:
-            sock.settimeout(0.05)
             sock.sendall(frame(header([Cancel((1,))]), more=True))
-            sent += 50_000 * send_until(sock, parts, clock, reads=True)
+            sent += send_until(sock, parts, clock) // 2
     return sent
 
 
@@ -132,6 +130,16 @@ def half_messages(doors: Doors, clock: Clock) -> int:
     for sock in socks:
         sock.close()
     return turn
+
+
+def reconnections(doors: Doors, clock: Clock) -> int:
+    """Connect, send Hello and disconnect, again and again. Return the number of connections."""
+    opened = 0
+    while clock.running():
+        with contextlib.suppress(OSError):
+            connect(doors).close()
+            opened += 1
+    return opened
 
 
 def idle_connections(doors: Doors, clock: Clock) -> int:
@@ -224,6 +232,7 @@ ATTACKS = (
     sdk("endless-parts", "a message without an end", 64, endless_parts),
     sdk("half-messages", "200 unfinished messages of 60 MB", 600, half_messages),
     sdk("idle-connections", "connections that send nothing", 64, idle_connections),
+    sdk("reconnections", "connections that end after a Hello", 64, reconnections),
     sdk("pong", "7,000 Pong in each packet", 64, repeat(lambda n: Pong(n, n), 7000)),
     sdk("never-read", "requests whose answers are never read", 256, flood(lambda: predicts(0), reads=False)),
     sdk("never-read-info", "ModelInfo whose answers are never read", 256, repeat(ModelInfo, 8500, reads=False)),

@@ -101,6 +101,18 @@ def test_a_socket_that_fails_is_replaced(start: Any, tmp_path: Any, operation: s
     assert right.reactor.core_host.faults == 0
 
 
+@pytest.mark.parametrize("scheme", ["ipc", "unix"])
+def test_a_process_is_ready_while_its_links_are_up(start: Any, tmp_path: Any, scheme: str) -> None:
+    worker = start("worker", connect=(f"{scheme}://{tmp_path}/c",))
+    assert not worker.links.is_ready()
+    controller = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
+    worker.core.wait_for(PeerConnected)
+    assert worker.links.is_ready()
+    controller.stop()
+    worker.core.wait_for(PeerDisconnected)
+    assert not worker.links.is_ready()
+
+
 def test_a_stream_that_is_broken_by_strange_bytes_is_made_anew(start: Any, tmp_path: Any) -> None:
     left = start("controller", bind=(f"unix://{tmp_path}/c",))
     right = start("worker", connect=(f"unix://{tmp_path}/c",))

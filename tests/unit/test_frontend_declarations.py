@@ -86,8 +86,8 @@ def test_pending_calls_are_bounded() -> None:
         frontend.handle(NOW, CLIENT, ApplicationInfo(number, "digits"), ())
     assert len(sent(frontend, ApplicationInfo, SELECTOR)) == 2
     (reply,) = sent(frontend, Applications, CLIENT)
-    assert (reply.id, reply.status) == (2, Status.LOST)
-    assert reply.reason == "the selector has 2 pending calls already"
+    assert (reply.id, reply.status) == (2, Status.REFUSED)
+    assert reply.reason == "2 calls are pending already"
 
 
 def test_contradictory_declaration_is_not_forwarded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from horologe_common.status import (
     UnknownModel,
 )
 from horologe_common.wire import (
+    Admit,
     Answer,
     ModelInfo,
     Models,
     ModelState,
     Predict,
 )
-from talk import Talk, X
+from talk import Sink, Talk, X
 
 
 def test_one_question_serves_all_requests_that_wait_for_a_signature() -> None:
@@ -153,3 +155,14 @@ def test_a_question_for_a_signature_that_is_lost_is_asked_again() -> None:
     talk.get(Models(second.id, (ModelState(ECHO),)))
     assert [type(message) for message, _ in talk.sent()] == [Predict]
     assert not sink.done()
+
+
+def test_a_model_that_was_loaded_again_is_asked_for_its_signature() -> None:
+    talk = Talk().knowing(ECHO, WORDS)
+    sink = Sink()
+    talk.session.query(talk.now_ns, sink, partial(Admit, model=ECHO.name, version="", admitted=True), 5.0)
+    ((admit, _),) = talk.sent()
+    talk.get(Models(admit.id, (ModelState(ECHO),)))
+    talk.predict(ECHO.name)
+    talk.predict(WORDS.name, [["a"]])
+    assert [type(message) for message, _ in talk.sent()] == [ModelInfo, Predict]

@@ -5,13 +5,13 @@ from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
 from horologe_frontend.http.server import http_endpoint
 from horologe_frontend.http.settings import HttpSettings
-from horologe_frontend.settings import FrontendSettings
+from horologe_frontend.settings import FrontendSettings, client_limits
 
 
 def main() -> None:
     service = Service("frontend")
     settings = service.settings(FrontendSettings, "frontend")
-    links = service.links(settings.name, settings.clients)
+    links = service.links(settings.name, settings.clients, client_limits(settings))
     core = Frontend(links.address("frontend", settings.name), settings, digest)
     endpoint = http_endpoint(core, service.settings(HttpSettings, "http"))
     service.run([core], links, client_core=core.address, start=[endpoint])

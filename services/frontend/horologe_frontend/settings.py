@@ -3,6 +3,10 @@
 import msgspec
 
 from horologe_common.clock import ms, s
+from horologe_common.transport.client_server import ClientLimits
+
+PACKET_BYTES = 4 << 20
+"""The SDK sends several requests in one packet of at most this size."""
 
 
 class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -12,17 +16,30 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Name of this frontend. Each of several frontends needs a different name."""
     clients: tuple[str, ...] = ("tcp://127.0.0.1:8003",)
     """ZeroMQ endpoints for clients."""
+    client_connections: int = 1000
+    """Maximum number of client connections without keys. Further ones are closed."""
+    client_receive_bytes: int = 256 << 20
+    """Maximum size of all messages together that are arriving or wait, for clients without keys. Requests beyond it are
+    refused. One client gets at most as much as is then left, so the value should be twice
+    `max_request_bytes`."""
+    client_unsent_bytes: int = 256 << 20
+    """Maximum size of all answers together that clients without keys have not read. A client that holds more than is
+    then left is disconnected."""
+    client_management: bool = True
+    """Accept messages of SDK clients that load or unload models, or that declare, withdraw or restore applications."""
     grace_ns: int = ms(50)
     """Time after the deadline in which a request may still be answered as LATE with its outputs. Then it is answered
     without outputs."""
     best_effort_ns: int = s(30)
     """Timeout of a request without a deadline."""
     max_pending: int = 20_000
-    """Maximum number of open requests. Further requests are refused."""
+    """Maximum number of open requests. Further requests are refused. One client gets at most as many as are then left
+    for the others."""
     max_request_bytes: int = 64 << 20
     """Maximum size of a request's tensors. Larger requests are answered TOO_LARGE."""
     staging_bytes: int = 1 << 30
-    """Maximum size of all staged tensors together. Requests beyond it are refused."""
+    """Maximum size of all staged tensors together. Requests beyond it are refused. One client gets at most as much as
+    is then left for the others."""
     call_timeout_ns: int = s(60)
     """Timeout of cluster state and declarations of applications."""
     load_timeout_ns: int = s(600)
@@ -44,3 +61,14 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum size of a sample's inputs. Requests with larger inputs are not sampled."""
     sample_rate_bytes: int = 16 << 20
     """Maximum rate of all samples together, in bytes per second."""
+
+
+def client_limits(settings: FrontendSettings) -> ClientLimits:
+    """Return the bounds of the connections of clients."""
+    return ClientLimits(
+        settings.client_management,
+        settings.client_connections,
+        max(PACKET_BYTES, settings.max_request_bytes),
+        settings.client_receive_bytes,
+        settings.client_unsent_bytes,
+    )

@@ -132,6 +132,7 @@ def model_document(state: ModelState) -> dict[str, Any]:
         "name": spec.name, "version": spec.version, "state": state.state, "reason": state.reason,
         "runtime": spec.runtime, "inputs": inputs, "outputs": outputs, "batch_sizes": list(spec.batch_sizes),
         "slo_ms": spec.slo_ns / 1e6, "weights_bytes": spec.weights_bytes,
+        "content_hash": spec.content_hash,
     }  # fmt: skip
 
 

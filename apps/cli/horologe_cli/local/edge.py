@@ -9,7 +9,7 @@ from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
 from horologe_frontend.http.server import http_endpoint
 from horologe_frontend.http.settings import HttpSettings
-from horologe_frontend.settings import FrontendSettings
+from horologe_frontend.settings import FrontendSettings, client_limits
 from horologe_selector.bootstrap import HostedSelector
 from horologe_selector.settings import SelectorSettings
 
@@ -17,7 +17,7 @@ from horologe_selector.settings import SelectorSettings
 def main() -> None:
     service = Service("edge")
     settings = service.settings(FrontendSettings, "frontend")
-    links = service.links(settings.name, settings.clients)
+    links = service.links(settings.name, settings.clients, client_limits(settings))
     frontend = Frontend(links.address("frontend", settings.name), settings, digest)
     try:
         selector = HostedSelector(links, service.settings(SelectorSettings, "selector"))

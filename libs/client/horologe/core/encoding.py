@@ -155,6 +155,12 @@ class SignatureCache:
         """Remove the signature of a request that the server has rejected, so that it is requested again."""
         self.signatures.pop(call.subject, None)
 
+    def remove_model(self, model: str) -> None:
+        """Remove the signatures of a model that was loaded or unloaded, which may have changed."""
+        for subject in list(self.signatures):  # a copy: threads share the signatures
+            if subject[0] == model:
+                self.signatures.pop(subject, None)
+
 
 class SignatureSink:
     """Sink of a request for a signature. `on_answer` gets the models or the error."""

@@ -240,8 +240,10 @@ class Session:
         call = self.pending.get(message.id)
         if call is None or type(call.question) not in ANSWERED_BY[type(message)]:
             self.ignored += 1
-        else:
-            self.pending.finish(call, admin_result(message))
+            return
+        if isinstance(call.question, wire.Admit):
+            self._catalogue.remove_model(call.question.model)
+        self.pending.finish(call, admin_result(message))
 
     def _on_welcome(self, welcome: wire.Welcome) -> None:
         if welcome.protocol != wire.PROTOCOL:

@@ -13,10 +13,15 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
 
 
+OWNED_FROM = 16 << 10
+"""Smaller inputs do not count as their owner's: the number of its requests bounds them."""
+
+
 class StagedInputs:
     """Inputs by id, bounded in bytes. `hold` them before sending their id; `release` frees them.
 
-    To ship inputs does not release them: they are shipped again if the worker dies.
+    To ship inputs does not release them: they are shipped again if the worker dies. An owner gets at most as many bytes
+    as are then left.
 
     Invariant: `held_bytes` is the sum of the sizes of all inputs, and at most `limit_bytes`.
     """
@@ -26,6 +31,9 @@ class StagedInputs:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self._held: dict[int, tuple[tuple[Tensor, ...], Sequence[Buffer], int]] = {}
+        self._owners: dict[int, str] = {}
+        """Owner of each input of at least `OWNED_FROM` bytes that has one."""
+        self._owned_bytes: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -37,13 +45,18 @@ class StagedInputs:
         """Return the ids of all inputs."""
         return list(self._held)
 
-    def hold(self, input_id: int, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> bool:
-        """Hold the inputs. Return False, without holding them, if they would exceed the limit."""
+    def hold(self, input_id: int, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer], owner: str = "") -> bool:
+        """Hold the inputs. Return False, without holding them, if they would exceed a limit. An owner is a client."""
         if input_id in self._held:
             self.release(input_id)
         size = sum(map(len, buffers))
         if self.held_bytes + size > self.limit_bytes:
             return False
+        if owner and size >= OWNED_FROM:
+            owned = self._owned_bytes.get(owner, 0) + size
+            if owned > self.limit_bytes - self.held_bytes - size:
+                return False
+            self._owned_bytes[owner], self._owners[input_id] = owned, owner
         self._held[input_id] = (inputs, buffers, size)
         self.held_bytes += size
         return True
@@ -57,6 +70,10 @@ class StagedInputs:
         """Free the inputs of an id, if they are held."""
         if held := self._held.pop(input_id, None):
             self.held_bytes -= held[2]
+            if held[2] >= OWNED_FROM and (owner := self._owners.pop(input_id, "")):
+                self._owned_bytes[owner] -= held[2]
+                if not self._owned_bytes[owner]:
+                    del self._owned_bytes[owner]
 
     def answer_dispatch(self, dispatch: Dispatch) -> Out:
         """Return the Ship for a Dispatch: the inputs that are held, and the ids of those that are not."""
@@ -73,3 +90,4 @@ class StagedInputs:
 
     def check(self) -> None:
         assert self.held_bytes == sum(size for *_, size in self._held.values()) <= self.limit_bytes
+        assert sum(self._owned_bytes.values()) == sum(self._held[input_id][2] for input_id in self._owners)

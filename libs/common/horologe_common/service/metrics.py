@@ -95,6 +95,9 @@ METRICS: dict[str, Metric] = {
     "horologe_messages_dropped_total": Metric(
         "counter", "Messages dropped because their receiver has disconnected, restarted, or does not read"
     ),
+    "horologe_clients_rejected_total": Metric(
+        "counter", "Client connections closed by the server: another protocol, too many, silent, or not reading answers"
+    ),
     "horologe_links_connected": Metric("gauge", "Links to other processes whose handshake is complete"),
     "horologe_links_made_total": Metric("counter", "Completed handshakes, by role of the peer", ("peer",)),
     "horologe_links_lost_total": Metric(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from horologe_common.core.protocol import Core
+    from horologe_common.transport.client_server import ClientLimits
 
 
 @runtime_checkable
@@ -69,9 +70,9 @@ class Service:
         except SettingsError as error:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
 
-    def links(self, number: str = "0", clients: Sequence[str] = ()) -> Links:
+    def links(self, number: str = "0", clients: Sequence[str] = (), client_limits: ClientLimits | None = None) -> Links:
         """Return the links of this process, not yet open. `clients`: endpoints for clients."""
-        return Links(f"{self.name}/{number}", boot_id(), self.settings(LinkSettings, "links"), clients)
+        return Links(f"{self.name}/{number}", boot_id(), self.settings(LinkSettings, "links"), clients, client_limits)
 
     def run(
         self,
@@ -114,6 +115,7 @@ def _stats(reactor: Reactor) -> list[Stats]:
     own = Stats()
     own.count("horologe_messages_dropped_total", by=reactor.links.dropped + reactor.core_host.dropped)
     own.count("horologe_core_faults_total", by=reactor.core_host.faults)
+    own.count("horologe_clients_rejected_total", by=reactor.links.client_server.rejected)
     peers = reactor.links.peers
     own.set("horologe_links_connected", to=peers.count_links())
     return [own, peers.stats, *(core.stats for core in reactor.core_host if hasattr(core, "stats"))]

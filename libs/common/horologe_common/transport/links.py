@@ -15,6 +15,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, Status
+from horologe_common.transport.client_connection import ClientConnection
+from horologe_common.transport.client_server import ClientLimits, ClientServer
 from horologe_common.transport.heartbeats import Heartbeats
 from horologe_common.transport.outgoing_links import OutgoingLinks
 from horologe_common.transport.peers import HANDSHAKES, Peers, Route, stream_route
@@ -35,6 +37,7 @@ COPY_BELOW = 64 << 10
 PACKETS_PER_TURN = 4096
 """What is not read waits unseen in the socket. With 256, an edge that was offered 30,000 requests/s answered 1,500/s in
 time, with all of them read 20,000/s."""
+STREAMS = (Stream, ClientConnection)
 NOBLOCK, POLLIN, SEND_MORE = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.NOBLOCK | zmq.SNDMORE)
 """Plain integers: to combine zmq's enumerations takes longer than the calls that use them."""
 
@@ -42,7 +45,14 @@ NOBLOCK, POLLIN, SEND_MORE = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.NOBLOCK 
 class Links:
     """All links of one process. Not thread-safe; the reactor owns it."""
 
-    def __init__(self, name: str, host: str, settings: LinkSettings, clients: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        settings: LinkSettings,
+        clients: Sequence[str] = (),
+        client_limits: ClientLimits | None = None,
+    ) -> None:
         self.settings = settings
         self.incarnation = secrets.token_hex(4)
         self.host = host
@@ -62,6 +72,8 @@ class Links:
         """Return the route to a core or a client, None if it is not connected."""
         self._permissions = Permissions(self._sockets)
         self._connections = RouterConnections(self._send_heartbeat, self._permissions)
+        self.client_server = ClientServer(client_limits or ClientLimits(), self.peers)
+        """Clients without keys."""
         self._arrived: list[Arrival] = []
         """What has arrived over streams since the last `receive`."""
         self._internal: zmq.Socket[bytes] | None = None
@@ -88,8 +100,10 @@ class Links:
             self._internal = self._sockets.bind_router("internal", endpoints)
         for endpoint in streams:
             self.streams.bind(endpoint)
-        if self.clients:
+        if self.clients and settings.keys:
             self._public = self._sockets.bind_router("clients", self.clients)
+        elif self.clients:
+            self.client_server.bind(self.clients)
         self.outgoing.open()
 
     async def keep_alive(self) -> None:
@@ -97,6 +111,7 @@ class Links:
         await self._heartbeats.run(self.settings.silence_ns)
 
     def close(self) -> None:
+        self.client_server.close()
         self.streams.close()
         self._sockets.close()
 
@@ -121,9 +136,10 @@ class Links:
 
         Only sockets marked as readable are looked at, because each look takes 1 to 3 us.
         """
+        more = self.client_server.receive(inbox, self._unpack)
         inbox.extend(self._arrived)
         self._arrived.clear()
-        more = sum(self._drain(sock, inbox) for sock in list(self._readable)) > 0
+        more |= sum(self._drain(sock, inbox) for sock in list(self._readable)) > 0
         self._connections.probe_suspects()
         if self.peers.events:
             self._append_peer_events(inbox)
@@ -142,8 +158,8 @@ class Links:
         return not self._readable
 
     def wakeup_ns(self) -> int | None:
-        """Return when to call `receive` without a packet: soon, while the loss of a peer is not certain; else None."""
-        return self._connections.wakeup_ns()
+        """Return when to call `receive` without a packet: while the loss of a peer is not certain, or clients pause."""
+        return self._connections.wakeup_ns() or self.client_server.wakeup_ns
 
     def send(self, route: Route, envelopes: list[Envelope], buffers: list[Buffer]) -> None:
         """Send one packet. Never wait: drop and count it if the peer is lost or does not read."""
@@ -178,7 +194,10 @@ class Links:
         return True
 
     def _unpack(self, route: Route, frames: Sequence[Buffer], inbox: list[Arrival]) -> None:
-        client = self._permissions.clients[route] if (public := route.socket is self._public) else ""
+        if isinstance(route.socket, ClientConnection):
+            public, client = True, route.socket.address
+        else:
+            client = self._permissions.clients[route] if (public := route.socket is self._public) else ""
         try:
             arrivals = unpack(frames, HEADER_LIMIT if public else PEER_HEADER_LIMIT)
         except HorologeError as error:
@@ -186,6 +205,8 @@ class Links:
             return
         if not arrivals:
             self._heartbeats.record(route)
+        elif client and len(arrivals) > 1:  # each handshake is answered at once, so a packet may have only one
+            arrivals = [arrival for arrival in arrivals if type(arrival[2]) not in HANDSHAKES]
         roles = self._permissions.roles.get(route)
         for arrival in arrivals:
             message = arrival[2]
@@ -201,7 +222,7 @@ class Links:
 
     def _send(self, route: Route, envelopes: list[Envelope], buffers: Sequence[Buffer]) -> bool:
         sock, frames = route.socket, pack(envelopes, buffers)
-        if isinstance(sock, Stream):
+        if isinstance(sock, STREAMS):
             return sock.send(frames)
         self._sent_on[sock] = True
         try:
@@ -229,7 +250,9 @@ class Links:
     def _on_link_lost(self, route: Route, reason: str) -> None:
         """Disconnect the cores behind a link, and make it anew if this process has made it."""
         sock = route.socket
-        if isinstance(sock, Stream):
+        if isinstance(sock, ClientConnection):
+            sock.abort()
+        elif isinstance(sock, Stream):
             self._on_stream_lost(sock, reason)
             sock.abort()
         elif route.identity is not None:

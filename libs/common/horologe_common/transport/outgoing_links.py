@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.transport.heartbeats import Heartbeats
+    from horologe_common.transport.peers import Connection
     from horologe_common.transport.sockets import Sockets
 
 log = logger("links")
@@ -59,7 +60,7 @@ class OutgoingLinks:
         for endpoint in endpoints:
             self._try_connect(endpoint)
 
-    def leave_holders(self, refused: zmq.Socket[bytes] | Stream) -> None:
+    def leave_holders(self, refused: Connection) -> None:
         """Give up the links of the Directory if this link to an endpoint in the settings was refused.
 
         Otherwise one of two processes of the same name could be linked to the controller, and the other to a frontend.

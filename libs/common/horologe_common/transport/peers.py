@@ -10,7 +10,7 @@ is refused, and tries again with every heartbeat.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance, role
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
     import zmq
 
+    from horologe_common.transport.client_connection import ClientConnection
     from horologe_common.transport.streams import Stream
     from horologe_common.wire import AnyMessage
+
+    Connection: TypeAlias = zmq.Socket[bytes] | Stream | ClientConnection
 
 HANDSHAKES = frozenset({Hello, Welcome, Directory, Rejected})
 PACKET_ERRORS = (Status.INVALID_INPUT, Status.TOO_LARGE, Status.FORBIDDEN)
@@ -35,7 +38,7 @@ log = logger("links")
 class Route(NamedTuple):
     """A connection: a socket, and on a ROUTER the peer's identity; or a stream."""
 
-    socket: zmq.Socket[bytes] | Stream
+    socket: Connection
     identity: bytes | None
     """None on a DEALER, which has one peer, and on a stream to a peer. Empty on a stream that a peer has opened."""
 
@@ -78,7 +81,7 @@ class Peers:
         """Route to every connected core and client."""
         self.events: list[tuple[str, PeerConnected | PeerDisconnected]] = []
         """(peer address, event) not yet passed to the cores."""
-        self.welcomed: dict[zmq.Socket[bytes] | Stream, tuple[str, ...]] = {}
+        self.welcomed: dict[Connection, tuple[str, ...]] = {}
         """Connections that this process has made -> cores at the other end."""
         self.stats = Stats()
         self._send = send
@@ -88,12 +91,12 @@ class Peers:
         self._hellos: dict[Route, Hello] = {}
         self._last_refusal = ""
 
-    def on_dealer_connected(self, sock: zmq.Socket[bytes] | Stream) -> None:
+    def on_dealer_connected(self, sock: Connection) -> None:
         """Send Hello on a DEALER that has connected or reconnected."""
         capabilities = ("worker",) if self.follows_directory else ()
         self._send(Route(sock, None), Hello(PROTOCOL, self.addresses, self.host, self.endpoint, capabilities))
 
-    def on_dealer_disconnected(self, sock: zmq.Socket[bytes] | Stream, reason: str = "closed") -> None:
+    def on_dealer_disconnected(self, sock: Connection, reason: str = "closed") -> None:
         """Disconnect the cores behind a DEALER."""
         if (addresses := self.welcomed.pop(sock, None)) is not None:
             self._record_loss(addresses, reason)
@@ -130,6 +133,10 @@ class Peers:
     def add_client(self, route: Route, address: str) -> None:
         """Add the route to a client from which a first packet has arrived."""
         self.routes[address] = route
+
+    def on_client_disconnected(self, address: str) -> None:
+        """Disconnect a client."""
+        self._disconnect_core(address)
 
     def count_links(self) -> int:
         """Return the number of links whose handshake is complete."""

@@ -115,6 +115,7 @@ class Reactor:
             self._watch(sock, monitor)
         self.links.on_arrival = self._turn
         await self.links.streams.start()
+        await self.links.client_server.start(self._schedule)
         self.core_host.introduce_cores(self.links.host)
         tasks = [asyncio.ensure_future(begin()) for begin in (self.links.keep_alive, *self.start)]
         for task in tasks:
@@ -133,6 +134,7 @@ class Reactor:
             self._turn()
             self._closed = True
             self.alarm.close()
+            await self.links.client_server.stop()
             await self.links.streams.stop()
             for sock in list(self._watched):
                 self._unwatch(sock)
@@ -224,6 +226,7 @@ class Reactor:
             self._scheduled = False
         end_ns = monotonic_ns()
         self.core_host.end_turn(end_ns, end_ns - begin_ns + cpu_ns - self._cpu_ns)
+        self.links.client_server.end_turn(end_ns, end_ns - begin_ns)
         self._cpu_ns = thread_time_ns()
         if more or self._posted or self.core_host.has_messages() or not self.links.idle():
             self._schedule()

@@ -152,7 +152,7 @@ class Sockets:
         sock.setsockopt(zmq.IDENTITY, f"{self.process}#{self._secret}".encode())
         sock.setsockopt(zmq.IMMEDIATE, 1)
         sock.setsockopt(zmq.RECONNECT_IVL, 20)
-        sock.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        sock.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
         if self.settings.keys:
             folder, role = Path(self.settings.keys), self.process.partition("/")[0]
             sock.curve_publickey, sock.curve_secretkey = load_keys(folder / "peers" / f"{role}.key_secret")

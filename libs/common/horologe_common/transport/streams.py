@@ -25,7 +25,7 @@ COUNT = struct.Struct("<I")
 FRAMES_MAX = 1 << 16
 UNSENT_MAX = 64 << 20
 """Bytes that may wait for a peer that does not read. Further packets are dropped."""
-RETRY_S, RETRY_MAX_S = 0.02, 0.5
+RETRY_S, RETRY_MAX_S = 0.02, 0.2
 """Pauses between attempts to connect. They grow while no connection lasts longer than the longest pause."""
 LINGER_S = 0.2
 

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.models import DATATYPES, DTYPES, element_count, nbytes
-from horologe_common.status import InvalidInput
+from horologe_common.status import HorologeError, InvalidInput, Status
 from horologe_common.wire import (
+    HEADER_LIMIT,
     Answer,
     AnyMessage,
     Envelope,
     Feedback,
     Outputs,
     Predict,
+    Rejected,
     Sample,
     Ship,
     Tensor,
@@ -111,6 +113,27 @@ def _split(headers: list[Tensor], frames: Sequence[Any]) -> list[memoryview]:
     if [len(view) for view in views] != sizes:
         raise InvalidInput(f"body: got frames of {[len(view) for view in views]} bytes, wanted {sizes}")
     return views
+
+
+def refuse_message(frames: Sequence[Any], limit: int) -> list[AnyMessage]:
+    """Return the answers to the messages of a packet whose body has not been received. `limit`: bytes of a packet.
+
+    `frames` has at most the header. Every Predict gets an Answer; other messages together get a Rejected.
+    """
+    if not frames:
+        return [Rejected(int(Status.TOO_LARGE), f"header: got more than {HEADER_LIMIT} bytes")]
+    try:
+        messages = [message for envelope in decode(frames[0], HEADER_LIMIT) for message in envelope.messages]
+    except HorologeError as error:
+        return [Rejected(int(error.status), error.reason)]
+    size = sum(tensor.nbytes for message in messages for tensor in tensors(message))
+    if size > limit:
+        status, reason = Status.TOO_LARGE, f"inputs: got {size} bytes, at most {limit}"
+    else:
+        status, reason = Status.REFUSED, "the inputs of other requests that are arriving leave no memory for these"
+    predicts = [message for message in messages if isinstance(message, Predict)]
+    answers: list[AnyMessage] = [Answer(message.id, int(status), (), reason) for message in predicts]
+    return answers if len(predicts) == len(messages) > 0 else [*answers, Rejected(int(status), reason)]
 
 
 def encode_array(name: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:

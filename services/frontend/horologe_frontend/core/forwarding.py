@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import FrontendSettings
 
 Call: TypeAlias = wire.Admit | wire.Describe | wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
+CALLS_PER_CLIENT = 32
+"""Pending calls of a client. A call may cost the controller time for each model."""
 CallReply: TypeAlias = wire.Models | wire.Description | wire.Applications
-NO_MANAGEMENT = "the key of this client does not permit management; wanted one of the folder `management`"
+NO_MANAGEMENT = "this client may not manage: wanted a key of the folder `management`, or frontend.client_management"
 
 
 class PendingCall(msgspec.Struct, frozen=True):
@@ -39,7 +41,7 @@ class PendingCall(msgspec.Struct, frozen=True):
 
 
 class PendingCalls:
-    """Forwarded calls by an id of the frontend, at most `limit`.
+    """Forwarded calls by an id of the frontend, at most `limit`, and `CALLS_PER_CLIENT` of each client.
 
     Invariant: each call gets one reply: of its receiver, or LOST after its timeout.
     """
@@ -50,15 +52,21 @@ class PendingCalls:
         self.limit = limit
         self.timers = Timers()
         self._pending: dict[int, PendingCall] = {}
+        self._by_client: dict[str, dict[int, bool]] = {}
         self._last_id = 0
 
     def start_call(self, now_ns: int, client: str, message: Call, receiver: str) -> Out:
-        """Return the forwarded call, or the reply LOST if there is no receiver or the limit is reached."""
+        """Return the forwarded call; or the reply LOST without a receiver, REFUSED if a limit is reached."""
         if not receiver:
             return Out(client, _lost_reply(message.id, message, "is not connected"))
-        if len(self._pending) >= self.limit:
-            return Out(client, _lost_reply(message.id, message, f"has {self.limit} pending calls already"))
+        calls = self._by_client.get(client, {})
+        if len(calls) >= CALLS_PER_CLIENT or len(self._pending) >= self.limit:
+            whose = "of this client " if len(calls) >= CALLS_PER_CLIENT else ""
+            pending = len(calls) if whose else len(self._pending)
+            reason = f"{pending} calls {whose}are pending already"
+            return Out(client, _failed_reply(message.id, message, Status.REFUSED, reason))
         self._last_id += 1
+        self._by_client.setdefault(client, calls)[self._last_id] = True
         self._pending[self._last_id] = PendingCall(client, message.id, message, receiver)
         timeout_ns = self.load_timeout_ns if isinstance(message, wire.Admit) else self.timeout_ns
         self.timers.arm(self._last_id, now_ns + timeout_ns)
@@ -66,8 +74,8 @@ class PendingCalls:
 
     def finish_call(self, message: CallReply) -> Iterator[Out]:
         """Return the reply to the client that made the call. Replies after the timeout are dropped."""
-        if call := self._pending.pop(message.id, None):
-            self.timers.cancel(message.id)
+        if message.id in self._pending:
+            call = self._remove_call(message.id)
             yield Out(call.client, msgspec.structs.replace(message, id=call.client_id))
 
     def fail_expired(self, now_ns: int) -> Iterator[Out]:
@@ -78,12 +86,29 @@ class PendingCalls:
     def fail_receiver(self, address: str) -> Iterator[Out]:
         """Reply LOST to the calls that were forwarded to a disconnected receiver."""
         for key in [key for key, call in self._pending.items() if call.receiver == address]:
-            self.timers.cancel(key)
             yield self._fail_call(key, "disconnected")
 
+    def drop_client(self, client: str) -> None:
+        """Drop the calls of a disconnected client."""
+        for key in list(self._by_client.get(client, ())):
+            self._remove_call(key)
+        self._by_client.pop(client, None)
+
+    def check(self) -> None:
+        assert len(self._pending) == len(self.timers) == sum(map(len, self._by_client.values()))
+
     def _fail_call(self, key: int, problem: str) -> Out:
-        call = self._pending.pop(key)
+        call = self._remove_call(key)
         return Out(call.client, _lost_reply(call.client_id, call.message, problem))
+
+    def _remove_call(self, key: int) -> PendingCall:
+        self.timers.cancel(key)
+        call = self._pending.pop(key)
+        calls = self._by_client[call.client]
+        del calls[key]
+        if not calls:
+            del self._by_client[call.client]
+        return call
 
 
 def _lost_reply(client_id: int, message: Call, problem: str) -> CallReply:
@@ -152,7 +177,12 @@ class CallForwarder:
         """Reply LOST to the calls and the feedback that a disconnected selector has not answered."""
         return (*self._calls.fail_receiver(address), *self._feedback.fail_selector(address))
 
+    def drop_client(self, client: str) -> None:
+        """Drop the calls of a disconnected client."""
+        self._calls.drop_client(client)
+
     def check(self) -> None:
+        self._calls.check()
         self._feedback.check()
 
     def _on_model_info(self, message: wire.ModelInfo) -> wire.Models:

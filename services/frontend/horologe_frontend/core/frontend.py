@@ -111,8 +111,7 @@ class Frontend:
 
     def tick(self, now_ns: int) -> None:
         """End what has expired, and answer the Settles whose requests have ended."""
-        wakeup_ns = self.wakeup_ns()
-        if wakeup_ns is not None and now_ns >= wakeup_ns:
+        if (wakeup_ns := self.wakeup_ns()) is not None and now_ns >= wakeup_ns:
             self._end_expired(now_ns)
         if self._settling.waiting:
             self.out.extend(self._settling.pop_settled())
@@ -174,8 +173,9 @@ class Frontend:
             raise InvalidInput(f"id: got {message.id}, which is still open")
         if self.draining:
             raise Refused("draining", retry_after_ns=ms(1000))
-        if len(self._requests) >= self.settings.max_pending:
-            raise Refused(f"{self.settings.max_pending} requests are open already", retry_after_ns=ms(100))
+        left = self.settings.max_pending - len(self._requests)
+        if left <= 0 or (left < len(self._requests) and self._requests.count_open(client) > left):
+            raise Refused(f"{len(self._requests)} requests are open already", retry_after_ns=ms(100))
         return self._builder.create_request(now_ns, client, message, buffers)
 
     def _send_query(self, now_ns: int, request: Request) -> None:
@@ -303,3 +303,4 @@ class Frontend:
                 self._sampler.remove_profiler(address)
             case _:
                 self._on_cancel(now_ns, address, Cancel(self._requests.client_ids(address)), ())
+                self._calls.drop_client(address)

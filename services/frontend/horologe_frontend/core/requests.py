@@ -82,6 +82,8 @@ class RequestBuilder:
         effort, and is answered after `frontend.best_effort_ns` at the latest.
         """
         self.check_size(buffers)
+        if message.budget_ns < 0:
+            raise InvalidInput(f"budget_ns: got {message.budget_ns}, wanted at least 0")
         if message.application or message.context:
             check_names(application=message.application, context=message.context)
         application: Application | None = None
@@ -89,7 +91,7 @@ class RequestBuilder:
             application, spec = self.declared.find_with_signature(message.application)
         else:
             spec = self.catalogue.find_model(message.model, message.version)
-        budget_ns = min(max(0, message.budget_ns), NEVER_NS >> 1) or spec.slo_ns
+        budget_ns = min(message.budget_ns, NEVER_NS >> 1) or spec.slo_ns
         best_effort = budget_ns == 0
         if not best_effort:
             budget_ns = max(1, budget_ns - self.turn_limit.waited_ns(now_ns))
@@ -98,7 +100,7 @@ class RequestBuilder:
         rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
         cacheable = spec.cache or spec.runtime == APPLICATION_RUNTIME
         input_hash = self.hash_inputs(message.inputs, buffers) if cacheable else b""
-        key = self._stage_inputs(message.inputs, buffers)
+        key = self._stage_inputs(message.inputs, buffers, client)
         model, name, context = "" if application else spec.key, message.application, message.context
         query = Query(
             key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, name, context, message.content_hash
@@ -142,10 +144,10 @@ class RequestBuilder:
             inputs, buffers = tuple(tensor for tensor, _ in pairs), [buffer for _, buffer in pairs]
         return self._digest(repr(inputs).encode(), buffers)
 
-    def _stage_inputs(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer]) -> int:
-        """Stage the inputs under a new id and return the id."""
+    def _stage_inputs(self, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer], client: str = "") -> int:
+        """Stage the inputs under a new id and return the id. Inputs of a `client` count as its own."""
         self._last_id += 1
-        if not self.staging.hold(self._last_id, inputs, buffers):
+        if not self.staging.hold(self._last_id, inputs, buffers, client):
             raise Refused("staging is full", retry_after_ns=ms(100))
         return self._last_id
 
@@ -204,6 +206,10 @@ class OpenRequests:
     def find_by_client_id(self, client: str, client_id: int) -> Request | None:
         open_ids = self._by_client.get(client)
         return self._requests.get(open_ids.get(client_id, 0)) if open_ids else None
+
+    def count_open(self, client: str) -> int:
+        """Return the number of open requests of a client."""
+        return len(self._by_client.get(client, ()))
 
     def client_ids(self, client: str) -> tuple[int, ...]:
         """Return the client's own ids of its open requests."""

@@ -60,7 +60,10 @@ def model_config(spec: ModelSpec) -> dict[str, Any]:
         "input": [_io(tensor, spec.batched) for tensor in spec.inputs],
         "output": [_io(tensor, spec.batched) for tensor in spec.outputs],
         "response_cache": {"enable": spec.cache},
-        "parameters": {"slo_ns": {"string_value": str(spec.slo_ns)}},
+        "parameters": {
+            "slo_ns": {"string_value": str(spec.slo_ns)},
+            "content_hash": {"string_value": spec.content_hash},
+        },
     }
     if spec.batched:
         content["dynamic_batching"] = {"preferred_batch_size": spec.batch_sizes}

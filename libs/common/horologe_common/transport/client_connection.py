@@ -1,0 +1,206 @@
+"""The connection of one client that speaks ZMTP: what has arrived, what waits, and what the client does not read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, cast
+
+from horologe_common.transport.peers import Route, client_address
+from horologe_common.transport.zmtp import GREETING, PING, READY, MessageReader, ProtocolError, encode_message, pong
+from horologe_common.wire import HEADER_LIMIT, Envelope, Predict
+from horologe_common.wire.frames import pack, refuse_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from horologe_common.core.protocol import Arrival, Buffer
+    from horologe_common.transport.client_server import ClientServer
+    from horologe_common.transport.zmtp import Frame
+
+    Unpack = Callable[[Route, Sequence[Frame], list[Arrival]], None]
+
+PACKETS_WAITING, BYTES_WAITING = 4096, 1 << 20
+"""A client with as many packets or bytes that no turn has handled is not read."""
+OTHER_WEIGHT = 64
+"""Weight of a message that is not a Predict: its answer may name all models, and it may change the catalogue."""
+SILENT_SWEEPS = 13
+"""A client that sends nothing for three heartbeats is disconnected."""
+STALLED_S = 10.0
+"""A client that has read no answers for this long is disconnected, or whose message has not arrived after this time and
+the time that `RATE_MIN` allows for what has arrived of it."""
+RATE_MIN = 512 << 10
+"""Bytes per second."""
+NEVER_S = float("inf")
+COUNTED_FROM = 64 << 10
+"""Bytes of complete messages that may wait before they count."""
+UNSENT_FROM = 64 << 10
+"""Bytes that may wait for a client before they count, and before it is read no further."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """The connection of one client. Its address comes from `number`, because clients send none."""
+
+    def __init__(self, server: ClientServer, number: int) -> None:
+        identity = number.to_bytes(5, "big")
+        self.route = Route(self, identity)
+        self.address = client_address(identity, server.limits.management)
+        self._is_known = False
+        """A first message has been handled."""
+        self.packets: deque[tuple[list[Frame], bool]] = deque()
+        """Messages of ZMTP that no turn has handled, and whether frames of them were dropped."""
+        self.arrivals: deque[Arrival] = deque()
+        """Messages of a packet of which a turn has handled only the first."""
+        self.count = self.rate = 0
+        """Messages handled since the last sweep, and before."""
+        self.unsent = 0
+        """Bytes that the client does not read, as counted by the server."""
+        self.held = 0
+        """Bytes that have arrived and are not handled, as counted by the server."""
+        self.silent_sweeps = 0
+        self.unread_s = self.begun_s = NEVER_S
+        """When the client stopped to read, and when the message that is arriving began."""
+        self._server = server
+        self._reader = MessageReader(server.limits.message_bytes + HEADER_LIMIT, HEADER_LIMIT)
+        self._waiting = 0
+        self._reads_answers = True
+        self._is_read = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Part of `asyncio.Protocol`."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=UNSENT_FROM)
+        if not self._server.add(self):
+            self._transport.abort()
+            return
+        self._transport.write(GREETING + READY)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Part of `asyncio.Protocol`."""
+        self.packets.clear()
+        self.arrivals.clear()
+        self._server.remove(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Part of `asyncio.Protocol`."""
+        reader, before = self._reader, self._reader.held_bytes
+        self.silent_sweeps = 0
+        try:
+            reader.feed(data)
+        except ProtocolError:
+            self._server.rejected += 1
+            self._transport.abort()
+            return
+        if reader.pings:
+            self._transport.write(b"".join(map(pong, reader.pings)))
+            reader.pings.clear()
+        if reader.messages:
+            self.packets.extend(reader.messages)
+            self._waiting += before + len(data)
+            reader.messages.clear()
+            self.begun_s = NEVER_S
+            self._server.mark_ready(self)
+            self._update_reading()
+        if reader.held_bytes and self.begun_s == NEVER_S:
+            self.begun_s = monotonic()
+        if reader.held_bytes or self._waiting >= COUNTED_FROM or self.held:
+            self._count_held()
+
+    def _count_held(self) -> None:
+        """Count the bytes that have arrived and wait. Drop the message that is arriving if they are too many."""
+        waiting = self._waiting if self._waiting >= COUNTED_FROM else 0
+        if not self._server.count_held(self, self._reader.held_bytes + waiting):
+            self._reader.drop_message()
+            self._server.count_held(self, self._reader.held_bytes + waiting)
+
+    def pause_writing(self) -> None:
+        """Part of `asyncio.Protocol`: the client does not read its answers."""
+        self._reads_answers = False
+        self.unread_s = monotonic()
+        self._server.count_unsent(self, self._transport.get_write_buffer_size())
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """Part of `asyncio.Protocol`."""
+        self._reads_answers = True
+        self.unread_s = NEVER_S
+        self._server.count_unsent(self, 0)
+        self._update_reading()
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        """Send a packet. Return False, without sending it, if the client is lost. Disconnect it if it does not read."""
+        transport = self._transport
+        if transport.is_closing():
+            return False
+        if not self._reads_answers:
+            size = transport.get_write_buffer_size() + sum(map(len, frames))
+            if not self._server.count_unsent(self, size):
+                self._server.rejected += 1
+                transport.abort()
+                return False
+        transport.writelines(encode_message(frames))
+        return True
+
+    def close(self) -> None:
+        """Close the connection once everything is sent."""
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
+
+    def handle_packets(self, limit: int, unpack: Unpack, inbox: list[Arrival]) -> None:
+        """Append the messages of this client to `inbox`, at most `limit` by their weights."""
+        arrivals, packets, weight = self.arrivals, self.packets, 0
+        while weight < limit:
+            if arrivals:
+                arrival = arrivals.popleft()
+                weight += 1 if type(arrival[2]) is Predict else OTHER_WEIGHT
+                inbox.append(arrival)
+            elif packets:
+                begin = len(inbox)
+                self._unpack(*packets.popleft(), unpack, inbox)
+                if len(inbox) == begin + 1 and type(inbox[begin][2]) is Predict:
+                    weight += 1
+                elif len(inbox) == begin:
+                    weight += OTHER_WEIGHT
+                else:
+                    arrivals.extend(inbox[begin:])
+                    del inbox[begin:]
+            else:
+                break
+        self.count += weight
+        if not packets:
+            self._waiting = 0
+            self._update_reading()
+            if self.held:
+                self._count_held()
+
+    def _unpack(self, frames: list[Frame], dropped: bool, unpack: Unpack, inbox: list[Arrival]) -> None:
+        if not self._is_known:
+            self._is_known = True
+            self._server.peers.add_client(self.route, self.address)
+        if dropped:
+            answers = refuse_message(frames, self._server.limits.message_bytes)
+            self.send(pack([Envelope("", "", answers)], ()))
+        else:
+            unpack(self.route, frames, inbox)
+
+    def sweep(self, now_s: float, beat: bool) -> bool:
+        """Update rates, send a heartbeat. Return False if the client is to be disconnected."""
+        self.rate, self.count = max(self.count, self.rate // 2), 0
+        self.silent_sweeps += self._is_read
+        if beat and self._reads_answers:
+            self._transport.write(PING)
+        if not self._is_read:
+            self.begun_s = now_s if self.begun_s < now_s else NEVER_S  # the pause is not the client's
+        slow_s = now_s - self.begun_s - self._reader.held_bytes / RATE_MIN
+        return max(slow_s, now_s - self.unread_s) <= STALLED_S and self.silent_sweeps < SILENT_SWEEPS
+
+    def _update_reading(self) -> None:
+        """Read while the client reads its answers and not too much of it waits."""
+        wanted = self._reads_answers and self._waiting < BYTES_WAITING and len(self.packets) < PACKETS_WAITING
+        if wanted != self._is_read:
+            self._is_read = wanted
+            self._transport.resume_reading() if wanted else self._transport.pause_reading()

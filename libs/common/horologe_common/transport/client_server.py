@@ -1,0 +1,218 @@
+"""The server for clients without encryption: connections that speak ZMTP, read in fair turns and in bounded memory.
+
+Clients with keys connect to a ZeroMQ socket instead (sockets.py), because libzmq has the encryption.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from time import monotonic, monotonic_ns
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.clock import ms
+from horologe_common.service.settings import SettingsError
+from horologe_common.transport.client_connection import ClientConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from horologe_common.core.protocol import Arrival
+    from horologe_common.transport.client_connection import Unpack
+    from horologe_common.transport.peers import Peers
+
+TURN_MESSAGES, TURN_MESSAGES_MIN = 4096, 16
+"""Requests of a client in a turn. What is not handled waits. With 256, an edge that was offered 30,000 requests/s by
+one client answered 1,500/s in time, with all of them 20,000/s."""
+TURN_NS, PAUSE_TURNS = ms(2), 3
+"""Duration of turns in which a client sends more than others, and the pause of such clients in durations of the turn.
+They get a quarter of the time of the process: a process that always runs also loses its processor to others."""
+UNFAIR = 4
+"""A client sends more than others if it sends this many times as much as another does on average."""
+SWEEP_S = 0.25
+SMALL = 128 << 10
+"""A message is not dropped before it holds this many bytes."""
+HEARTBEAT_SWEEPS = 4
+"""A heartbeat each second."""
+
+
+class ClientLimits(msgspec.Struct, frozen=True):
+    """Bounds of all clients together. One client gets at most as much as is then left for the others."""
+
+    management: bool = True
+    """Clients may manage models and applications."""
+    connections: int = 1000
+    message_bytes: int = 64 << 20
+    """Bytes of one message."""
+    receive_bytes: int = 256 << 20
+    """Bytes of messages that have not arrived completely, or that no turn has handled."""
+    unsent_bytes: int = 256 << 20
+    """Bytes of answers that clients have not read."""
+
+
+class ClientServer:
+    """All clients. Those that have sent a first message are added to `peers`."""
+
+    def __init__(self, limits: ClientLimits, peers: Peers) -> None:
+        self.limits = limits
+        self.peers = peers
+        self.rejected = 0
+        """Connections closed: a peer of another protocol, a bound exceeded, answers not read, or silence."""
+        self.connections: dict[ClientConnection, bool] = {}
+        self._on_ready: Callable[[], None] = lambda: None
+        self._ready: dict[ClientConnection, bool] = {}
+        self._unsent = self._held = 0
+        self._turn_messages = TURN_MESSAGES
+        self._limited = False
+        """A client was limited to `_turn_messages` in this turn."""
+        self._paused_ns = 0
+        """Time from which limited clients are handled again."""
+        self.wakeup_ns: int | None = None
+        """When to call `receive` again without a packet."""
+        self._rate = self._active = self._posted = 0
+        """Messages in the last sweep interval, and the clients that sent them. Messages from HTTP since then."""
+        self._last_number = self._sweeps = 0
+        self._listeners: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def bind(self, endpoints: Sequence[str]) -> None:
+        """Listen on `tcp://HOST:PORT` or `ipc://PATH`. Raises `SettingsError` if that is not possible."""
+        for endpoint in endpoints:
+            try:
+                self._listeners.append(_listen(endpoint))
+            except (OSError, ValueError) as error:
+                raise SettingsError(f"frontend.clients: {endpoint}: {error}") from error
+
+    async def start(self, on_ready: Callable[[], None]) -> None:
+        """Accept connections. Call it in the loop. `on_ready` is called when something has arrived."""
+        loop, self._on_ready = asyncio.get_running_loop(), on_ready
+        for listener in self._listeners:
+            create = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
+            self._servers.append(await create(self._connect, sock=listener, backlog=1024))
+        self._timer = loop.call_later(SWEEP_S, self._sweep)
+
+    async def stop(self) -> None:
+        """Close all connections once their answers are sent, or at once if a client does not read."""
+        for server in self._servers:
+            server.close()
+        if self._timer:
+            self._timer.cancel()
+        for connection in list(self.connections):
+            connection.close()
+        await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """Close the listeners."""
+        for listener in self._listeners:
+            listener.close()
+
+    def receive(self, inbox: list[Arrival], unpack: Unpack) -> bool:
+        """Append the messages of a turn. Return True if there are more. The clients with the fewest come first.
+
+        `inbox` has the messages that HTTP clients sent, which count as those of one client.
+        """
+        ready = sorted(self._ready, key=lambda one: len(one.packets)) if len(self._ready) > 1 else list(self._ready)
+        self._posted += len(inbox)
+        waiting = 0
+        for connection in ready:
+            limit = TURN_MESSAGES
+            if self._is_greedy(connection):
+                if monotonic_ns() < self._paused_ns:
+                    waiting += 1
+                    continue
+                self._limited, limit = True, self._turn_messages
+            connection.handle_packets(limit, unpack, inbox)
+            if not (connection.packets or connection.arrivals):
+                self._ready.pop(connection, None)
+        self.wakeup_ns = self._paused_ns if waiting else None
+        return len(self._ready) > waiting
+
+    def end_turn(self, now_ns: int, took_ns: int) -> None:
+        """Pause the limited clients. Adapt their limit: a turn in which it applies takes about `TURN_NS`."""
+        if self._limited:
+            self._limited = False
+            self._paused_ns = now_ns + PAUSE_TURNS * took_ns
+            wanted = self._turn_messages * TURN_NS // max(took_ns, TURN_NS // 2)
+            self._turn_messages = max(TURN_MESSAGES_MIN, min(TURN_MESSAGES, wanted))
+
+    def _is_greedy(self, connection: ClientConnection) -> bool:
+        """Return whether a client sends much more than others."""
+        rate = max(connection.rate, connection.count)
+        rest, others = self._rate - connection.rate, self._active - (connection.rate > 0)
+        return others > 0 and rate * others > UNFAIR * rest
+
+    def mark_ready(self, connection: ClientConnection) -> None:
+        """Handle the packets of a connection in the next turn."""
+        self._ready[connection] = True
+        self._on_ready()
+
+    def count_held(self, connection: ClientConnection, size: int) -> bool:
+        """Count the bytes that have arrived and are not handled. Return False if they exceed the client's bound."""
+        others = self._held - connection.held
+        self._held, connection.held = others + size, size
+        return size <= max(SMALL, self.limits.receive_bytes - others - size)
+
+    def count_unsent(self, connection: ClientConnection, size: int) -> bool:
+        """Count the bytes that a client does not read. Return False if they exceed its bound."""
+        others = self._unsent - connection.unsent
+        self._unsent, connection.unsent = others + size, size
+        return size <= self.limits.unsent_bytes - others - size
+
+    def add(self, connection: ClientConnection) -> bool:
+        """Add a connection. Return False if there are too many."""
+        self.connections[connection] = True
+        fits = len(self.connections) <= self.limits.connections
+        self.rejected += not fits
+        return fits
+
+    def remove(self, connection: ClientConnection) -> None:
+        """Remove a connection that is lost."""
+        self.connections.pop(connection, None)
+        self._ready.pop(connection, None)
+        self._held -= connection.held
+        self._unsent -= connection.unsent
+        connection.held = connection.unsent = 0
+        self.peers.on_client_disconnected(connection.address)
+        self._on_ready()
+
+    def _connect(self) -> ClientConnection:
+        self._last_number += 1
+        return ClientConnection(self, self._last_number)
+
+    def _sweep(self) -> None:
+        now_s, self._sweeps = monotonic(), self._sweeps + 1
+        beat = self._sweeps % HEARTBEAT_SWEEPS == 0
+        for connection in list(self.connections):
+            if not connection.sweep(now_s, beat):
+                self.rejected += 1
+                connection.abort()
+        rates = [connection.rate for connection in self.connections if connection.rate]
+        if self._posted:
+            rates.append(self._posted)
+            self._posted = 0
+        self._rate, self._active = sum(rates), len(rates)
+        self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+
+def _listen(endpoint: str) -> socket.socket:
+    scheme, _, place = endpoint.partition("://")
+    if scheme == "ipc":
+        listener = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(place)
+        listener.bind(place)
+    elif scheme == "tcp":
+        host, _, port = place.rpartition(":")
+        host = host.strip("[]").replace("*", "0.0.0.0")
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, int(port)))
+    else:
+        raise ValueError("wanted tcp://HOST:PORT or ipc://PATH")
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,282 @@
+"""The server for clients: fair turns, and bounds on what clients send, hold and do not read."""
+
+from __future__ import annotations
+
+from time import monotonic, monotonic_ns
+from typing import Any
+
+import pytest
+
+from horologe_common.clock import s
+from horologe_common.status import Status
+from horologe_common.transport import client_connection
+from horologe_common.transport.client_connection import SILENT_SWEEPS, STALLED_S, ClientConnection
+from horologe_common.transport.client_server import TURN_MESSAGES, TURN_MESSAGES_MIN, ClientLimits, ClientServer
+from horologe_common.transport.peers import Peers, Route
+from horologe_common.transport.zmtp import GREETING, MORE, READY, MessageReader, encode_message
+from horologe_common.wire import Answer, Describe, Envelope, Hello, Predict, Rejected, Tensor, encode
+from horologe_common.wire.frames import refuse_message, unpack
+
+LIMITS = ClientLimits(connections=5, message_bytes=1 << 20, receive_bytes=2 << 20, unsent_bytes=1 << 20)
+
+
+class FakeTransport:
+    """A transport whose peer reads nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.is_aborted = False
+        self.is_read = True
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        assert high > 0
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def writelines(self, parts: Any) -> None:
+        self.sent.extend(parts)
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self.sent))
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+
+class Door:
+    """A server without sockets."""
+
+    def __init__(self, limits: ClientLimits = LIMITS) -> None:
+        self.peers = Peers("", lambda *_: None, lambda *_: None, lambda *_: None, lambda *_: None)
+        self.server = ClientServer(limits, self.peers)
+        self._number = 0
+
+    def connect(self) -> tuple[ClientConnection, FakeTransport]:
+        self._number += 1
+        connection, transport = ClientConnection(self.server, self._number), FakeTransport()
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        connection.data_received(GREETING + READY)
+        return connection, transport
+
+    def turn(self) -> list[str]:
+        """Run a turn. Return the sender of each message."""
+        inbox: list[Any] = []
+        self.server.receive(inbox, self._unpack)
+        return [sender for _, sender, _, _ in inbox]
+
+    def measure_rates(self) -> None:
+        """End a sweep interval."""
+        for connection in self.server.connections:
+            connection.sweep(monotonic(), False)
+        rates = [connection.rate for connection in self.server.connections if connection.rate]
+        self.server._rate, self.server._active = sum(rates), len(rates)
+
+    def _unpack(self, route: Route, frames: Any, inbox: list[Any]) -> None:
+        sender = str(int.from_bytes(route.identity or b"", "big"))
+        inbox.extend(("core", sender, message, buffers) for _, _, message, buffers in unpack(frames, 1 << 16))
+
+
+def answers(transport: FakeTransport) -> list[Any]:
+    """Return the messages that a client was sent."""
+    reader = MessageReader(1 << 20, 1 << 20)
+    reader.feed(b"".join(map(bytes, transport.sent)))
+    return [message for frames, _ in reader.messages for _, _, message, _ in unpack(frames, 1 << 16)]
+
+
+def packet(*messages: Any, body: bytes = b"") -> bytes:
+    frames = [encode([Envelope("", "", list(messages))]), *([body] if body else [])]
+    return b"".join(encode_message(frames))
+
+
+def predict(number: int, nbytes: int = 0) -> Predict:
+    return Predict(number, "m", "", 0, (Tensor("x", "UINT8", (1, nbytes), nbytes),) if nbytes else ())
+
+
+def flooded_door() -> tuple[Door, ClientConnection, ClientConnection]:
+    """Return a door at which the first client floods, beside a second one that sends little."""
+    door = Door()
+    (flooder, _), (quiet, _) = door.connect(), door.connect()
+    flooder.data_received(packet(predict(1)) * 3000)
+    quiet.data_received(packet(predict(1)))
+    door.turn()
+    door.measure_rates()
+    return door, flooder, quiet
+
+
+def test_a_client_alone_has_no_small_share() -> None:
+    door = Door()
+    client, _ = door.connect()
+    client.data_received(packet(predict(1)) * 3000)
+    assert len(door.turn()) == 3000
+
+
+def test_a_turn_handles_a_bounded_number_of_messages_of_a_client() -> None:
+    door = Door()
+    client, _ = door.connect()
+    client.data_received(packet(*[Describe(number) for number in range(9000)]))
+    turns = []
+    while messages := door.turn():
+        turns.append(len(messages))
+    assert sum(turns) == 9000
+    assert max(turns) <= TURN_MESSAGES // 64
+
+
+def test_a_client_that_sends_much_more_than_others_gets_short_turns_and_pauses() -> None:
+    door, flooder, quiet = flooded_door()
+    for _ in range(20):
+        flooder.data_received(packet(predict(1)) * 2000)
+        door.turn()
+        now_ns = monotonic_ns()
+        door.server.end_turn(now_ns, s(1))
+        assert now_ns < door.server._paused_ns
+        flooder.data_received(packet(predict(1)))
+        quiet.data_received(packet(predict(1)))
+        assert door.turn() == ["2"]
+        assert door.server.wakeup_ns == door.server._paused_ns
+        door.server._paused_ns = 0
+    assert len(door.turn()) == TURN_MESSAGES_MIN
+
+
+def test_the_client_with_less_to_say_comes_first() -> None:
+    door, flooder, quiet = flooded_door()
+    flooder.data_received(packet(predict(1)) * 10)
+    quiet.data_received(packet(predict(2)))
+    assert door.turn()[0] == "2"
+
+
+def test_a_client_is_not_read_while_its_messages_wait() -> None:
+    door = Door()
+    client, transport = door.connect()
+    client.data_received(packet(predict(1)) * 5000)
+    assert not transport.is_read
+    while door.turn():
+        pass
+    assert transport.is_read
+
+
+def test_a_client_is_not_read_while_it_does_not_read() -> None:
+    door = Door()
+    client, transport = door.connect()
+    client.pause_writing()
+    assert not transport.is_read
+    client.resume_writing()
+    assert transport.is_read
+
+
+def test_a_client_that_holds_more_answers_than_are_left_for_others_is_disconnected() -> None:
+    door = Door()
+    client, transport = door.connect()
+    client.pause_writing()
+    while client.send([bytes(100_000)]):
+        assert transport.get_write_buffer_size() <= LIMITS.unsent_bytes
+    assert transport.is_aborted
+    assert transport.get_write_buffer_size() >= LIMITS.unsent_bytes // 2 - 200_000
+    assert not client.send([b""])
+    client.connection_lost(None)
+    other, _ = door.connect()
+    other.pause_writing()
+    assert other.send([bytes(400_000)])
+
+
+def test_messages_that_arrive_share_a_bounded_memory() -> None:
+    door, held = Door(), 0
+    clients, transports = zip(*[door.connect() for _ in range(5)], strict=True)
+    streams = [packet(predict(number, 900_000), body=bytes(900_000)) for number in range(5)]
+    for at in range(0, 900_000, 50_000):
+        for client, stream in zip(clients, streams, strict=True):
+            client.data_received(stream[at : at + 50_000])
+        held = max(held, sum(client._reader.held_bytes for client in clients))
+    for client, stream in zip(clients, streams, strict=True):
+        client.data_received(stream[900_000:])
+    handled, dropped = door.turn(), [answer for transport in transports for answer in answers(transport)]
+    assert len(handled) + len(dropped) == 5
+    assert {answer.status for answer in dropped} == {Status.REFUSED}
+    assert held <= LIMITS.receive_bytes
+    assert door.server._held == 0
+
+
+def test_a_message_that_waits_counts_as_one_that_arrives() -> None:
+    door = Door()
+    clients, transports = zip(*[door.connect() for _ in range(5)], strict=True)
+    for number, client in enumerate(clients):
+        stream = packet(predict(number, 900_000), body=bytes(900_000))
+        for at in range(0, len(stream), 50_000):
+            client.data_received(stream[at : at + 50_000])
+    assert len(door.turn()) == 1
+    assert sum(len(answers(transport)) for transport in transports) == 4
+
+
+def test_there_is_a_bound_on_connections() -> None:
+    door = Door()
+    transports = [door.connect()[1] for _ in range(7)]
+    assert [transport.is_aborted for transport in transports] == [False] * 5 + [True] * 2
+    assert door.server.rejected == 2
+
+
+def test_a_protocol_error_ends_the_connection() -> None:
+    door = Door()
+    client, transport = door.connect()
+    client.data_received(bytes((MORE, 0)) * 5000)
+    assert transport.is_aborted
+
+
+def test_only_a_client_that_has_sent_a_message_is_reported_as_lost() -> None:
+    door = Door()
+    (silent, _), (client, _) = door.connect(), door.connect()
+    client.data_received(packet(Hello(1, ())))
+    door.turn()
+    assert list(door.peers.routes) == [client.address]
+    for connection in (silent, client):
+        connection.connection_lost(None)
+    assert [address for address, _ in door.peers.events] == [client.address]
+    assert not door.peers.routes
+
+
+def test_silent_and_stalled_clients_are_disconnected() -> None:
+    door = Door()
+    (silent, _), (unread, _), (stalled, _) = door.connect(), door.connect(), door.connect()
+    assert all(silent.sweep(0.0, True) for _ in range(SILENT_SWEEPS - 1))
+    assert not silent.sweep(0.0, True)
+    unread.pause_writing()
+    assert unread.sweep(monotonic(), True)
+    assert not unread.sweep(monotonic() + STALLED_S + 1, True)
+    stalled.data_received(packet(predict(1, 10_000), body=bytes(10_000))[:5_000])
+    assert stalled.sweep(monotonic(), True)
+    assert not stalled.sweep(monotonic() + STALLED_S + 1, True)
+    stalled.silent_sweeps = 0
+    stalled.data_received(packet(predict(1, 10_000), body=bytes(10_000))[5_000:])
+    assert stalled.sweep(monotonic() + STALLED_S + 1, True)
+
+
+def test_a_slow_message_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    door, now_s = Door(), 100.0
+    monkeypatch.setattr(client_connection, "monotonic", lambda: now_s)
+    client, _ = door.connect()
+    stream = packet(predict(1, 900_000), body=bytes(900_000))
+    for at in range(0, len(stream), 100_000):
+        client.data_received(stream[at : at + 100_000])
+        assert client.sweep(now_s, False)
+        now_s += 0.9
+    assert door.turn() == ["1"]
+
+
+def test_requests_that_were_not_received_are_answered() -> None:
+    header = encode([Envelope("", "", [predict(7, 100), predict(8, 200)])])
+    small, large = refuse_message([header], 1000), refuse_message([header], 250)
+    assert [(answer.id, answer.status) for answer in small if isinstance(answer, Answer)] == [
+        (7, Status.REFUSED),
+        (8, Status.REFUSED),
+    ]
+    assert [answer.status for answer in large if isinstance(answer, Answer)] == [Status.TOO_LARGE] * 2
+    assert [type(answer) for answer in refuse_message([], 250)] == [Rejected]
+    assert [type(answer) for answer in refuse_message([b"\xc1"], 250)] == [Rejected]

@@ -1,0 +1,136 @@
+"""What one client gets of the frontend: a share of the open requests, of the staging memory and of the calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
+from frontend_builders import connected_frontend
+from horologe_common.applications import Application
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.core.staging import OWNED_FROM, StagedInputs
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Admit,
+    Answer,
+    Applications,
+    Declare,
+    Models,
+    Ping,
+    Pong,
+    Predict,
+    Query,
+    Rollback,
+    Withdraw,
+)
+from horologe_frontend.core.forwarding import CALLS_PER_CLIENT
+from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.settings import FrontendSettings
+
+CLIENT, OTHER, SELECTOR, CONTROLLER = "client/aa", "client/bb", "selector/0#1", "controller/0#1"
+
+
+def a_frontend(spec: Any = None, **settings: Any) -> Frontend:
+    """Return a frontend with selector and controller, and one model."""
+    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), lambda header, buffers: b"")
+    for address in (SELECTOR, CONTROLLER):
+        frontend.handle(0, address, PeerConnected(address), ())
+    frontend.handle(0, CONTROLLER, Models(0, (a_state(spec),)), ())
+    return frontend
+
+
+def send_predict(frontend: Frontend, predict: Predict, client: str = CLIENT) -> None:
+    frontend.handle(0, client, predict, [some_bytes(predict.inputs[0].shape[0])])
+
+
+def statuses(frontend: Any, client: str) -> list[int]:
+    return [answer.status for answer in sent(frontend, Answer, client)]
+
+
+def test_one_client_leaves_room_for_open_requests_of_others() -> None:
+    frontend = a_frontend(max_pending=8)
+    for number in range(20):
+        send_predict(frontend, a_predict(number))
+    assert len(sent(frontend, Query)) == 5
+    assert set(statuses(frontend, CLIENT)) == {Status.REFUSED}
+    send_predict(frontend, a_predict(1), OTHER)
+    assert len(sent(frontend, Query)) == 1
+    assert not statuses(frontend, OTHER)
+    frontend.check()
+
+
+def test_one_client_leaves_room_for_the_inputs_of_others() -> None:
+    size = 4 * OWNED_FROM
+    staging, header = StagedInputs("frontend/0#1", 10 * size), (a_tensor(),)
+    held = [staging.hold(number, header, [bytes(size)], CLIENT) for number in range(1, 9)]
+    assert sum(held) == 5
+    assert staging.hold(9, header, [bytes(size)], OTHER)
+    staging.check()
+    for number in range(1, 6):
+        staging.release(number)
+    staging.check()
+    assert staging.hold(10, header, [bytes(size)], CLIENT)
+    staging.check()
+
+
+def test_calls_of_one_client_are_bounded() -> None:
+    frontend = a_frontend()
+    for number in range(CALLS_PER_CLIENT + 5):
+        frontend.handle(0, CLIENT, Admit(number, "sum", "", True), ())
+    assert len(sent(frontend, Admit, CONTROLLER)) == CALLS_PER_CLIENT
+    replies = sent(frontend, Models, CLIENT)
+    assert [(reply.id, reply.status) for reply in replies] == [
+        (number, Status.REFUSED) for number in range(CALLS_PER_CLIENT, CALLS_PER_CLIENT + 5)
+    ]
+    frontend.handle(0, OTHER, Admit(1, "sum", "", True), ())
+    assert len(sent(frontend, Admit, CONTROLLER)) == 1
+    frontend.check()
+
+
+def test_calls_of_a_disconnected_client_are_dropped() -> None:
+    frontend = a_frontend()
+    frontend.handle(0, CLIENT, Admit(1, "sum", "", True), ())
+    (admit,) = sent(frontend, Admit, CONTROLLER)
+    frontend.handle(0, CLIENT, PeerDisconnected(CLIENT), ())
+    frontend.check()
+    frontend.handle(0, CONTROLLER, Models(admit.id, ()), ())
+    assert not sent(frontend, Models)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Admit(1, "sum", "", False),
+        Declare(1, Application("a", ("one",))),
+        Withdraw(1, "a"),
+        Rollback(1, "a"),
+    ],
+)
+def test_management_can_be_forbidden_to_sdk_clients(message: Any) -> None:
+    frontend = connected_frontend()
+    frontend.handle(0, "user/aa", message, ())
+    assert not sent(frontend, type(message))
+    (reply,) = [out.message for out in frontend.out if out.to == "user/aa"]
+    assert reply.status == Status.FORBIDDEN
+    assert "frontend.client_management" in reply.reason
+    frontend.handle(0, "http/0", message, ())
+    assert len(sent(frontend, type(message))) == 1
+
+
+def test_a_negative_budget_is_invalid() -> None:
+    frontend = a_frontend(a_spec(slo_ns=0))
+    send_predict(frontend, a_predict(1, budget_ms=-5))
+    (answer,) = sent(frontend, Answer, CLIENT)
+    assert answer.status == Status.INVALID_INPUT
+    assert answer.reason == "budget_ns: got -5000000, wanted at least 0"
+    assert not sent(frontend, Query, SELECTOR)
+
+
+def test_a_client_cannot_send_what_only_services_may() -> None:
+    frontend = a_frontend()
+    for message in (Ping(1), Pong(1, 1), Models(0, ()), Applications(0, ())):
+        frontend.handle(0, CLIENT, message, ())
+    assert not frontend.out
+    assert frontend.catalogue.model_states()
