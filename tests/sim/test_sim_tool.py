@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from horologe_cli.main import app
+from model_folders import an_emulated_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,3 +90,23 @@ def test_an_invalid_line_of_a_trace_is_named(tmp_path: Path) -> None:
     result = sim("--model", "resnet50_v1", "--trace", str(trace))
     assert result.exit_code == USAGE
     assert "line 2" in result.stderr
+
+
+def test_own_models_with_the_times_measured_here_and_counts_per_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROLOGE_WORKER_CACHE", str(tmp_path / "cache"))
+    an_emulated_model(tmp_path / "models", slo='"80ms"')
+    an_emulated_model(tmp_path / "models", "other")
+    counts = tmp_path / "counts.csv"
+    counts.write_text("0,30,pretend\n1,10,pretend\n1,5,other\n")
+    result = sim("--models", str(tmp_path / "models"), "--counts", str(counts), "--json")
+    assert result.exit_code == 0, result.output
+    models = json.loads(result.stdout)["models"]
+    assert {name: (row["sent"], row["ok"]) for name, row in models.items()} == {"pretend": (40, 40), "other": (5, 5)}
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("0,many\n")
+    assert "line 1: got '0,many'" in sim("--models", str(tmp_path / "models"), "--counts", str(wrong)).stderr
+    assert "wanted a folder of models" in sim("--models", str(tmp_path / "nowhere"), "--rate", "5").stderr
+    (tmp_path / "empty").mkdir()
+    assert "got no models" in sim("--models", str(tmp_path / "empty"), "--rate", "5").stderr

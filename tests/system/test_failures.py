@@ -69,6 +69,7 @@ def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with system.local:
         system.local.wait_ready(START_S)
         yield system
+    assert not [line for line in system.lines if " fault" in line]
 
 
 class Tally:
@@ -189,7 +190,7 @@ def test_no_model_is_unknown_to_a_restarted_controller(system: RunningSystem) ->
             system.kill("horologe_gpu_worker", signal.SIGSTOP, count=2)
             try:
                 system.kill("horologe_controller" if system.options.split else "horologe_cli.local.edge")
-                for _ in range(20):
+                while codes.total() - codes[0] < 10 and codes.total() < 200:
                     await asyncio.sleep(0.1)
                     codes[await asyncio.to_thread(http_status, metadata)] += 1
             finally:
@@ -216,6 +217,32 @@ def http_status(url: str) -> int:
         return error.code
     except OSError:
         return 0
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_after_a_stall_requests_that_were_sent_again_are_answered_once(system: RunningSystem, which: int) -> None:
+    """The peers of a stopped process drop its connections, and send their open requests again when it goes on."""
+    names = victims(system.options.split)[:-1]
+    if which >= len(names):
+        pytest.skip("fused: fewer processes")
+
+    async def scenario() -> Tally:
+        tally = Tally()
+        async with AsyncClient(system.endpoint, grace_ms=GRACE_MS) as client:
+            await wait_for_service(client)
+            load = asyncio.ensure_future(offer(client, tally, 200, 4))
+            await asyncio.sleep(0.5)
+            system.kill(names[which], signal.SIGSTOP)
+            await asyncio.sleep(2)
+            system.kill(names[which], signal.SIGCONT)
+            await load
+            await wait_for_service(client)
+        return tally
+
+    tally = run(scenario())
+    assert sorted(tally.ends) == list(range(800))
+    assert tally.counts()["OK"] > 0
+    assert tally.counts()["UNKNOWN_MODEL"] == 0
 
 
 def test_every_request_is_answered_if_a_worker_stops(system: RunningSystem) -> None:

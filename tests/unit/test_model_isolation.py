@@ -33,7 +33,7 @@ from horologe_gpu_worker.repository.modelstore import ModelStore
 store = ModelStore(Path("models"), Path("cache"), report=lambda line: None)
 (report,) = store.scan()
 assert report.profile, report.reason
-store.open("graph/1").close()
+store.open(report.spec).close()
 """
 READS_ITS_ENVIRONMENT = """
 import os

@@ -55,6 +55,26 @@ def read_arrivals(path: Path, limit: int = MAX_ARRIVALS) -> dict[str, list[int]]
     return {model: sorted(arrivals) for model, arrivals in times.items()}
 
 
+def read_counts(path: Path, seed: Seed = 0, limit: int = MAX_ARRIVALS) -> dict[str, list[int]]:
+    """Read a CSV file with lines `second,count[,model]`. Draw the arrivals of each second evenly from it, by seed.
+
+    Return and raise as `read_arrivals`; `limit` bounds the sum of the counts.
+    """
+    rng, left = np.random.default_rng(seed), limit
+    times: dict[str, list[int]] = {}
+    with path.open(newline="") as file:
+        for number, row in enumerate(csv.reader(file), start=1):
+            if row:
+                count = int(row[1]) if len(row) > 1 and row[1].strip().isdecimal() else -1
+                if count < 0:
+                    raise ValueError(f"line {number}: got {','.join(row)!r}, wanted second,count[,model]")
+                if (left := left - count) < 0:
+                    raise ValueError(f"got more than {limit:,} requests")
+                drawn = _time_ns(number, row[0]) + rng.integers(0, 10**9, count)
+                times.setdefault(row[2].strip() if len(row) > 2 else "", []).extend(drawn.tolist())
+    return {model: sorted(arrivals) for model, arrivals in times.items()}
+
+
 def _time_ns(number: int, text: str) -> int:
     try:
         time_ns = round(float(text) * 1e9)

@@ -23,9 +23,14 @@ def sim(
         list[str] | None,
         typer.Option(help="A catalogue model, instead of a file. Repeat for several.", metavar="NAME[*COPIES]"),
     ] = None,
-    slo: Annotated[str, typer.Option(help="With --model: deadline of every request.")] = "100ms",
-    rate: Annotated[float, typer.Option(min=0.0, help="With --model: requests per second (Poisson), in total.")] = 0.0,
-    trace: Annotated[Path | None, typer.Option(help="With --model: CSV file of arrivals, seconds[,model].")] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(help="Your model repository, with the times measured on this machine.", metavar="DIR"),
+    ] = None,
+    slo: Annotated[str, typer.Option(help="Deadline of every request. Default: that of the model, or 100ms.")] = "",
+    rate: Annotated[float, typer.Option(min=0.0, help="Requests per second (Poisson), in total.")] = 0.0,
+    trace: Annotated[Path | None, typer.Option(help="CSV file of arrivals, seconds[,model].")] = None,
+    counts: Annotated[Path | None, typer.Option(help="CSV file of rates, second,count[,model].")] = None,
     devices: Annotated[int | None, typer.Option(min=1, help="Number of devices. Default: as in the scenario.")] = None,
     duration: Annotated[str, typer.Option(help="With --model: duration of the load.")] = "",
     pages: Annotated[int, typer.Option(min=1, help="With --model: 16 MiB pages for weights, per device.")] = 1407,
@@ -49,20 +54,22 @@ def sim(
       horologe sim ./overload.toml --json
       horologe sim --model resnet50_v1*12 --slo 50ms --rate 1500 --devices 3
       horologe sim --model resnet50_v1 --slo 25ms --trace arrivals.csv --find-devices 99.9
+      horologe sim --models ./models --counts per-second.csv --devices 2
       horologe sim two-models --trace-out timeline.json
     """
-    from horologe_sim.scenario.command_line_scenario import build_scenario
+    from horologe_sim.scenario.command_line_scenario import ScenarioOptions, build_scenario
     from horologe_sim.scenario.scenario import example_names, read_scenario
 
-    if not file and not model:
+    if not file and not model and not models:
         for name in example_names():
             console().print(name)
         return
-    if file and model:
-        fail("FILE, --model: got both, wanted one of them", ExitCode.USAGE)
+    if file and (model or models):
+        fail("FILE, --model, --models: got a file and models, wanted one of them", ExitCode.USAGE)
     try:
-        if model:
-            scenario = build_scenario(model, slo, rate, trace, devices or 1, duration, pages, noise)
+        if model or models:
+            options = (model or (), models, slo, rate, trace, counts, devices or 1, duration, pages, noise)
+            scenario = build_scenario(ScenarioOptions(*options))
         else:
             scenario = read_scenario(file)
         scenario = _override(scenario, seed=seed, workers=devices)

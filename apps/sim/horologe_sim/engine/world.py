@@ -154,7 +154,9 @@ class World:
         return self._cuts.get(_link(process, peer), 0) if self._cuts else 0
 
     def _connect(self, process: Process, peer: Process, incarnation: int, cuts: int) -> None:
-        if process.alive and process.incarnation == incarnation:
+        """Send a Hello, unless the process has ended, or the peer has connected to it since."""
+        connected = any(address in process.routes for address in peer.cores)
+        if process.alive and process.incarnation == incarnation and not connected:
             self._carry(process, peer, self._on_hello, peer, process, incarnation, cuts)
 
     def _on_hello(self, process: Process, peer: Process, incarnation: int, cuts: int) -> None:

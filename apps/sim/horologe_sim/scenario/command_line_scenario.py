@@ -1,53 +1,99 @@
-"""Builds a scenario from command line options: models, an SLO, a rate or a file of arrivals, a number of devices."""
+"""Builds a scenario from command line options: models, an SLO, a rate or a trace, a number of devices."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
-from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
-from horologe_common.status import describe_error
+from horologe_common.service.settings import DURATIONS, SettingsError, load_settings, parse_quantity
+from horologe_common.status import HorologeError, describe_error
 from horologe_gpu_worker.settings import WorkerSettings
-from horologe_load.arrivals import read_arrivals
+from horologe_load.arrivals import read_arrivals, read_counts
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.scenario.clockwork_models import read_catalogue
-from horologe_sim.scenario.scenario import ModelEntry, Scenario
+from horologe_sim.scenario.scenario import MIB, ModelEntry, Scenario
 from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
 
-def build_scenario(
-    models: Sequence[str],
-    slo: str,
-    rate: float,
-    trace: Path | None,
-    devices: int,
-    duration: str,
-    pages: int,
-    noise: str,
-) -> Scenario:
-    """Return the scenario. `models`: NAME or NAME*COPIES. `trace`: a CSV file of lines `seconds[,model]`.
+DEFAULT_SLO = "100ms"
 
-    Raises SettingsError, naming the invalid option.
-    """
-    slo_ns = parse_quantity("--slo", slo, DURATIONS)
-    entries = tuple(_entry(text, slo_ns) for text in models)
-    if noise not in NOISES:
-        raise SettingsError(f"--noise: got {noise!r}, wanted one of {', '.join(NOISES)}")
-    if (rate > 0) == (trace is not None):
-        raise SettingsError("--rate, --trace: got both or neither, wanted one of them")
-    loads, last_ns = _arrivals(trace) if trace else ((LoadPhase(rate=rate),), s(10))
+
+class ScenarioOptions(NamedTuple):
+    """Options of the command line. `models`: NAME or NAME*COPIES of the catalogue. `repository`: folder of models."""
+
+    models: Sequence[str] = ()
+    repository: Path | None = None
+    slo: str = ""
+    """Empty: the SLO of each model of `repository`, or `DEFAULT_SLO`."""
+    rate: float = 0.0
+    trace: Path | None = None
+    """CSV file of lines `seconds[,model]`."""
+    counts: Path | None = None
+    """CSV file of lines `second,count[,model]`."""
+    devices: int = 1
+    duration: str = ""
+    pages: int = 1407
+    noise: str = "clockwork"
+
+
+def build_scenario(options: ScenarioOptions) -> Scenario:
+    """Return the scenario. Raises SettingsError, naming the invalid option."""
+    slo_ns = parse_quantity("--slo", options.slo or DEFAULT_SLO, DURATIONS)
+    entries = tuple(_entry(text, slo_ns) for text in options.models)
+    if options.repository is not None:
+        entries += measured_models(options.repository, slo_ns, bool(options.slo))
+    if options.noise not in NOISES:
+        raise SettingsError(f"--noise: got {options.noise!r}, wanted one of {', '.join(NOISES)}")
+    if (options.rate > 0) + (options.trace is not None) + (options.counts is not None) != 1:
+        raise SettingsError("--rate, --trace, --counts: got several or none, wanted one of them")
+    loads: tuple[LoadPhase, ...] = (LoadPhase(rate=options.rate),)
+    last_ns = s(10)
+    if options.trace:
+        loads, last_ns = _arrivals("--trace", options.trace, read_arrivals)
+    elif options.counts:
+        loads, last_ns = _arrivals("--counts", options.counts, read_counts)
     return Scenario(
         entries, loads, name="command line",
-        duration_ns=parse_quantity("--duration", duration, DURATIONS) if duration else last_ns, settle_ns=s(2),
-        path="direct", workers=devices, noise=NOISES[noise], worker=WorkerSettings(pages_bytes=pages * PAGE_BYTES),
+        duration_ns=parse_quantity("--duration", options.duration, DURATIONS) if options.duration else last_ns,
+        settle_ns=s(2), path="direct", workers=options.devices, noise=NOISES[options.noise],
+        worker=WorkerSettings(pages_bytes=options.pages * PAGE_BYTES),
     )  # fmt: skip
+
+
+def measured_models(repository: Path, slo_ns: int, override: bool) -> tuple[ModelEntry, ...]:
+    """Return the latest version of each model of a repository, with the times that were measured on this machine.
+
+    Profiles come from `worker.cache`; missing ones are measured now. `slo_ns` is used for models without an SLO, with
+    `override` for all. Raises SettingsError if a model cannot be served.
+    """
+    from horologe_gpu_worker.repository.modelstore import ModelStore
+
+    cache = load_settings(WorkerSettings, "worker", None, os.environ).cache
+    latest = {}
+    try:
+        reports = ModelStore(repository, Path(cache)).scan()
+    except HorologeError as error:
+        raise SettingsError(f"--models {error.reason}") from error
+    for report in reports:
+        spec, profile = report.spec, report.profile
+        if profile is None:
+            raise SettingsError(f"--models {repository}: {spec.key}: {report.reason}")
+        exec_ms = {size: profile.exec_ns[size] / 1e6 for size in spec.batch_sizes}
+        latest[spec.name] = ModelEntry(
+            spec.name, exec_ms, load_ms=profile.load_ns / 1e6, weights_mb=spec.weights_bytes / MIB,
+            slo_ns=slo_ns if override or not spec.slo_ns else spec.slo_ns,
+        )  # fmt: skip
+    if not latest:
+        raise SettingsError(f"--models {repository}: got no models, wanted a model repository")
+    return tuple(latest.values())
 
 
 def _entry(text: str, slo_ns: int) -> ModelEntry:
@@ -58,12 +104,14 @@ def _entry(text: str, slo_ns: int) -> ModelEntry:
     return msgspec.structs.replace(catalogue[name], count=int(copies) if star else 1, slo_ns=slo_ns)
 
 
-def _arrivals(path: Path) -> tuple[tuple[LoadPhase, ...], int]:
+def _arrivals(
+    option: str, path: Path, read: Callable[[Path], dict[str, list[int]]]
+) -> tuple[tuple[LoadPhase, ...], int]:
     """Return a load phase for each model, and the duration of the trace in nanoseconds."""
     try:
-        times = read_arrivals(path)
+        times = read(path)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"--trace {path}: {describe_error(error)}") from error
+        raise SettingsError(f"{option} {path}: {describe_error(error)}") from error
     phases = tuple(
         LoadPhase("trace", times_ns=tuple(at), models=(model,) if model else ()) for model, at in times.items()
     )

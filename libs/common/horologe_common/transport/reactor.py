@@ -50,11 +50,13 @@ class Drains(Protocol):
 
 
 def log_fault(core: Core | None, message: Any, error: Exception) -> None:
-    """Log the exception that a core raised, or that kept a packet from being encoded."""
-    if core is None:
+    """Log the exception of a core or an attached function, or one that kept a packet from being encoded."""
+    if core is not None:
+        log.exception("core fault", core=core.address, message=type(message).__name__)
+    elif isinstance(message, list):
         log.exception("packet fault", to=[envelope.to for envelope in message])
     else:
-        log.exception("core fault", core=core.address, message=type(message).__name__)
+        log.exception("delivery fault", message=type(message).__name__)
 
 
 class Reactor:

@@ -83,11 +83,8 @@ class Controller:
                 self._requests.cancel_requests(now_ns, sender, message.ids)
             case Register():
                 self._on_register(now_ns, sender, message)
-            case Ping():
-                reserved_ns = self.cluster.returns.high_quantile(now_ns) or 0
-                self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
-            case Pong() | Drain():
-                self._on_worker_status(now_ns, sender, message)
+            case Pong() | Drain() | Ping():
+                self._on_status(now_ns, sender, message)
             case Admit():
                 self.out.extend(self.catalogue.admit(sender, message))
             case Settled():
@@ -226,9 +223,12 @@ class Controller:
         if spec is None or message.content_hash in ("", spec.content_hash):
             store_distributions(self.cluster.distributions, message)
 
-    def _on_worker_status(self, now_ns: int, sender: str, message: Pong | Drain) -> None:
-        """Update the clock of a worker, or stop planning for a worker that drains."""
-        if worker := self.cluster.workers.get(sender):
+    def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
+        """Update the clock of a worker, stop planning for a worker that drains, or answer a selector."""
+        if isinstance(message, Ping):
+            reserved_ns = self.cluster.returns.high_quantile(now_ns) or 0
+            self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
+        elif worker := self.cluster.workers.get(sender):
             if isinstance(message, Drain):
                 self.cluster.drain_worker(worker)
             else:
