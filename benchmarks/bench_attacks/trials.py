@@ -83,12 +83,12 @@ class MemorySampler(threading.Thread):
 
 
 def run_trial(attack: Attack, seconds: float) -> Trial:
-    """Start a system, measure without the attack for a third of the time and at least 10 s, then beside it."""
+    """Start a system, measure without the attack for a third of the time and at least 5 s, then beside it."""
     launch = Launch(ROOT / "models", settings=attack.settings)
     with start_horologe(launch, MODEL) as horologe:
         doors = Doors(horologe.sdk, horologe.http, MODEL)
         measure(doors, attack.door, 2.0)
-        without = measure(doors, attack.door, max(10.0, seconds / 3))
+        without = measure(doors, attack.door, max(5.0, seconds / 3))
         sampler = MemorySampler(horologe.pids)
         before = dict(sampler.last)
         sampler.start()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import a_spec
 from desk import NOW, Desk
-from horologe_common.clock import ms
+from horologe_common.clock import ms, us
 from horologe_common.models import Profile
 from horologe_common.wire import ModelReport, Register
 from horologe_common.wire import Share as Told
@@ -158,3 +158,17 @@ def test_a_model_whose_load_takes_longer_than_its_requests_wait_is_loaded_for_th
     desk = Desk("clockwork", [()])
     desk.ask(NOW, 4)  # EXEC 2 ms, LOAD 5 ms
     assert desk.plan(NOW)[1] == ["m/1"]
+
+
+def test_short_batches_of_many_models_are_in_flight_until_a_result_can_return() -> None:
+    """With two of them in flight, the device would be idle for most of a return latency."""
+    names = [f"m{number}" for number in range(20)]
+    desk = Desk("horologe", [tuple(names)], tuple(names))
+    share = next(iter(desk.cluster.shares()))
+    for name in names:
+        for _ in range(10):
+            share.estimates[f"{name}/1"].observe(NOW, 1, us(10))
+    desk.cluster.returns.observe(NOW, ms(1))
+    for name in names:
+        desk.ask(NOW, 50, model=name)
+    assert len(desk.plan(NOW)[0]) == len(names)

@@ -150,6 +150,12 @@ def test_keys_are_private_and_kept(tmp_path: Path) -> None:
     assert (tmp_path / "keys/clients/alice.key_secret").read_text() == secret
 
 
+def test_the_keys_of_a_worker_are_copied_to_a_folder_of_their_own(tmp_path: Path) -> None:
+    assert horologe("keys", "keys", "--worker", "copy", cwd=tmp_path).returncode == OK
+    copied = {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*.*")}
+    assert copied == {"service/service.key", "peers/worker.key", "peers/worker.key_secret"}
+
+
 def test_a_client_name_that_leaves_the_folder(tmp_path: Path) -> None:
     assert_one_line(horologe("keys", str(tmp_path), "--client", "../evil"), USAGE, "'../evil'")
 

@@ -339,7 +339,11 @@ def test_a_second_worker_of_a_name_is_refused_and_its_end_harms_nobody(
     far_worker: tuple[str, Proxy], tmp_path: Path
 ) -> None:
     endpoint, proxy = far_worker
-    sets = (f"links.connect=tcp://127.0.0.1:{proxy.port}", f"worker.repository={tmp_path}/models")
+    sets = (
+        f"links.connect=tcp://127.0.0.1:{proxy.port}",
+        "links.allow_open=true",
+        f"worker.repository={tmp_path}/models",
+    )
 
     async def scenario() -> None:
         async with AsyncClient(endpoint, grace_ms=GRACE_MS) as client:

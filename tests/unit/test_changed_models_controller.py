@@ -239,6 +239,18 @@ def test_after_a_load_the_changed_content_is_served_and_the_worker_without_it_ge
     assert {out.to for out in controller.out if isinstance(out.message, Infer)} == {WORKER}
 
 
+def test_a_worker_that_connects_with_another_content_reads_the_model_again_once() -> None:
+    controller = a_controller(WORKER)
+    controller.handle(0, OTHER, PeerConnected(OTHER, "host"), ())
+    register(controller, NEW, OTHER, resident=())
+    assert [scan.model for scan in sent(controller, Scan)] == ["sum"]
+    register(controller, NEW, OTHER, resident=())
+    assert not sent(controller, Scan)
+    assert [share.worker for share in controller.cluster.capable[MODEL]] == [WORKER]
+    register(controller, OLD, OTHER, resident=())
+    assert [share.worker for share in controller.cluster.capable[MODEL]] == [WORKER, OTHER]
+
+
 def test_without_a_load_a_worker_with_another_content_changes_nothing() -> None:
     controller = a_controller(WORKER)
     controller.handle(0, OTHER, PeerConnected(OTHER, "host"), ())

@@ -21,12 +21,14 @@ def accepted(limit: TurnLimit, requests: int, budget_ns: int) -> int:
     return count
 
 
-def turns(limit: TurnLimit, count: int, requests: int, cost_ns: int, budget_ns: int) -> int:
-    """Play turns of `cost_ns` for each accepted request, a sixth for others; return how many the last accepts."""
+def turns(
+    limit: TurnLimit, count: int, requests: int, cost_ns: int, budget_ns: int, refusal_part: float = 1 / 6
+) -> int:
+    """Play turns of `cost_ns` for each accepted request, a part of it for others; return how many the last accepts."""
     number = 0
     for turn in range(count):
         number = accepted(limit, requests, budget_ns)
-        limit.end_turn(ms(100) * (turn + 1), cost_ns * (number + (requests - number) // 6))
+        limit.end_turn(ms(100) * (turn + 1), round(cost_ns * (number + (requests - number) * refusal_part)))
     return number
 
 
@@ -37,11 +39,23 @@ def test_what_fits_is_accepted() -> None:
 def test_more_than_fits_into_its_budget_is_refused() -> None:
     """Nine tenths of 25 ms are 1.5 turns of 300 requests of 50 us. Six refused requests count as one."""
     limit = TurnLimit()
-    turns(limit, 20, 1000, us(50), ms(25))
-    assert 150 <= accepted(limit, 1000, ms(25)) <= 300
+    turns(limit, 100, 1000, us(50), ms(25))
+    assert 150 <= accepted(limit, 1000, ms(25)) <= 330
     with pytest.raises(Refused) as refused:
         limit.accept(ms(25))
     assert refused.value.retry_after_ns > 0
+
+
+@pytest.mark.parametrize("refusal_part", [0.1, 0.5])
+def test_the_limit_holds_whatever_a_refusal_costs(refusal_part: float) -> None:
+    """Refusals that cost more than assumed do not make accepted requests look costly, until none is accepted."""
+    limit = TurnLimit()
+    turns(limit, 200, 300, us(50), ms(25), refusal_part)
+    turns(limit, 200, 500, us(50), ms(25), refusal_part)
+    number = accepted(limit, 500, ms(25))
+    assert 200 <= number <= 330
+    predicted_ns = number * limit.cost_ns + (500 - number) * limit.refusal_ns
+    assert predicted_ns == pytest.approx(us(50) * (number + (500 - number) * refusal_part), rel=0.1)
 
 
 def test_long_budgets_are_not_affected() -> None:

@@ -300,6 +300,27 @@ def test_samples_of_a_withdrawn_model_go_with_it() -> None:
     assert len(profiler.staging.ids()) == 1
 
 
+def test_models_that_are_withdrawn_and_admitted_again_leave_no_backlog() -> None:
+    profiler, other = a_profiler(staging_bytes=1 << 16), a_spec("other", batch_sizes=(1, 2, 4))
+    for number in range(400):
+        now_ns = number * ms(100)
+        announce(profiler, other, a_spec(batch_sizes=(1, 2, 4), content_hash=str(number)))
+        for name in ("sum/1", "other/1"):
+            for _ in range(30):
+                sample(profiler, now_ns, model=name, application=f"application-{number}")
+        profiler.tick(now_ns)
+        for submit in sent(profiler, Submit)[:1]:
+            finish_run(profiler, submit, now_ns + ms(1), ms(1))
+        announce(profiler, other)
+        profiler.tick(now_ns + ms(50))
+        profiler.check()
+        assert len(profiler.out) <= 20
+        profiler.out.clear()
+    assert len(profiler.staging) <= profiler.settings.keys_max
+    assert profiler.staging.held_bytes <= 1 << 16
+    assert len(profiler.measurements) <= profiler.settings.keys_max
+
+
 def test_another_content_under_the_same_name_is_learned_anew() -> None:
     profiler = a_profiler()
     now_ns = published_distributions(profiler, ms(2))

@@ -50,7 +50,7 @@ def make_keys(
     for group, name in pairs:
         (folder / group).mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (folder / group / f"{name}.key_secret").exists():
-            created += [folder / group / file for file in zmq.auth.create_certificates(folder / group, name)]
+            created += [Path(file) for file in zmq.auth.create_certificates(folder / group, name)]
     (folder / "http").mkdir(exist_ok=True, mode=0o700)
     for file in (folder / "http" / "clients.txt", folder / "http" / "management.txt"):
         if not file.exists():

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -53,8 +55,8 @@ class MessageReader:
         self._greeted = False
         self._rest = b""
         """Begin of a greeting or of the head of a frame."""
-        self._begun = bytearray()
-        """Begin of a frame, of which `_missing` bytes are missing."""
+        self._begun = memoryview(b"")
+        """Memory of a frame, of which `_missing` bytes at the end are missing."""
         self._flags = self._missing = 0
         self._frames: list[Frame] = []
         self._count = self._size = 0
@@ -66,13 +68,14 @@ class MessageReader:
         at = 0
         if self._missing:
             at = min(self._missing, len(data))
-            self._missing -= at
             self._store(data[:at])
+            self._missing -= at
             if self._missing:
                 return
-            frame, self._begun = self._begun, bytearray()
-            self.held_bytes -= len(frame)
-            self._end_frame(self._flags, bytes(frame) if len(frame) < VIEW_FROM else memoryview(frame))
+            frame, self._begun = self._begun, memoryview(b"")
+            if not self._dropping:
+                self.held_bytes -= len(frame)
+            self._end_frame(self._flags, bytes(frame) if len(frame) < VIEW_FROM else frame)
         elif self._rest:
             data, self._rest = self._rest + data, b""
         if not self._greeted:
@@ -85,7 +88,7 @@ class MessageReader:
         """Drop the message that is arriving, except for its first frame, because there is no memory for it."""
         self._dropping = True
         del self._frames[1:]
-        self._begun = bytearray()
+        self._begun = memoryview(b"")
         self.held_bytes = sum(map(len, self._frames))
 
     def _read_greeting(self, data: bytes) -> bool:
@@ -109,14 +112,18 @@ class MessageReader:
             self._begin_frame(flags, size)
             at = body + size
             if at > end:
-                self._flags, self._missing = flags, at - end
+                self._flags, self._missing = flags, size
+                if not self._dropping:  # memory that numpy does not fill is not resident before it is used
+                    self._begun = np.empty(size, np.uint8).data if size >= VIEW_FROM else memoryview(bytearray(size))
                 self._store(data[body:])
+                self._missing = at - end
                 return
             self._end_frame(flags, data[body:at] if size < VIEW_FROM else memoryview(data)[body:at])
 
     def _store(self, data: bytes) -> None:
         if not self._dropping:
-            self._begun += data
+            begin = len(self._begun) - self._missing
+            self._begun[begin : begin + len(data)] = data
             self.held_bytes += len(data)
 
     def _begin_frame(self, flags: int, size: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
-from horologe_common.wire import Models, ModelState
+from horologe_common.wire import Models, ModelState, Scan
 from horologe_controller.core.cluster.estimates import missing_batch_sizes
 from horologe_controller.core.model_loads import LOADS_MAX, PendingLoad, PendingLoads
 
@@ -101,7 +101,18 @@ class ModelCatalogue:
         self._loads.confirm(worker.address, message.scans)
         outs = self.refresh_and_announce()
         self._cluster.register_worker(worker, message, changed)  # it can run models whose content was just chosen
+        if not before:
+            outs += [Out(worker.address, Scan(name)) for name in self._names_with_other_content(worker)]
         return outs
+
+    def _names_with_other_content(self, worker: WorkerMirror) -> dict[str, bool]:
+        """Return the models of which a worker has another content than the others.
+
+        It reads them again when it connects, because a Scan may have been lost with its last connection.
+        """
+        specs = self._cluster.specs
+        reported = [(specs.get(key), report[0]) for key, report in worker.models.items()]
+        return {spec.name: True for spec, other in reported if spec and spec.content_hash != other.content_hash}
 
     def confirm_scans(self, worker: str, message: Register) -> list[Out]:
         """Adopt only the scans that a report answers: a later report of the worker has arrived before."""

@@ -11,21 +11,24 @@ LONGER, SHORTER = 1.2, 0.98
 """Factors of the number of turns: after a turn with late answers, after another."""
 BUDGET_PART = 10
 """A tenth of the budget is left for the worker and for the way back."""
-SMOOTHING, OUTLIER = 8, 2
-"""Turns over which the cost of a request is averaged. A turn counts as at most twice as costly as the average, so a
-stall moves the average by an eighth."""
+STEP, OUTLIER = 1 / 8, 2
+"""Part of the prediction error of a turn by which the costs are corrected. A turn counts as at most twice as long as
+predicted, so a stall moves them by an eighth."""
 COUNTED_FROM = 16
 """Turns with fewer requests say little about the cost of one."""
-REFUSAL_PART = 6
-"""A refused request takes a sixth of the time of another."""
+FIRST_REFUSAL_PART = 4
+"""A refused request is assumed to take a quarter of the time of another, before turns have shown it: a sixth over the
+SDK, half over HTTP."""
 
 
 class TurnLimit:
-    """Limits the requests that one turn accepts, by their budgets and by what a request has cost in recent turns."""
+    """Limits the requests that one turn accepts, by their budgets and by what requests have cost in recent turns."""
 
     def __init__(self) -> None:
-        self.cost_ns = 0
+        self.cost_ns = 0.0
         """Mean time by which an accepted request makes a turn longer; 0: not known yet, nothing is refused."""
+        self.refusal_ns = 0.0
+        """The same of a refused one."""
         self.turns = TURNS_MIN
         self._accepted = self._refused = 0
         self._late = False
@@ -37,7 +40,7 @@ class TurnLimit:
 
     def accept(self, budget_ns: int) -> None:
         """Count a request of this turn. Raise `Refused` if turns would take too long for its budget."""
-        turn_ns = (self._accepted + 1 + self._refused // REFUSAL_PART) * self.cost_ns
+        turn_ns = (self._accepted + 1) * self.cost_ns + self._refused * self.refusal_ns
         late_ns = int(self.turns * turn_ns) - budget_ns + budget_ns // BUDGET_PART
         if late_ns > 0:
             self._refused += 1
@@ -51,14 +54,22 @@ class TurnLimit:
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """Record the duration of the turn that accepted the last requests. It ends now."""
         self._ended_ns, self._took_ns = now_ns, took_ns
-        requests = self._accepted + self._refused // REFUSAL_PART
-        if requests >= COUNTED_FROM:
-            cost_ns = took_ns // requests
-            if self.cost_ns:
-                cost_ns = self.cost_ns + (min(cost_ns, OUTLIER * self.cost_ns) - self.cost_ns) // SMOOTHING
-            self.cost_ns = cost_ns
-        if self._accepted or self._refused:
+        accepted, refused = self._accepted, self._refused
+        if accepted + refused >= COUNTED_FROM:
+            self._correct_costs(accepted, refused, took_ns)
+        if accepted or refused:
             factor = LONGER if self._late else SHORTER
             self.turns = min(TURNS_MAX, max(TURNS_MIN, self.turns * factor))
             self._late = False
         self._accepted = self._refused = 0
+
+    def _correct_costs(self, accepted: int, refused: int, took_ns: int) -> None:
+        """Correct both costs by the error of the turn's prediction (normalised least mean squares)."""
+        if not self.cost_ns:
+            self.cost_ns = took_ns / (accepted + refused / FIRST_REFUSAL_PART)
+            self.refusal_ns = self.cost_ns / FIRST_REFUSAL_PART
+            return
+        predicted_ns = accepted * self.cost_ns + refused * self.refusal_ns
+        step_ns = STEP * (min(took_ns, OUTLIER * predicted_ns) - predicted_ns) / (accepted**2 + refused**2)
+        self.cost_ns = max(1.0, self.cost_ns + step_ns * accepted)
+        self.refusal_ns = min(self.cost_ns, max(0.0, self.refusal_ns + step_ns * refused))

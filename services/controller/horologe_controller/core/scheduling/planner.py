@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from horologe_controller.settings import ControllerSettings
 
 DEADLINE = attrgetter("deadline_ns")
-FULL_IN_FLIGHT, TURNS_AHEAD = 64, 3
-"""Just-in-time policies may have full batches in flight in this multiple of `controller.in_flight`, for this many
-return latencies, since full batches cannot grow (docs/scheduling.md)."""
+MORE_IN_FLIGHT, TURNS_AHEAD = 64, 3
+"""Just-in-time policies may have short batches in flight in this multiple of `controller.in_flight`: any batch for one
+return latency, full ones, which cannot grow, for three (docs/scheduling.md)."""
 
 
 class Planner:
@@ -234,11 +234,11 @@ class Planner:
         if policy.just_in_time:
             ahead_ns = min(ahead_ns, lead_ns)
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
-        limit = settings.in_flight * (FULL_IN_FLIGHT if policy.just_in_time else 1)
+        limit = settings.in_flight * (MORE_IN_FLIGHT if policy.just_in_time else 1)
+        return_ns = cluster.returns.high_quantile(now_ns) or 0
         while in_flight < limit:
             if in_flight >= settings.in_flight:
-                turns_ns = min(settings.lookahead_ns, TURNS_AHEAD * (cluster.returns.high_quantile(now_ns) or 0))
-                if free_ns > now_ns + max(ahead_ns, turns_ns):
+                if free_ns > now_ns + max(ahead_ns, min(settings.lookahead_ns, TURNS_AHEAD * return_ns)):
                     return  # a Result comes before the share wants work
             elif free_ns > now_ns + ahead_ns:
                 self._wants_work.push(share, free_ns - ahead_ns)
@@ -254,7 +254,8 @@ class Planner:
             if strategy is None:
                 self._idle[share] = True
                 return
-            if in_flight >= settings.in_flight and strategy.size < strategy.queue.spec.max_batch:
+            is_full = strategy.size == strategy.queue.spec.max_batch
+            if in_flight >= settings.in_flight and not is_full and free_ns > now_ns + return_ns:
                 self._idle[share] = True  # until the batch has grown, or a Result comes
                 return
             plan.start.append(self._pop_batch(now_ns, free_ns, share, cluster, strategy, plan.refuse))
