@@ -109,7 +109,7 @@ def chunks(body: bytes, size: int, extension: bytes = b"") -> bytes:
         (CHUNKED + b"0\r\n" + b"a: %s\r\n" % (b"b" * 30_000) * 5, 431),
         (b"GET /%s HTTP/1.1\r\n\r\n" % (b"u" * 70_000), 431),
         (b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * 300 + b"\r\n", 431),
-        (CHUNKED + chunks(BODY + b" " * 400_000, 64), 200),
+        (CHUNKED + chunks(BODY + b" " * 400_000, 512), 200),
         (CHUNKED + chunks(BODY, 1), 200),
     ],
 )
@@ -120,11 +120,11 @@ def test_framing_is_bounded(data: bytes, status: int) -> None:
 def test_tiny_chunks_take_the_memory_of_the_body() -> None:
     async def scenario() -> None:
         door = Door()
-        await door.send(CHUNKED + chunks(BODY + b" " * 100_000, 50)[:-5])
+        await door.send(CHUNKED + chunks(BODY + b" " * 50_000, 60)[:-5])
         reader = door.connection._reader
         assert reader is not None
         assert isinstance(reader._body, bytearray)
-        assert door.total.held_bytes < len(BODY) + 100_000 + len(CHUNKED)
+        assert door.total.held_bytes < len(BODY) + 50_000 + len(CHUNKED)
         door.close()
 
     asyncio.run(scenario())

@@ -15,6 +15,7 @@ import msgspec
 from horologe_common.core.instruments import Stats
 from horologe_common.recording.recorder import RecorderSettings, install
 from horologe_common.service import metrics
+from horologe_common.service.descriptors import raise_limit
 from horologe_common.service.log import LogSettings, configure, logger
 from horologe_common.service.metrics import MetricsSettings
 from horologe_common.service.settings import SettingsError, load_settings
@@ -60,6 +61,7 @@ class Service:
                 parser.error(f"--set {flag}: wanted SECTION.FIELD=VALUE")
             self._flags.setdefault(section, {})[field] = value
         configure(self.settings(LogSettings, "log"), name)
+        raise_limit()
 
     def settings(self, kind: type[S], section: str) -> S:
         """Return the settings of a section. End the process with a message if one is invalid."""

@@ -128,7 +128,9 @@ class Links:
         """Handle new and lost connections."""
         for sock, monitor in list(self._sockets.monitors.items()):
             while int(monitor.getsockopt(zmq.EVENTS)) & POLLIN:
-                self._on_monitor_event(sock, recv_monitor_message(monitor, NOBLOCK))
+                event = recv_monitor_message(monitor, NOBLOCK)
+                if not self._sockets.count_connection(sock, event):
+                    self._on_monitor_event(sock, event)
 
     def receive(self, inbox: list[Arrival]) -> bool:
         """Append what has arrived, at most `PACKETS_PER_TURN` packets per socket. Return True if there may be more.

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import zmq
 
 from horologe_common.clock import s
+from horologe_common.service.descriptors import at_most
 from horologe_common.service.settings import SettingsError
+from horologe_common.transport import accept_limit
+from horologe_common.transport.accept_limit import AcceptLimit
 from horologe_common.transport.keys import KeyHolders, is_local, is_private, load_keys, service_keys, service_public_key
 
 if TYPE_CHECKING:
@@ -22,7 +25,8 @@ HEARTBEAT_MS = 1_000
 """ZMTP heartbeats detect clients that are stopped or unreachable. The socket itself detects a peer that dies. Links
 between services have heartbeats of their own (heartbeats.py)."""
 EVENTS = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    accept_limit.EVENTS
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -51,6 +55,9 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     times as often. Over ZeroMQ, raise it if the largest frame takes longer to transfer."""
     max_frame_bytes: int = 256 << 20
     """Longest frame. A longer one closes its connection."""
+    max_connections: int = 1000
+    """Maximum number of ZeroMQ connections from services, and from clients with keys. Further ones must wait. If the
+    process may open fewer than eight times as many files, the maximum is lower."""
 
 
 class Sockets:
@@ -64,6 +71,7 @@ class Sockets:
         self.settings = settings
         self.monitors: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
         """Every socket, with the monitor that reports its new and lost connections."""
+        self._accept_limits: dict[zmq.Socket[bytes], AcceptLimit] = {}
 
     def open(self) -> None:
         """Create the context. Call it before any other method."""
@@ -82,6 +90,8 @@ class Sockets:
     def close_socket(self, sock: zmq.Socket[bytes], linger_ms: int = 0) -> None:
         """Close a socket and its monitor. Messages that are not sent within `linger_ms` are lost."""
         monitor = self.monitors.pop(sock)
+        if limit := self._accept_limits.pop(sock, None):
+            limit.close()
         sock.disable_monitor()
         monitor.close(linger=0)
         sock.close(linger=linger_ms)
@@ -115,11 +125,18 @@ class Sockets:
             sock.curve_publickey, sock.curve_secretkey = service_keys(folder)
             sock.curve_server = True
             sock.zap_domain = domain.encode()
+        self._accept_limits[sock] = AcceptLimit(at_most(self.settings.max_connections, 1))
         for endpoint in endpoints:
             sock.bind(endpoint)
             if domain == "internal" and endpoint.startswith("ipc://") and is_private(endpoint):
                 os.chmod(endpoint.removeprefix("ipc://"), 0o600)
         return sock
+
+    def count_connection(self, sock: zmq.Socket[bytes], event: Any) -> bool:
+        """Count the connections of a bound socket. Return True if this is all that the event of its monitor is for."""
+        if limit := self._accept_limits.get(sock):
+            limit.on_event(event)
+        return bool(event["event"] & accept_limit.EVENTS)
 
     def connect_dealer(self, endpoint: str) -> zmq.Socket[bytes]:
         """Return a connected DEALER. Raises `zmq.ZMQError` if that is not possible."""

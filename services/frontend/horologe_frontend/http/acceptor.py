@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from horologe_frontend.http.accounts import Account, ClientAccounts
 
-ACCEPTS = 64
+ACCEPTS = 8
 """Maximum number of connections per iteration of the loop: about 2 ms."""
 PAUSE_S = 0.1
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

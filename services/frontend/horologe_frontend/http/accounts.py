@@ -6,6 +6,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Self
 
 from horologe_common.clock import s
+from horologe_common.service.descriptors import at_most
 from horologe_common.status import Refused
 from horologe_frontend.http.fair_turns import FairTurns
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from horologe_frontend.http.settings import HttpSettings
 
 RETRY_NS = s(1)
+DESCRIPTOR_EIGHTHS = 4
 UNLIMITED = 1 << 62
 
 
@@ -93,7 +95,8 @@ class ClientAccounts:
     """The accounts of all clients. A client is an IPv4 address, or the /64 network of an IPv6 address."""
 
     def __init__(self, settings: HttpSettings) -> None:
-        self.total = Account(settings.max_connections, settings.max_requests, settings.held_limit_bytes)
+        connections = at_most(settings.max_connections, DESCRIPTOR_EIGHTHS)
+        self.total = Account(connections, settings.max_requests, settings.held_limit_bytes)
         self._share = settings.client_share
         self._clients: dict[str, Account] = {}
 

@@ -18,7 +18,7 @@ import httptools
 
 from horologe_frontend.http.http_responses import HttpResponse, failure
 from horologe_frontend.http.request_limits import KNOWN_BYTES, HttpRequest
-from horologe_frontend.http.request_reader import QueuedRequest, RequestReader, StopReading
+from horologe_frontend.http.request_reader import LINGER_BYTES, QueuedRequest, RequestReader, StopReading
 from horologe_frontend.http.timeouts import ConnectionState
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ JOIN_BYTES = 64 << 10
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection of a client. The caller of the constructor has counted it in the account of the client."""
+    """One connection of a client, which `account` counts already."""
 
     def __init__(self, server: HttpServer, account: Account) -> None:
         self.responses = 0
@@ -59,7 +59,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._server.remove_connection(self, self._account)
         self._read_closed = self._closing = True
-        self._release_unsent()
+        self._account.release(self._unsent_bytes)
         if self._reader is not None:
             self._reader.discard()
         while self._queue:
@@ -72,6 +72,9 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._read_closed:
+            self._arrived_bytes += len(data)
+            if self._arrived_bytes > LINGER_BYTES:
+                self._transport.pause_reading()
             return
         if self._reader is None and self._current is None and not self._write_paused and len(data) <= KNOWN_BYTES:
             request = self._limits.known_heads.find_request(data, self._account)
@@ -80,11 +83,11 @@ class HttpConnection(asyncio.Protocol):
                 return
         if self._turns.is_open(self._account):
             self._turns.run(self._parse, data)
-        elif self._account.try_reserve(len(data)):
+        elif not self._account.try_reserve(len(data)):
+            self._transport.abort()
+        else:
             self._transport.pause_reading()
             self._turns.defer(self._account, partial(self._parse_deferred, data))
-        else:
-            self._transport.abort()
 
     def _parse_deferred(self, data: bytes) -> None:
         self._account.release(len(data))
@@ -108,12 +111,10 @@ class HttpConnection(asyncio.Protocol):
         if self._queue and not self._closing:
             self._read_paused = True
             self._transport.pause_reading()
+            self._turns.defer(self._account, self._start_next)
 
     def _check_arrived(self, size: int) -> None:
-        """Count the bytes of an incomplete request, unless an earlier request ended in the same read.
-
-        The parser reports neither incomplete headers nor chunk extensions nor how much of a read belongs to a request.
-        """
+        """Count what the parser does not report: incomplete headers and chunk extensions, from the next read on."""
         if self._reader is None or self._request_ended:
             self._arrived_bytes = 0
             return
@@ -154,9 +155,10 @@ class HttpConnection(asyncio.Protocol):
             reader.discard()
         if isinstance(content, HttpRequest) and keep_alive and body_wanted and not connection:
             self._limits.known_heads.add_head(self._message_data, content)
-        self._reader, self._request_ended = None, True
+        is_first, self._reader, self._request_ended = not self._request_ended, None, True
         self._queue.append(QueuedRequest(content, keep_alive, connection, body_wanted, reader.held_bytes))
-        self._start_next()
+        if is_first:  # the others wait for the client's turn
+            self._start_next()
 
     def _current_reader(self) -> RequestReader:
         if self._reader is None:
@@ -172,14 +174,16 @@ class HttpConnection(asyncio.Protocol):
         """Stop reading, send this response after those in flight, and close."""
         if self._reader is not None:
             self._reader.discard()
-            self._reader = None
-        self._read_closed = True
+        self._reader, self._read_closed = None, True
         self._queue.append(QueuedRequest(response, False, b"close", True, fully_read=False))
         self._start_next()
 
     def _start_next(self) -> None:
-        while self._queue and self._current is None and not self._write_paused and not self._closing:
+        """Start the next request. Those behind it wait for the client's turn."""
+        if self._queue and self._current is None and not self._write_paused and not self._closing:
             self._start(self._queue.popleft())
+            if self._queue and self._current is None:
+                self._turns.defer(self._account, self._start_next)
         if self._read_paused and not self._queue and not self._closing:
             self._read_paused = False
             self._transport.resume_reading()
@@ -238,20 +242,16 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Count what the client has not read. Abort if that exceeds the limits."""
         self._write_paused = True
-        size = self._transport.get_write_buffer_size()
-        if self._account.try_reserve(size):
-            self._unsent_bytes = size
-        else:
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        if not self._account.try_reserve(self._unsent_bytes):
+            self._unsent_bytes = 0
             self._transport.abort()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._release_unsent()
-        self._turns.call(self._account, self._start_next)
-
-    def _release_unsent(self) -> None:
         self._account.release(self._unsent_bytes)
         self._unsent_bytes = 0
+        self._turns.call(self._account, self._start_next)
 
     def state(self) -> ConnectionState:
         """Return what the connection waits for."""

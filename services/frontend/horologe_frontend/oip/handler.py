@@ -21,6 +21,7 @@ from horologe_common.status import (
     InvalidInput,
     Refused,
     Status,
+    TooLarge,
     Unauthenticated,
     UnknownModel,
     error_for,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 
 MANAGEMENT = ("load", "unload", "application_rollback")
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")
+OPTIONAL_BYTES = 64 << 10
+"""Maximum size of JSON without tensors."""
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -280,7 +283,12 @@ async def _compress(request: HttpRequest, response: HttpResponse) -> HttpRespons
 
 
 def _decode_optional(body: bytes, kind: type[T]) -> T:
-    """Decode a JSON object. The body may be empty: tritonclient requests the index without one."""
+    """Decode a JSON object. The body may be empty: tritonclient requests the index without one.
+
+    Raise `TooLarge` over `OPTIONAL_BYTES`.
+    """
+    if len(body) > OPTIONAL_BYTES:
+        raise TooLarge(f"body: got {len(body)} bytes of JSON, at most {OPTIONAL_BYTES}")
     try:
         return msgspec.json.decode(body.strip() or b"{}", type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -21,6 +21,7 @@ from horologe_frontend.oip.inference_response import OutputFormat, ResponseForma
 from horologe_frontend.oip.json_encoding import (
     check_header,
     decode_infer,
+    decode_parameters,
     decode_tensor,
 )
 
@@ -98,7 +99,7 @@ def _parameters(request: InferJson) -> Mapping[str, Any]:
 
     Raise `InvalidInput` for a reserved name, or for a priority that is not a number. The priority is ignored.
     """
-    parameters = request.parameters or NO_PARAMETERS
+    parameters: Mapping[str, Any] = decode_parameters(request.parameters)
     fields = {name: value for name in ("context", "slo_ms") if (value := getattr(request, name)) is not None}
     if fields:
         parameters = {**parameters, **fields}

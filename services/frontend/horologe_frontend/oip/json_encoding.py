@@ -27,6 +27,8 @@ DIAGNOSE_BYTES = 64 << 10
 """An invalid request up to this size is parsed again, in 1 to 2 ms, to name the field in the error message."""
 LONG_BYTES = 64 << 10
 """Data above this size is checked against the signature before it is parsed into numbers: 16 MB take a second."""
+PARAMETERS_BYTES = 64 << 10
+"""Maximum size of a request's parameters. Decoded, they take up to 25 times as much memory."""
 MAX_RANK = 32
 MAX_ELEMENTS = 1 << 40
 """Maximum number of elements of a shape, with zeros counted as ones: numpy computes this product in 64 bits, even for
@@ -36,19 +38,23 @@ _POSITION = re.compile(r"\(byte (\d+)\)")
 _CONSTANT = re.compile(rb"-?(NaN|Infinity|nan|inf)")
 
 
+Scalar = str | int | float | bool | None
+"""Values of the parameters of tensors."""
+
+
 class TensorJson(msgspec.Struct):
     """An input. `data` stays undecoded until its datatype is checked."""
 
     name: str
     shape: tuple[int, ...]
     datatype: str
-    parameters: dict[str, Any] | None = None
+    parameters: dict[str, Scalar] | None = None
     data: Raw = Raw()
 
 
 class OutputJson(msgspec.Struct):
     name: str
-    parameters: dict[str, Any] | None = None
+    parameters: dict[str, Scalar] | None = None
 
 
 class InferJson(msgspec.Struct):
@@ -56,7 +62,7 @@ class InferJson(msgspec.Struct):
 
     inputs: list[TensorJson]
     id: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Raw = Raw()
     outputs: list[OutputJson] | None = None
     context: str | None = None
     """`context` and `slo_ms` equal the parameters of these names."""
@@ -64,6 +70,7 @@ class InferJson(msgspec.Struct):
 
 
 _infer = msgspec.json.Decoder(InferJson)
+_parameters = msgspec.json.Decoder(dict[str, Any] | None)
 
 
 def decode_infer(content: bytes | memoryview) -> InferJson:
@@ -74,6 +81,17 @@ def decode_infer(content: bytes | memoryview) -> InferJson:
         raise InvalidInput(f"body: {error}") from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidInput(_not_json(bytes(content), str(error))) from error
+
+
+def decode_parameters(content: Raw) -> dict[str, Any]:
+    """Decode the parameters of a request. Raise `InvalidInput` or `TooLarge`."""
+    size = len(memoryview(content))
+    if size > PARAMETERS_BYTES:
+        raise TooLarge(f"parameters: got {size} bytes, at most {PARAMETERS_BYTES}")
+    try:
+        return (_parameters.decode(content) if size else None) or {}
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"parameters: {error}") from error
 
 
 def _not_json(content: bytes, error: str) -> str:
