@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 from pathlib import Path
@@ -79,11 +80,14 @@ async def _trace(cluster: SimulatedCluster) -> Trace:
     connection.connection_made(transport)
     await _serve(cluster, connection, written)  # the first request warms what later ones find ready
     written.clear()
+    gc.collect()
+    gc.disable()  # finalizers of objects of other tests are not part of the path
     sys.setprofile(trace.record)
     try:
         await _serve(cluster, connection, written)
     finally:
         sys.setprofile(None)
+        gc.enable()
     trace.response = b"".join(written)
     return trace
 
