@@ -28,7 +28,8 @@ CALLS_PER_TURN = 64
 
 MESSAGES_PER_PASS = 32
 """Messages that the cores handle before packets are sent. With 64 requests in flight and passes of all of them, client,
-edge and worker wait for each other: 21,000 requests/s. 32: 22,000 to 29,000/s; 16: 25,000/s; 8: 16,000/s."""
+edge and worker wait for each other: 21,000 requests/s. 32: 22,000 to 29,000/s; 16: 25,000/s; 8: 16,000/s (two cores,
+ipc, without profiler, the quietest of three rounds)."""
 
 
 class Transport(Protocol):
