@@ -21,6 +21,7 @@ from horologe_common.wire.controller_worker import *
 from horologe_common.wire.holder_messages import *
 from horologe_common.wire.message import *
 from horologe_common.wire.request_messages import *
+from horologe_common.wire.tuning_messages import *
 
 PROTOCOL = 1
 HEADER_LIMIT = 64 << 10
@@ -29,7 +30,13 @@ PEER_HEADER_LIMIT = 16 << 20
 """Bytes of a header from a service."""
 
 AnyMessage: TypeAlias = (
-    ApplicationMessage | ClientMessage | ConnectionMessage | HolderMessage | RequestMessage | WorkerMessage
+    ApplicationMessage
+    | ClientMessage
+    | ConnectionMessage
+    | HolderMessage
+    | RequestMessage
+    | TuningMessage
+    | WorkerMessage
 )
 
 
