@@ -124,6 +124,9 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     settings = _read_settings(options.config, env, flags)
     if not os.path.isdir(repository := settings["worker"].repository):
         raise SettingsError(f"models: got {repository!r}, wanted a folder (--models DIR)")
+    pipelines = os.path.join(repository, "pipelines")
+    if not settings["selector"].pipelines and os.path.isdir(pipelines):
+        flags.setdefault("selector", {})["pipelines"] = pipelines
     check_open(settings["http"])
     http = _resolve_http(settings["http"], flags)
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
