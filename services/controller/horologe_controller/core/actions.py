@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.core.instruments import ModelCounters
 from horologe_common.core.protocol import Out, instance
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
@@ -202,6 +203,7 @@ class ActionMetrics:
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
         self._models: dict[tuple[str, str], ModelTotals] = {}
+        self.refusals = ModelCounters(stats, "horologe_refused_total", tuple(Reason))
         stats.create_counters("horologe_actions_total", ("load", "infer"), FAILURES)
 
     def record_result(self, action: Action, result: Result, took_ns: int, end_ns: int) -> None:
@@ -231,9 +233,9 @@ class ActionMetrics:
     def refresh(self, now_ns: int, cluster: Cluster, requests: Iterable[Request]) -> None:
         """Update the metrics that are derived from totals, shares and open requests."""
         stats = self._stats
-        for spec in cluster.specs.values():
-            stats.create_counters("horologe_refused_total", (spec.name,), (spec.version,), Reason)
-        for labels, totals in self._models.items():
+        self.refusals.announce(cluster.specs.values())
+        for labels, totals in list(self._models.items()):
+            self.refusals.create(*labels)
             stats.set("nv_inference_exec_count", *labels, to=totals.batches)
             stats.set("nv_inference_count", *labels, to=totals.rows)
             stats.set("nv_inference_compute_infer_duration_us", *labels, to=totals.exec_ns // 1000)

@@ -14,7 +14,7 @@ from horologe_common.models import PAGE_BYTES
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Drain, Infer, Load, Ping, Pong, Register, Result, Scan, Ship, Unload
 from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
-from horologe_gpu_worker.core.lanes import FAILURE_CAUSES, Finished, LaneMetrics, Operation
+from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation
 from horologe_gpu_worker.core.residency import Residency
 from horologe_gpu_worker.core.served_models import ServedModels, scans_of
 
@@ -64,11 +64,8 @@ class Worker:
         self.out.extend(Out(controller, Drain()) for controller in self.controllers)
 
     def refresh_stats(self) -> None:
-        """Create the counters of failures of all models."""
-        for report in list(self.models.reports.values()):
-            spec = report.spec
-            labels = (spec.name,), (spec.version,), FAILURE_CAUSES
-            self.stats.create_counters("horologe_model_failures_total", *labels)
+        """Create the counters of failures of the models."""
+        self.lane_metrics.failures.announce(report.spec for report in list(self.models.reports.values()))
 
     def drained(self) -> bool:
         """Return True if no action is pending."""
