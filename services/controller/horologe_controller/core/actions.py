@@ -144,16 +144,19 @@ class Actions:
         share.reserve_pages(model, self._cluster.specs[model].pages, loading=True)
         expected_ns = share.predict(now_ns, model, LOAD_SIZE)
         action = self._create(now_ns, "load", share, model, LOAD_SIZE, [], share.load.free_at(now_ns), expected_ns)
-        earliest_ns = now_ns + self._cluster.workers[share.worker].offset_ns()
+        worker = self._cluster.workers[share.worker]
+        earliest_ns = now_ns + worker.offset_ns()
         latest_ns = earliest_ns + (action.end_ns - now_ns) + self._grace_ns
-        return Out(share.worker, Load(action.id, share.number, model, earliest_ns, latest_ns, expected_ns))
+        load = Load(action.id, share.number, model, earliest_ns, latest_ns, expected_ns, worker.last_register)
+        return Out(share.worker, load)
 
     def _unload(self, share: Share, model: str) -> Out:
         """Return an UNLOAD. It is not pending: its pages are free at once."""
         if model in share.resident:
             share.unload_model(model)
         self._last_id += 1
-        return Out(share.worker, Unload(self._last_id, share.number, model))
+        registration = self._cluster.workers[share.worker].last_register
+        return Out(share.worker, Unload(self._last_id, share.number, model, registration))
 
     def _create(
         self,
