@@ -97,9 +97,7 @@ def run_under_load(
         tally = Tally()
         async with AsyncClient(endpoint, grace_ms=GRACE_MS) as client:
             await wait_for_service(client, START_S)
-            load = asyncio.ensure_future(
-                offer(client, tally, rate, seconds, cancel_every=cancel_every, slo_ms=slo_ms)
-            )
+            load = asyncio.ensure_future(offer(client, tally, rate, seconds, cancel_every=cancel_every, slo_ms=slo_ms))
             await asyncio.sleep(0.5)
             await fault(client)
             await load

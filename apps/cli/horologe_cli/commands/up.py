@@ -35,9 +35,7 @@ WithProfiler = Annotated[
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Permit addresses beyond this machine without keys.")]
 ConfigFile = Annotated[str, typer.Option(help="TOML file with settings.", metavar="FILE")]
-DrainSeconds = Annotated[
-    float, typer.Option(help="Timeout in seconds for requests in flight, after ^C.", metavar="S")
-]
+DrainSeconds = Annotated[float, typer.Option(help="Timeout in seconds for requests in flight, after ^C.", metavar="S")]
 JsonLine = Annotated[bool, typer.Option("--json", help="Print one JSON line when the system is ready.")]
 
 
