@@ -80,7 +80,8 @@ class FastWorld:
         self._solo_ns: dict[int, int] = {}
         self._loaded = dict.fromkeys(self._keys, 0)
         self._installed = [
-            {model.report.spec.key: model for model in on_device} for on_device in installed or [models] * setting.devices
+            {model.report.spec.key: model for model in on_device}
+            for on_device in installed or [models] * setting.devices
         ]
         self.devices = {
             f"worker/{number}#00000001": FastDevice(
