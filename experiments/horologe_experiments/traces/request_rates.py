@@ -34,7 +34,8 @@ def read_nasa_day(day: int) -> NDArray[np.float64]:
 
 def read_azure_hour(first_minute: int) -> NDArray[np.float64]:
     """Return the calls of all functions in each minute of an hour that starts at a minute of the trace (0 to 420)."""
-    return read_calls().sum(0)[first_minute : first_minute + 60]
+    calls: NDArray[np.float64] = read_calls()[:, first_minute : first_minute + 60].sum(0)
+    return calls
 
 
 def rescale(counts: NDArray[np.float64], points: int, max_rate: float) -> NDArray[np.float64]:
@@ -45,7 +46,8 @@ def rescale(counts: NDArray[np.float64], points: int, max_rate: float) -> NDArra
     if not points or len(counts) % points:
         raise ValueError(f"points: got {points}, wanted a divisor of {len(counts)}")
     rates: NDArray[np.float64] = counts.reshape(points, -1).mean(1)
-    return rates * (max_rate / rates.max())
+    rates *= max_rate / rates.max()
+    return rates
 
 
 def busiest(counts: NDArray[np.float64], minutes: int) -> NDArray[np.float64]:
