@@ -211,7 +211,7 @@ class CallForwarder:
             states = self._catalogue.model_states(message.model)
             if message.model and not states:
                 self._catalogue.check_complete()
-            return wire.Models(message.id, states)
+            return wire.Models(message.id, states, incomplete=self._catalogue.incomplete)
         except HorologeError as error:
             return wire.Models(message.id, (), int(error.status), error.reason)
 

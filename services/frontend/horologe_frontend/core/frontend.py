@@ -155,7 +155,7 @@ class Frontend:
 
     def refresh_stats(self) -> None:
         """Update the computed metrics before they are exported."""
-        self.stats_by_model.publish(self.stats)
+        self._metrics.refresh()
         self.stats.set("horologe_staged_bytes", to=self.staging.held_bytes)
 
     def _on_predict(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> None:
