@@ -18,8 +18,10 @@ from horologe_common.status import HorologeError, InvalidInput, TooLarge
 from horologe_common.wire.application_messages import *
 from horologe_common.wire.client_frontend import *
 from horologe_common.wire.controller_worker import *
+from horologe_common.wire.driver_messages import *
 from horologe_common.wire.holder_messages import *
 from horologe_common.wire.message import *
+from horologe_common.wire.pipeline_messages import *
 from horologe_common.wire.request_messages import *
 from horologe_common.wire.tuning_messages import *
 
@@ -33,7 +35,9 @@ AnyMessage: TypeAlias = (
     ApplicationMessage
     | ClientMessage
     | ConnectionMessage
+    | DriverMessage
     | HolderMessage
+    | PipelineMessage
     | RequestMessage
     | TuningMessage
     | WorkerMessage
