@@ -36,6 +36,7 @@ PURE_PACKAGES = (
     "horologe_controller.schedulers.",
     "horologe_gpu_worker.core.",
     "horologe_profiler.core.",
+    "horologe_tuner.core.",
 )
 """Packages that cores consist of."""
 PURE_MODULES = frozenset(
