@@ -1,5 +1,7 @@
 """Structure of a pipeline: scale factors, encoding, and what it refuses."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -26,7 +28,7 @@ def test_scale_factor_is_the_mean_number_of_calls_per_query() -> None:
 
 
 @pytest.mark.parametrize("codec", [msgspec.json, msgspec.msgpack])
-def test_structure_survives_encoding(codec) -> None:
+def test_structure_survives_encoding(codec: Any) -> None:
     assert codec.decode(codec.encode(VIDEO), type=PipelineStructure) == VIDEO
 
 
@@ -54,7 +56,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("field", "change"), INVALID)
-def test_validate_names_the_field(field, change) -> None:
+def test_validate_names_the_field(field: str, change: dict[str, Any]) -> None:
     VIDEO.validate()
     with pytest.raises(ValueError, match="wanted") as raised:
         msgspec.structs.replace(VIDEO, **change).validate()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,7 +24,7 @@ def test_windows_start_at_the_service_time_and_double_to_60_s() -> None:
     windows = window_lengths(ms(200))
     assert windows[:3] == (ms(200), ms(400), ms(800))
     assert windows[-1] == s(60)
-    assert all(b <= 2 * a for a, b in zip(windows, windows[1:], strict=False))
+    assert all(b <= 2 * a for a, b in itertools.pairwise(windows))
     assert window_lengths(ms(101))[0] == ms(110)  # whole bins
     assert window_lengths(1)[0] == LEAST_BINS * BIN_NS
     assert window_lengths(s(90)) == (s(60),)
@@ -117,13 +119,14 @@ def test_a_long_silence_ends_every_window() -> None:
     envelope.pop_rates()
     envelope.add(s(1_000_000))
     envelope.advance(s(1_000_001))
-    assert envelope.pop_rates() == (10.0, pytest.approx(1 / 60))
+    assert envelope.pop_rates() == pytest.approx((10.0, 1 / 60))
     assert envelope.observed_ns == s(1_000_001)
 
 
 def test_the_highest_recent_rate_uses_whole_windows_of_the_last_30_s() -> None:
     envelope = SlidingEnvelope(window_lengths(ms(100)))
-    feed(envelope, [s(second) for second in range(100) for _ in range(10 if second >= 95 else 2 if second > 40 else 90)], s(100))
+    rates = [90 if second <= 40 else 2 if second < 95 else 10 for second in range(100)]
+    feed(envelope, [s(second) for second, rate in enumerate(rates) for _ in range(rate)], s(100))
     assert envelope.max_rate(s(5), s(30)) == 10.0
     envelope.advance(s(131))
     assert envelope.max_rate(s(5), s(30)) == 0.0

@@ -6,6 +6,7 @@ rate.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,9 +41,9 @@ class TrafficEnvelope(msgspec.Struct, frozen=True):
         windows, counts = self.windows_ns, self.counts
         if not windows or len(windows) != len(counts):
             raise ValueError(f"envelope: got {len(windows)} windows and {len(counts)} counts, wanted as many, not 0")
-        if windows[0] <= 0 or any(b <= a for a, b in zip(windows, windows[1:], strict=False)):
+        if windows[0] <= 0 or any(b <= a for a, b in itertools.pairwise(windows)):
             raise ValueError(f"envelope.windows_ns: got {list(windows)}, wanted ascending positive nanoseconds")
-        if counts[0] <= 0 or any(b < a for a, b in zip(counts, counts[1:], strict=False)):
+        if counts[0] <= 0 or any(b < a for a, b in itertools.pairwise(counts)):
             raise ValueError(f"envelope.counts: got {list(counts)}, wanted positive counts that do not fall")
 
 
