@@ -9,6 +9,8 @@ import msgspec
 
 NAME_LIMIT = 128
 STAGES_LIMIT = 64
+PIPELINE_RUNTIME = "pipeline"
+"""The `runtime` in the signature of a pipeline."""
 
 
 class PipelineStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
