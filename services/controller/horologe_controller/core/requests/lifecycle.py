@@ -58,6 +58,7 @@ class RequestTable:
     def create_request(
         self, sender: str, submit: Submit, spec: ModelSpec, arrival_ns: int, deadline_ns: int
     ) -> Request:
+        """Return a new request. The caller adds it to the open requests of the submitter."""
         self._last_id += 1
         request = Request(
             self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
@@ -66,7 +67,6 @@ class RequestTable:
         )  # fmt: skip
         if submit.solo:
             request.shape_key = -request.id  # unique, so that the request is never batched with others
-        self.of_submitter(sender)[submit.id] = request
         return request
 
     def of_submitter(self, submitter: str) -> dict[int, Request]:
@@ -132,13 +132,13 @@ class RequestLifecycle:
         return_ns = self._settings.margin_ns + (self._cluster.returns.high_quantile(now_ns) or 0)
         groups: dict[tuple[str, int, bool], list[Request]] = {}
         for sender, submit, arrival_ns in submitted:
-            if sender not in submitters or submit.id in table.of_submitter(sender):
+            if sender not in submitters or submit.id in (open_requests := table.of_submitter(sender)):
                 continue
             deadline_ns = arrival_ns + submit.budget_ns - min(return_ns, submit.budget_ns // RETURN_PART)
             if (spec := specs.get(submit.model)) is None:
                 self._hold_or_reject(sender, submit, arrival_ns, deadline_ns)
                 continue
-            request = table.create_request(sender, submit, spec, arrival_ns, deadline_ns)
+            request = open_requests[submit.id] = table.create_request(sender, submit, spec, arrival_ns, deadline_ns)
             key = request.model, request.shape_key, request.best_effort
             if (group := groups.get(key)) is None:
                 groups[key] = [request]
