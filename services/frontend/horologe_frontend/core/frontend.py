@@ -264,6 +264,8 @@ class Frontend:
                 self._workers[address] = True
             case "profiler":
                 self._sampler.profiler = address
+            case "tuner":
+                self._calls.tuner = address
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, message: PeerDisconnected, _: Sequence[Buffer]) -> None:
         address = message.address
@@ -283,6 +285,8 @@ class Frontend:
                 self._workers.pop(address, None)
             case "profiler":
                 self._sampler.remove_profiler(address)
+            case "tuner":
+                self.out.extend(self._calls.disconnect_tuner(address))
             case _:
                 self._on_cancel(now_ns, address, Cancel(self._requests.client_ids(address)), ())
                 self._calls.drop_client(address)
