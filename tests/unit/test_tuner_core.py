@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from builders import a_spec, a_state, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.service.state_file import StateFile
 from horologe_common.status import Status
 from horologe_common.wire import DeviceState, Events, ModelEvents, Models, Plan, PlannedModel, Tune, Tuning
 from horologe_tuner.core.envelope import TrafficEnvelope
@@ -18,6 +19,9 @@ from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.core.tuning_plan import StageTarget, TuningPlan
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.settings import TunerSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CONTROLLER, FRONTEND = "controller/0#1", "frontend/0#1"
 WINDOWS = (ms(100), s(1), s(60))
@@ -221,11 +225,14 @@ def test_events_of_an_earlier_controller_or_that_arrive_twice_do_not_count() -> 
     assert bench.replicas() == {"front": 2, "back": 1}
 
 
-def test_a_restarted_tuner_goes_on_with_what_runs() -> None:
+def test_a_restarted_tuner_goes_on_with_what_runs(tmp_path: Path) -> None:
     bench = Bench()
     bench.apply()
     bench.events(300, 2)
-    saved, replicas = bench.saved[-1], bench.replicas()
+    StateFile(TunerState, str(tmp_path), "tuner", "0").save(bench.saved[-1])
+    loaded, replicas = StateFile(TunerState, str(tmp_path), "tuner", "0").load(), bench.replicas()
+    assert loaded
+    saved = loaded[0]
     again = Bench(saved)
     assert again.replicas() == replicas
     assert again.plans[-1] == bench.plans[-1]
