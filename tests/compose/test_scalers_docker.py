@@ -97,11 +97,11 @@ def test_containers_of_a_compose_service_start_and_drain(engine: Any, service: s
     assert scaler.count_workers(("v100",)) == {"v100": 3}
     copies = [engine.containers.get(f"{PROJECT}-{service}-{number}") for number in (1, 2, 3)]
     assert len({container.attrs["Config"]["Hostname"] for container in copies}) == 3
-    for container in copies:
+    for container in copies[1:]:
         assert "A=1" in container.attrs["Config"]["Env"]
         assert container.attrs["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
         networks = container.attrs["NetworkSettings"]["Networks"]
-        assert service in (networks[f"{PROJECT}_default"]["Aliases"] or [service])
+        assert service in networks[f"{PROJECT}_default"]["Aliases"]
     scaler.set_workers("v100", 1)
     assert scaler.count_workers(("v100",)) == {"v100": 1}  # those that drain do not count
     until(lambda: engine.containers.get(copies[1].id).status == "exited")
