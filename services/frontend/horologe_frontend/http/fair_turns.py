@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 TURN_NS = ms(2)
 """Time that the server takes of one iteration of the loop, plus its last call: a request of another client waits for
 this time once per iteration that it needs."""
+PAUSE_S = 0.002
+"""Pause after an iteration whose time is used up while calls wait and there are other clients. A loop that always runs
+also loses its processor to other processes."""
 T = TypeVar("T")
 
 
@@ -25,6 +28,8 @@ class FairTurns:
     """
 
     def __init__(self) -> None:
+        self.is_contended: Callable[[], bool] = lambda: False
+        """Returns whether there is more than one client."""
         self._used_ns = 0
         self._scheduled = False
         self._waiting: dict[object, deque[Callable[[], Any]]] = {}
@@ -65,7 +70,13 @@ class FairTurns:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin_iteration)
+            asyncio.get_running_loop().call_soon(self._end_iteration)
+
+    def _end_iteration(self) -> None:
+        if self._used_ns >= TURN_NS and self._waiting and self.is_contended():
+            asyncio.get_running_loop().call_later(PAUSE_S, self._begin_iteration)
+        else:
+            self._begin_iteration()
 
     def _begin_iteration(self) -> None:
         self._used_ns, self._scheduled = 0, False
