@@ -29,6 +29,10 @@ def a_server() -> ClientServer:
     return ClientServer(ClientLimits(), peers)
 
 
+def receive(server: ClientServer) -> None:
+    server.receive([], lambda *_: None)
+
+
 class Iterations:
     """Counts what happens in each iteration of a loop."""
 
@@ -76,7 +80,7 @@ def test_an_iteration_reads_a_bounded_number_of_bytes(
         monkeypatch.setattr(ClientConnection, "data_received", count)
         server = a_server()
         server.bind([f"ipc://{tmp_path}/clients"])
-        await server.start(lambda: server.receive([], lambda *_: None))
+        await server.start(lambda: receive(server))
         threads = [threading.Thread(target=send) for _ in range(senders)]
         for thread in threads:
             thread.start()

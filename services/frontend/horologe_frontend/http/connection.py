@@ -82,7 +82,7 @@ class HttpConnection(asyncio.Protocol):
                 self._start(QueuedRequest(request, True, b"", True, len(request.body)))
                 return
         if self._turns.is_open(self.account):
-            self._turns.run(self._parse, data)
+            self._turns.run(self.account, self._parse, data)
         elif not self.account.try_reserve(len(data)):
             self._transport.abort()
         else:
