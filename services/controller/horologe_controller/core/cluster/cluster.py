@@ -292,7 +292,13 @@ class Cluster:
         """Return when the first share leaves its backoff for a model that no share holds; 0 if no share has to wait."""
         if model in self.residency.shares_of or not (capable := self.capable.get(model)):
             return 0
-        return min(share.load_retry_ns.get(model, 0) for share in capable)
+        retry_ns = NEVER_NS
+        for share in capable:
+            if (at_ns := share.load_retry_ns.get(model, 0)) < retry_ns:
+                retry_ns = at_ns
+            if not at_ns:
+                break
+        return retry_ns
 
     def check(self) -> None:
         for share in self.shares():
