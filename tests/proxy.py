@@ -1,10 +1,12 @@
-"""A TCP proxy that breaks, corrupts and silences connections, for tests of lost connections."""
+"""TCP proxies: one breaks, corrupts and silences connections, the other delays what they carry."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+import time
+from queue import SimpleQueue
 
 
 class Proxy:
@@ -82,6 +84,31 @@ class Proxy:
                     sink.sendall(chunk)
         if pair not in self._cut:
             _close(sink)
+
+
+class SlowProxy(Proxy):
+    """Forwards bytes `delay_s` after they have arrived, in threads of their own, so that no byte waits for others."""
+
+    def __init__(self, target: int, delay_s: float) -> None:
+        self._delay_s = delay_s
+        super().__init__(target)
+
+    def _copy(self, pair: tuple[socket.socket, socket.socket], source: socket.socket, sink: socket.socket) -> None:
+        chunks: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+        sender = threading.Thread(target=self._send_late, args=(sink, chunks))
+        sender.start()
+        with contextlib.suppress(OSError):
+            while chunk := source.recv(1 << 16):
+                chunks.put((time.monotonic() + self._delay_s, chunk))
+        chunks.put((0.0, b""))
+        sender.join()
+        _close(sink)
+
+    def _send_late(self, sink: socket.socket, chunks: SimpleQueue[tuple[float, bytes]]) -> None:
+        with contextlib.suppress(OSError):
+            while (item := chunks.get())[1]:
+                time.sleep(max(0.0, item[0] - time.monotonic()))
+                sink.sendall(item[1])
 
 
 def _close(end: socket.socket) -> None:

@@ -170,6 +170,33 @@ def test_a_fault_in_a_core_is_logged_and_survived(start: Any, client: Any, tmp_p
     assert frontend.reactor.core_host.faults == 1
 
 
+@pytest.mark.parametrize("scheme", ["ipc", "unix"])
+def test_turns_that_raise_again_and_again_lose_no_message_and_fill_no_log(
+    start: Any, tmp_path: Path, scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
+    right = start("worker", connect=(f"{scheme}://{tmp_path}/c",))
+    left.core.wait_for(PeerConnected)
+    right.core.wait_for(PeerConnected)
+    receive, broken = left.links.receive, True
+
+    def receive_and_raise(inbox: list[Any]) -> bool:
+        more = receive(inbox)
+        if broken:
+            raise RuntimeError("broken")
+        return bool(more)
+
+    left.links.receive = receive_and_raise
+    for number in range(20):
+        right.say(left.core.address, Ping(number))
+        left.core.wait_for(Ping, number + 1)
+    left.wait_until(lambda: left.reactor.core_host.faults >= 10)
+    broken = False
+    right.say(left.core.address, Ping(20))
+    assert [ping.sent_ns for ping in left.core.wait_for(Ping, 21)] == list(range(21))
+    assert len([record for record in caplog.records if record.message == "turn fault"]) == 1
+
+
 def test_clients_shake_hands_and_their_end_is_noticed(start: Any, client: Any, tmp_path: Path) -> None:
     frontend = start("frontend", clients=(f"ipc://{tmp_path}/clients",))
     sock = client(f"ipc://{tmp_path}/clients")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from time import monotonic, monotonic_ns
 from typing import Any
 
 import pytest
 
 from horologe_common.clock import s
+from horologe_common.service.settings import SettingsError
 from horologe_common.status import Status
 from horologe_common.transport import client_connection
 from horologe_common.transport.client_connection import SILENT_SWEEPS, STALLED_S, ClientConnection
@@ -312,3 +314,27 @@ def test_requests_that_were_not_received_are_answered() -> None:
     assert [answer.status for answer in large if isinstance(answer, Answer)] == [Status.TOO_LARGE] * 2
     assert [type(answer) for answer in refuse_message([], 250)] == [Rejected]
     assert [type(answer) for answer in refuse_message([b"\xc1"], 250)] == [Rejected]
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://*:*", "tcp://127.0.0.1:0", "tcp://localhost:*"])
+def test_any_free_port_is_bound(endpoint: str) -> None:
+    server = Door().server
+    server.bind([endpoint])
+    (listener,) = server._listeners
+    assert listener.getsockname()[1] > 0
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "problem"),
+    [
+        ("tcp://lo:*", "host: got the interface lo, wanted one of its addresses"),
+        ("tcp://127.0.0.1:http", "port: got 'http', wanted a number up to 65535"),
+        ("tcp://127.0.0.1:65536", "port: got '65536', wanted a number up to 65535"),
+        ("tcp://127.0.0.1", "port: got"),
+        ("udp://127.0.0.1:1", "wanted tcp://HOST:PORT or ipc://PATH"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_bound_is_explained(endpoint: str, problem: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(f"frontend.clients: {endpoint}: ") + ".*" + re.escape(problem)):
+        Door().server.bind([endpoint])

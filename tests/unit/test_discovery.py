@@ -89,6 +89,19 @@ def test_a_request_waits_for_a_worker_whose_clock_is_not_known_yet() -> None:
     assert controller.pending() == 1
 
 
+def test_requests_that_wait_are_looked_at_only_when_a_worker_registers() -> None:
+    controller = a_controller(workers=2)
+    for number in range(100):
+        submit(controller, number, "b/1")
+    looks = []
+    controller._requests.awaited.pop_known = lambda models: looks.append(models) or []  # type: ignore[func-returns-value,method-assign]
+    for turn in range(10):
+        tick(controller, NOW + turn)
+    assert looks == []
+    register(controller, 0, "a")
+    assert len(looks) == 1
+
+
 def test_a_request_whose_worker_does_not_come_is_refused_by_its_deadline() -> None:
     controller = a_controller(workers=2)
     register(controller, 0, "a")

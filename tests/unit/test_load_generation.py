@@ -13,7 +13,7 @@ import pytest
 
 from horologe_common.core.instruments import quantile
 from horologe_common.status import Late, Lost, Refused
-from horologe_load.arrivals import poisson, popularity, read_arrivals
+from horologe_load.arrivals import RateStep, gamma, gamma_steps, poisson, popularity, read_arrivals
 from horologe_load.capacity_search import MAX_TRIALS, PRECISION, CapacitySearch, Confirmation
 from horologe_load.load_loops import closed_loop, one_by_one, open_loop
 from horologe_load.samples import Outcome, Samples, error_text, summarize
@@ -36,6 +36,38 @@ def test_poisson_has_its_rate_its_variance_and_its_order() -> None:
     gaps = np.diff(arrivals) / 1e9
     assert 1 / gaps.mean() == pytest.approx(2000, rel=0.03)
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)
+
+
+@pytest.mark.parametrize("cv", [0.25, 1.0, 4.0])
+def test_gamma_gaps_have_their_rate_and_their_variance_over_squared_mean(cv: float) -> None:
+    arrivals = gamma(300, cv, 600, 5)
+    gaps = np.diff(arrivals)
+    assert (gaps >= 0).all()
+    assert arrivals[-1] <= 600e9
+    assert 1e9 / gaps.mean() == pytest.approx(300, rel=0.03)
+    assert gaps.var() / gaps.mean() ** 2 == pytest.approx(cv, rel=0.06)
+
+
+def test_short_steps_of_gamma_arrivals_keep_the_rate() -> None:
+    """A process that began anew in every step would have (cv - 1) / 2 arrivals too many in each."""
+    arrivals = gamma_steps([RateStep(0.1, 100, 4)] * 5000, 7)
+    assert len(arrivals) == pytest.approx(50_000, rel=0.03)
+
+
+def test_gamma_steps_change_the_rate_and_may_be_silent() -> None:
+    arrivals = gamma_steps([RateStep(50, 150), RateStep(10, 0), RateStep(50, 250, 4)], 7)
+    counts = np.histogram(arrivals / 1e9, [0, 50, 60, 110])[0]
+    assert counts[1] == 0
+    assert counts[0] == pytest.approx(7500, rel=0.05)
+    assert counts[2] == pytest.approx(12500, rel=0.1)
+    assert (gamma_steps([RateStep(50, 150)], 7) == gamma(150, 1, 50, 7)).all()
+    assert gamma_steps([RateStep(1, 0)], 7).size == 0
+
+
+@pytest.mark.parametrize("step", [RateStep(1, -1), RateStep(0, 1), RateStep(1, 1, 0), RateStep(1, float("nan"))])
+def test_invalid_gamma_steps_are_errors(step: RateStep) -> None:
+    with pytest.raises(ValueError, match="wanted a rate"):
+        gamma_steps([step], 1)
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(0, 1), (1, 0), (-1, 1)])

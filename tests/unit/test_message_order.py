@@ -12,6 +12,7 @@ from horologe_common.status import Status
 from horologe_common.wire import Admit, Declare, Load, Models, Register, Result, Rollback, Scan, Share, Unload
 from horologe_controller.core.controller import Controller
 from horologe_controller.settings import ControllerSettings
+from horologe_gpu_worker.core.lanes import Finished
 from selector_harness import FRONTEND, SelectorHarness
 from worker_builders import (
     CONTROLLER,
@@ -80,6 +81,22 @@ def test_a_load_and_an_unload_that_arrive_again_change_nothing() -> None:
     assert isinstance(late.message, Result)
     assert (late.message.action_id, late.message.status) == (1, Status.REFUSED)
     assert residents() == [MODEL]
+
+
+def test_what_was_sent_before_a_worker_registered_again_does_not_change_its_pages() -> None:
+    """The controller has read the new connection's Hello, but its core has not: it plans with the record before."""
+    worker = a_worker()
+    connect_controller(worker)
+    deliver(worker, 0, CONTROLLER, Load(1, 0, MODEL, 0, ms(9), 1, registration=1))
+    deliver(worker, 0, worker.lanes, Finished(1, "load", Status.OK, 0, 1))
+    deliver(worker, 0, CONTROLLER, PeerDisconnected(CONTROLLER))
+    connect_controller(worker)
+    assert deliver(worker, 0, CONTROLLER, Unload(2, 0, MODEL, registration=1)) == []
+    [late] = deliver(worker, 0, CONTROLLER, Load(3, 0, "other/1", 0, ms(9), 1, registration=1))
+    assert (late.message.action_id, late.message.status) == (3, Status.REFUSED)
+    assert list(worker.shares[0].pages) == [MODEL]
+    deliver(worker, 0, CONTROLLER, Unload(4, 0, MODEL, registration=2))
+    assert list(worker.shares[0].pages) == []
 
 
 def a_controller() -> Controller:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from builders import a_spec
 from horologe_common.clock import us
-from horologe_common.core.instruments import Stats
+from horologe_common.core.instruments import MODELS_AT_ZERO, ModelCounters, Stats
 from horologe_common.service.metrics import METRICS, MetricsSettings, families, serve
 from horologe_common.service.settings import SettingsError
 
@@ -89,6 +90,18 @@ def test_every_metric_that_services_count_is_declared() -> None:
                 names.add(first.value)
     assert len(names) >= 20
     assert names <= METRICS.keys()
+
+
+def test_counters_of_many_models_exist_once_they_have_a_request() -> None:
+    stats, names = Stats(), [f"m{number}" for number in range(10 * MODELS_AT_ZERO)]
+    counters = ModelCounters(stats, "horologe_model_failures_total", ("error", "hang"))
+    counters.announce([a_spec(name) for name in names])
+    assert len(stats.values) == 2 * MODELS_AT_ZERO
+    counters.create(names[-1], "1")
+    counters.count(names[-2], "1", "hang")
+    counters.announce([a_spec(name) for name in names])
+    assert len(stats.values) == 2 * (MODELS_AT_ZERO + 2)
+    assert [value for key, value in stats.values.items() if value] == [1]
 
 
 def test_counters_start_at_zero_and_keep_their_counts() -> None:

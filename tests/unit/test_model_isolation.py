@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from horologe_cli.local.topology import SystemOptions, build_topology
+from horologe_common.service.isolation import child_environment, user_options
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.runtime import DeviceConfig
-from horologe_gpu_worker.runtimes.python.isolation import model_environment, user_options
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 from horologe_gpu_worker.settings import WorkerSettings, device_config
 from model_folders import a_python_model, an_onnx_model
@@ -83,11 +83,11 @@ def test_a_python_model_gets_no_variable_that_is_not_allowed(tmp_path: Path, mon
 
 def test_the_environment_of_a_model() -> None:
     variables = {"PATH": "/bin", "LC_ALL": "C", "CUDA_VISIBLE_DEVICES": "1", "HF_TOKEN": "t", "https_proxy": SECRET}
-    plain = model_environment(variables, threads=3)
+    plain = child_environment(variables, threads=3)
     assert plain.items() >= {("PATH", "/bin"), ("LC_ALL", "C"), ("CUDA_VISIBLE_DEVICES", "1"), ("OMP_NUM_THREADS", "3")}
     assert plain["ORT_DISABLE_TELEMETRY"] == "1"
     assert not plain.keys() & {"HF_TOKEN", "https_proxy"}
-    assert model_environment(variables, threads=1, also=("HF_TOKEN", "UNSET"))["HF_TOKEN"] == "t"
+    assert child_environment(variables, threads=1, also=("HF_TOKEN", "UNSET"))["HF_TOKEN"] == "t"
 
 
 def test_a_process_of_up_gets_only_the_settings_that_it_reads(tmp_path: Path) -> None:

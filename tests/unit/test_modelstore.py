@@ -11,6 +11,7 @@ import pytest
 
 from horologe_common.clock import ms, s
 from horologe_common.status import Refused, UnknownModel
+from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtimes import RUNTIMES
@@ -177,6 +178,16 @@ def test_the_content_hash_is_of_the_content(store: ModelStore, repository: Path)
     an_onnx_model(repository, "c", manifest="batch_sizes = [1]")
     a, b, c = [report.spec.content_hash for report in store.scan()]
     assert a == b != c
+
+
+def test_the_content_hash_depends_on_where_a_file_is(repository: Path) -> None:
+    hashes = set()
+    for name, place in (("a", "data/x.bin"), ("b", "more/x.bin"), ("c", "x.bin")):
+        file = an_onnx_model(repository, name) / place
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"the same")
+        hashes.add(ContentHashes().hash_folder(repository / name / "1"))
+    assert len(hashes) == 3
 
 
 def test_declared_transfer_times_use_the_lanes(store: ModelStore, repository: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, Profile, TensorSpec
-from horologe_common.status import ModelFailed
+from horologe_common.status import ModelFailed, Refused
 from horologe_gpu_worker.repository.profiling import (
     RUNS_MAX,
     RUNS_MIN,
@@ -124,6 +124,23 @@ def test_what_cannot_be_read_is_measured_again(tmp_path: Path, content: bytes) -
     load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None)
     assert runtime.opened == 2
     assert cache.read_profile(SPEC) is not None
+
+
+def test_a_profile_that_another_process_has_written_counts_for_unchanged_files_only(tmp_path: Path) -> None:
+    class LateCache(ProfileCache):
+        """Finds the profile only under the lock, as if another process had measured meanwhile."""
+
+        reads = 0
+
+        def read_profile(self, spec: ModelSpec) -> Profile | None:
+            self.reads += 1
+            return Profile({1: 1, 2: 2}, 3) if self.reads == 2 else None
+
+    def refuse(spec: ModelSpec, folder: Path) -> None:
+        raise Refused("changed")
+
+    with pytest.raises(Refused, match="changed"):
+        load_or_measure_profile(TimedRuntime(), SPEC, tmp_path, LateCache(tmp_path), lambda line: None, refuse)
 
 
 def test_a_cache_that_cannot_be_written_only_costs_the_next_start(tmp_path: Path) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from fake_frontend import ECHO, PAIR, WORDS, echo
-from horologe.core.encoding import SIGNATURE_TIMEOUT_NS
+from horologe.core.encoding import SIGNATURE_PAUSE_NS, SIGNATURE_TIMEOUT_NS
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import (
     InvalidInput,
+    Refused,
     Status,
     UnknownModel,
 )
@@ -155,6 +157,25 @@ def test_a_question_for_a_signature_that_is_lost_is_asked_again() -> None:
     talk.get(Models(second.id, (ModelState(ECHO),)))
     assert [type(message) for message, _ in talk.sent()] == [Predict]
     assert not sink.done()
+
+
+@pytest.mark.parametrize("answer", [Models(0, (), Status.REFUSED, "starting"), Models(0, (), incomplete="starting")])
+def test_a_request_waits_until_the_server_knows_all_models(answer: Models) -> None:
+    talk = Talk().welcomed()
+    patient, other = talk.predict(timeout=10, version="1"), talk.predict(timeout=0.5, version="2")
+    for _ in range(2):
+        ((question, _),) = talk.sent()
+        talk.get(msgspec.structs.replace(answer, id=question.id))
+        assert talk.sent() == []
+        talk.after(SIGNATURE_PAUSE_NS)
+    ((question, _),) = talk.sent()
+    talk.get(Models(question.id, (ModelState(ECHO),), incomplete="starting"))
+    ((request, _),) = talk.sent()
+    assert request.version == "1"
+    talk.after(ms(200))
+    assert isinstance(other.end, Refused)
+    assert "starting" in other.end.reason
+    assert not patient.done()
 
 
 def test_a_model_that_was_loaded_again_is_asked_for_its_signature() -> None:

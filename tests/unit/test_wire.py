@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from horologe_common import wire
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, Profile, TensorSpec
+from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_common.status import HorologeError, InvalidInput, Status, TooLarge, error_for
 
 TENSOR = wire.Tensor("x", "FP32", (1, 4), 16)
@@ -26,6 +27,7 @@ APPLICATION = wire.ApplicationState(
     (wire.ModelStatistics("m", 0.5, False, 3, 1, 2, 4, 0.5),),
     1,
 )
+STRUCTURE = PipelineStructure("p", 1000, (PipelineStage("m", "m", (), 1.0, 2.0),), 5)
 
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
@@ -80,8 +82,8 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         wire.Infer(10, 0, "m/1", 4, (wire.Row(0, 6, 1, 8, 1),), ("frontend/0#c", "selector/0#d"), 100, 200, 50),
         "9a320a00a36d2f31049195000601080192ac66726f6e74656e642f302363ac73656c6563746f722f30236464ccc832",
     ),
-    (wire.Load(11, 0, "m/1", 100, 200, 50), "97330b00a36d2f3164ccc832"),
-    (wire.Unload(12, 0, "m/1"), "94340c00a36d2f31"),
+    (wire.Load(11, 0, "m/1", 100, 200, 50, 3), "98330b00a36d2f3164ccc83203"),
+    (wire.Unload(12, 0, "m/1", 3), "95340c00a36d2f3103"),
     (wire.Result(10, 0, 100, 200, 90, 95, (ROW_STATUS,), ""), "99350a0064ccc85a5f9194070100a0a0"),
     (wire.Ping(100), "923664"),
     (wire.Pong(100, 101, 102), "9437646566"),
@@ -143,6 +145,22 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Acknowledged(17, (0, 5), "full", 9),
         "951d11920005a466756c6c09",
+    ),
+    (wire.StartDriver("p", "/p.py", 256, 8_000_000, 1024), "9646a170a52f702e7079cd0100ce007a1200cd0400"),
+    (wire.DriverReady("why"), "9247a3776879"),
+    (wire.StartRun(7, 50_000_000, (TENSOR,)), "944807ce02faf0809194a178a44650333292010410"),
+    (wire.ModelCall(7, 2, "m", 12, (1,), (TENSOR,)), "97490702a16d0c91019194a178a44650333292010410"),
+    (wire.CallDone(7, 2, 0, "", (TENSOR,)), "964a070200a09194a178a44650333292010410"),
+    (wire.EndRun(7), "924b07"),
+    (wire.RunDone(7, 8, "why", (TENSOR,)), "954c0708a37768799194a178a44650333292010410"),
+    (wire.PipelineInfo(3, "p"), "934d03a170"),
+    (
+        wire.PipelineState(3, 0, "", STRUCTURE, (wire.StageState("m", 5, 1, 2, 3, 4),), 5, 10, 20, (("LATE", 1),)),
+        (
+            "9a4e0300a084a46e616d65a170a6736c6f5f6e73cd03e8a67374616765739185a46e616d65a16da56d6f64656ca16da77061"
+            "72656e747390a6766973697473cb3ff0000000000000a766616e5f6f7574cb4000000000000000a771756572696573059196"
+            "a16d0501020304050a149192a44c41544501"
+        ),
     ),
 ]
 """One of each message with every field set. Lines only grow, at the end: any other change breaks deployed peers."""

@@ -14,7 +14,7 @@ from horologe.core.session import Session
 from horologe.transport.dealer import Dealer, curve_keys
 from horologe.transport.loop_link import LoopLink
 from horologe_common.clock import ms
-from horologe_common.wire import Admit, ApplicationInfo, Declare, Describe, ModelInfo, Rollback, Withdraw
+from horologe_common.wire import Admit, ApplicationInfo, Declare, Describe, ModelInfo, PipelineInfo, Rollback, Withdraw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from horologe.core.reply import Reply
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
-    from horologe_common.wire import AnyMessage, ApplicationState, Description, ModelState
+    from horologe_common.wire import AnyMessage, ApplicationState, Description, ModelState, PipelineState
 
 
 class RequestFuture(asyncio.Future[Any]):
@@ -133,6 +133,11 @@ class AsyncClient:
         """Return the state of the cluster; with a `model` (`name/version`) also its expected times on each share."""
         description: Description = await self._ask(partial(Describe, model=model), timeout)
         return description
+
+    async def pipeline(self, name: str, *, timeout: float = 5.0) -> PipelineState:
+        """Return the structure and the measurements of a pipeline. Raises `UnknownModel`."""
+        state: PipelineState = await self._ask(partial(PipelineInfo, name=name), timeout)
+        return state
 
     async def ask(self, application: str, inputs: Any, **options: Unpack[AskOptions]) -> Reply:
         """Return an application's answer. See `Client.ask` for arguments and errors."""

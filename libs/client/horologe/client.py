@@ -18,7 +18,7 @@ from horologe.transport.blocking_link import BlockingLink, Handle
 from horologe.transport.dealer import Dealer, curve_keys
 from horologe_common.clock import ms
 from horologe_common.status import Cancelled, HorologeError
-from horologe_common.wire import Admit, ApplicationInfo, Declare, Describe, ModelInfo, Rollback, Withdraw
+from horologe_common.wire import Admit, ApplicationInfo, Declare, Describe, ModelInfo, PipelineInfo, Rollback, Withdraw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from horologe.core.reply import Reply
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
-    from horologe_common.wire import AnyMessage, ApplicationState, Description, ModelState
+    from horologe_common.wire import AnyMessage, ApplicationState, Description, ModelState, PipelineState
 
 
 class Client:
@@ -150,6 +150,11 @@ class Client:
         """Return the state of the cluster; with a `model` (`name/version`) also its expected times on each share."""
         description: Description = self._ask(partial(Describe, model=model), timeout)
         return description
+
+    def pipeline(self, name: str, *, timeout: float = 5.0) -> PipelineState:
+        """Return the structure and the measurements of a pipeline. Raises `UnknownModel`."""
+        state: PipelineState = self._ask(partial(PipelineInfo, name=name), timeout)
+        return state
 
     def ask(self, application: str, inputs: Any, **options: Unpack[AskOptions]) -> Reply:
         """Return an application's answer, with `prediction`, `confidence`, `models`, `missing`, `prediction_id`.

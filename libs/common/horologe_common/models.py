@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from horologe_common.status import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from horologe_common.wire import Tensor
 
 PAGE_BYTES = 16 << 20
 """Size of a page of weights (Clockwork section 5.2)."""
@@ -174,6 +177,47 @@ def check_variable_dimensions(spec: ModelSpec, shapes: Mapping[str, Sequence[int
                 raise InvalidInput(f"{text} at most {spec.max_length} in dimension {at}")
             if spec.padded and got != (wanted := shapes[first][at]):
                 raise InvalidInput(f"{text} {wanted} in dimension {at}, as in input {first!r}")
+
+
+def check_request(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...] = ()) -> tuple[int, int, int]:
+    """Return (rows, shape key, length). Raise `InvalidInput` unless inputs and output names fit the signature."""
+    rows = _check_tensors(spec, inputs, outputs)
+    if not spec.variable_dimensions:
+        return rows, 0, 0
+    shapes = {tensor.name: tensor.shape for tensor in inputs}
+    check_variable_dimensions(spec, shapes)
+    return rows, shape_key(spec, inputs), input_length(spec, shapes)
+
+
+def _check_tensors(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> int:
+    """Return the number of rows."""
+    received = {tensor.name: tensor for tensor in inputs}
+    wanted = {tensor.name: tensor for tensor in spec.inputs}
+    if len(received) != len(inputs) or received.keys() != wanted.keys():
+        names = [tensor.name for tensor in inputs]
+        raise InvalidInput(f"inputs: got {names}, wanted {list(wanted)}")
+    for name, tensor in received.items():
+        check_tensor(wanted[name], tensor.datatype, tensor.shape)
+    output_names = [tensor.name for tensor in spec.outputs]
+    for name in outputs:
+        if name not in output_names:
+            raise InvalidInput(f"outputs: got {name!r}, wanted some of {output_names}")
+    if not spec.batched:
+        return 1
+    rows = {tensor.shape[0] for tensor in inputs}
+    if len(rows) != 1 or not 1 <= min(rows) <= spec.max_batch:
+        raise InvalidInput(f"inputs: got {sorted(rows)} rows, wanted 1 to {spec.max_batch}, the same for all")
+    return rows.pop()
+
+
+def shape_key(spec: ModelSpec, inputs: Sequence[Tensor]) -> int:
+    """Return a number that is equal for requests that can share a batch.
+
+    It is 0 for padded models and for models without batches, else a checksum of the shapes without rows.
+    """
+    if spec.padded or not spec.batched:
+        return 0
+    return zlib.crc32(repr([(tensor.name, tensor.shape[1:]) for tensor in inputs]).encode()) | 1 << 32
 
 
 def natural_sort_key(version: str) -> tuple[tuple[int, int, str], ...]:

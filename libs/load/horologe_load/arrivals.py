@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,46 @@ def poisson(rate: float, seconds: float, seed: Seed) -> list[int]:
     rng = np.random.default_rng(seed)
     times: list[int] = np.sort(rng.integers(0, round(seconds * 1e9), rng.poisson(rate * seconds))).tolist()
     return times
+
+
+class RateStep(NamedTuple):
+    """A stretch of `seconds` with `rate` requests per second, whose gaps have variance / mean^2 = `cv`."""
+
+    seconds: float
+    rate: float
+    cv: float = 1.0
+
+
+def gamma(rate: float, cv: float, seconds: float, seed: Seed) -> NDArray[np.int64]:
+    """Return arrival times with gamma distributed gaps, in nanoseconds, ascending. See `gamma_steps`."""
+    return gamma_steps([RateStep(seconds, rate, cv)], seed)
+
+
+def gamma_steps(steps: Sequence[RateStep], seed: Seed) -> NDArray[np.int64]:
+    """Return arrival times whose gaps are gamma distributed by the rate and CV of each step, in nanoseconds, ascending.
+
+    CV is the variance of the gaps over their squared mean (InferLine section 2), so the shape is 1 / CV, and CV 1 is a
+    Poisson process. A gap that a step cuts goes on in the next step at that step's rate. A rate of 0 gives no arrivals.
+    Raises ValueError for a negative rate, or a CV or duration that is not positive.
+    """
+    rng = np.random.default_rng(seed)
+    parts: list[NDArray[np.int64]] = []
+    begin_s, left = 0.0, 0.0
+    """`left`: the rest of the cut gap, in mean gaps."""
+    for step in steps:
+        if not (step.rate >= 0 and step.cv > 0 and step.seconds > 0):
+            raise ValueError(f"steps: got {step}, wanted a rate of at least 0, and cv and seconds above 0")
+        expected = step.rate * step.seconds
+        at = np.array([left])
+        while at[-1] < expected:
+            gaps = rng.gamma(1 / step.cv, step.cv, int(1.1 * (expected - at[-1])) + 100)
+            at = np.concatenate((at, at[-1] + np.cumsum(gaps)))
+        count = int(np.searchsorted(at, expected))
+        left = float(at[count] - expected)
+        if count:
+            parts.append(np.round((begin_s + at[:count] / step.rate) * 1e9).astype(np.int64))
+        begin_s += step.seconds
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def popularity(count: int, skew: float) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ def main() -> None:
         selector = HostedSelector(links, settings)
     except SettingsError as error:
         raise SystemExit(f"horologe-selector: {error.reason}") from error
-    service.run([selector.core], links, prepare=selector.attach)
+    service.run([selector.core], links, start=[selector.run_drivers], prepare=selector.attach)
     selector.close()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.service.settings import SettingsError
 from horologe_selector.core.applications.losses import LOSSES
 from horologe_selector.core.selector import Selector
+from horologe_selector.drivers.driver_processes import DriverProcesses
 from horologe_selector.stores import open_store
 from horologe_selector.stores.store_writer import StoreWriter
 
@@ -30,6 +31,12 @@ class HostedSelector:
         address = links.address("selector", settings.name)
         self.core = Selector(address, settings, random.Random(), losses, self._store.shared)
         self._writer: StoreWriter | None = None
+        self._drivers = DriverProcesses(address, settings)
+
+    async def run_drivers(self, reactor: Reactor) -> None:
+        """Run the drivers of the pipelines until cancelled. Return at once if no folder is set."""
+        if self.core.settings.pipelines:
+            await self._drivers.run(reactor)
 
     def attach(self, reactor: Reactor) -> None:
         """Start the store writer and connect it to the core."""

@@ -45,6 +45,28 @@ class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feedback_timeout_ns: int = s(5)
     """Timeout for saving feedback. After it the feedback is answered LOST: it may have been saved, and can be sent
     again."""
+    pipelines: str = ""
+    """Folder of the pipelines, with `pipeline.toml` and the driver functions. Empty: none are served. `horologe up`
+    sets it to `pipelines` in the model repository."""
+    pipeline_runs: int = 1000
+    """Maximum number of open queries of pipelines. Further ones are refused."""
+    pipeline_calls: int = 256
+    """Maximum number of calls in one query of a pipeline. The query fails if its driver makes more."""
+    pipeline_step_ns: int = ms(8)
+    """Maximum time that a driver may execute between two calls, in CPU time, or block. The query fails if it takes
+    longer, since the other queries of its pipeline wait meanwhile. 0: no limit, except that a driver that leaves a ping
+    unanswered for 1 s is started again."""
+    pipeline_memory_bytes: int = 1 << 30
+    """Maximum data segment of a driver's process. 0: no limit."""
+    pipeline_staging_bytes: int = 256 << 20
+    """Maximum size of all intermediate tensors that wait for workers. Further calls are refused."""
+    pipeline_drop: bool = True
+    """Whether a call's deadline leaves time for the stages after it, so that queries that would be late are dropped
+    early."""
+    pipeline_environment: tuple[str, ...] = ()
+    """Names of further environment variables that drivers get, as `worker.model_environment` for models."""
+    pipeline_user: str = ""
+    """User that drivers run as, if the selector runs as root. Empty: the user of the selector."""
     losses: tuple[str, ...] = ()
     """Additional losses that applications can name, as `NAME=MODULE:FUNCTION`. The function gets (truth, value) and
     returns a loss from 0 to 1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,35 +14,47 @@ if TYPE_CHECKING:
     from horologe_sim.scenario.scenario import Scenario
 
 
+ScenarioFile = Annotated[
+    str, typer.Argument(help="Scenario file (TOML), or the name of an example. Default: list them.", metavar="[FILE]")
+]
+CatalogueModels = Annotated[
+    list[str] | None,
+    typer.Option(help="A catalogue model, instead of a file. Repeat for several.", metavar="NAME[*COPIES]"),
+]
+Repository = Annotated[
+    Path | None, typer.Option(help="Your model repository, with the times measured on this machine.", metavar="DIR")
+]
+Slo = Annotated[str, typer.Option(help="Deadline of every request. Default: that of the model, or 100ms.")]
+Rate = Annotated[float, typer.Option(min=0.0, help="Requests per second (Poisson), in total.")]
+ArrivalsFile = Annotated[Path | None, typer.Option(help="CSV file of arrivals, seconds[,model].")]
+CountsFile = Annotated[Path | None, typer.Option(help="CSV file of rates, second,count[,model].")]
+Devices = Annotated[int | None, typer.Option(min=1, help="Number of devices. Default: as in the scenario.")]
+Duration = Annotated[str, typer.Option(help="With --model: duration of the load.")]
+Pages = Annotated[int, typer.Option(min=1, help="With --model: 16 MiB pages for weights, per device.")]
+Noise = Annotated[str, typer.Option(help="With --model: noise of execution times, none or clockwork.")]
+Percentage = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=100.0, help="Find the fewest devices that answer this percentage in time."),
+]
+TimelineFile = Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto timeline of all actions.")]
+Seed = Annotated[int | None, typer.Option(help="Random seed. Default: as in the scenario.")]
+
+
 def sim(
-    file: Annotated[
-        str,
-        typer.Argument(help="Scenario file (TOML), or the name of an example. Default: list them.", metavar="[FILE]"),
-    ] = "",
-    model: Annotated[
-        list[str] | None,
-        typer.Option(help="A catalogue model, instead of a file. Repeat for several.", metavar="NAME[*COPIES]"),
-    ] = None,
-    models: Annotated[
-        Path | None,
-        typer.Option(help="Your model repository, with the times measured on this machine.", metavar="DIR"),
-    ] = None,
-    slo: Annotated[str, typer.Option(help="Deadline of every request. Default: that of the model, or 100ms.")] = "",
-    rate: Annotated[float, typer.Option(min=0.0, help="Requests per second (Poisson), in total.")] = 0.0,
-    trace: Annotated[Path | None, typer.Option(help="CSV file of arrivals, seconds[,model].")] = None,
-    counts: Annotated[Path | None, typer.Option(help="CSV file of rates, second,count[,model].")] = None,
-    devices: Annotated[int | None, typer.Option(min=1, help="Number of devices. Default: as in the scenario.")] = None,
-    duration: Annotated[str, typer.Option(help="With --model: duration of the load.")] = "",
-    pages: Annotated[int, typer.Option(min=1, help="With --model: 16 MiB pages for weights, per device.")] = 1407,
-    noise: Annotated[
-        str, typer.Option(help="With --model: noise of execution times, none or clockwork.")
-    ] = "clockwork",
-    find_devices: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=100.0, help="Find the fewest devices that answer this percentage in time."),
-    ] = None,
-    trace_out: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto timeline of all actions.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed. Default: as in the scenario.")] = None,
+    file: ScenarioFile = "",
+    model: CatalogueModels = None,
+    models: Repository = None,
+    slo: Slo = "",
+    rate: Rate = 0.0,
+    trace: ArrivalsFile = None,
+    counts: CountsFile = None,
+    devices: Devices = None,
+    duration: Duration = "",
+    pages: Pages = 1407,
+    noise: Noise = "clockwork",
+    find_devices: Percentage = None,
+    trace_out: TimelineFile = None,
+    seed: Seed = None,
     json: Json = False,
 ) -> None:
     """Simulate a scenario with the real cores and a virtual clock. The same seed gives the same report.
@@ -57,29 +69,38 @@ def sim(
       horologe sim --models ./models --counts per-second.csv --devices 2
       horologe sim two-models --trace-out timeline.json
     """
+    options = (model or (), models, slo, rate, trace, counts, devices or 1, duration, pages, noise)
+    try:
+        if scenario := _choose_scenario(file, *options):
+            _simulate(_override(scenario, seed=seed, workers=devices), find_devices, trace_out, json)
+    except Exception as error:
+        fail_with(error, "")
+
+
+def _choose_scenario(file: str, *options: Any) -> Scenario | None:
+    """Return the scenario of the file or of the options. Without either, list the examples and return None."""
     from horologe_sim.scenario.command_line_scenario import ScenarioOptions, build_scenario
     from horologe_sim.scenario.scenario import example_names, read_scenario
 
-    if not file and not model and not models:
-        for name in example_names():
-            console().print(name)
+    chosen = ScenarioOptions(*options)
+    if chosen.models or chosen.repository:
+        if file:
+            fail("FILE, --model, --models: got a file and models, wanted one of them", ExitCode.USAGE)
+        return build_scenario(chosen)
+    if file:
+        return read_scenario(file)
+    for name in example_names():
+        console().print(name)
+    return None
+
+
+def _simulate(scenario: Scenario, find_devices: float | None, trace_out: Path | None, json: bool) -> None:
+    """Run the scenario, or find the number of devices, and print the result."""
+    if find_devices is not None:
+        _find_size(scenario, find_devices / 100, trace_out, json)
         return
-    if file and (model or models):
-        fail("FILE, --model, --models: got a file and models, wanted one of them", ExitCode.USAGE)
-    try:
-        if model or models:
-            options = (model or (), models, slo, rate, trace, counts, devices or 1, duration, pages, noise)
-            scenario = build_scenario(ScenarioOptions(*options))
-        else:
-            scenario = read_scenario(file)
-        scenario = _override(scenario, seed=seed, workers=devices)
-        if find_devices is not None:
-            _find_size(scenario, find_devices / 100, trace_out, json)
-        else:
-            report = _run(scenario, trace_out, quiet=json)
-            console().print(report.to_json() if json else report.table(), markup=False, soft_wrap=True)
-    except Exception as error:
-        fail_with(error, "")
+    report = _run(scenario, trace_out, quiet=json)
+    console().print(report.to_json() if json else report.table(), markup=False, soft_wrap=True)
 
 
 def replay(

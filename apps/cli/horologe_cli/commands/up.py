@@ -14,6 +14,7 @@ from horologe_sim.report.tables import Cell, Table
 
 if TYPE_CHECKING:
     from horologe_cli.local.local_system import LocalSystem, StopSignal
+    from horologe_cli.local.topology import SystemOptions
     from horologe_common.wire import Description, ModelState
 
 SIGNATURE = ("inputs", "outputs", "weights_bytes")
@@ -22,29 +23,36 @@ READY_TIMEOUT_S = 600.0
 """Workers measure every new model before they serve it, which takes minutes for large models."""
 
 
+ModelsFolder = Annotated[str, typer.Option(help="Folder of the model repository.", metavar="DIR")]
+HttpAddress = Annotated[str, typer.Option(help="HTTP address. Port 0: any free port.", metavar="HOST:PORT")]
+ClientEndpoints = Annotated[
+    list[str] | None,
+    typer.Option(help="ZeroMQ endpoint for clients. Repeat for several endpoints.", metavar="ENDPOINT"),
+]
+MetricsAddress = Annotated[str, typer.Option(help="Address for Prometheus, or off.", metavar="HOST:PORT")]
+WithProfiler = Annotated[
+    bool, typer.Option(help="Run the profiler, which measures requests by application and length.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Permit addresses beyond this machine without keys.")]
+ConfigFile = Annotated[str, typer.Option(help="TOML file with settings.", metavar="FILE")]
+DrainSeconds = Annotated[float, typer.Option(help="Timeout in seconds for requests in flight, after ^C.", metavar="S")]
+JsonLine = Annotated[bool, typer.Option("--json", help="Print one JSON line when the system is ready.")]
+
+
 def up(
-    models: Annotated[str, typer.Option(help="Folder of the model repository.", metavar="DIR")] = "",
+    models: ModelsFolder = "",
     workers: Workers = 0,
     split: Split = False,
-    http: Annotated[str, typer.Option(help="HTTP address. Port 0: any free port.", metavar="HOST:PORT")] = "",
-    client: Annotated[
-        list[str] | None,
-        typer.Option(help="ZeroMQ endpoint for clients. Repeat for several endpoints.", metavar="ENDPOINT"),
-    ] = None,
-    metrics: Annotated[str, typer.Option(help="Address for Prometheus, or off.", metavar="HOST:PORT")] = "",
+    http: HttpAddress = "",
+    client: ClientEndpoints = None,
+    metrics: MetricsAddress = "",
     scheduler: Scheduler = "",
-    profiler: Annotated[
-        bool, typer.Option(help="Run the profiler, which measures requests by application and length.")
-    ] = True,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Permit addresses beyond this machine without keys.")
-    ] = False,
-    config: Annotated[str, typer.Option(help="TOML file with settings.", metavar="FILE")] = "",
+    profiler: WithProfiler = True,
+    insecure: Insecure = False,
+    config: ConfigFile = "",
     set_: Sets = None,
-    drain: Annotated[
-        float, typer.Option(help="Timeout in seconds for requests in flight, after ^C.", metavar="S")
-    ] = 10.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON line when the system is ready.")] = False,
+    drain: DrainSeconds = 10.0,
+    json: JsonLine = False,
 ) -> None:
     """Start every service on this machine. ^C drains and stops them, a second ^C kills them.
 
@@ -55,16 +63,22 @@ def up(
       horologe up --http 0.0.0.0:8000 --set http.keys_file=keys/http/clients.txt
       horologe up --split --scheduler edf --set log.level=debug
     """
-    from horologe_cli.local.local_system import LocalSystem, StopSignal
     from horologe_cli.local.topology import SystemOptions
     from horologe_common.service.service import protect_memory
-    from horologe_common.status import HorologeError
 
     protect_memory()
     options = SystemOptions(
         models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler,
         insecure,
     )  # fmt: skip
+    _run(options, drain, json)
+
+
+def _run(options: SystemOptions, drain_s: float, json: bool) -> None:
+    """Run the system until a signal stops it."""
+    from horologe_cli.local.local_system import LocalSystem, StopSignal
+    from horologe_common.status import HorologeError
+
     stop, log = StopSignal().install_handlers(), LogLines()
     try:
         system = LocalSystem(options, log.forward)
@@ -73,7 +87,7 @@ def up(
     log.json = system.topology.log_json
     with system:
         try:
-            _serve(system, stop, drain, json, log)
+            _serve(system, stop, drain_s, json, log)
         except HorologeError as error:
             log.write(error.reason)
             raise SystemExit(int(ExitCode.FAILED)) from None

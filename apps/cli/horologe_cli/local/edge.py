@@ -27,7 +27,8 @@ def main() -> None:
     controller = Controller(links.address("controller", controller_settings.name), controller_settings, links.host)
     endpoint = http_endpoint(frontend, service.settings(HttpSettings, "http"))
     cores: list[Core] = [frontend, selector.core, controller]
-    service.run(cores, links, client_core=frontend.address, start=[endpoint], prepare=selector.attach)
+    start = [endpoint, selector.run_drivers]
+    service.run(cores, links, client_core=frontend.address, start=start, prepare=selector.attach)
     selector.close()
 
 

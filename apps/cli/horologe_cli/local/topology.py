@@ -124,6 +124,9 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     settings = _read_settings(options.config, env, flags)
     if not os.path.isdir(repository := settings["worker"].repository):
         raise SettingsError(f"models: got {repository!r}, wanted a folder (--models DIR)")
+    pipelines = os.path.join(repository, "pipelines")
+    if not settings["selector"].pipelines and os.path.isdir(pipelines):
+        flags.setdefault("selector", {})["pipelines"] = pipelines
     check_open(settings["http"])
     http = _resolve_http(settings["http"], flags)
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
@@ -259,12 +262,13 @@ def _resolve_http(settings: Any, flags: dict[str, dict[str, str]]) -> str:
 
 
 def _resolve_client(endpoint: str) -> str:
-    """Return the endpoint with a free port. `tcp://host:0` stands for any free port."""
+    """Return the endpoint with a free port. `tcp://host:0` and `tcp://host:*` stand for any free port."""
     if endpoint.startswith("ipc://"):
         return endpoint
     if not endpoint.startswith("tcp://"):
         raise SettingsError(f"--client: got {endpoint!r}, wanted tcp://HOST:PORT or ipc://PATH")
-    host, port = split_address("--client", endpoint.removeprefix("tcp://"))
+    address = endpoint.removeprefix("tcp://")
+    host, port = split_address("--client", address[:-1] + "0" if address.endswith(":*") else address)
     if port == 0:
         return f"tcp://{host}:{free_port(host)}"
     check_free("the client endpoint", host, port, "choose another by --client tcp://HOST:PORT")

@@ -18,12 +18,13 @@ from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, 
 from horologe_controller.core.controller import Controller
 from horologe_sim.engine.noise import Draws
 from horologe_sim.fast.fast_worker import FastDevice
+from horologe_sim.fast.timed_core import TimedCore
 from horologe_sim.fast.traffic import STATIC, Chunk, Open
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from horologe_common.core.protocol import Buffer, Core, Out
+    from horologe_common.core.protocol import Buffer, Core
     from horologe_sim.engine.virtual_worker import SimModel
     from horologe_sim.fast.fast_worker import Ended, FastClusterSettings
     from horologe_sim.fast.ledger import Ledger
@@ -39,36 +40,11 @@ PATIENCE_NS = s(2)
 PROGRESS_NS = s(1)
 
 
-class TimedCore:
-    """A core that measures, with `clock`, the time spent in it."""
-
-    def __init__(self, core: Core, clock: Callable[[], int]) -> None:
-        self.address = core.address
-        self.out: list[Out] = []
-        self.spent_ns = 0
-        self._core = core
-        self._clock = clock
-
-    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """Pass the message on."""
-        begin = self._clock()
-        self._core.handle(now_ns, sender, message, buffers)
-        self.spent_ns += self._clock() - begin
-
-    def tick(self, now_ns: int) -> None:
-        """Tick the core and take over what it sends."""
-        begin = self._clock()
-        self._core.tick(now_ns)
-        self.spent_ns += self._clock() - begin
-        self.out, self._core.out = self._core.out, []
-
-    def wakeup_ns(self) -> int | None:
-        """Return the core's wakeup time."""
-        return self._core.wakeup_ns()
-
-
 class FastWorld:
-    """A run. `watch` gets the device, message, Result and predicted end of every finished action."""
+    """A run. `watch` gets the device, message, Result and predicted end of every finished action.
+
+    Requests name a model by its index in `models`. Every device has all of them, or those of its entry in `installed`.
+    """
 
     def __init__(
         self,
@@ -81,6 +57,7 @@ class FastWorld:
         *,
         clock: Callable[[], int] | None = None,
         watch: Watch | None = None,
+        installed: Sequence[Sequence[SimModel]] = (),
     ) -> None:
         self.setting = setting
         self.ledger = ledger
@@ -89,7 +66,6 @@ class FastWorld:
         self.open: dict[int, Open] = {}
         self.now_ns = START_NS
         self._keys = [model.report.spec.key for model in models]
-        self._reports = tuple(model.report for model in models)
         self._chunks = iter(chunks)
         self._chunk = Chunk((), (), (), ())
         self._at = 0
@@ -102,12 +78,15 @@ class FastWorld:
         self._last_id = 0
         self._free_ns = self._wake_ns = START_NS
         self._solo_ns: dict[int, int] = {}
-        by_key = {model.report.spec.key: model for model in models}
-        self._loaded = dict.fromkeys(by_key, 0)
+        self._loaded = dict.fromkeys(self._keys, 0)
+        self._installed = [
+            {model.report.spec.key: model for model in on_device}
+            for on_device in installed or [models] * setting.devices
+        ]
         self.devices = {
             f"worker/{number}#00000001": FastDevice(
                 f"worker/{number}#00000001",
-                by_key,
+                on_device,
                 setting.pages,
                 Draws(setting.noise, [seed, 2, number]),
                 setting.worker_ns,
@@ -115,7 +94,7 @@ class FastWorld:
                 self._on_result,
                 self._solo_ns,
             )
-            for number in range(setting.devices)
+            for number, on_device in enumerate(self._installed)
         }
         self._host = self._make_host()
         self._connect_devices()
@@ -200,9 +179,10 @@ class FastWorld:
 
     def _connect_devices(self) -> None:
         self._enqueue(CLIENT, PeerConnected(CLIENT, HOST))
-        for address in self.devices:
+        for address, on_device in zip(self.devices, self._installed, strict=True):
             self._enqueue(address, PeerConnected(address, HOST))
-            self._enqueue(address, Register((Share(0, "emulated", self.setting.pages),), self._reports))
+            reports = tuple(model.report for model in on_device.values())
+            self._enqueue(address, Register((Share(0, "emulated", self.setting.pages),), reports))
         self._run_turn()
 
     def _next_chunk(self) -> None:
@@ -220,7 +200,7 @@ class FastWorld:
             offset_ns = self.begin_ns + self.setting.client_ns
             at, end = self._at, len(times_ns)
             while at < end and (sent_ns := times_ns[at]) + offset_ns <= now_ns:
-                self._submit(sent_ns, models[at], slos_ns[at], groups[at], -1, requests[at] if requests else STATIC)
+                self.submit(sent_ns, models[at], slos_ns[at], groups[at], -1, requests[at] if requests else STATIC)
                 at += 1
             if at == end:
                 self._next_chunk()
@@ -232,9 +212,10 @@ class FastWorld:
         number, loop = numbered
         if self._loops:
             sent_ns = max(0, now_ns - self.begin_ns - self.setting.client_ns)
-            self._submit(sent_ns, loop.model, loop.slo_ns, loop.group, number, STATIC)
+            self.submit(sent_ns, loop.model, loop.slo_ns, loop.group, number, STATIC)
 
-    def _submit(self, sent_ns: int, model: int, slo_ns: int, group: int, loop: int, traits: DynamicRequest) -> None:
+    def submit(self, sent_ns: int, model: int, slo_ns: int, group: int, loop: int, traits: DynamicRequest) -> int:
+        """Submit a request that was sent at `sent_ns` after the start of the load. Return its id."""
         key = self._keys[model]
         self._last_id = number = self._last_id + 1
         self.open[number] = Open(sent_ns, slo_ns, group, loop)
@@ -247,14 +228,13 @@ class FastWorld:
             self._solo_ns[number] = solo_ns
         budget_ns = max(1, budget_ns)
         self._enqueue(CLIENT, Submit(number, key, budget_ns, 1, CLIENT, number, not slo_ns, 0, length, application))
+        return number
 
     def _on_outcome(self, now_ns: int, outcome: Outcome) -> None:
         if (request := self.open.pop(outcome.id, None)) is None:
             return
         self.ledger.unserved(request.sent_ns, request.group)
-        if request.loop >= 0 and self._loops:
-            loop = self._loops[request.loop]
-            self.schedule(now_ns + 2 * self.setting.client_ns + loop.resend_ns, self._submit_next, (request.loop, loop))
+        self.on_request_end(outcome.id, request, now_ns, False)
 
     def _on_timeout(self, now_ns: int, number: int) -> None:
         """End a request of a closed loop at SLO and grace, and send its next. The first is still executed."""
@@ -288,12 +268,16 @@ class FastWorld:
                 self.ledger.loaded(end_ns, took_ns, action.expected_ns)
             return
         self.ledger.ran(end_ns, len(action.rows), took_ns, action.expected_ns, pending.promised_ns - self.begin_ns)
-        client_ns = self.setting.client_ns
         for row in action.rows:
             if (request := self.open.pop(row.submit_id, None)) is None:
                 continue
-            took_ns = end_ns + client_ns - request.sent_ns
+            took_ns = end_ns + self.setting.client_ns - request.sent_ns
             self.ledger.answered(request.sent_ns, request.group, took_ns, request.slo_ns, self.setting.grace_ns)
-            if request.loop >= 0 and self._loops:
-                back_ns = result.end_ns + 2 * client_ns
-                self.schedule(back_ns, self._submit_next, (request.loop, self._loops[request.loop]))
+            self.on_request_end(row.submit_id, request, result.end_ns, True)
+
+    def on_request_end(self, number: int, request: Open, end_ns: int, served: bool) -> None:
+        """Submit the next request of a closed loop, after an answer or a refusal at `end_ns`."""
+        if request.loop >= 0 and self._loops:
+            loop = self._loops[request.loop]
+            back_ns = end_ns + 2 * self.setting.client_ns + (0 if served else loop.resend_ns)
+            self.schedule(back_ns, self._submit_next, (request.loop, loop))

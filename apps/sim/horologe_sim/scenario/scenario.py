@@ -23,6 +23,7 @@ from horologe_controller.settings import ControllerSettings
 from horologe_frontend.settings import FrontendSettings
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_profiler.settings import ProfilerSettings
+from horologe_selector.drivers.pipeline_folder import read_pipelines
 from horologe_selector.settings import SelectorSettings
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.engine.noise import NOISES, Noise
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_common.core.hosting import CoreObserver
+    from horologe_selector.driver import PipelineDefinition
     from horologe_sim.report.report import Report
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -76,7 +78,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     at_ns: int
     process: str
-    """edge, frontend, selector, controller, profiler, client or worker/N."""
+    """edge, frontend, selector, controller, profiler, client, worker/N, or driver/NAME, which can only be killed."""
     kind: Literal["kill", "stall", "slow", "cut"] = "kill"
     restart_ns: int = s(1)
     """kill: time until the process restarts. 0: never."""
@@ -121,6 +123,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: tuple[Fault, ...] = ()
     applications: tuple[Application, ...] = ()
     """Applications that exist from the start. Only with `path = "whole"`."""
+    pipelines: str = ""
+    """Folder of pipelines. Loads can name them among `models`. Only with `path = "whole"`."""
 
     def sim_models(self, worker: int | None = None) -> dict[str, SimModel]:
         """Return the models by key `name/version`, of all workers or of one."""
@@ -134,6 +138,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def signatures(self) -> dict[str, ModelSpec]:
         """Return the specification of each model and application. Raises InvalidInput for an invalid one."""
         specs = {model.report.spec.name: model.report.spec for model in self.sim_models().values()}
+        specs |= {definition.spec.name: definition.spec for definition in self.pipeline_definitions()}
         for application in self.applications:
             check_application(application)
             if application.name in specs:
@@ -151,9 +156,15 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 )
         return specs
 
+    def pipeline_definitions(self) -> tuple[PipelineDefinition, ...]:
+        """Return the servable pipelines."""
+        definitions = read_pipelines(Path(self.pipelines)) if self.pipelines else ()
+        return tuple(definition for definition in definitions if not definition.reason)
+
     def entry_names(self) -> dict[str, str]:
         """Return the name of the entry of each model."""
-        return {model.report.spec.name: entry.name for entry in self.models for model in _copies(entry)}
+        names = {model.report.spec.name: entry.name for entry in self.models for model in _copies(entry)}
+        return names | {definition.spec.name: definition.spec.name for definition in self.pipeline_definitions()}
 
 
 def read_scenario(path: str | Path) -> Scenario:

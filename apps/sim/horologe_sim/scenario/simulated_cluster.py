@@ -19,6 +19,7 @@ from horologe_selector.stores.memory import MemoryStore
 from horologe_selector.stores.store_writer import execute_messages
 from horologe_sim.engine.network import Network
 from horologe_sim.engine.simulated_clients import BEST_EFFORT_NS, Client, SimulatedClient, Submitter
+from horologe_sim.engine.simulated_drivers import SimulatedDrivers
 from horologe_sim.engine.virtual_worker import Device, Meter
 from horologe_sim.engine.world import World
 from horologe_sim.report import report as reports
@@ -55,7 +56,10 @@ class SimulatedCluster:
         """State that the profiler has saved, and the time of saving. It survives restarts of the profiler."""
         self.begin_ns = self.world.now_ns + scenario.settle_ns
         self.end_ns = self.begin_ns + scenario.duration_ns
-        names = [model.report.spec.name for model in self.models.values()]
+        self.drivers: SimulatedDrivers | None = None
+        """Drivers of the current selector."""
+        self._pipelines = [definition.spec.name for definition in scenario.pipeline_definitions()]
+        names = [model.report.spec.name for model in self.models.values()] + self._pipelines
         self.workload = Workload(scenario.load, names, scenario.seed, scenario.duration_ns)
         self._add_services()
         for number in range(scenario.workers):
@@ -103,6 +107,8 @@ class SimulatedCluster:
 
     def is_loaded(self, name: str) -> bool:
         """Return whether each model of the application (or the one model) is loaded on some device."""
+        if name in self._pipelines:
+            return True
         models = next((app.models for app in self.scenario.applications if app.name == name), (name,))
         return all(
             any(device.holds(f"{model.partition('/')[0]}/1") for device in self.devices.values()) for model in models
@@ -141,6 +147,9 @@ class SimulatedCluster:
                 process.post(core.store, core.address, reply)
 
         process.attach(core.store, execute)
+        if self.scenario.pipelines:
+            limit = self.scenario.selector.pipeline_calls
+            self.drivers = SimulatedDrivers(process, core.address, self.scenario.pipelines, limit)
         return core
 
     def _controller(self, process: Process) -> Core:
@@ -197,6 +206,9 @@ class SimulatedCluster:
                 self.world.cut(fault.process, fault.for_ns)
             case "slow":
                 self.devices[fault.process].slowness = fault.factor
+            case "kill" if fault.process.startswith("driver/"):
+                if self.drivers is not None:
+                    self.drivers.kill(fault.process.partition("/")[2])
             case "kill":
                 self.world.kill(fault.process, void=fault.void)
                 if fault.restart_ns:

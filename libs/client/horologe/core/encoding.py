@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from horologe.core.pending_requests import Call
-from horologe_common.clock import s
+from horologe_common.clock import ms, s
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
-from horologe_common.status import HorologeError, InvalidInput, Lost, UnknownModel
+from horologe_common.status import HorologeError, InvalidInput, Lost, Refused, UnknownModel
 from horologe_common.wire import ModelInfo, ModelState, Tensor
 from horologe_common.wire.frames import encode_array
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FLOAT64 = np.dtype(np.float64)
 SIGNATURE_TIMEOUT_NS = s(1)
 """Timeout of a request for a signature, after which it is sent again."""
+SIGNATURE_PAUSE_NS = ms(200)
+"""Pause before it is sent again if the server does not know all models yet."""
 
 
 class Signature:
@@ -132,23 +134,35 @@ class SignatureCache:
 
     def __init__(self, signatures: Signatures) -> None:
         self.signatures = signatures
+        self.incomplete = ""
+        """Why the server may not know all models yet. Empty: it does."""
         self._parked: dict[tuple[str, str], Parked] = {}
 
     def park_request(self, call: Call, inputs: Any) -> bool:
-        """Park a request and a copy of its arrays. Return True if it is the first for its signature."""
+        """Park a request. Return True if it is the first for its signature."""
         model, _, application = call.subject
         parked = self._parked.setdefault((model, application), [])
-        parked.append((call, _copied(inputs)))
+        parked.append((call, inputs))
         return len(parked) == 1
 
     def pop_parked(self, question: ModelInfo) -> Parked:
         """Remove and return the requests parked for the answer to this question."""
         return self._parked.pop((question.model, question.application), [])
 
-    def add_signature(self, call: Call, states: Sequence[ModelState]) -> Signature:
-        """Add and return the signature for this request. Raises `UnknownModel`."""
+    def add_signature(self, call: Call, states: Sequence[ModelState] | HorologeError) -> Signature:
+        """Add and return the signature for this request.
+
+        Raises the error in place of the states, `UnknownModel`, or `Refused` while the server does not know all models.
+        """
+        if isinstance(states, HorologeError):
+            raise type(states)(states.reason)
         model, version, application = call.subject
-        signature = self.signatures[call.subject] = choose_signature(states, model or application, version)
+        try:
+            signature = self.signatures[call.subject] = choose_signature(states, model or application, version)
+        except UnknownModel:
+            if self.incomplete:
+                raise Refused(f"not all models are known yet: {self.incomplete}") from None
+            raise
         return signature
 
     def remove_signature(self, call: Call) -> None:
@@ -198,7 +212,7 @@ class Encoder:
             self._encode(call, inputs, signature)
             return
         self._pending.add(call)
-        if self._cache.park_request(call, inputs):
+        if self._cache.park_request(call, _copied(inputs)):
             self._request_signature(ModelInfo(0, call.model, "" if call.model else call.application))
 
     def _encode(self, call: Call, inputs: Any, signature: Signature) -> None:
@@ -217,20 +231,35 @@ class Encoder:
         self._pending.add(call)
         self._outbox.add(call)
 
+    def _pause(self, question: ModelInfo) -> None:
+        """Ask again after a pause: a request that is never sent ends as LOST when its timer expires."""
+        budget_ns = max(1, SIGNATURE_PAUSE_NS - self._pending.grace_ns)
+        call = Call(next(self._ids), SignatureSink(question, self._on_signatures), self.now_ns, budget_ns)
+        call.question = question
+        self._pending.add(call)
+
     def _on_signatures(self, question: ModelInfo, states: Sequence[ModelState] | HorologeError) -> None:
+        """Encode the parked requests. While the server may not know their model yet, park them again."""
         for call, inputs in self._cache.pop_parked(question):
             if call not in self._pending:
                 continue
-            if isinstance(states, Lost):
-                if self._cache.park_request(call, inputs):
-                    self._request_signature(question)
-                continue
             try:
-                if isinstance(states, HorologeError):
-                    raise type(states)(states.reason)
-                self._encode(call, inputs, self._cache.add_signature(call, states))
+                signature = self._cache.add_signature(call, states)
+            except (Lost, Refused) as error:
+                is_refused = isinstance(error, Refused)
+                call.refusal = error.reason if is_refused else call.refusal
+                if self._cache.park_request(call, inputs):
+                    (self._pause if is_refused else self._request_signature)(question)
             except HorologeError as error:
                 self._pending.finish(call, error)
+            else:
+                self._encode_parked(call, inputs, signature)
+
+    def _encode_parked(self, call: Call, inputs: Any, signature: Signature) -> None:
+        try:
+            self._encode(call, inputs, signature)
+        except HorologeError as error:
+            self._pending.finish(call, error)
 
 
 def _copied(inputs: Any) -> Any:

@@ -78,6 +78,8 @@ class Call(msgspec.Struct, eq=False):
     size: int = 0
     """Bytes of the inputs."""
     sent: bool = False
+    refusal: str = ""
+    """Why the server could not give the signature yet."""
 
     @property
     def subject(self) -> tuple[str, str, str]:
@@ -154,9 +156,12 @@ class PendingRequests:
             call.sink.set_result(result)
 
     def expire(self, now_ns: int) -> None:
-        """End requests with `Lost` whose deadline and grace have passed."""
+        """End requests whose deadline and grace have passed: with `Refused` without a signature, else with `Lost`."""
         for call_id in self._deadlines.pop_expired(now_ns):
             call = self._calls[call_id]
+            if call.refusal and not call.sent:
+                self.finish(call, Refused(call.refusal))
+                continue
             why = "no answer came" if call.sent else "the frontend could not be reached"
             self.finish(call, Lost(f"{why} within {(now_ns - call.begun_ns) / 1e6:.0f} ms"))
 

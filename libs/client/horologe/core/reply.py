@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
 
 
-AdminAnswer: TypeAlias = wire.Models | wire.Description | wire.Applications | wire.Acknowledged
+AdminAnswer: TypeAlias = wire.Models | wire.Description | wire.PipelineState | wire.Applications | wire.Acknowledged
 ANSWERED_BY: dict[type[AdminAnswer], tuple[type, ...]] = {
     wire.Models: (wire.ModelInfo, wire.Admit),
     wire.Description: (wire.Describe,),
+    wire.PipelineState: (wire.PipelineInfo,),
     wire.Applications: (wire.Declare, wire.Withdraw, wire.Rollback, wire.ApplicationInfo),
     wire.Acknowledged: (wire.Feedback,),
 }
@@ -98,4 +99,6 @@ def admin_result(message: AdminAnswer) -> Any:
         return message
     if message.status != Status.OK:
         return error_for(message.status, message.reason)
+    if isinstance(message, wire.PipelineState):
+        return message
     return message.models if isinstance(message, wire.Models) else message.applications

@@ -243,6 +243,8 @@ class Session:
             return
         if isinstance(call.question, wire.Admit):
             self._catalogue.remove_model(call.question.model)
+        if isinstance(message, wire.Models):
+            self._catalogue.incomplete = message.incomplete
         self.pending.finish(call, admin_result(message))
 
     def _on_welcome(self, welcome: wire.Welcome) -> None:

@@ -26,7 +26,8 @@ HEARTBEAT_MS = 1_000
 than that to transfer looks the same."""
 COPY_BELOW = 64 << 10
 HANDSHAKES = 3
-"""After this many failed handshakes without a reason in a row, the server does not accept the key."""
+"""After this many failed handshakes without a reason in a row, the server does not accept the key. Without keys, a
+proxy has closed the connection because the server is not running: a server that wants keys gives a reason."""
 RETRY_NS = s(1)
 UNKNOWN_KEYS = (zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH, zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 EVENTS = (
@@ -172,7 +173,7 @@ class Dealer:
     def _failed(self, failure: int, code: int, now_ns: int) -> HorologeError | None:
         if failure == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
             self._silent_failures += 1
-            if self._silent_failures < HANDSHAKES:
+            if self.keys is None or self._silent_failures < HANDSHAKES:
                 return None
         else:
             self._lose(now_ns)

@@ -148,11 +148,14 @@ class CoreHost:
 
     def run_turn(self, arrivals: Sequence[Arrival] = ()) -> None:
         """Handle messages that have arrived, `MESSAGES_PER_PASS` at a time, and those that the mailboxes hold."""
-        self.enqueue(arrivals[:MESSAGES_PER_PASS])
-        self._run_pass()
-        for first in range(MESSAGES_PER_PASS, len(arrivals), MESSAGES_PER_PASS):
-            self.enqueue(arrivals[first : first + MESSAGES_PER_PASS])
-            self._run_pass()
+        end = 0
+        try:
+            while end == 0 or end < len(arrivals):
+                begin, end = end, end + MESSAGES_PER_PASS
+                self.enqueue(arrivals[begin:end])
+                self._run_pass()
+        finally:
+            self.enqueue(arrivals[end:])  # after an exception, the next turn handles them
 
     def _run_pass(self) -> None:
         """Call cores until none has messages or is due: always the first such core in the order.
@@ -200,25 +203,22 @@ class CoreHost:
         now_ns = self._clock()
         for _, sender, message, buffers in mailbox:
             if observer:
-                observer.observe_message(now_ns, core, sender, message, buffers)
+                self._observe(observer.observe_message, now_ns, core, sender, message, buffers)
             try:
                 core.handle(now_ns, sender, message, buffers)
             except Exception as error:
                 self._report_fault(core, message, error)
-        faulty = False
         try:
             core.tick(now_ns)
+            at_ns = core.wakeup_ns()
         except Exception as error:
             self._report_fault(core, None, error)
-            faulty = True
-        outs, core.out = core.out, []
-        if observer:
-            observer.observe_tick(now_ns, core, outs)
-        self._pass_on(core.address, outs)
-        at_ns = core.wakeup_ns()
-        if faulty:
             at_ns = now_ns + FAULT_PAUSE_NS
         hosted.wakeup_ns = NEVER_NS if at_ns is None else at_ns
+        outs, core.out = core.out, []
+        if observer:
+            self._observe(observer.observe_tick, now_ns, core, outs)
+        self._pass_on(core.address, outs)
 
     def _pass_on(self, sender: str, outs: Sequence[Out]) -> None:
         hosted = self._hosted
@@ -252,6 +252,14 @@ class CoreHost:
                 self._send(route, *packet)
             except Exception as error:  # a message that cannot be encoded must not lose the packets to other peers
                 self._report_fault(None, packet[0], error)
+
+    def _observe(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Call the observer. If it raises, remove it: the messages must still be handled."""
+        try:
+            call(*arguments)
+        except Exception as error:
+            self.observer = None
+            self._report_fault(None, arguments, error)
 
     def _report_fault(self, core: Core | None, message: Any, error: Exception) -> None:
         """Count the fault and report it: a bug in one core must neither stop the others nor stay unseen."""

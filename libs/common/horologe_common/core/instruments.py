@@ -14,6 +14,8 @@ from horologe_common.clock import NEVER_NS, s
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from horologe_common.models import ModelSpec
+
 WINDOW = 10
 """Measurements per estimate (Clockwork section 5.3)."""
 AGE_NS = s(2)
@@ -193,6 +195,41 @@ class Stats:
             for key in list(values):
                 if key[0].startswith(prefix) and (not labels or key[1:2] in first_labels):
                     values.pop(key, None)
+
+
+MODELS_AT_ZERO = 256
+"""Models whose counters of failures exist without a request. With 10,000 models, a frontend had 120,000 series."""
+
+
+class ModelCounters:
+    """A counter by model and status or cause. The counters of `failures` start at 0.
+
+    Those of the first `MODELS_AT_ZERO` models exist from the start, those of other models once they have a request.
+    """
+
+    def __init__(self, stats: Stats, name: str, failures: Sequence[str]) -> None:
+        self._stats = stats
+        self._name = name
+        self._failures = failures
+        self._created: dict[tuple[str, str], bool] = {}
+
+    def announce(self, specs: Iterable[ModelSpec]) -> None:
+        """Create the counters of these models, unless there are too many."""
+        for spec in specs:
+            if len(self._created) >= MODELS_AT_ZERO:
+                return
+            self.create(spec.name, spec.version)
+
+    def create(self, name: str, version: str) -> None:
+        """Create the counters of a model that has a request."""
+        if (name, version) not in self._created:
+            self._created[name, version] = True
+            self._stats.create_counters(self._name, (name,), (version,), self._failures)
+
+    def count(self, name: str, version: str, status: str) -> None:
+        """Add 1 to a counter."""
+        self.create(name, version)
+        self._stats.count(self._name, name, version, status)
 
 
 def _bounds(name: str) -> Sequence[int]:

@@ -42,9 +42,10 @@ PURE_PACKAGES = (
 PURE_MODULES = frozenset(
     {
         *(f"horologe_common.{data}" for data in ("applications", "clock", "distribution", "models", "status")),
+        "horologe_common.pipelines",
         *(f"horologe_common.recording.{part}" for part in ("snapshot", "tensor_summary")),
         *(f"horologe_{name}.settings" for name in ("frontend", "selector", "controller", "gpu_worker", "profiler")),
-        *(f"horologe_selector.{name}" for name in ("policy", "store")),
+        *(f"horologe_selector.{name}" for name in ("driver", "policy", "store")),
     }
 )
 """Modules of data outside these packages. A class of any other module in a core's state is an error when it is read."""

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.clock import ms
+from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
+from horologe_common.status import describe_error
 from horologe_common.transport.client_connection import ClientConnection
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ UNFAIR = 4
 SWEEP_S = 0.25
 HEARTBEAT_SWEEPS = 4
 """A heartbeat each second."""
+
+log = logger("links")
 
 
 class ClientLimits(msgspec.Struct, frozen=True):
@@ -80,12 +84,18 @@ class ClientServer:
         self._timer: asyncio.TimerHandle | None = None
 
     def bind(self, endpoints: Sequence[str]) -> None:
-        """Listen on `tcp://HOST:PORT` or `ipc://PATH`. Raises `SettingsError` if that is not possible."""
+        """Listen on `tcp://HOST:PORT` or `ipc://PATH`, as libzmq does: `*` is any host, or any free port.
+
+        Raises `SettingsError` if that is not possible.
+        """
         for endpoint in endpoints:
             try:
-                self._listeners.append(_listen(endpoint))
+                listener = _listen(endpoint)
             except (OSError, ValueError) as error:
-                raise SettingsError(f"frontend.clients: {endpoint}: {error}") from error
+                raise SettingsError(f"frontend.clients: {endpoint}: {describe_error(error)}") from error
+            self._listeners.append(listener)
+            if endpoint.endswith((":*", ":0")):
+                log.info("clients", endpoint=endpoint, port=listener.getsockname()[1])
 
     async def start(self, on_ready: Callable[[], None]) -> None:
         """Accept connections. Call it in the loop. `on_ready` is called when something has arrived."""
@@ -209,12 +219,22 @@ def _listen(endpoint: str) -> socket.socket:
                 os.unlink(place)
             listener.bind(place)
     elif scheme == "tcp":
-        host, _, port = place.rpartition(":")
-        host = host.strip("[]").replace("*", "0.0.0.0")
+        host, port = _split_tcp(place)
         listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, int(port)))
+        listener.bind((host, port))
     else:
         raise ValueError("wanted tcp://HOST:PORT or ipc://PATH")
     listener.setblocking(False)
     return listener
+
+
+def _split_tcp(place: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT`. Raises ValueError."""
+    host, _, port = place.rpartition(":")
+    host, port = host.strip("[]").replace("*", "0.0.0.0"), port.replace("*", "0")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"port: got {port!r}, wanted a number up to 65535, or *")
+    if host in [name for _, name in socket.if_nameindex()]:
+        raise ValueError(f"host: got the interface {host}, wanted one of its addresses")
+    return host, int(port)

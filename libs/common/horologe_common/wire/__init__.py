@@ -18,8 +18,10 @@ from horologe_common.status import HorologeError, InvalidInput, TooLarge
 from horologe_common.wire.application_messages import *
 from horologe_common.wire.client_frontend import *
 from horologe_common.wire.controller_worker import *
+from horologe_common.wire.driver_messages import *
 from horologe_common.wire.holder_messages import *
 from horologe_common.wire.message import *
+from horologe_common.wire.pipeline_messages import *
 from horologe_common.wire.request_messages import *
 
 PROTOCOL = 1
@@ -29,7 +31,14 @@ PEER_HEADER_LIMIT = 16 << 20
 """Bytes of a header from a service."""
 
 AnyMessage: TypeAlias = (
-    ApplicationMessage | ClientMessage | ConnectionMessage | HolderMessage | RequestMessage | WorkerMessage
+    ApplicationMessage
+    | ClientMessage
+    | ConnectionMessage
+    | DriverMessage
+    | HolderMessage
+    | PipelineMessage
+    | RequestMessage
+    | WorkerMessage
 )
 
 

@@ -98,7 +98,7 @@ class Models(Message, frozen=True, tag=5):
     number: int = 0
     """Number of the announcement, counted by the controller from 1. Receivers ignore one after a larger number."""
     incomplete: str = ""
-    """Why models may be missing from the announcement, such as workers that have not registered. Empty: none are."""
+    """Why models may be missing, such as workers that have not registered. Empty: none are."""
 
 
 class Admit(Message, frozen=True, tag=6):

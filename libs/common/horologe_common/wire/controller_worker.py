@@ -47,6 +47,9 @@ class Load(Message, frozen=True, tag=51):
     earliest_ns: int
     latest_ns: int
     expected_ns: int
+    registration: int = 0
+    """Number of the worker's last Register that the controller had. Workers do not carry out a LOAD or UNLOAD that was
+    sent before they registered on the present connection. 0: the sender does not number them."""
 
 
 class Unload(Message, frozen=True, tag=52):
@@ -55,6 +58,8 @@ class Unload(Message, frozen=True, tag=52):
     action_id: int
     share: int
     model: str
+    registration: int = 0
+    """As in Load."""
 
 
 class Result(Message, frozen=True, tag=53):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.core.instruments import ModelCounters
 from horologe_common.core.protocol import Out, instance
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
@@ -143,16 +144,19 @@ class Actions:
         share.reserve_pages(model, self._cluster.specs[model].pages, loading=True)
         expected_ns = share.predict(now_ns, model, LOAD_SIZE)
         action = self._create(now_ns, "load", share, model, LOAD_SIZE, [], share.load.free_at(now_ns), expected_ns)
-        earliest_ns = now_ns + self._cluster.workers[share.worker].offset_ns()
+        worker = self._cluster.workers[share.worker]
+        earliest_ns = now_ns + worker.offset_ns()
         latest_ns = earliest_ns + (action.end_ns - now_ns) + self._grace_ns
-        return Out(share.worker, Load(action.id, share.number, model, earliest_ns, latest_ns, expected_ns))
+        load = Load(action.id, share.number, model, earliest_ns, latest_ns, expected_ns, worker.last_register)
+        return Out(share.worker, load)
 
     def _unload(self, share: Share, model: str) -> Out:
         """Return an UNLOAD. It is not pending: its pages are free at once."""
         if model in share.resident:
             share.unload_model(model)
         self._last_id += 1
-        return Out(share.worker, Unload(self._last_id, share.number, model))
+        registration = self._cluster.workers[share.worker].last_register
+        return Out(share.worker, Unload(self._last_id, share.number, model, registration))
 
     def _create(
         self,
@@ -202,6 +206,7 @@ class ActionMetrics:
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
         self._models: dict[tuple[str, str], ModelTotals] = {}
+        self.refusals = ModelCounters(stats, "horologe_refused_total", tuple(Reason))
         stats.create_counters("horologe_actions_total", ("load", "infer"), FAILURES)
 
     def record_result(self, action: Action, result: Result, took_ns: int, end_ns: int) -> None:
@@ -231,9 +236,9 @@ class ActionMetrics:
     def refresh(self, now_ns: int, cluster: Cluster, requests: Iterable[Request]) -> None:
         """Update the metrics that are derived from totals, shares and open requests."""
         stats = self._stats
-        for spec in cluster.specs.values():
-            stats.create_counters("horologe_refused_total", (spec.name,), (spec.version,), Reason)
-        for labels, totals in self._models.items():
+        self.refusals.announce(cluster.specs.values())
+        for labels, totals in list(self._models.items()):
+            self.refusals.create(*labels)
             stats.set("nv_inference_exec_count", *labels, to=totals.batches)
             stats.set("nv_inference_count", *labels, to=totals.rows)
             stats.set("nv_inference_compute_infer_duration_us", *labels, to=totals.exec_ns // 1000)

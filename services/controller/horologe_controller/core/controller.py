@@ -62,7 +62,7 @@ class Controller:
         self.stats = Stats()
         self._metrics = ActionMetrics(self.stats)
         self._requests = RequestLifecycle(
-            settings, self.cluster, self.scheduler, self.catalogue, self.stats, self._post
+            settings, self.cluster, self.scheduler, self.catalogue, self._metrics.refusals, self._post
         )
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
         self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
@@ -121,9 +121,10 @@ class Controller:
 
     def _discover_workers(self, now_ns: int) -> None:
         """Until all workers have registered, hold the requests for models that are not known yet."""
+        self._requests.refuse_awaited(now_ns)
         if self.catalogue.discovery.update(now_ns):
             self.out.extend(self.catalogue.announce())
-        self._requests.admit_awaited(now_ns)
+            self._requests.admit_awaited()
 
     def _adopt_model_changes(self, now_ns: int) -> None:
         """Unload what shares cannot run, and requeue the requests of revised models."""
@@ -215,7 +216,7 @@ class Controller:
         self.catalogue.discovery.update(now_ns)
         self.out += self.catalogue.register_worker(worker, message)
         self._actions.adopt_loads(now_ns, worker, message)
-        self._requests.admit_awaited(now_ns)
+        self._requests.admit_awaited()
 
     def _on_distributions(self, message: Distributions) -> None:
         """Store distributions, unless they belong to a content that is not served any more."""

@@ -1,14 +1,14 @@
-"""The models that the controller announced, and the check of inputs against their signatures."""
+"""The models and pipelines that were announced, and the check of inputs against their signatures."""
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import ms
 from horologe_common.core.message_order import NOT_ANNOUNCED
-from horologe_common.models import check_tensor, check_variable_dimensions, input_length, natural_sort_key
-from horologe_common.status import HorologeError, InvalidInput, Refused, UnknownModel
+from horologe_common.core.protocol import instance
+from horologe_common.models import check_request, natural_sort_key
+from horologe_common.status import HorologeError, Refused, UnknownModel
 from horologe_common.wire import ModelState
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ class ModelCatalogue:
     def __init__(self) -> None:
         self.is_announced = False
         self.incomplete = NOT_ANNOUNCED
+        self._models: tuple[ModelState, ...] = ()
+        self._pipelines: dict[str, tuple[ModelState, ...]] = {}
+        """Pipelines by instance of the selector. They stay known while it restarts."""
         self._by_name: dict[str, list[ModelState]] = {}
         self._resolved: dict[tuple[str, str], ModelSpec] = {}
         self._last_checks: dict[str, tuple[tuple[Any, ...], tuple[int, int, int]]] = {}
@@ -43,11 +46,26 @@ class ModelCatalogue:
         self.is_announced, self.incomplete = True, incomplete
         if incomplete:
             announced = {state.spec.key for state in models}
-            earlier = [state for state in self.model_states() if state.spec.key not in announced]
+            earlier = [state for state in self._models if state.spec.key not in announced]
             models = [*models, *(_as_loading(state, incomplete) for state in earlier)]
+        self._models = tuple(models)
+        self._index_states()
+
+    def replace_pipelines(self, selector: str, pipelines: tuple[ModelState, ...]) -> None:
+        """Store a selector's announcement. A model hides the pipeline of the same name."""
+        self._pipelines[instance(selector)] = pipelines
+        self._index_states()
+
+    def _index_states(self) -> None:
         self._by_name, self._resolved, self._last_checks = {}, {}, {}
-        for state in sorted(models, key=lambda state: natural_sort_key(state.spec.version)):
+        for state in sorted(self._models, key=lambda state: natural_sort_key(state.spec.version)):
             self._by_name.setdefault(state.spec.name, []).append(state)
+        pipelines: dict[str, ModelState] = {}
+        for state in (state for states in self._pipelines.values() for state in states):
+            if state.spec.name not in pipelines or state.state == "READY":
+                pipelines[state.spec.name] = state
+        for name, state in pipelines.items():
+            self._by_name.setdefault(name, [state])
 
     def model_states(self, name: str = "") -> tuple[ModelState, ...]:
         """Return all versions of a model, oldest first. Without a name, return those of all models."""
@@ -105,49 +123,9 @@ class ModelCatalogue:
         checked = (spec, inputs, outputs)
         last = self._last_checks.get(spec.key)
         if last is None or last[0] != checked:
-            last = self._last_checks[spec.key] = checked, _check_request(spec, inputs, outputs)
+            last = self._last_checks[spec.key] = checked, check_request(spec, inputs, outputs)
         return last[1]
 
 
 def _as_loading(state: ModelState, reason: str) -> ModelState:
     return state if state.state == "UNAVAILABLE" else ModelState(state.spec, "LOADING", reason)
-
-
-def _check_request(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> tuple[int, int, int]:
-    rows = _check_tensors(spec, inputs, outputs)
-    if not spec.variable_dimensions:
-        return rows, 0, 0
-    shapes = {tensor.name: tensor.shape for tensor in inputs}
-    check_variable_dimensions(spec, shapes)
-    return rows, shape_key(spec, inputs), input_length(spec, shapes)
-
-
-def _check_tensors(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> int:
-    """Return the number of rows."""
-    received = {tensor.name: tensor for tensor in inputs}
-    wanted = {tensor.name: tensor for tensor in spec.inputs}
-    if len(received) != len(inputs) or received.keys() != wanted.keys():
-        names = [tensor.name for tensor in inputs]
-        raise InvalidInput(f"inputs: got {names}, wanted {list(wanted)}")
-    for name, tensor in received.items():
-        check_tensor(wanted[name], tensor.datatype, tensor.shape)
-    output_names = [tensor.name for tensor in spec.outputs]
-    for name in outputs:
-        if name not in output_names:
-            raise InvalidInput(f"outputs: got {name!r}, wanted some of {output_names}")
-    if not spec.batched:
-        return 1
-    rows = {tensor.shape[0] for tensor in inputs}
-    if len(rows) != 1 or not 1 <= min(rows) <= spec.max_batch:
-        raise InvalidInput(f"inputs: got {sorted(rows)} rows, wanted 1 to {spec.max_batch}, the same for all")
-    return rows.pop()
-
-
-def shape_key(spec: ModelSpec, inputs: Sequence[Tensor]) -> int:
-    """Return a number that is equal for requests that can share a batch.
-
-    It is 0 for padded models and for models without batches, else a checksum of the shapes without rows.
-    """
-    if spec.padded or not spec.batched:
-        return 0
-    return zlib.crc32(repr([(tensor.name, tensor.shape[1:]) for tensor in inputs]).encode()) | 1 << 32

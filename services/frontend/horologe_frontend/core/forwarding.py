@@ -9,7 +9,7 @@ import msgspec
 from horologe_common import wire
 from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.message_order import AnnouncementOrder
-from horologe_common.core.protocol import Out
+from horologe_common.core.protocol import Out, role
 from horologe_common.status import HorologeError, InvalidInput, Status
 from horologe_frontend.core.requests import check_names
 
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from horologe_frontend.core.stats import RequestMetrics
     from horologe_frontend.settings import FrontendSettings
 
-Call: TypeAlias = wire.Admit | wire.Describe | wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
+Call: TypeAlias = (
+    wire.Admit | wire.Describe | wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo | wire.PipelineInfo
+)
 CALLS_PER_CLIENT = 32
 """Pending calls of a client. A call may cost the controller time for each model."""
-CallReply: TypeAlias = wire.Models | wire.Description | wire.Applications
+CallReply: TypeAlias = wire.Models | wire.Description | wire.Applications | wire.PipelineState
 NO_MANAGEMENT = "this client may not manage: wanted a key of the folder `management`, or frontend.client_management"
 
 
@@ -122,6 +124,8 @@ def _failed_reply(client_id: int, message: Call, status: Status, reason: str) ->
             return wire.Models(client_id, (), int(status), reason)
         case wire.Describe():
             return wire.Description(client_id, (), "", 0)
+        case wire.PipelineInfo():
+            return wire.PipelineState(client_id, int(status), reason)
         case _:
             return wire.Applications(client_id, (), int(status), reason)
 
@@ -140,6 +144,8 @@ class CallForwarder:
     ) -> None:
         self.controller = ""
         self.order = AnnouncementOrder()
+        self._pipeline_order = AnnouncementOrder()
+        """Selectors number the announcements of pipelines apart from those of applications."""
         self._catalogue = catalogue
         self._declared = declared
         self._selectors = selectors
@@ -154,6 +160,16 @@ class CallForwarder:
         self.order.connect(address)
         self.controller = address
 
+    def connect_selector(self, address: str) -> None:
+        """Accept the announcements of a selector."""
+        self.order.connect(address)
+        self._pipeline_order.connect(address)
+
+    def disconnect_peer(self, address: str) -> None:
+        """Ignore further announcements of a controller or selector."""
+        self.order.disconnect(address)
+        self._pipeline_order.disconnect(address)
+
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
         """Return the messages to send. `trusted`: the sender is a peer, not a client."""
         match message:
@@ -165,6 +181,9 @@ class CallForwarder:
                 return (self._calls.start_call(now_ns, sender, message, self.controller),)
             case wire.Declare() | wire.Withdraw() | wire.Rollback() | wire.ApplicationInfo():
                 return (self._on_selector_call(now_ns, sender, message),)
+            case wire.PipelineInfo():
+                receiver = self._selectors.route_pipeline(message.name)
+                return (self._calls.start_call(now_ns, sender, message, receiver),)
             case wire.Feedback():
                 return self._feedback.forward_feedback(now_ns, sender, message, buffers)
         return self._on_peer_message(now_ns, sender, message) if trusted else ()
@@ -192,7 +211,7 @@ class CallForwarder:
             states = self._catalogue.model_states(message.model)
             if message.model and not states:
                 self._catalogue.check_complete()
-            return wire.Models(message.id, states)
+            return wire.Models(message.id, states, incomplete=self._catalogue.incomplete)
         except HorologeError as error:
             return wire.Models(message.id, (), int(error.status), error.reason)
 
@@ -222,6 +241,11 @@ class CallForwarder:
                 return (Out(sender, wire.Pong(message.sent_ns, now_ns)),)
             case wire.Acknowledged():
                 return self._feedback.finish_forwarded(message)
+            case wire.Models(id=0) if role(sender) == "selector":
+                if self._pipeline_order.accept(sender, message.number):
+                    self._catalogue.replace_pipelines(sender, message.models)
+                    self._declared.discard_signatures()
+                    self._metrics.create_model_counters()
             case wire.Models(id=0):
                 if self.order.accept(sender, message.number):
                     self._catalogue.replace_models(message.models, message.incomplete)
@@ -232,6 +256,6 @@ class CallForwarder:
                     self._metrics.replace_applications(
                         self._declared.replace_announcement(sender, message.applications)
                     )
-            case wire.Models() | wire.Applications() | wire.Description():
+            case wire.Models() | wire.Applications() | wire.Description() | wire.PipelineState():
                 return self._calls.finish_call(message)
         return ()

@@ -155,7 +155,7 @@ class Frontend:
 
     def refresh_stats(self) -> None:
         """Update the computed metrics before they are exported."""
-        self.stats_by_model.publish(self.stats)
+        self._metrics.refresh()
         self.stats.set("horologe_staged_bytes", to=self.staging.held_bytes)
 
     def _on_predict(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> None:
@@ -214,7 +214,9 @@ class Frontend:
 
     def _expire(self, now_ns: int, request: Request) -> None:
         connected = bool(self._calls.controller) and request.selector in self._selectors
-        timeout = timeout_answer(request, self._workers, connected)
+        in_driver = request.worker == request.selector and request.worker in self._selectors
+        workers = [request.worker] if in_driver else self._workers
+        timeout = timeout_answer(request, workers, connected)
         self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
 
     def _give_up(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
@@ -253,7 +255,7 @@ class Frontend:
         address = message.address
         match role(address):
             case "selector":
-                self._calls.order.connect(address)
+                self._calls.connect_selector(address)
                 self._selectors.add_selector(address)
                 self._send_unassigned(now_ns)
             case "controller":
@@ -265,7 +267,7 @@ class Frontend:
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, message: PeerDisconnected, _: Sequence[Buffer]) -> None:
         address = message.address
-        self._calls.order.disconnect(address)
+        self._calls.disconnect_peer(address)
         match role(address):
             case "selector":
                 self._selectors.remove_selector(address)

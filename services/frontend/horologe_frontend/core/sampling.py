@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
 from horologe_common.core.protocol import Out
+from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.status import Status
 from horologe_common.wire import Sample
 
@@ -50,6 +51,8 @@ class RequestSampler:
         query = request.query
         if self._used_until_ns.get((query.model, query.application), 0) > now_ns + self._burst_ns:
             return ()  # nearly always
+        if request.spec.runtime == PIPELINE_RUNTIME:
+            return ()
         if not self._settings.sample_ns or answer.cached or answer.status not in SAMPLED_STATUSES:
             return []
         if request.application is None:

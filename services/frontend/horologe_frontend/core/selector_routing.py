@@ -70,6 +70,10 @@ class SelectorRouter:
             return address
         return self.route_context(application, context)
 
+    def route_pipeline(self, name: str) -> str:
+        """Return the selector that describes a pipeline, always the same while it is connected."""
+        return highest_ranked(self.connected, name.encode())
+
     def route_declaration(self, application: str, context: str = "") -> str:
         """Return a selector that serves the current declaration. An undeclared one may go to any selector."""
         return self.route_context(application, context) or highest_ranked(self.connected, application.encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from horologe_common.core.instruments import Histogram, Stats
+from horologe_common.core.instruments import Histogram, ModelCounters, Stats
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
@@ -103,10 +103,12 @@ class StatsByModel:
             batch.executions += share
             batch.exec_ns += share * answer.exec_ns
 
-    def publish(self, stats: Stats) -> None:
-        """Set the metrics that are computed from these statistics."""
-        for key, model in self._models.items():
-            labels = tuple(key.split("/", 1))
+    def publish(self, stats: Stats, failures: ModelCounters) -> None:
+        """Set the metrics that are computed from these statistics. Called on the exporter's thread."""
+        for key, model in list(self._models.items()):
+            name, _, version = key.partition("/")
+            labels = name, version
+            failures.create(*labels)
             stats.set("nv_inference_request_success", *labels, to=model.success.count)
             stats.set("nv_inference_request_duration_us", *labels, to=model.success.ns // 1000)
             stats.set("nv_inference_queue_duration_us", *labels, to=model.queue.ns // 1000)
@@ -126,13 +128,17 @@ class RequestMetrics:
         self.stats_by_model = StatsByModel()
         self._catalogue = catalogue
         self._declared = declared
-        self.stats.create_counters(FAILURE, ("",), ("",), FAILED_STATUSES)
+        self._failures = ModelCounters(self.stats, FAILURE, FAILED_STATUSES)
+        self._failures.create("", "")
         self.stats.create_counters(f"{APPLICATION_PREFIX}requests_total", ("",), FAILED_STATUSES)
 
     def create_model_counters(self) -> None:
-        """Create the counters of failures of all models of the catalogue."""
-        for state in self._catalogue.model_states():
-            self.stats.create_counters(FAILURE, (state.spec.name,), (state.spec.version,), FAILED_STATUSES)
+        """Create the counters of failures of the models of the catalogue."""
+        self._failures.announce(state.spec for state in self._catalogue.model_states())
+
+    def refresh(self) -> None:
+        """Set the metrics that are computed from the answers."""
+        self.stats_by_model.publish(self.stats, self._failures)
 
     def count_rejected(self, message: Predict, status: Status) -> None:
         """Count a request that was rejected before it was opened."""
@@ -140,8 +146,7 @@ class RequestMetrics:
             name = message.application if message.application in self._declared else ""
             self.stats.count(f"{APPLICATION_PREFIX}requests_total", name, status.name)
         else:
-            labels = self._catalogue.metric_labels(message.model, message.version)
-            self.stats.count(FAILURE, *labels, status.name)
+            self._failures.count(*self._catalogue.metric_labels(message.model, message.version), status.name)
 
     def count_finished(self, now_ns: int, request: Request, answer: Answer) -> None:
         """Count an open request that gets its answer."""
@@ -150,8 +155,7 @@ class RequestMetrics:
         if request.application is None:
             self.stats_by_model.observe(now_ns, spec, answer, request.query.rows, total_ns, slack_ns)
             if answer.status != OK:
-                status = Status(answer.status).name
-                self.stats.count(FAILURE, spec.name, spec.version, status)
+                self._failures.count(spec.name, spec.version, Status(answer.status).name)
         elif spec.name in self._declared:
             status = Status(answer.status).name
             self.stats.count(f"{APPLICATION_PREFIX}requests_total", spec.name, status)

@@ -11,6 +11,7 @@ import msgspec
 
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_common.core.instruments import ModelCounters
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ class LaneMetrics:
         self._stats = stats
         self._possible_ns: dict[int, int] = {}
         """Action id -> earliest time at which its operation could begin. An action is in one lane at a time."""
+        self.failures = ModelCounters(stats, "horologe_model_failures_total", FAILURE_CAUSES)
         stats.create_counters("horologe_lane_operations_total", ("load", "unload", "input", "exec", "output"), FAILURES)
 
     def __len__(self) -> int:
@@ -182,7 +184,7 @@ class LaneMetrics:
         stats.count("horologe_lane_operations_total", lane, STATUS_NAMES[finished.status])
         if finished.failure:
             name, _, version = finished.failure[0].partition("/")
-            stats.count("horologe_model_failures_total", name, version, finished.failure[1])
+            self.failures.count(name, version, finished.failure[1])
         if busy_ns := finished.end_ns - finished.begin_ns:
             stats.count("horologe_lane_busy_seconds_total", lane, by=busy_ns / 1e9)
             if possible_ns is not None:

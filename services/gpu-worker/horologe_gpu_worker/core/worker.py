@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.clock import NEVER_NS
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, instance, role
 from horologe_common.models import PAGE_BYTES
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Drain, Infer, Load, Ping, Pong, Register, Result, Scan, Ship, Unload
 from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
-from horologe_gpu_worker.core.lanes import FAILURE_CAUSES, Finished, LaneMetrics, Operation
+from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation
 from horologe_gpu_worker.core.residency import Residency
 from horologe_gpu_worker.core.served_models import ServedModels, scans_of
 
@@ -51,6 +52,8 @@ class Worker:
         self.shares = [Residency(share, settings.device, pages, self.lanes) for share in range(settings.shares)]
         self.models = ServedModels(models, self.shares, self.infers, self.lanes)
         self._registrations = 0
+        self._registered: dict[str, int] = {}
+        """Connected controller -> number of the Register with which its connection began."""
         self._handlers: dict[type, Handler] = {
             Infer: self._on_infer, Ship: self._on_ship, Finished: self._on_finished, Load: self._on_load,
             Unload: self._on_unload, Cancel: self._on_cancel, Ping: self._on_ping, Scan: self._on_scan,
@@ -64,11 +67,8 @@ class Worker:
         self.out.extend(Out(controller, Drain()) for controller in self.controllers)
 
     def refresh_stats(self) -> None:
-        """Create the counters of failures of all models."""
-        for report in list(self.models.reports.values()):
-            spec = report.spec
-            labels = (spec.name,), (spec.version,), FAILURE_CAUSES
-            self.stats.create_counters("horologe_model_failures_total", *labels)
+        """Create the counters of failures of the models."""
+        self.lane_metrics.failures.announce(report.spec for report in list(self.models.reports.values()))
 
     def drained(self) -> bool:
         """Return True if no action is pending."""
@@ -128,11 +128,13 @@ class Worker:
             self.controllers[peer.address] = 0
             self.infers.early.clear_finished()
             self._register(peer.address)
+            self._registered[peer.address] = self._registrations
 
     def _on_peer_disconnected(
         self, now_ns: int, sender: str, peer: PeerDisconnected, buffers: Sequence[Buffer]
     ) -> None:
         """Remove a lost controller. Its actions still finish as planned."""
+        self._registered.pop(peer.address, None)
         if self.controllers.pop(peer.address, None) is not None:
             for share in self.shares:
                 share.remove_controller(peer.address)
@@ -193,6 +195,8 @@ class Worker:
         if not 0 <= load.share < len(self.shares):
             reason = f"share: got {load.share}, wanted one below {len(self.shares)}"
             self._refuse_action(now_ns, sender, load.action_id, Status.FAILED, reason)
+        elif self._is_stale(sender, load):
+            self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, "it was sent before the registration")
         elif (last_id := self.shares[load.share].record_action(sender, load)) is not None:
             if last_id != load.action_id:
                 reason = f"action {last_id} for {load.model} has arrived before"
@@ -206,6 +210,8 @@ class Worker:
             self.shares[load.share].load_model(now_ns, sender, load, report.spec)
 
     def _on_unload(self, now_ns: int, sender: str, unload: Unload, buffers: Sequence[Buffer]) -> None:
+        if self._is_stale(sender, unload):
+            return
         self._record_action(sender, unload.action_id)
         if 0 <= unload.share < len(self.shares):
             self.shares[unload.share].unload_model(now_ns, sender, unload)
@@ -225,6 +231,13 @@ class Worker:
                 share.finish_load(now_ns, finished)
         elif finished.lane != "unload":
             self.infers.advance_action(now_ns, finished)
+
+    def _is_stale(self, sender: str, action: Load | Unload) -> bool:
+        """Return whether the controller sent the action before it had this connection's Register.
+
+        Its mirror of the pages is that of the Register, which does not know what the action would change.
+        """
+        return 0 < action.registration < self._registered.get(sender, NEVER_NS)
 
     def _record_action(self, sender: str, action_id: int) -> None:
         if action_id > self.controllers.get(sender, action_id):

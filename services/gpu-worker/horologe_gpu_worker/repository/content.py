@@ -29,11 +29,16 @@ class ContentHashes:
         """File -> its inode, size and times when it was hashed, and the hash."""
 
     def hash_folder(self, folder: Path) -> str:
-        """Return a hash of the names and contents of a version's files and its manifest. Raises OSError."""
+        """Return a hash of the paths and contents of a version's files and its manifest. Raises OSError.
+
+        Paths are relative to the folder. The manifest counts by its name, because it may be in the model's folder.
+        """
         digest = hashlib.blake2b(digest_size=16)
-        manifest = manifest_path(folder)
-        for path in [*model_files(folder), *([manifest] if manifest else [])]:
-            digest.update(path.name.encode() + b"\0" + self._hash_file(path))
+        files = [(path.relative_to(folder).as_posix(), path) for path in model_files(folder)]
+        if manifest := manifest_path(folder):
+            files.append((manifest.name, manifest))
+        for name, path in files:
+            digest.update(name.encode() + b"\0" + self._hash_file(path))
         return digest.hexdigest()
 
     def check_unchanged(self, spec: ModelSpec, folder: Path) -> None:

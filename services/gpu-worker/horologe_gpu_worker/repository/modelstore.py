@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 FORBIDDEN = "/#"
 """Separators in addresses and model keys, forbidden in names."""
+PIPELINES, PIPELINE_MANIFEST = "pipelines", "pipeline.toml"
+"""The folder of the selector's pipelines, which is no model."""
 EXTRAS = {"pytorch": "torch"}
 """Runtime -> its extra, if the names differ."""
 
@@ -177,6 +179,8 @@ class ModelStore:
 
 
 def _is_model_folder(path: Path) -> bool:
+    if path.name == PIPELINES and os.path.isfile(path / PIPELINE_MANIFEST):
+        return False
     return os.path.isdir(path) and not path.name.startswith((".", "__"))  # Path.is_dir raises if the name is too long
 
 

@@ -162,7 +162,8 @@ def load_or_measure_profile(
         check_unchanged(spec, folder)
         return profile
     with cache.measurement_lock():
-        if (cached := cache.read_profile(spec)) is not None:
+        if (cached := cache.read_profile(spec)) is not None:  # another process has measured meanwhile
+            check_unchanged(spec, folder)
             return cached
         report(f"measuring {spec.key}: batch sizes {list(spec.batch_sizes)}")
         profile = measure_profile(runtime, spec, folder)

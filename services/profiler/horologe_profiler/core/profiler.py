@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.core.instruments import Stats
+from horologe_common.core.instruments import ModelCounters, Stats
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
@@ -47,6 +47,7 @@ class Profiler:
         self.staging = StagedInputs(address, settings.staging_bytes)
         self.measurements = Measurements(settings)
         self.stats = Stats()
+        self._run_counts = ModelCounters(self.stats, "horologe_profiler_runs_total", FAILURES)
         self._specs: dict[str, ModelSpec] = {}
         self._queue = SampleQueue(self.measurements.count_times)
         self._runs = ActiveRuns(settings)
@@ -239,7 +240,7 @@ class Profiler:
         if status != "OK":
             self._comparisons.drop_task(now_ns, task)
         if spec := self._specs.get(task.key.model):
-            self.stats.count("horologe_profiler_runs_total", spec.name, spec.version, status)
+            self._run_counts.count(spec.name, spec.version, status)
 
     def _served_models(self) -> dict[str, ModelSpec]:
         """Return the models that a controller serves; none if no controller is connected."""
@@ -266,8 +267,8 @@ class Profiler:
         earlier = self._specs if message.incomplete else {}
         announced = {state.spec.key: state.spec for state in message.models if state.state != "UNAVAILABLE"}
         self._specs = earlier | announced
+        self._run_counts.announce(self._specs.values())
         for key, spec in self._specs.items():
-            self.stats.create_counters("horologe_profiler_runs_total", (spec.name,), (spec.version,), FAILURES)
             if self.measurements.set_content(key, spec.content_hash):
                 self._publications.mark_changed(key)
                 self._comparisons.discard_model(key)

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 class AnnouncedModels:
     """Model versions by key `name/version`, and the ready ones also by name; `versions` holds them in any state.
 
-    `incomplete`: why a model that is not among them may exist; empty if it does not.
+    `incomplete`: why a model that is not among them may exist; empty if it does not. `pipelines`: those of this
+    selector, by name and by key. A model hides the pipeline of the same name.
     """
 
     def __init__(self) -> None:
         self.incomplete = NOT_ANNOUNCED
         self.order = AnnouncementOrder()
         self.versions: dict[str, ModelSpec] = {}
+        self.pipelines: dict[str, ModelSpec] = {}
         self._newest: dict[str, ModelSpec] = {}
         self._ready: dict[str, ModelSpec] = {}
 
@@ -53,8 +55,15 @@ class AnnouncedModels:
         return Status.UNKNOWN_MODEL, f"model {model!r} is not served"
 
     def find_ready(self, model: str) -> ModelSpec | None:
-        """Return the ready model `name/version`, or the newest ready version of `name`; None if there is none."""
-        return self._ready.get(model) or self._newest.get(model)
+        """Return the ready model `name/version`, the newest ready version of `name`, or the pipeline; else None."""
+        return self._ready.get(model) or self._newest.get(model) or self.pipelines.get(model)
+
+    def find_callable(self, model: str) -> ModelSpec | None:
+        """Return the model as `find_ready` does, else its newest version in any state: its requests wait."""
+        if spec := self.find_ready(model):
+            return spec
+        specs = [spec for spec in self.versions.values() if model in (spec.key, spec.name)]
+        return max(specs, key=lambda spec: natural_sort_key(spec.version), default=None)
 
     def check_output(self, application: Application) -> None:
         """Raise `InvalidInput` if a ready model lacks the application's output; it would be missing every time."""

@@ -38,6 +38,8 @@ class ReturnLatency:
     def __init__(self) -> None:
         self.path_ns: dict[str, int] = {}
         """Path latency of the requests of each frontend."""
+        self.inner_ns = 0
+        """Part of the path latency that the frontend has no share in: that of the calls of pipelines."""
         self._round_trips: dict[str, RollingQuantile] = {}
         self._recent: dict[str, RollingQuantile] = {}
         self._answered_ns: dict[str, int] = {}
@@ -92,6 +94,6 @@ class ReturnLatency:
         for peer, round_trips in self._recent.items():
             recent[role(peer)].append(round_trips.high_quantile(now_ns) or 0)
         outputs_ns = max(0, max(recent["worker"]) // 2 - self._reserved_ns)
-        inner_ns = max(recent["controller"]) // 2 + outputs_ns
+        self.inner_ns = max(recent["controller"]) // 2 + outputs_ns
         for frontend in self._round_trips:
-            self.path_ns[frontend] = inner_ns + (self._recent[frontend].high_quantile(now_ns) or 0)
+            self.path_ns[frontend] = self.inner_ns + (self._recent[frontend].high_quantile(now_ns) or 0)

@@ -3,7 +3,8 @@
 Query for a model: answered from the prediction cache, by an equal prediction in flight, or by a Submit to the
 controller. Outputs come from the worker, an Outcome from the controller. Query for an application: the same for each
 model that its policy selects, then combined (applications/query.py). Feedback updates the policies' states
-(feedback/, contexts/). The work for applications that no message starts: applications/processor.py.
+(feedback/, contexts/). The work for applications that no message starts: applications/processor.py. Queries for a
+pipeline are submitted to this selector itself, which executes them (pipelines/).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from horologe_selector.core.applications.query import ApplicationQueries
 from horologe_selector.core.applications.registry import ApplicationRegistry
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.core.feedback.feedback import FeedbackProcessor
+from horologe_selector.core.pipelines.processor import PipelineProcessor
 from horologe_selector.core.predictions.cache import PredictionCache, prediction_key
 from horologe_selector.core.predictions.inflight import OK, InflightPredictions, Waiter
 from horologe_selector.core.return_latency import ReturnLatency
@@ -101,6 +103,9 @@ class Selector:
             self.registry, self.contexts, self.model_status, self.feedback, self.application_queries,
             self.return_latency, self.stats, self.store, self._post,
         )  # fmt: skip
+        self.pipelines = PipelineProcessor(
+            address, settings, self.inflight, self.models, self.return_latency, self._post
+        )
         self._waiters: dict[tuple[str, int], Waiter] = {}
         """Open queries for one model, by holder and id."""
         self._tick_needed = True
@@ -109,12 +114,12 @@ class Selector:
         self._handlers: dict[type, Handler] = {
             Query: self._on_query, Outputs: self.inflight.on_outputs, Outcome: self.inflight.on_outcome,
             Cancel: self._on_cancel, Models: self.models.on_models, PeerConnected: self._on_peer_connected,
-            PeerDisconnected: self._on_peer_disconnected, Pong: self.return_latency.on_pong,
+            PeerDisconnected: self._on_peer_disconnected, Pong: self._on_pong,
             Declare: self.registry.on_declare, Withdraw: self.registry.on_withdraw,
             Rollback: self.registry.on_rollback, ApplicationInfo: self.model_status.on_application_info,
             Feedback: self.feedback.on_feedback, RecordsRead: self._applications.on_store_reply,
             RecordsWritten: self._applications.on_store_reply, FamilyListed: self.registry.on_listed,
-            Settle: self._on_settle,
+            Settle: self._on_settle, **self.pipelines.handlers,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -129,10 +134,11 @@ class Selector:
         if not self._tick_needed and now_ns < self._wakeup_ns:
             return
         self._tick_needed = False
-        try:
-            self._applications.tick(now_ns)
-        except Exception as error:
-            self._faults.append(error)
+        for part in (self._applications, self.pipelines):
+            try:
+                part.tick(now_ns)
+            except Exception as error:
+                self._faults.append(error)
         times = (
             self.application_queries.deadlines.next_ns(),
             self.contexts.wakeup_ns(),
@@ -140,6 +146,7 @@ class Selector:
             self.registry.next_ns(),
             self.return_latency.next_ns(),
             self.model_status.next_ns(),
+            self.pipelines.wakeup_ns(),
             0 if self.application_queries.finished else None,
         )
         self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
@@ -161,7 +168,10 @@ class Selector:
         self.application_queries.check()
         self.contexts.check()
         self.feedback.check()
-        waiting = [waiter for waiter in self.inflight.waiters() if not waiter.application_query]
+        self.pipelines.check()
+        waiting = [
+            waiter for waiter in self.inflight.waiters() if not waiter.application_query and not waiter.pipeline_call
+        ]
         assert sorted(self._waiters) == sorted((waiter.holder, waiter.query.id) for waiter in waiting)
 
     def refresh_stats(self) -> None:
@@ -191,7 +201,7 @@ class Selector:
             return
         budget_ns = max(0, query.budget_ns - self.return_latency.path_ns.get(holder, 0))
         waiter = Waiter(holder, query, now_ns, now_ns + budget_ns)
-        spec = self.models.versions.get(query.model)
+        spec = self.models.versions.get(query.model) or self.models.pipelines.get(query.model)
         cache_key = prediction_key(spec, query.input_hash) if query.input_hash and spec is not None else b""
         result = self.inflight.request_prediction(now_ns, waiter, spec, query.model, cache_key)
         if result is None:
@@ -205,6 +215,9 @@ class Selector:
             if waiter.application_query:
                 self._tick_needed = True
                 self.application_queries.on_result(now_ns, waiter, result)
+            elif waiter.pipeline_call:
+                self._tick_needed = True
+                self.pipelines.on_result(now_ns, waiter, result)
             else:
                 del self._waiters[waiter.holder, waiter.query.id]
                 self._answer_model_query(now_ns, waiter, result)
@@ -230,9 +243,20 @@ class Selector:
         self.out.append(Out(holder, Release((query_id,))))
 
     def _on_cancel(self, now_ns: int, holder: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
+        if holder == self.address:
+            self._tick_needed = True
+            self.pipelines.cancel_runs(now_ns, message.ids)
+            return
         for query_id in message.ids:
             if not self.application_queries.cancel_query(now_ns, holder, query_id):
                 self._cancel_model_query(now_ns, holder, query_id)
+
+    def _on_pong(self, now_ns: int, peer: str, pong: Pong, buffers: Sequence[Buffer]) -> None:
+        if role(peer) == "driver":
+            self._tick_needed = True
+            self.pipelines.on_pong(peer, pong)
+        else:
+            self.return_latency.on_pong(now_ns, peer, pong)
 
     def _on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
         """Answer at once: the announcement before it has set the contents that cached predictions must have."""
@@ -248,6 +272,7 @@ class Selector:
             case "frontend":
                 if self.registry.loaded:
                     self.out.append(Out(message.address, self.registry.announcement()))
+                self.pipelines.announce_to(message.address)
 
     def _on_peer_disconnected(
         self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]

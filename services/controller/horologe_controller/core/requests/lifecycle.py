@@ -20,7 +20,7 @@ from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from horologe_common.core.instruments import Stats
+    from horologe_common.core.instruments import ModelCounters
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Result, Submit
     from horologe_controller.core.cluster.cluster import Cluster
@@ -51,7 +51,8 @@ class RequestTable:
         return sum(map(len, self._of.values()))
 
     def __iter__(self) -> Iterator[Request]:
-        return chain.from_iterable([requests.values() for requests in self._of.values()])
+        """Iterate over copies: the exporter's thread counts the requests."""
+        return chain.from_iterable([list(requests.values()) for requests in list(self._of.values())])
 
     def create_request(
         self, sender: str, submit: Submit, spec: ModelSpec, arrival_ns: int, deadline_ns: int
@@ -105,7 +106,7 @@ class RequestLifecycle:
         cluster: Cluster,
         scheduler: Scheduler,
         catalogue: ModelCatalogue,
-        stats: Stats,
+        refusals: ModelCounters,
         post: Callable[[Out], None],
     ) -> None:
         self.table = RequestTable()
@@ -113,7 +114,7 @@ class RequestLifecycle:
         self._cluster = cluster
         self._scheduler = scheduler
         self._catalogue = catalogue
-        self._stats = stats
+        self._refusals = refusals
         self._post = post
         self.submitted: list[tuple[str, Submit, int]] = []
         """(sender, message, arrival) of Submits. `admit_buffered` queues or refuses them at the end of the turn."""
@@ -162,18 +163,15 @@ class RequestLifecycle:
     def _reject(self, sender: str, submit: Submit, status: Status, reason: str) -> None:
         self._post(Out(sender, Outcome(submit.id, int(status), reason)))
 
-    def admit_awaited(self, now_ns: int) -> None:
-        """Admit the Submits whose model is known by now, and all once every worker has registered.
-
-        Refuse those whose deadline has passed.
-        """
-        awaited = self.awaited
-        if not awaited.submits:
-            return
-        for sender, submit, _ in awaited.pop_expired(now_ns):
-            self._reject(sender, submit, Status.REFUSED, self._catalogue.explain_missing(submit.model))
+    def admit_awaited(self) -> None:
+        """Admit the Submits whose model is known by now, and all once every worker has registered."""
         complete = not self._catalogue.discovery.missing
-        self.submitted += awaited.pop_all() if complete else awaited.pop_known(self._cluster.specs)
+        self.submitted += self.awaited.pop_all() if complete else self.awaited.pop_known(self._cluster.specs)
+
+    def refuse_awaited(self, now_ns: int) -> None:
+        """Refuse the Submits whose model was not known by their deadline."""
+        for sender, submit, _ in self.awaited.pop_expired(now_ns):
+            self._reject(sender, submit, Status.REFUSED, self._catalogue.explain_missing(submit.model))
 
     def requeue_revised(self, now_ns: int, models: Mapping[str, bool]) -> None:
         """Queue the requests for these models again, by their new specs. Requests that nobody can run are finished."""
@@ -223,7 +221,7 @@ class RequestLifecycle:
         """Finish the request as REFUSED and count the reason; as LOST or LATE if a worker may have run it."""
         request, sentence = refusal.request, refusal.describe()
         if request.failure == Status.REFUSED:
-            self._stats.count("horologe_refused_total", request.spec.name, request.spec.version, refusal.reason)
+            self._refusals.count(request.spec.name, request.spec.version, refusal.reason)
         else:
             sentence = f"its worker failed, and it was not run again: {sentence}"
         self._finish(request, request.failure, sentence, max(0, refusal.retry_after_ns))

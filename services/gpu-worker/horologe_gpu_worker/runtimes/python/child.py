@@ -6,12 +6,8 @@ Both arguments are inherited file descriptors. Standard output and error go to t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
-import os
 import resource
-import select
-import signal
 import socket
 import sys
 import time
@@ -21,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from horologe_common.service.isolation import kill_with_parent
 from horologe_common.status import HorologeError, ModelFailed
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
@@ -33,34 +30,15 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
 
 MODULE = "horologe_model"
-FIRST_VICTIM = "1000"
-"""/proc/self/oom_score_adj: if memory runs out, the kernel kills this process instead of the worker."""
 
 
 def main(arguments: list[str]) -> int:
     sock, lifeline = int(arguments[0]), int(arguments[1])
     kill_with_parent(lifeline)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(FIRST_VICTIM)
     channel = Channel(socket.socket(fileno=sock))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         serve(channel)
     return 0
-
-
-def kill_with_parent(lifeline: int) -> None:
-    """Have the kernel kill this process group when the worker's end of the pipe closes.
-
-    PR_SET_PDEATHSIG follows the thread that started the process, and loading threads end. The process sees end of file
-    on its socket only between calls, so a hung model would outlive its worker.
-    """
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgid(0))
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    poll = select.poll()
-    poll.register(lifeline)
-    if poll.poll(0):  # the worker ended before the signal was set up
-        os._exit(1)
 
 
 def serve(channel: Channel) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import ModelSpec
+from horologe_common.service.isolation import child_environment, user_options, user_variables
 from horologe_common.service.log import logger
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import (
@@ -32,7 +33,6 @@ from horologe_gpu_worker.repository.manifest import (
 from horologe_gpu_worker.repository.model_signature import check_outputs
 from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed
 from horologe_gpu_worker.runtimes.python.channel import Channel, ChannelMessage, Done, Failed, Ready, Run, Start, pack
-from horologe_gpu_worker.runtimes.python.isolation import model_environment, user_options, user_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ class ModelProcess:
         self._sock, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
         command = [sys.executable, "-P", "-m", CHILD, str(theirs.fileno()), str(lifeline)]
-        environment = model_environment(os.environ, self._manifest.threads, self._device.environment)
+        environment = child_environment(os.environ, self._manifest.threads, self._device.environment)
         try:
             self._process = subprocess.Popen(
                 command,

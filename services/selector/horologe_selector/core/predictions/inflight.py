@@ -18,7 +18,7 @@ from horologe_common.wire import Cancel, Outcome, Outputs, Submit, Tensor
 from horologe_common.wire.frames import split_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from horologe_common.core.instruments import Stats
     from horologe_common.core.protocol import Buffer
@@ -45,6 +45,8 @@ class Waiter(msgspec.Struct, eq=False):
     shadow: bool = False
     submit_id: int = 0
     """Submit of the prediction that it waits for; 0 if it was answered from the cache."""
+    pipeline_call: int = 0
+    """Id of the staged inputs of a pipeline's call; 0 for other queries."""
     sequence: int = 0
     """Key among the followers of its in-flight prediction."""
 
@@ -115,7 +117,8 @@ class InflightPrediction(msgspec.Struct, eq=False):
 class InflightPredictions:
     """All in-flight predictions. Invariant: each waiter gets exactly one `deliver`, unless it is removed first.
 
-    `ttl_ns` is the time to live of cached predictions whose model sets none.
+    `ttl_ns` is the time to live of cached predictions whose model sets none. Those of `pipelines` are submitted to this
+    selector itself, at `address`.
     """
 
     def __init__(
@@ -129,6 +132,8 @@ class InflightPredictions:
         self.cache = cache
         self.ttl_ns = ttl_ns
         self.controller = ""
+        self.address = ""
+        self.pipelines: Mapping[str, ModelSpec] = {}
         self._stats = stats
         self._post = post
         self._deliver = deliver
@@ -182,19 +187,20 @@ class InflightPredictions:
 
     def _submit(self, now_ns: int, inflight: InflightPrediction) -> None:
         """Submit to the controller, or when the next controller connects if none is connected."""
-        if not self.controller:
-            return
         leader, query, key = inflight.leader, inflight.leader.query, inflight.key
+        if not (receiver := self.address if key in self.pipelines else self.controller):
+            return
         number, budget_ns, holder = inflight.submit_id, leader.deadline_ns - now_ns, leader.holder
         rows, best_effort, shape, length = query.rows, leader.best_effort, query.shape_key, query.length
         submit = Submit(number, key, budget_ns, rows, holder, query.id, best_effort, shape, length, query.application)
-        self._post(Out(self.controller, submit))
+        self._post(Out(receiver, submit))
 
     def on_controller_connected(self, now_ns: int, controller: str) -> None:
-        """Submit all in-flight predictions to a controller, which may be a new incarnation."""
+        """Submit all in-flight predictions of models to a controller, which may be a new incarnation."""
         self.controller = controller
         for inflight in self._inflight.values():
-            self._submit(now_ns, inflight)
+            if inflight.key not in self.pipelines:
+                self._submit(now_ns, inflight)
 
     def on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
         """Deliver a batch's outputs; its rows may belong to several in-flight predictions."""
@@ -257,7 +263,8 @@ class InflightPredictions:
         if waiter is not inflight.leader:
             inflight.followers.pop(waiter.sequence, None)
             return
-        self._post(Out(self.controller, Cancel((inflight.submit_id,))))
+        to = self.address if inflight.key in self.pipelines else self.controller
+        self._post(Out(to, Cancel((inflight.submit_id,))))
         if inflight.promote_follower():
             self._last_id += 1
             self._renumber(inflight, self._last_id)

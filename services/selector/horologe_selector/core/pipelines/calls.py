@@ -1,0 +1,165 @@
+"""Calls of pipelines to models: this selector holds their inputs, and each has a deadline of its own stage.
+
+Deadline of a stage: what remains of the query's budget minus the time that the rest of the path is expected to need.
+The controller refuses a call that cannot meet it, so a query that would be late is dropped at the first stage that can
+know it, before its work is done (PARD, EuroSys '26).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.core.protocol import Out
+from horologe_common.models import check_request
+from horologe_common.status import HorologeError, InvalidInput, Refused, Status, error_for
+from horologe_common.wire import CallDone, Query
+from horologe_selector.core.predictions.inflight import OK, Waiter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from horologe_common.core.protocol import Buffer
+    from horologe_common.core.staging import StagedInputs
+    from horologe_common.models import ModelSpec
+    from horologe_common.wire import ModelCall, Submit
+    from horologe_selector.core.announced_models import AnnouncedModels
+    from horologe_selector.core.pipelines.run_trace import Stage
+    from horologe_selector.core.pipelines.runs import Run
+    from horologe_selector.core.predictions.inflight import InflightPredictions, PredictionResult
+    from horologe_selector.core.return_latency import ReturnLatency
+
+DEPTH_LIMIT = 8
+"""Pipelines that call one another."""
+RUN_FAILURES = frozenset({int(Status.REFUSED), int(Status.LATE), int(Status.LOST), int(Status.FAILED)})
+
+
+class OpenCall(msgspec.Struct, eq=False):
+    """A call in flight. Its inputs are staged under the id of the waiter's query."""
+
+    run: Run
+    number: int
+    stage: Stage
+    waiter: Waiter
+
+
+class PipelineCalls:
+    """Open calls by the id of their staged inputs. Invariant: these are exactly the ids of `staging`."""
+
+    def __init__(
+        self,
+        address: str,
+        staging: StagedInputs,
+        inflight: InflightPredictions,
+        models: AnnouncedModels,
+        return_latency: ReturnLatency,
+        drop: bool,
+        post: Callable[[Out], None],
+    ) -> None:
+        self.staging = staging
+        self._address = address
+        self._inflight = inflight
+        self._models = models
+        self._return_latency = return_latency
+        self._drop = drop
+        self._post = post
+        self._calls: dict[int, OpenCall] = {}
+        self._last_id = 0
+
+    def path_of(self, submit: Submit) -> tuple[str, ...]:
+        """Return the pipelines that led to a Submit: empty for the query of a client."""
+        call = self._calls.get(submit.input_id) if submit.holder == self._address else None
+        return call.run.path if call is not None else ()
+
+    def start_call(self, now_ns: int, run: Run, message: ModelCall, buffers: Sequence[Buffer]) -> None:
+        """Submit a call, or answer it with the error of its stage."""
+        stage = (message.model, message.place)
+        run.trace.begin_call(now_ns, message.call, stage, message.parents)
+        try:
+            spec, query, deadline_ns = self._build_query(now_ns, run, stage, message, buffers)
+        except HorologeError as error:
+            self._fail_call(run, message.call, stage, int(error.status), error.reason)
+            return
+        waiter = Waiter(self._address, query, now_ns, deadline_ns, pipeline_call=query.id)
+        call = self._calls[query.id] = OpenCall(run, message.call, stage, waiter)
+        run.calls[message.call] = call
+        result = self._inflight.request_prediction(now_ns, waiter, spec, spec.key, b"")
+        assert result is None  # without a key nothing is cached
+
+    def _build_query(
+        self, now_ns: int, run: Run, stage: Stage, message: ModelCall, buffers: Sequence[Buffer]
+    ) -> tuple[ModelSpec, Query, int]:
+        """Return the signature, the query and its deadline, and stage its inputs. Raises `HorologeError`."""
+        spec = self._find_model(run, message.model)
+        rows, shape_key, length = check_request(spec, message.inputs)
+        remaining_ns = run.pipeline.structure.remaining_ns(now_ns, stage) if self._drop else 0
+        deadline_ns = run.deadline_ns - remaining_ns - self._return_latency.inner_ns
+        if deadline_ns <= now_ns and not run.submit.best_effort:
+            raise Refused(
+                f"{(run.deadline_ns - now_ns) / 1e6:.1f} ms remain, and the stages after it need "
+                f"{remaining_ns / 1e6:.1f} ms"
+            )
+        if not self.staging.hold(self._last_id + 1, message.inputs, buffers):
+            raise Refused(f"the intermediates of other queries fill {self.staging.limit_bytes} bytes")
+        self._last_id += 1
+        budget_ns, name = deadline_ns - now_ns, run.pipeline.spec.name
+        query = Query(self._last_id, spec.key, budget_ns, rows, b"", run.submit.best_effort, shape_key, length, name)
+        return spec, query, deadline_ns
+
+    def _find_model(self, run: Run, model: str) -> ModelSpec:
+        """Return the signature of a model or pipeline. Raises `HorologeError` if it cannot be called."""
+        spec = self._models.find_callable(model)
+        if spec is None:
+            status, reason = self._models.explain_missing(model)
+            raise error_for(status, reason)
+        if spec.key in self._models.pipelines:
+            path = (*run.path, spec.name)
+            if spec.name in run.path:
+                raise InvalidInput(f"pipelines call each other: {' -> '.join(path)}")
+            if len(path) > DEPTH_LIMIT:
+                raise InvalidInput(f"pipelines: got {' -> '.join(path)}, wanted at most {DEPTH_LIMIT} in one another")
+        return spec
+
+    def on_result(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
+        """Pass the outputs or the failure of a call on to its driver."""
+        if (call := self._calls.pop(waiter.pipeline_call, None)) is None:
+            return
+        self.staging.release(waiter.pipeline_call)
+        run = call.run
+        del run.calls[call.number]
+        if result.status != OK:
+            self._fail_call(run, call.number, call.stage, result.status, result.reason)
+            return
+        run.trace.end_call(now_ns, call.number)
+        run.exec_ns += result.exec_ns
+        if record := run.pipeline.structure.find_record(call.stage):
+            record.latency.observe(now_ns - waiter.arrival_ns)
+        done = CallDone(run.id, call.number, OK, "", result.outputs)
+        self._post(Out(run.pipeline.driver, done, result.buffers))
+
+    def _fail_call(self, run: Run, number: int, stage: Stage, status: int, reason: str) -> None:
+        """Answer a call without outputs. The driver function may catch it, or end the query with this status."""
+        self.count_drop(run, stage)
+        status = status if status in RUN_FAILURES else int(Status.FAILED)
+        reason = f"stage {run.pipeline.structure.stage_name(stage)}: {reason}"
+        self._post(Out(run.pipeline.driver, CallDone(run.id, number, status, reason)))
+
+    def count_drop(self, run: Run, stage: Stage) -> None:
+        """Count a call without outputs."""
+        if record := run.pipeline.structure.find_record(stage):
+            record.drops += 1
+
+    def cancel_calls(self, now_ns: int, run: Run) -> None:
+        """Cancel all open calls of a run."""
+        for call in run.calls.values():
+            del self._calls[call.waiter.pipeline_call]
+            self.staging.release(call.waiter.pipeline_call)
+            self._inflight.remove_waiter(now_ns, call.waiter)
+        run.calls.clear()
+
+    def check(self, runs: Iterable[Run]) -> None:
+        """Assert that each open call belongs to an open run and has staged inputs."""
+        self.staging.check()
+        assert sorted(self.staging.ids()) == sorted(self._calls)
+        assert len(self._calls) == sum(len(run.calls) for run in runs)

@@ -1,0 +1,255 @@
+"""The processes of the drivers: started from the folder of pipelines, watched, and started again after a delay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from horologe_common.clock import ms, s
+from horologe_common.service.isolation import child_environment, user_options, user_variables
+from horologe_common.service.log import logger
+from horologe_common.status import HorologeError
+from horologe_common.transport.streams import Stream, Streams
+from horologe_common.wire import PEER_HEADER_LIMIT, DriverReady, Envelope, StartDriver
+from horologe_common.wire.frames import pack, unpack
+from horologe_selector.driver import DriverEnded, KillDriver, PipelineDefinition, PipelinesRead, driver_address
+from horologe_selector.drivers.child import PROGRESS
+from horologe_selector.drivers.pipeline_folder import folder_state, read_pipelines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core.protocol import Buffer
+    from horologe_common.transport.reactor import Reactor
+    from horologe_common.wire import AnyMessage
+    from horologe_selector.settings import SelectorSettings
+
+CHILD = "horologe_selector.drivers.child"
+SCAN_S = 1.0
+"""Interval at which the folder is compared with its last state."""
+BACKOFF_NS, BACKOFF_MAX_NS = ms(100), s(10)
+STEADY_S = 10.0
+"""A process that has run for so long is started again without a delay."""
+MAX_FRAME_BYTES = 1 << 30
+
+log = logger("drivers")
+
+
+class DriverProcess:
+    """One incarnation of a driver's process. `start` starts it."""
+
+    def __init__(self, pipeline: str) -> None:
+        self.pipeline = pipeline
+        self.stream: Stream | None = None
+        self.outbox: list[tuple[AnyMessage, Sequence[Buffer]]] = []
+        self.refused = False
+        """The driver function could not be loaded."""
+        self._progress: mmap.mmap | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+
+    async def start(self, streams: Streams, user: str, environment: tuple[str, ...]) -> None:
+        """Start the process and connect to it. Raises OSError if it cannot be started."""
+        ours, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        progress = os.memfd_create("progress")
+        try:
+            os.ftruncate(progress, mmap.PAGESIZE)
+            self._progress = mmap.mmap(progress, PROGRESS.size)
+            descriptors = theirs.fileno(), lifeline, progress
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - vfork: 1 ms until exec
+                [sys.executable, "-P", "-m", CHILD, *map(str, descriptors)],
+                env=child_environment(os.environ, 1, environment) | user_variables(user),
+                **user_options(user),
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stderr, the selector's log
+                start_new_session=True,  # a process group, so that its children are killed with it
+            )
+        finally:
+            theirs.close()
+            os.close(lifeline)
+            os.close(progress)
+        stream = self.stream = Stream(streams, driver_address(self.pipeline))
+        ours.setblocking(False)
+        await asyncio.get_running_loop().create_connection(lambda: stream, sock=ours)
+
+    def flush(self) -> None:
+        """Send the messages of this turn in one packet. Kill a process that does not read."""
+        outbox, self.outbox = self.outbox, []
+        if not outbox or self.stream is None:
+            return
+        buffers = [buffer for _, parts in outbox for buffer in parts]
+        if not self.stream.send(pack([Envelope("", "", [message for message, _ in outbox])], buffers)):
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill the process and its children. The selector notices when its socket closes."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self) -> tuple[str, int]:
+        """Kill and reap the process. Return how it ended and the run that it executed then."""
+        run, reason = 0, "it could not be started"
+        if self._progress is not None:
+            (run,) = PROGRESS.unpack_from(self._progress)
+            self._progress.close()
+        if self._process is not None:
+            code = self._process.poll()
+            self.kill()
+            code = self._process.wait() if code is None else code
+            reason = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        if self.stream is not None:
+            self.stream.abort()
+        return reason, run
+
+
+class DriverProcesses:
+    """All drivers of a selector. `run` starts and watches them; the core gets what they send."""
+
+    def __init__(self, core: str, settings: SelectorSettings) -> None:
+        self._core = core
+        self._settings = settings
+        self._folder = Path(settings.pipelines)
+        self._definitions: dict[str, PipelineDefinition] = {}
+        self._processes: dict[str, DriverProcess] = {}
+        self._failures: dict[str, int] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ended: dict[str, asyncio.Event] = {}
+        self._kill_reasons: dict[str, str] = {}
+        self._unflushed: dict[str, DriverProcess] = {}
+        self._streams = Streams(MAX_FRAME_BYTES, lambda stream: None, self._on_lost, self._on_packet)
+
+    async def run(self, reactor: Reactor) -> None:
+        """Read the folder whenever it changes, until cancelled."""
+        self._reactor = reactor
+        state: Any = None
+        try:
+            while True:
+                if (now := folder_state(self._folder)) != state:
+                    state = now
+                    self._read_folder()
+                await asyncio.sleep(SCAN_S)
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _read_folder(self) -> None:
+        try:
+            definitions = read_pipelines(self._folder)
+        except HorologeError as error:  # the pipelines before stay served
+            log.error("pipelines unreadable", reason=error.reason)
+            return
+        for definition in definitions:
+            if definition.reason:
+                log.warning("pipeline unavailable", pipeline=definition.spec.name, reason=definition.reason)
+        wanted = {definition.spec.name: definition for definition in definitions if not definition.reason}
+        changed = [name for name, before in self._definitions.items() if wanted.get(name) != before]
+        self._post("drivers", PipelinesRead(definitions))
+        for name in changed:
+            self._tasks.pop(name).cancel()
+        for name, definition in wanted.items():
+            address = driver_address(name)
+            if name not in self._tasks:
+                self._reactor.attach(address, partial(self._deliver, name))
+                self._failures[name] = 0
+                self._tasks[name] = asyncio.ensure_future(self._keep_running(definition))
+        self._definitions = wanted
+
+    async def _keep_running(self, definition: PipelineDefinition) -> None:
+        """Run the process of a pipeline; start it again, after a growing delay, whenever it ends."""
+        name, settings = definition.spec.name, self._settings
+        while True:
+            process = DriverProcess(name)
+            ended = asyncio.Event()
+            try:
+                await process.start(self._streams, settings.pipeline_user, settings.pipeline_environment)
+                self._processes[name], self._ended[name] = process, ended
+                started = self._reactor.loop.time()
+                start = StartDriver(
+                    name, definition.file, settings.pipeline_calls, settings.pipeline_step_ns,
+                    settings.pipeline_memory_bytes,
+                )  # fmt: skip
+                self._deliver(name, start, ())
+                await ended.wait()
+                if self._reactor.loop.time() - started > STEADY_S:
+                    self._failures[name] = 0
+            except OSError as error:
+                log.error("driver not started", pipeline=name, reason=str(error))
+            finally:
+                self._end_process(name, process)
+            if process.refused:  # it would fail again until the file changes, which cancels this task
+                await asyncio.Event().wait()
+            failures = self._failures[name]
+            self._failures[name] = min(failures + 1, 16)
+            if failures:
+                await asyncio.sleep(min(BACKOFF_NS << (failures - 1), BACKOFF_MAX_NS) / 1e9)
+
+    def _end_process(self, name: str, process: DriverProcess) -> None:
+        """Reap a process and report its end to the core."""
+        reason, run = process.end()
+        if self._processes.get(name) is process:
+            del self._processes[name], self._ended[name]
+        reason = self._kill_reasons.pop(name, "") or reason
+        log.error("driver ended", pipeline=name, reason=reason, run=run)
+        self._post(driver_address(name), DriverEnded(name, reason, run))
+
+    def _deliver(self, name: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """Send a message of the core to a driver: all messages of one turn in one packet."""
+        process = self._processes.get(name)
+        if process is None:
+            return  # the core gets a DriverEnded
+        if isinstance(message, KillDriver):
+            self._kill_reasons[name] = message.reason
+            process.kill()
+            return
+        if not self._unflushed:
+            self._reactor.loop.call_soon(self._flush)
+        self._unflushed[name] = process
+        process.outbox.append((message, buffers))
+
+    def _flush(self) -> None:
+        unflushed, self._unflushed = self._unflushed, {}
+        for process in unflushed.values():
+            process.flush()
+
+    def _on_packet(self, stream: Stream, frames: list[memoryview]) -> None:
+        if not frames:
+            return
+        try:
+            arrivals = unpack(frames, PEER_HEADER_LIMIT)
+        except HorologeError as error:
+            log.error("driver sent an invalid packet", driver=stream.endpoint, reason=error.reason)
+            stream.abort()
+            return
+        for _, _, message, buffers in arrivals:
+            if isinstance(message, DriverReady) and message.reason:
+                self._refuse(stream, message.reason)
+            self._post(stream.endpoint, message, buffers)
+
+    def _refuse(self, stream: Stream, reason: str) -> None:
+        log.error("driver unavailable", driver=stream.endpoint, reason=reason)
+        for process in self._processes.values():
+            process.refused |= process.stream is stream
+
+    def _on_lost(self, stream: Stream) -> None:
+        for name, process in self._processes.items():
+            if process.stream is stream:
+                self._ended[name].set()
+
+    def _post(self, sender: str, message: Any, buffers: Sequence[Buffer] = ()) -> None:
+        self._reactor.post(sender, self._core, message, buffers)

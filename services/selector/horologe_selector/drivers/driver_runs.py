@@ -1,0 +1,229 @@
+"""Runs of one driver function: messages of the selector resume coroutines, whose calls are messages to the selector."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Mapping
+from contextvars import copy_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from horologe_common.status import HorologeError, Status
+from horologe_common.wire import CallDone, EndRun, ModelCall, Ping, Pong, RunDone, StartRun
+from horologe_common.wire.frames import decode_array, encode_array
+from horologe_selector.drivers.driver_loop import PREDECESSORS, RUN, DriverLoop, Predecessors
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from horologe_common.core.protocol import Buffer
+    from horologe_common.wire import AnyMessage, Tensor
+
+    DriverFunction = Callable[["Caller", dict[str, NDArray[Any]]], Awaitable[Any]]
+
+REASON_LIMIT = 2000
+
+
+class CallFailed(Exception):
+    """A call got no outputs. `status` is a name such as REFUSED, LATE, LOST or FAILED."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status_code = status
+        self.status = Status(status).name
+        self.reason = reason
+
+
+class StepTooLong(BaseException):
+    """A run used the processor for too long between two calls, or blocked. No `except Exception` catches it."""
+
+
+class Caller:
+    """The parameter `call` of a driver function: `await call(model, tensors)` returns the outputs by name.
+
+    `call.Failed` is the exception of a call without outputs. `call.remaining()` returns the seconds until the deadline.
+    """
+
+    Failed = CallFailed
+
+    def __init__(self, runs: DriverRuns, run: DriverRun) -> None:
+        self._runs = runs
+        self._run = run
+
+    def __call__(self, model: str, tensors: Mapping[str, Any]) -> asyncio.Future[dict[str, NDArray[Any]]]:
+        """Send a call. Raises `CallFailed` for too many calls or invalid tensors."""
+        return self._runs.start_call(self._run, model, tensors, sys._getframe(1).f_lineno)
+
+    def remaining(self) -> float:
+        """Return the seconds until the deadline of the query; negative after it."""
+        return (self._run.deadline_ns - self._runs.clock()) / 1e9
+
+
+class DriverRun:
+    """One execution of the driver function."""
+
+    def __init__(self, number: int, deadline_ns: int) -> None:
+        self.id = number
+        self.deadline_ns = deadline_ns
+        self.calls = 0
+        self.open: dict[int, tuple[asyncio.Future[dict[str, NDArray[Any]]], tuple[int, ...], Predecessors]] = {}
+        """Future, parents, and the predecessors of the calling task, by call."""
+        self.ended = False
+
+
+class DriverRuns:
+    """All runs of one driver. `out` holds messages and their buffers for the selector.
+
+    Call `step` after `handle`, and again at `wakeup_ns`. Invariant: each run that is not ended by EndRun sends exactly
+    one RunDone.
+    """
+
+    def __init__(
+        self,
+        function: DriverFunction,
+        calls_limit: int,
+        clock: Callable[[], int],
+        on_step: Callable[[int], None] | None = None,
+    ) -> None:
+        self.out: list[tuple[AnyMessage, Sequence[Buffer]]] = []
+        self.clock = clock
+        self.loop = DriverLoop(clock, on_step)  # type: ignore[abstract]  # what it lacks raises NotImplementedError
+        self._function = function
+        self._calls_limit = calls_limit
+        self._runs: dict[int, DriverRun] = {}
+        self._starting: list[tuple[DriverRun, dict[str, NDArray[Any]]]] = []
+        self.out_of_memory = False
+        """A run got a MemoryError: a leak would continue, so the process must end."""
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def handle(self, message: AnyMessage, buffers: Sequence[Buffer]) -> None:
+        """Handle a message of the selector."""
+        match message:
+            case StartRun():
+                self._start_run(message, buffers)
+            case CallDone():
+                self._resume_run(message, buffers)
+            case EndRun():
+                if run := self._runs.get(message.run):
+                    self._end_run(run)
+            case Ping():
+                self.out.append((Pong(message.sent_ns, self.clock()), ()))
+
+    def step(self) -> None:
+        """Execute the runs until all of them wait."""
+        starting, self._starting = self._starting, []
+        for run, inputs in starting:
+            if not run.ended:
+                context = copy_context()
+                context.run(RUN.set, run.id)
+                context.run(PREDECESSORS.set, Predecessors())
+                self.loop.create_task(self._execute(run, inputs), context=context)
+        self.loop.run_ready()
+        for number, message in self.loop.errors:
+            sys.stderr.write(f"run {number}: {message}\n")
+        self.loop.errors.clear()
+
+    def wakeup_ns(self) -> int | None:
+        """Return when to call `step` if no message arrives before."""
+        return self.loop.wakeup_ns()
+
+    def start_call(
+        self, run: DriverRun, model: str, tensors: Mapping[str, Any], place: int
+    ) -> asyncio.Future[dict[str, NDArray[Any]]]:
+        """Send a call. Raises `CallFailed` for too many calls or invalid tensors."""
+        if run.ended:
+            raise asyncio.CancelledError
+        if run.calls >= self._calls_limit:
+            reason = f"calls: got more than {self._calls_limit} in one query (selector.pipeline_calls)"
+            raise CallFailed(int(Status.FAILED), reason)
+        inputs, buffers = _encode("inputs of a call", tensors)
+        run.calls += 1
+        call, predecessors, future = run.calls, PREDECESSORS.get(), self.loop.create_future()
+        parents = tuple(predecessors.calls)
+        run.open[call] = future, parents, predecessors
+        self.out.append((ModelCall(run.id, call, str(model), place, parents, inputs), buffers))
+        return future
+
+    def _start_run(self, message: StartRun, buffers: Sequence[Buffer]) -> None:
+        run = self._runs[message.run] = DriverRun(message.run, self.clock() + message.budget_ns)
+        self._starting.append((run, _decode(message.inputs, buffers)))
+
+    async def _execute(self, run: DriverRun, inputs: dict[str, NDArray[Any]]) -> None:
+        """Run the driver function and send its result. Tasks that it has left behind are cancelled."""
+        outputs: tuple[Tensor, ...] = ()
+        buffers: list[Buffer] = []
+        status, reason = int(Status.OK), ""
+        try:
+            outputs, buffers = _encode("result", await self._function(Caller(self, run), inputs))
+        except asyncio.CancelledError:
+            if run.ended:
+                return
+            status, reason = int(Status.FAILED), "the driver cancelled itself"
+        except GeneratorExit:  # the process or the simulated process ends
+            raise
+        except BaseException as error:
+            self.loop.running = 0  # the code from here on is not the driver's: the guard must not interrupt it
+            self.out_of_memory |= isinstance(error, MemoryError)
+            status, reason = _describe(error)
+        if not run.ended:
+            self.out.append((RunDone(run.id, status, reason[:REASON_LIMIT], outputs), buffers))
+            self._end_run(run)
+
+    def _resume_run(self, message: CallDone, buffers: Sequence[Buffer]) -> None:
+        run = self._runs.get(message.run)
+        if run is None or (entry := run.open.pop(message.call, None)) is None:
+            return
+        future, parents, predecessors = entry
+        predecessors.add(message.call, parents)
+        if future.done():  # the driver has cancelled the call
+            return
+        if message.status == Status.OK:
+            future.set_result(_decode(message.outputs, buffers))
+        else:
+            future.set_exception(CallFailed(message.status, message.reason))
+            future.exception()  # a driver need not await it
+
+    def _end_run(self, run: DriverRun) -> None:
+        """Forget the run and cancel its tasks."""
+        run.ended = True
+        del self._runs[run.id]
+        for future, _, _ in run.open.values():
+            future.cancel()
+        run.open.clear()
+        self.loop.cancel_run(run.id)
+
+
+def _encode(what: str, tensors: Any) -> tuple[tuple[Tensor, ...], list[Buffer]]:
+    """Return headers and bytes of arrays by name. Raises `CallFailed` for anything else."""
+    if not isinstance(tensors, Mapping) or not tensors:
+        raise CallFailed(
+            int(Status.INVALID_INPUT), f"{what}: got {type(tensors).__name__}, wanted a dict of name to array"
+        )
+    try:
+        packed = [encode_array(str(name), np.asarray(value)) for name, value in tensors.items()]
+    except (HorologeError, ValueError) as error:
+        raise CallFailed(int(Status.INVALID_INPUT), f"{what}: {error}") from error
+    return tuple(header for header, _ in packed), [buffer for _, buffer in packed]
+
+
+def _decode(headers: Sequence[Tensor], buffers: Sequence[Buffer]) -> dict[str, NDArray[Any]]:
+    return {tensor.name: decode_array(tensor, buffer) for tensor, buffer in zip(headers, buffers, strict=True)}
+
+
+def _describe(error: BaseException) -> tuple[int, str]:
+    """Return status and reason of a run that has raised. The error of a call keeps its status."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, CallFailed):
+        return error.status_code, error.reason
+    traceback.print_exception(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return int(Status.FAILED), f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"

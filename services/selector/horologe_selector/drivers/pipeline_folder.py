@@ -1,0 +1,149 @@
+"""The pipelines of a folder: `<name>.py` with the driver function, and `pipeline.toml` with a table per pipeline.
+
+[video]
+slo = "150ms"
+inputs = [{name = "image", datatype = "FP32", shape = [1, 64]}]
+outputs = [{name = "label", datatype = "INT64", shape = [1]}]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horologe_common.applications import check_name
+from horologe_common.models import DTYPES, ModelSpec, TensorSpec
+from horologe_common.pipelines import PIPELINE_RUNTIME
+from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
+from horologe_common.status import HorologeError, InvalidInput
+from horologe_selector.driver import PipelineDefinition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+MANIFEST = "pipeline.toml"
+VERSION = "1"
+MAX_ROWS = 16
+
+
+class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An input or output. The first dimension of `shape` is -1 if it counts rows."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class PipelineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of `pipeline.toml`."""
+
+    inputs: tuple[TensorEntry, ...]
+    outputs: tuple[TensorEntry, ...]
+    slo: str
+    """End-to-end deadline of queries without one of their own, such as "150ms"."""
+    max_rows: int = MAX_ROWS
+    """Maximum rows of a query, if the first dimension of every tensor is -1."""
+    cache: bool = False
+    """Answer equal inputs from the prediction cache. It does not see that a model of the pipeline has changed."""
+    cache_ttl: str = "0"
+
+
+def read_pipelines(folder: Path) -> tuple[PipelineDefinition, ...]:
+    """Return the definitions, by name. A pipeline that is not servable has a reason, and does not affect the others.
+
+    Raises `InvalidInput` if the manifest cannot be read.
+    """
+    manifest = folder / MANIFEST
+    try:
+        tables = tomllib.loads(manifest.read_text())
+    except FileNotFoundError:
+        tables = {}
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{manifest}: {error}") from error
+    files = {path.stem: path for path in sorted(folder.glob("*.py"))}
+    return tuple(_read_pipeline(folder, name, tables.get(name)) for name in sorted({*tables, *files}))
+
+
+def folder_state(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return a value that changes when a file of the folder changes."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix in (".py", ".toml"))
+        return tuple((path.name, (stat := path.stat()).st_mtime_ns, stat.st_size) for path in paths)
+    except OSError:
+        return ()
+
+
+def _read_pipeline(folder: Path, name: str, table: Any) -> PipelineDefinition:
+    path, where = folder / f"{name}.py", f"{folder / MANIFEST}: [{name}]"
+    try:
+        _check_pipeline_name(where, name)
+        if table is None:
+            raise InvalidInput(f"{where}: got no table, wanted one with inputs, outputs and slo")
+        entry = msgspec.convert(table, PipelineEntry, strict=True)
+        spec = _build_spec(where, name, entry, path.read_bytes())
+    except FileNotFoundError:
+        return _unavailable(name, path, f"{path}: got no file, wanted one with `async def run(call, inputs)`")
+    except HorologeError as error:
+        return _unavailable(name, path, error.reason)
+    except (OSError, msgspec.ValidationError) as error:
+        return _unavailable(name, path, f"{where}: {error}")
+    return PipelineDefinition(spec, str(path.resolve()))
+
+
+def _unavailable(name: str, path: Path, reason: str) -> PipelineDefinition:
+    return PipelineDefinition(ModelSpec(name, VERSION, PIPELINE_RUNTIME, (), ()), str(path), reason)
+
+
+def _check_pipeline_name(where: str, name: str) -> None:
+    check_name(where, name)
+    if any(mark.isspace() or mark in "/#" for mark in name):
+        raise InvalidInput(f"{where}: got the name {name!r}, wanted one without '/', '#' and white space")
+
+
+def _build_spec(where: str, name: str, entry: PipelineEntry, source: bytes) -> ModelSpec:
+    """Return the signature. It is batched if every tensor starts with a variable dimension."""
+    for field in ("inputs", "outputs"):
+        _check_tensors(f"{where} {field}", getattr(entry, field))
+    if entry.max_rows < 1:
+        raise InvalidInput(f"{where} max_rows: got {entry.max_rows}, wanted at least 1")
+    slo_ns, ttl_ns = _duration_ns(where, "slo", entry.slo), _duration_ns(where, "cache_ttl", entry.cache_ttl)
+    if slo_ns <= 0:
+        raise InvalidInput(f"{where} slo: got {entry.slo!r}, wanted more than 0")
+    batched = all(tensor.shape[:1] == (-1,) for tensor in (*entry.inputs, *entry.outputs))
+    sizes = (1, entry.max_rows) if batched and entry.max_rows > 1 else (1,)
+    content = hashlib.blake2b(source + msgspec.msgpack.encode(entry), digest_size=16).hexdigest()
+    return ModelSpec(
+        name, VERSION, PIPELINE_RUNTIME, _specs(entry.inputs), _specs(entry.outputs), sizes, batched, slo_ns,
+        content_hash=content, cache=entry.cache, cache_ttl_ns=ttl_ns,
+    )  # fmt: skip
+
+
+def _specs(entries: Iterable[TensorEntry]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(entry.name, entry.datatype, entry.shape) for entry in entries)
+
+
+def _check_tensors(where: str, entries: tuple[TensorEntry, ...]) -> None:
+    if not entries:
+        raise InvalidInput(f"{where}: got none, wanted at least one tensor")
+    seen: dict[str, bool] = {}
+    for entry in entries:
+        if not entry.name or entry.name in seen:
+            raise InvalidInput(f"{where}: name: got {entry.name!r}, wanted a unique name")
+        if entry.datatype not in (*DTYPES, "BYTES"):
+            wanted = ", ".join((*DTYPES, "BYTES"))
+            raise InvalidInput(f"{where}: {entry.name}: datatype: got {entry.datatype!r}, wanted one of {wanted}")
+        if any(dimension < -1 for dimension in entry.shape):
+            raise InvalidInput(f"{where}: {entry.name}: shape: got {list(entry.shape)}, wanted sizes, or -1")
+        seen[entry.name] = True
+
+
+def _duration_ns(where: str, field: str, text: str) -> int:
+    try:
+        return parse_quantity(field, text, DURATIONS)
+    except SettingsError as error:
+        units = ", ".join(DURATIONS)
+        raise InvalidInput(f"{where} {field}: got {text!r}, wanted a number with one of {units}") from error

@@ -1,0 +1,51 @@
+"""Pipelines in the simulator, on the whole path: every query has one answer, whatever dies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipeline_folders import CHAIN, DIAMOND, write_pipelines
+from sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, poisson
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from horologe_sim.scenario.scenario import Scenario
+
+MODELS = tuple(an_entry(name, {1: 2.0, 2: 3.0, 4: 5.0}) for name in "abc")
+
+
+def a_pipeline(tmp_path: Path, source: str, rate: float = 100, slo: str = "100ms", **fields: Any) -> Scenario:
+    folder = write_pipelines(tmp_path / "pipelines", {"p": source}, slo)
+    load = (poisson(rate, models=("p",)),)
+    return a_scenario(*MODELS, load=load, pipelines=folder, workers=fields.pop("workers", 2), **fields)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("source", [CHAIN, DIAMOND])
+def test_queries_are_answered_with_their_own_outputs(tmp_path: Path, source: str, split: bool) -> None:
+    house = played(a_pipeline(tmp_path, source, split=split, wire=split))
+    report = house.report()
+    assert report.total.ok == report.total.sent > 150
+    assert_at_rest(house)
+
+
+def test_the_structure_is_learned(tmp_path: Path) -> None:
+    house = played(a_pipeline(tmp_path, DIAMOND))
+    state = house.world.core("selector/0").pipelines.registry.describe(1, "p")  # type: ignore[attr-defined]
+    stages = {stage.name: stage for stage in state.structure.stages}
+    assert {name: stage.parents for name, stage in stages.items()} == {
+        "a": (), "b": ("a",), "c": ("a",), "a#2": ("b", "c"),
+    }  # fmt: skip
+    state.structure.validate()
+    assert all((stage.visits, stage.fan_out) == (1, 1) for stage in stages.values())
+
+
+@pytest.mark.parametrize("process", ["selector", "controller", "worker/0", "frontend", "driver/p"])
+def test_each_query_has_one_answer_if_a_process_is_killed(tmp_path: Path, process: str) -> None:
+    faults = (kill(process, 500), kill(process, 1100, void=True))
+    house = played(a_pipeline(tmp_path, DIAMOND, rate=300, split=True, faults=faults))
+    assert house.report().total.ok > 0
+    assert_at_rest(house)

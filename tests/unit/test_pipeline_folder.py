@@ -1,0 +1,94 @@
+"""Folders of pipelines: what is read, and the reason of each pipeline that cannot be served."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horologe_common.clock import ms
+from horologe_common.status import InvalidInput
+from horologe_selector.drivers.driver_file import load_driver
+from horologe_selector.drivers.pipeline_folder import folder_state, read_pipelines
+from pipeline_folders import CHAIN, write_pipelines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TENSOR = '[{name = "x", datatype = "FP32", shape = [1, 64]}]'
+VALID = f'[p]\nslo = "150ms"\ninputs = {TENSOR}\noutputs = {TENSOR}\n'
+
+
+def test_a_pipeline_is_read_as_a_model(tmp_path: Path) -> None:
+    write_pipelines(tmp_path, {"p": CHAIN, "q": CHAIN})
+    first, second = read_pipelines(tmp_path)
+    spec = first.spec
+    assert (spec.key, spec.runtime, spec.slo_ns, spec.batched, spec.max_batch) == ("p/1", "pipeline", ms(100), True, 16)
+    assert (first.reason, second.spec.name) == ("", "q")
+    assert callable(load_driver(tmp_path / "p.py"))
+
+
+def test_the_content_changes_with_driver_and_table(tmp_path: Path) -> None:
+    hashes, states = [], []
+    for source, slo in ((CHAIN, "1s"), (CHAIN + "\n", "1s"), (CHAIN, "2s")):
+        write_pipelines(tmp_path, {"p": source}, slo)
+        hashes.append(read_pipelines(tmp_path)[0].spec.content_hash)
+        states.append(folder_state(tmp_path))
+    assert len(set(hashes)) == len(set(states)) == 3
+
+
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        ("", "got no table, wanted one with inputs, outputs and slo"),
+        ("p = 3", "Expected `object`, got `int`"),
+        (VALID + "speed = 3\n", "Object contains unknown field `speed`"),
+        (VALID.replace('"150ms"', '"fast"'), "slo: got 'fast', wanted a number with one of ns, us, ms, s, min"),
+        (VALID.replace('"150ms"', '"0s"'), "slo: got '0s', wanted more than 0"),
+        (VALID.replace("FP32", "FP33"), "inputs: x: datatype: got 'FP33', wanted one of BOOL"),
+        (VALID.replace("64", "-2"), "inputs: x: shape: got [1, -2], wanted sizes, or -1"),
+        (VALID + "max_rows = 0\n", "max_rows: got 0, wanted at least 1"),
+        (VALID.replace(TENSOR, "[]", 1), "inputs: got none, wanted at least one tensor"),
+    ],
+)
+def test_an_invalid_table_names_field_and_wanted_value(tmp_path: Path, manifest: str, reason: str) -> None:
+    write_pipelines(tmp_path, {"p": CHAIN, "good": CHAIN})
+    good = (tmp_path / "pipeline.toml").read_text().partition("[good]")[2]
+    (tmp_path / "pipeline.toml").write_text(f"{manifest}\n[good]{good}")
+    by_name = {definition.spec.name: definition for definition in read_pipelines(tmp_path)}
+    assert reason in by_name["p"].reason
+    assert by_name["good"].reason == ""
+
+
+def test_a_table_without_a_driver_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.toml").write_text(VALID)
+    (definition,) = read_pipelines(tmp_path)
+    assert "p.py: got no file" in definition.reason
+
+
+def test_a_name_with_a_slash_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.toml").write_text(VALID.replace("[p]", '["p/2"]'))
+    assert "without '/'" in read_pipelines(tmp_path)[0].reason
+
+
+def test_a_manifest_that_is_no_toml_raises(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.toml").write_text("[p")
+    with pytest.raises(InvalidInput, match="pipeline"):
+        read_pipelines(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("async def run(call, inputs:", "p.py: line 1: '(' was never closed"),
+        ("import nothing_of_this_name", "p.py: line 1: ModuleNotFoundError"),
+        ("\nraise SystemExit(3)", "p.py: line 2: SystemExit: 3"),
+        ("def run(call, inputs): pass", "p.py: got no `async def run(call, inputs)`"),
+        ("async def run(call): pass", "p.py: got no `async def run(call, inputs)`"),
+    ],
+)
+def test_a_faulty_driver_file_names_line_and_error(tmp_path: Path, source: str, reason: str) -> None:
+    (tmp_path / "p.py").write_text(source)
+    with pytest.raises(InvalidInput) as raised:
+        load_driver(tmp_path / "p.py")
+    assert raised.value.reason.startswith(reason)
