@@ -74,7 +74,10 @@ class PipelineCalls:
 
     def start_call(self, now_ns: int, run: Run, message: ModelCall, buffers: Sequence[Buffer]) -> None:
         """Submit a call, or answer it with the error of its stage."""
+        if message.call in run.trace.calls:
+            return
         stage = (message.model, message.place)
+        run.pipeline.structure.find_record(stage)
         run.trace.begin_call(now_ns, message.call, stage, message.parents)
         try:
             spec, query, deadline_ns = self._build_query(now_ns, run, stage, message, buffers)

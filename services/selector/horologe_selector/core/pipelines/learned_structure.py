@@ -90,15 +90,13 @@ class LearnedStructure:
         """Return the structure of the recent queries; None if no query has called a model."""
         shapes = Counter(self._shapes)
         positions, runs = _mean_positions(shapes)
-        if not positions:
-            return None
         stages = []
         for stage in sorted(positions, key=lambda stage: (positions[stage], stage)):
             if stage not in self._names:
                 continue
             parents = [parent for parent in _parents(shapes, stage) if positions[parent] < positions[stage]]
             stages.append(self._stage(shapes, stage, [parent for parent in parents if parent in self._names]))
-        return PipelineStructure(self.name, self.slo_ns, tuple(stages), runs)
+        return PipelineStructure(self.name, self.slo_ns, tuple(stages), runs) if stages else None
 
     def stage_states(self) -> tuple[StageState, ...]:
         """Return the measurements of each stage, by name."""
