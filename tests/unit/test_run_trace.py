@@ -19,7 +19,7 @@ def a_trace(*calls: tuple[tuple[str, int], tuple[int, ...], int, int], begin_ms:
     for number, (stage, parents, begin, end) in enumerate(calls, 1):
         trace.begin_call(ms(begin), number, stage, parents)
         if end:
-            trace.end_call(ms(end), number)
+            trace.end_call(ms(end), number, ms(end - begin))
     return trace
 
 
@@ -34,6 +34,12 @@ def test_remaining_time_is_the_longest_path_behind_a_call() -> None:
 def test_the_drivers_own_time_counts() -> None:
     trace = a_trace((A, (), 0, 10), (B, (1,), 14, 20))
     assert trace.remaining_ns(ms(23)) == {2: ms(3), 1: ms(3 + 6 + 4)}
+
+
+def test_queueing_does_not_count() -> None:
+    trace = a_trace((A, (), 0, 10), (B, (1,), 10, 30))
+    trace.calls[2].service_ns = ms(5)
+    assert trace.remaining_ns(ms(30)) == {2: 0, 1: ms(5)}
 
 
 def test_a_call_without_outputs_is_on_no_path() -> None:
@@ -112,7 +118,7 @@ def test_a_learned_structure_is_valid(runs: list[list[tuple[tuple[str, int], lis
             trace.begin_call(now_ns, number, stage, tuple(parent for parent in parents if parent < number))
             now_ns += ms(took)
             if took:
-                trace.end_call(now_ns, number)
+                trace.end_call(now_ns, number, ms(took))
         learned.record_answer(now_ns, trace)
         assert all(0 <= remaining <= now_ns for remaining in trace.remaining_ns(now_ns).values())
     if (structure := learned.structure()) is not None:

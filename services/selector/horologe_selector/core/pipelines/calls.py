@@ -134,10 +134,11 @@ class PipelineCalls:
         if result.status != OK:
             self._fail_call(run, call.number, call.stage, result.status, result.reason)
             return
-        run.trace.end_call(now_ns, call.number)
-        run.exec_ns += result.exec_ns
+        latency_ns, service_ns = now_ns - waiter.arrival_ns, result.exec_ns
         if record := run.pipeline.structure.find_record(call.stage):
-            record.latency.observe(now_ns - waiter.arrival_ns)
+            service_ns += record.observe_call(now_ns, latency_ns, result.exec_ns)
+        run.trace.end_call(now_ns, call.number, service_ns)
+        run.exec_ns += result.exec_ns
         done = CallDone(run.id, call.number, OK, "", result.outputs)
         self._post(Out(run.pipeline.driver, done, result.buffers))
 

@@ -45,7 +45,9 @@ class PipelineProcessor:
         self._calls = PipelineCalls(
             address, self.staging, inflight, models, return_latency, settings.pipeline_drop, post
         )
-        self.runs = PipelineRuns(address, self.registry, self._calls, settings.pipeline_runs, post)
+        self.runs = PipelineRuns(
+            address, self.registry, self._calls, settings.pipeline_runs, settings.pipeline_drop, post
+        )
         self.handlers: dict[type, Callable[[int, str, Any, Sequence[Buffer]], None]] = {
             Submit: self._on_submit, Ship: self.runs.on_ship, Dispatch: self._on_dispatch,
             ModelCall: self._on_model_call, RunDone: self._on_run_done, DriverReady: self._on_driver_ready,
