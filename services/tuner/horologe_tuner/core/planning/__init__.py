@@ -1,0 +1,1 @@
+"""Low-frequency planning: the cheapest configuration that meets an SLO (InferLine section 4)."""

@@ -1,0 +1,94 @@
+"""Algorithm 2 of InferLine section 4.3: reduces the cost of a feasible configuration by single actions.
+
+Actions on a stage: IncreaseBatch, RemoveReplica and DowngradeHW. The last one freezes all other stages and plans the
+stage afresh on another hardware type. The paper takes the next cheaper type only, which assumes that a dearer type is
+faster at every batch size. Without this assumption every other type is a candidate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_tuner.core.planning.evaluation import replace_stage
+from horologe_tuner.core.plans import REPLICAS_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from horologe_tuner.core.planning.evaluation import Evaluator
+    from horologe_tuner.core.plans import Configuration
+
+CENT = 1e-9
+"""Prices that differ by less are equal: the difference is rounding."""
+
+
+def minimize_cost(evaluator: Evaluator, configuration: Configuration, total_order: bool = False) -> Configuration:
+    """Return a feasible configuration of which no single action reduces the cost, starting from a feasible one.
+
+    `total_order`: whether a downgrade tries only the next cheaper hardware type, as in the paper.
+    """
+    while (changed := best_action(evaluator, configuration, total_order)) is not None:
+        configuration = changed
+    return configuration
+
+
+def best_action(evaluator: Evaluator, configuration: Configuration, total_order: bool = False) -> Configuration | None:
+    """Return the cheapest feasible configuration that one action leads to; None if there is none.
+
+    IncreaseBatch does not change the cost, so it is chosen only if no other action is feasible. Of several, the one
+    with the fewest misses is chosen.
+    """
+    price, best = evaluator.price, configuration
+    for place in range(len(configuration)):
+        for kind in _other_hardware(evaluator, configuration, place, total_order):
+            changed = move_stage(evaluator, configuration, place, kind, price(best))
+            best = changed or best
+    for fewer in removals(configuration):
+        if price(fewer) < price(best) - CENT and evaluator.is_feasible(fewer):
+            best = fewer
+    if best is not configuration:
+        return best
+    larger = [changed for changed in increased_batches(evaluator, configuration) if evaluator.is_feasible(changed)]
+    return min(larger, key=lambda changed: evaluator.verdict(changed).missed_bound, default=None)
+
+
+def increased_batches(evaluator: Evaluator, configuration: Configuration) -> Iterator[Configuration]:
+    """Yield the configuration with a batch of at least twice the size, for each stage that has one in its profile."""
+    for place, stage in enumerate(configuration):
+        larger = [size for size in evaluator.profile_of(stage).batch_sizes if size >= 2 * stage.batch]
+        if larger:
+            yield replace_stage(configuration, place, batch=larger[0])
+
+
+def removals(configuration: Configuration) -> Iterator[Configuration]:
+    """Yield the configuration with one replica less, for each stage that has several."""
+    for place, stage in enumerate(configuration):
+        if stage.replicas > 1:
+            yield replace_stage(configuration, place, replicas=stage.replicas - 1)
+
+
+def _other_hardware(evaluator: Evaluator, configuration: Configuration, place: int, total_order: bool) -> list[str]:
+    """Return the hardware types that a stage may move to."""
+    types = [kind.name for kind in evaluator.hardware_of(evaluator.structure.stages[place])]
+    present = types.index(configuration[place].hardware)
+    return types[present + 1 : present + 2] if total_order else types[:present] + types[present + 1 :]
+
+
+def move_stage(
+    evaluator: Evaluator, configuration: Configuration, place: int, kind: str, cost_limit: float
+) -> Configuration | None:
+    """Return the cheapest feasible configuration with a stage on another hardware type; None if none costs less.
+
+    Every batch size of the profile is tried with its fewest replicas, the other stages as they are.
+    """
+    moved, found = replace_stage(configuration, place, hardware=kind, batch=1, replicas=0), None
+    others, unit = evaluator.price(moved), evaluator.hardware[kind].price_per_hour
+    for batch in reversed(evaluator.profile_of(moved[place]).batch_sizes):
+        most = min(REPLICAS_LIMIT, int((cost_limit - CENT - others) / unit))
+        if most < 1:
+            break
+        tried = replace_stage(moved, place, batch=batch)
+        if replicas := evaluator.least_replicas(tried, place, most):
+            found = replace_stage(tried, place, replicas=replicas)
+            cost_limit = evaluator.price(found)
+    return found

@@ -1,0 +1,279 @@
+"""Planner: both guarantees of the paper, the distance from exact search, limits that the paper names, bad input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horologe_common.clock import ms, s
+from horologe_common.distribution import Distribution
+from horologe_common.pipelines import PipelineStage, PipelineStructure
+from horologe_tuner.core.catalogue import catalogue_profiles
+from horologe_tuner.core.estimator import Workload
+from horologe_tuner.core.example_pipelines import CASCADE, EXAMPLE_PIPELINES, IMAGE_PROCESSING, SOCIAL_MEDIA
+from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
+from horologe_tuner.core.planning.bounds import frictionless, isolated_bounds
+from horologe_tuner.core.planning.evaluation import Evaluator, first_true
+from horologe_tuner.core.planning.exact_search import find_cheapest
+from horologe_tuner.core.planning.initialization import Infeasible, fastest_hardware, initialize
+from horologe_tuner.core.planning.minimization import best_action
+from horologe_tuner.core.planning.objective import BLOCKS, Objective, percentile_ns, student_quantile
+from horologe_tuner.core.planning.planner import make_plan, tuning_plan
+from horologe_tuner.core.planning.variants import cheapest_accurate, combinations, most_accurate
+from horologe_tuner.core.plans import PipelinePlan
+from horologe_tuner.core.profiles import Profiles, StageProfile, collect_profiles
+
+PRICES = parse_prices(DEFAULT_PRICES)
+
+
+def gamma_arrivals(rate: float, cv: float, seconds: float, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    gaps = rng.gamma(1 / cv, cv / rate, int(rate * seconds))
+    return np.cumsum(gaps * 1e9).astype(np.int64)
+
+
+def an_evaluator(
+    structure: PipelineStructure = CASCADE, slo_ns: int = ms(150), rate: float = 100, cv: float = 1.0,
+    seconds: float = 30, seed: int = 1, **fields: Any,
+) -> Evaluator:  # fmt: skip
+    objective = Objective(slo_ns, confidence=fields.pop("confidence", 0.0))
+    workload = Workload(structure, gamma_arrivals(rate, cv, seconds, seed), seed)
+    fields = {"profiles": catalogue_profiles(), "hardware": PRICES, **fields}
+    return Evaluator(workload, objective=objective, **fields)
+
+
+def assert_guarantees(evaluator: Evaluator, plan: PipelinePlan) -> None:
+    """Check that the plan is feasible and that no single action reduces its cost (InferLine section 4.3)."""
+    assert evaluator.is_feasible(plan.configuration)
+    changed = best_action(evaluator, plan.configuration)
+    assert changed is None
+
+
+@pytest.mark.parametrize("name", EXAMPLE_PIPELINES)
+def test_plans_of_the_examples_have_both_guarantees(name: str) -> None:
+    evaluator = an_evaluator(EXAMPLE_PIPELINES[name], cv=4.0, rate=300, seconds=10)
+    plan = make_plan(evaluator)
+    assert_guarantees(evaluator, plan)
+    assert plan.p99_ns <= ms(150)
+    assert plan.cost_bound <= plan.cost_per_hour == pytest.approx(evaluator.price(plan.stages))
+    assert plan.rejected is not None
+    assert "miss the SLO" in plan.rejected.reason
+    assert plan.rejected.cost_per_hour < plan.cost_per_hour
+
+
+@st.composite
+def small_problems(draw: st.DrawFn) -> Evaluator:
+    """Return planning problems with up to three stages on up to three hardware types, in no order of speed."""
+    names = [f"s{number}" for number in range(draw(st.integers(1, 3)))]
+    stages, profiles = [], []
+    for number, name in enumerate(names):
+        parents = (draw(st.sampled_from(names[:number])),) if number else ()
+        stages.append(PipelineStage(name, name, parents, draw(st.sampled_from([0.5, 1.0])), 1.0))
+        for kind in draw(st.lists(st.sampled_from(["v100", "k80", "cpu"]), min_size=1, unique=True)):
+            base_ns, row_ns = ms(draw(st.integers(1, 20))), ms(draw(st.integers(1, 8)))
+            profiles.append(StageProfile(name, kind, {size: base_ns + size * row_ns for size in (1, 2, 4)}))
+    structure = PipelineStructure("p", ms(draw(st.integers(5, 200))), tuple(stages))
+    rate, seed = draw(st.integers(20, 300)), draw(st.integers(0, 1000))
+    work = Workload(structure, gamma_arrivals(rate, draw(st.sampled_from([0.5, 1.0, 4.0])), 4, seed), seed)
+    confidence = draw(st.sampled_from([0.0, 0.9]))
+    return Evaluator(work, collect_profiles(profiles), PRICES, Objective(structure.slo_ns, confidence=confidence))
+
+
+def with_slo(evaluator: Evaluator, slo_ns: int) -> Evaluator:
+    objective = msgspec.structs.replace(evaluator.objective, slo_ns=slo_ns)
+    return Evaluator(evaluator.workload, evaluator.profiles, evaluator.hardware, objective)
+
+
+@settings(max_examples=25, deadline=None)
+@given(small_problems())
+def test_a_plan_is_returned_if_and_only_if_there_is_one_and_no_action_improves_it(evaluator: Evaluator) -> None:
+    # No configuration answers sooner than one in which no call waits, on the fastest hardware.
+    if evaluator.is_feasible(frictionless(evaluator)):
+        assert_guarantees(evaluator, make_plan(evaluator))
+        return
+    with pytest.raises(Infeasible) as info:
+        make_plan(evaluator)
+    nearest = with_slo(evaluator, info.value.nearest_slo_ns)
+    assert nearest.objective.slo_ns > evaluator.objective.slo_ns
+    assert_guarantees(nearest, make_plan(nearest))
+    with pytest.raises(Infeasible):
+        make_plan(with_slo(evaluator, info.value.nearest_slo_ns - 1))
+
+
+@settings(max_examples=15, deadline=None)
+@given(small_problems())
+def test_within_five_percent_of_exact_search(evaluator: Evaluator) -> None:
+    try:
+        plan = make_plan(evaluator)
+    except Infeasible:
+        return
+    exact = find_cheapest(evaluator, plan.cost_per_hour, 2000)
+    if exact.complete:
+        assert plan.cost_per_hour <= 1.05 * exact.cost
+
+
+def test_exact_search_finds_the_cheapest_of_all() -> None:
+    profiles = {"m": {"cpu": StageProfile("m", "cpu", {1: ms(10), 2: ms(16)})}}
+    structure = PipelineStructure("p", ms(40), (PipelineStage("m", "m", (), 1.0, 1.0),))
+    evaluator = an_evaluator(structure, ms(40), profiles=profiles)
+    exact = find_cheapest(evaluator, 10.0)
+    assert exact.complete
+    assert exact.configuration is not None
+    count = exact.configuration[0].replicas
+    fewer = [msgspec.structs.replace(exact.configuration[0], replicas=count - 1, batch=batch) for batch in (1, 2)]
+    assert not any(evaluator.is_feasible((stage,)) for stage in fewer)
+    assert find_cheapest(evaluator, exact.cost).configuration is None
+    limited = an_evaluator(SOCIAL_MEDIA, ms(60), seconds=5)
+    assert not find_cheapest(limited, 100.0, runs_limit=1).complete
+
+
+def test_the_first_configuration_has_batches_of_one_on_the_fastest_hardware() -> None:
+    evaluator = an_evaluator(SOCIAL_MEDIA)
+    configuration = initialize(evaluator, fastest_hardware(evaluator))
+    assert {stage.hardware for stage in configuration} == {"v100"}
+    assert {stage.batch for stage in configuration} == {1}
+    assert evaluator.is_feasible(configuration)
+
+
+def test_an_slo_below_the_service_time_is_infeasible_with_the_path_and_the_nearest_slo() -> None:
+    evaluator = an_evaluator(IMAGE_PROCESSING, ms(10))
+    with pytest.raises(
+        Infeasible, match=r"preprocess 4 ms on cpu, classify 8.21 ms on v100\. Nearest.*12\.21 ms"
+    ) as info:
+        make_plan(evaluator)
+    assert info.value.nearest_slo_ns == ms(12.21)
+
+
+def test_a_long_path_that_fewer_queries_take_than_may_miss_is_feasible() -> None:
+    rare = PipelineStage("slow", "resnet152_v2", ("fast",), 0.004, 1.0)
+    structure = msgspec.structs.replace(CASCADE, stages=(CASCADE.stages[0], rare))
+    assert make_plan(an_evaluator(structure, ms(9))).attainment >= 0.99
+
+
+def test_an_accelerator_that_is_slower_for_one_call_and_faster_in_batches_is_found() -> None:
+    profiles: Profiles = {"m": {}}
+    for kind, base_ms, row_ms in (("v100", 4.0, 4.0), ("k80", 12.0, 0.5)):
+        profiles["m"][kind] = StageProfile("m", kind, {size: ms(base_ms + size * row_ms) for size in (1, 2, 4, 8, 16)})
+    hardware = parse_prices(["v100=1.0", "k80=1.1"])
+    structure = PipelineStructure("p", ms(100), (PipelineStage("m", "m", (), 1.0, 1.0),))
+    problem: dict[str, Any] = {"profiles": profiles, "hardware": hardware, "rate": 900.0, "seconds": 10.0}
+    by_order = make_plan(an_evaluator(structure, ms(100), **problem), "paper")
+    any_order = make_plan(an_evaluator(structure, ms(100), **problem), "any-order")
+    assert by_order.stages[0].hardware == "v100"  # the faster one is also the cheaper one: nothing to downgrade to
+    assert any_order.stages[0].hardware == "k80"
+    assert any_order.cost_per_hour < 0.7 * by_order.cost_per_hour
+
+
+def test_times_that_depend_on_the_input_are_planned_by_their_distribution() -> None:
+    lengths = Distribution.from_samples([ms(10)] * 90 + [ms(60)] * 10)
+    point = StageProfile("m", "cpu", {1: ms(10), 2: ms(20)})
+    profiles = {
+        "mean": StageProfile("m", "cpu", {1: ms(15), 2: ms(30)}),
+        "distribution": point.with_distribution(lengths, 0.0),
+        "tail": point.with_distribution(lengths, 0.0).at_quantile(0.99),
+    }
+    structure = PipelineStructure("p", ms(80), (PipelineStage("m", "m", (), 1.0, 1.0),))
+    costs = {}
+    for name, profile in profiles.items():
+        evaluator = an_evaluator(structure, ms(80), rate=400, profiles={"m": {"cpu": profile}})
+        costs[name] = make_plan(evaluator).cost_per_hour
+    assert costs["mean"] < costs["distribution"] < costs["tail"]
+    assert profiles["distribution"].mean_latency_ns(1) == pytest.approx(ms(15), rel=0.05)
+    assert profiles["tail"].latency_ns[1] == pytest.approx(ms(60), rel=0.01)
+
+
+def test_the_bound_of_misses_covers_unseen_traces_that_the_mean_does_not() -> None:
+    rng = np.random.default_rng(1)
+    bursty = np.repeat(rng.random(400) < 0.009, 50)
+    objective = Objective(ms(1), confidence=0.99)
+    latencies_ns = np.where(bursty, ms(2), ms(0.5))
+    mean = float(bursty.mean())
+    assert objective.missed_bound(latencies_ns) > 0.01 > mean
+    assert msgspec.structs.replace(objective, confidence=0.0).missed_bound(latencies_ns) == mean
+    assert objective.missed_bound(latencies_ns[: BLOCKS - 1]) == float(bursty[: BLOCKS - 1].mean())
+    assert student_quantile(0.99, 39) == pytest.approx(2.4258, rel=1e-3)
+
+
+def test_the_percentile_is_a_latency_that_at_least_this_part_does_not_exceed() -> None:
+    assert percentile_ns(np.arange(1, 101), 0.99) == 99
+    assert percentile_ns(np.arange(1, 151), 0.99) == 149
+    assert percentile_ns(np.array([7]), 0.99) == 7
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 3, 7, 50, 99, 100])
+def test_the_first_number_that_passes_is_found(threshold: int) -> None:
+    assert first_true(lambda number: number >= threshold, 1, 100) == threshold
+    assert first_true(lambda number: False, 1, 100) == 0
+
+
+def test_lower_bounds_leave_out_hardware_that_cannot_meet_the_slo() -> None:
+    bounds = isolated_bounds(an_evaluator(CASCADE))
+    assert [sorted(least) for least in bounds] == [["k80", "v100"], ["k80", "v100"]]
+
+
+def test_the_tuning_plan_has_the_envelope_and_the_figures_of_the_stages() -> None:
+    evaluator = an_evaluator(CASCADE)
+    plan = make_plan(evaluator, "any-order")
+    tuning = tuning_plan(plan, evaluator.workload.arrivals_ns)
+    tuning.validate()
+    assert tuning.envelope.windows_ns[-1] == s(60)
+    assert [stage.replicas for stage in tuning.stages] == [stage.replicas for stage in plan.stages]
+    ratios = [stage.provisioning_ratio(plan.rate) for stage in tuning.stages]
+    assert ratios == pytest.approx([stage.provisioning_ratio for stage in plan.stages])
+    assert plan == msgspec.json.decode(msgspec.json.encode(plan), type=PipelinePlan)
+
+
+ACCURACY = {"resnet50_v2": 0.77, "resnet101_v2": 0.785, "resnet152_v2": 0.792}
+
+
+def variant_evaluator(structure: PipelineStructure) -> Evaluator:
+    return an_evaluator(structure, rate=200.0, seconds=10)
+
+
+def test_variants_maximise_accuracy_under_a_budget_and_cost_under_a_floor() -> None:
+    small = cheapest_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 0.0)
+    large = cheapest_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 0.79)
+    assert (small.models[1], large.models[1]) == ("resnet50_v2", "resnet152_v2")
+    assert small.plan.cost_per_hour < large.plan.cost_per_hour
+    rich = most_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 1000.0)
+    poor = most_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, small.plan.cost_per_hour)
+    assert (rich.models, poor.models) == (large.models, small.models)
+    with pytest.raises(Infeasible, match=r"budget: got 0\.01 dollars per hour, the cheapest plan costs"):
+        most_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 0.01)
+    with pytest.raises(Infeasible, match=r"accuracy floor: got 0\.9, wanted at most 0\.792"):
+        cheapest_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 0.9)
+
+
+def test_bad_variants_are_errors() -> None:
+    with pytest.raises(ValueError, match=r"accuracy of resnet50_v2: got 77\.0, wanted 0 to 1"):
+        combinations(IMAGE_PROCESSING, {"resnet50_v2": 77.0})
+    stages = [PipelineStage(f"s{n}", "a", (), 1.0, 1.0, ("b", "c")) for n in range(6)]
+    with pytest.raises(ValueError, match="got 729 combinations, wanted at most 256"):
+        combinations(PipelineStructure("p", 1, tuple(stages)), {})
+
+
+@pytest.mark.parametrize("text", ["cpu=0", "cpu=-1", "cpu=nan", "cpu=", "=1", "cpu", "cpu=free", "cpu=inf"])
+def test_prices_that_are_not_above_zero_are_errors(text: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"hardware\.prices: got '.*', wanted NAME=PRICE with dollars per hour above 0"
+    ):
+        parse_prices([text])
+
+
+def test_a_price_given_twice_is_an_error() -> None:
+    with pytest.raises(ValueError, match="got 'cpu' twice"):
+        parse_prices(["cpu=1", "cpu=2"])
+
+
+def test_unknown_hardware_and_models_without_a_profile_are_errors() -> None:
+    with pytest.raises(ValueError, match=r"stage fast: resnet18_v2 has profiles on v100, k80, cpu, wanted one of tpu"):
+        an_evaluator(hardware=parse_prices(["tpu=1"]))
+    with pytest.raises(ValueError, match=r"stage fast: resnet18_v2 has profiles on none"):
+        an_evaluator(profiles={})
+    with pytest.raises(ValueError, match="slo: got 0 ns, wanted more than 0"):
+        an_evaluator(slo_ns=0)
