@@ -1,0 +1,26 @@
+"""Addresses of `horologe up`: a free port where none is given, and a clear error for a host that is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from horologe_cli.local.topology import SystemOptions, build_topology
+from horologe_common.service.settings import SettingsError
+
+OPTIONS = SystemOptions(http="127.0.0.1:0", clients=("tcp://127.0.0.1:0",), metrics="off")
+
+
+def test_a_star_is_any_free_port(tmp_path: Path) -> None:
+    options = OPTIONS._replace(models=str(tmp_path), clients=("tcp://127.0.0.1:*",))
+    (endpoint,) = build_topology(options, tmp_path, {}).clients
+    assert int(endpoint.removeprefix("tcp://127.0.0.1:")) > 0
+
+
+@pytest.mark.parametrize(
+    "changes", [{"clients": ("tcp://lo:*",)}, {"clients": ("tcp://lo:0",)}, {"http": "lo:0"}, {"metrics": "lo:0"}]
+)
+def test_the_name_of_an_interface_is_no_host(tmp_path: Path, changes: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match=r"lo.* cannot be used"):
+        build_topology(OPTIONS._replace(models=str(tmp_path), insecure=True, **changes), tmp_path, {})
