@@ -36,11 +36,15 @@ def make_plan(evaluator: Evaluator, search: Search = "restarts") -> PipelinePlan
 
 
 def _restart(evaluator: Evaluator, found: list[Configuration]) -> float:
-    """Append a configuration for each start that may be cheaper than all found. Return the lower bound of the cost."""
+    """Append a configuration for each start that may be cheaper than all found. Return the lower bound of the cost.
+
+    At least one start is on other hardware than the best, so that there is a runner-up.
+    """
     least = 0.0
     for number, (bound, kinds) in enumerate(assignments(isolated_bounds(evaluator))):
         least = least or bound
-        if number >= RESTARTS or bound >= min(map(evaluator.price, found)) - CENT:
+        compared = len({tuple(stage.hardware for stage in other) for other in found}) > 1
+        if number >= RESTARTS or (compared and bound >= min(map(evaluator.price, found)) - CENT):
             break
         try:
             found.append(minimize_cost(evaluator, initialize(evaluator, kinds)))
