@@ -52,7 +52,7 @@ def test_a_plan_file_can_be_estimated_changed_and_given_to_the_tuner(trace: Path
     document = json.loads(output)
     msgspec.convert(document["tuning_plan"], TuningPlan).validate()
     (tmp_path / "plan.json").write_text(output)
-    options = ("--trace", trace, "--plan", tmp_path / "plan.json")
+    options = ("--trace", str(trace), "--plan", str(tmp_path / "plan.json"))
     same = json.loads(run("estimate", structure, *options, "--json").stdout)
     assert same["cost_per_hour"] == document["plan"]["cost_per_hour"]
     assert same["attainment"] == document["plan"]["attainment"] >= 0.99
@@ -146,7 +146,7 @@ def test_a_trace_with_gaps_or_out_of_order_is_an_error_with_its_line(tmp_path: P
 def test_files_that_are_no_pipelines_plans_or_profiles_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text('{"name": "p"}')
-    for arguments in (["plan", path], ["plan", "cascade", "--profiles", path]):
+    for arguments in (["plan", str(path)], ["plan", "cascade", "--profiles", str(path)]):
         result = run(*arguments, *SHORT)
         assert result.exit_code == USAGE
         assert f"{path}: " in result.stderr
