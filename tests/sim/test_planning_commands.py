@@ -22,7 +22,7 @@ SHORT = ["--rate", "100", "--duration", "20s"]
 STAGES = ["--stage", "fast=v100:4:1", "--stage", "slow=v100:8:1"]
 
 
-def run(*arguments: str | Path) -> Any:
+def run(*arguments: object) -> Any:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result

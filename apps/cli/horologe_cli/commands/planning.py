@@ -30,8 +30,8 @@ Seed = Annotated[int, typer.Option(min=0, help="Random seed of arrivals and visi
 ProfileFile = Annotated[
     Path | None, typer.Option("--profiles", help="JSON file of profiles, beside those of the catalogue.")
 ]
-Measured = Annotated[
-    bool, typer.Option("--measured", help="Read missing profiles from --endpoint, and add them to --profiles.")
+Live = Annotated[
+    bool, typer.Option("--live", help="Read the pipeline and missing profiles from --endpoint. Store the profiles.")
 ]
 Config = Annotated[str, typer.Option(help="Settings file with the table [hardware].", metavar="FILE")]
 Prices = Annotated[
@@ -55,7 +55,7 @@ def estimate(
     max_gap: MaxGap = 60.0,
     seed: Seed = 0,
     profiles: ProfileFile = None,
-    measured: Measured = False,
+    live: Live = False,
     config: Config = "",
     price: Prices = None,
     plot: Plot = None,
@@ -76,7 +76,7 @@ def estimate(
         from horologe_tuner.core.planning.objective import Objective
 
         traffic = Traffic(trace, rate, cv, duration, seed, max_gap)
-        server = (endpoint, keys) if measured else None
+        server = (endpoint, keys) if live else None
         problem = _read_problem(pipeline, slo, traffic, profiles, config, price or (), server)
         configuration = read_configuration(problem.structure, plan, stage or ())
         with option_errors("--stage, --plan"):
@@ -109,7 +109,7 @@ def plan(
     floor: Annotated[float, typer.Option(min=0.0, max=1.0, help="Cheapest plan with this accuracy.")] = 0.0,
     exact: Annotated[bool, typer.Option("--exact", help="Compare with an exact search. Small pipelines only.")] = False,
     profiles: ProfileFile = None,
-    measured: Measured = False,
+    live: Live = False,
     config: Config = "",
     price: Prices = None,
     plot: Plot = None,
@@ -133,7 +133,7 @@ def plan(
         from horologe_tuner.core.planning.objective import Objective
 
         traffic = Traffic(trace, rate, cv, duration, seed, max_gap)
-        server = (endpoint, keys) if measured else None
+        server = (endpoint, keys) if live else None
         problem = _read_problem(pipeline, slo, traffic, profiles, config, price or (), server)
         objective = Objective(problem.structure.slo_ns, attainment, confidence)
         options = PlanOptions(parse_search(search), parse_accuracy(accuracy or ()), budget, floor, exact)
@@ -165,13 +165,15 @@ def _read_problem(
     pipeline: str, slo: str, traffic: Traffic, profiles: Path | None, config: str, prices: Sequence[str],
     server: tuple[str, str] | None,
 ) -> PlanningProblem:  # fmt: skip
-    """Return the problem of the options. `server`: endpoint and keys of a system to read missing profiles from."""
+    """Return the problem of the options. `server`: endpoint and keys of a system that serves the pipeline."""
     from horologe_cli.planning.planning_inputs import read_arrivals, read_hardware, read_profiles, read_structure
-    from horologe_cli.planning.planning_problem import PlanningProblem, add_measured
+    from horologe_cli.planning.planning_problem import PlanningProblem, add_measured, live_structure
 
-    structure, known = read_structure(pipeline, slo), read_profiles(profiles)
-    hardware, arrivals_ns = read_hardware(config, prices), read_arrivals(traffic)
+    known, hardware, arrivals_ns = read_profiles(profiles), read_hardware(config, prices), read_arrivals(traffic)
     if server:
         with output.open_client(*server) as client:
+            structure = read_structure(pipeline, slo, live_structure(client, pipeline))
             add_measured(known, structure, client, profiles)
+    else:
+        structure = read_structure(pipeline, slo)
     return PlanningProblem(structure, arrivals_ns, traffic.seed, known, hardware)

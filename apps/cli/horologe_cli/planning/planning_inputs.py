@@ -61,9 +61,12 @@ def option_errors(option: str) -> Iterator[None]:
         raise SettingsError(f"{option}: {error}") from error
 
 
-def read_structure(text: str, slo: str) -> PipelineStructure:
-    """Return an example by its name, or the pipeline of a JSON file, with another SLO if `slo` is not empty."""
-    structure = EXAMPLE_PIPELINES.get(text)
+def read_structure(text: str, slo: str, live: PipelineStructure | None = None) -> PipelineStructure:
+    """Return an example by its name, or the pipeline of a JSON file, with another SLO if `slo` is not empty.
+
+    `live`: the pipeline of a running system, in place of both.
+    """
+    structure = live or EXAMPLE_PIPELINES.get(text)
     if structure is None:
         if not os.path.isfile(text):
             raise SettingsError(f"PIPELINE: got {text!r}, wanted a file or one of {', '.join(EXAMPLE_PIPELINES)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from horologe_common.service.settings import SettingsError
 from horologe_tuner.core.estimator import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.objective import Objective
@@ -37,6 +38,14 @@ class PlanningProblem(NamedTuple):
         """Return the problem for one choice of models. The visits of the queries do not depend on this choice."""
         workload = Workload(structure, self.arrivals_ns, self.seed)
         return Evaluator(workload, self.profiles, self.hardware, objective, on_run)
+
+
+def live_structure(client: Client, name: str) -> PipelineStructure:
+    """Return the structure that a running system has learned of a pipeline. Raises SettingsError before any query."""
+    structure = client.pipeline(name).structure
+    if structure is None:
+        raise SettingsError(f"pipeline {name}: no query has been answered yet, so its structure is not known")
+    return structure
 
 
 def add_measured(profiles: Profiles, structure: PipelineStructure, client: Client, path: Path | None) -> None:
