@@ -12,10 +12,9 @@ from horologe_common.service.log import logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ACCEPTS = 8
-"""Maximum number of connections per iteration of the loop: about 1 ms. libuv would accept all that wait."""
-BUSY_PAUSE_S = 0.002
-"""Pause after as many. 4,000 connections per second are accepted."""
+ACCEPTS, REFUSALS = 8, 32
+"""Maximum number of connections per iteration of the loop, and of those refused: about 1 ms. libuv would accept all
+that wait. There is no pause: a client that connects waits behind all others in the backlog."""
 PAUSE_S = 0.1
 """Pause without descriptors. The listening socket stays readable."""
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -56,7 +55,8 @@ class Acceptor(Generic[P]):
         self._listener.close()
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS):
+        accepted = refused = 0
+        while accepted < ACCEPTS and refused < REFUSALS:
             try:
                 sock, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -64,19 +64,19 @@ class Acceptor(Generic[P]):
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS:
                     raise
-                log.warning("no connection accepted", reason=error.strerror)
-                self._pause(PAUSE_S)
+                self._pause(error)
                 return
             sock.setblocking(False)
             protocol = self._admit(address[0] if isinstance(address, tuple) else "")
             if protocol is None:
+                refused += 1
                 with sock:
                     self._refuse(sock)
             else:
+                accepted += 1
                 task = self._loop.create_task(self._open(sock, protocol))
                 self._starting.add(task)
                 task.add_done_callback(self._starting.discard)
-        self._pause(BUSY_PAUSE_S)
 
     async def _open(self, sock: socket.socket, protocol: P) -> None:
         """Create the transport. If that fails, the peer is gone."""
@@ -88,7 +88,8 @@ class Acceptor(Generic[P]):
             self._abandon(protocol)
             sock.close()
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, error: OSError) -> None:
         """Accept nothing for a moment."""
+        log.warning("no connection accepted", reason=error.strerror)
         self._loop.remove_reader(self._listener.fileno())
-        self._resume = self._loop.call_later(seconds, self.start)
+        self._resume = self._loop.call_later(PAUSE_S, self.start)
