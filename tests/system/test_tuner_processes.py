@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 PATIENCE_S = 40.0
 X = np.zeros((1, 4), np.float32)
 SLO_MS = 5_000
-ENVELOPE = TrafficEnvelope((ms(100), s(1), s(60)), (10, 30, 1200))
-PLAN = TuningPlan("single", ms(SLO_MS), 20.0, ENVELOPE, (StageTarget("pretend", "pretend", "v100", 4, 1, 40.0),))
+ENVELOPE = TrafficEnvelope((ms(100), s(1), s(60)), (10_000, 20_000, 600_000))
+STAGE = StageTarget("pretend", "pretend", "v100", 2, 1, 20_000.0)
+PLAN = TuningPlan("single", ms(SLO_MS), 10_000.0, ENVELOPE, (STAGE,))
+"""For more traffic than a test sends."""
 
 
 class System:
