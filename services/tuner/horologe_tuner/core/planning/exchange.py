@@ -1,7 +1,7 @@
 """Exchanges: a dear replica less in one stage, cheap changes in others. Algorithm 2 cannot make them one by one.
 
-Algorithm 2 takes every saving that is feasible. A cheap replica that it removes first may have left the time that a dear
-one needs later to be removed. Its batches only grow, and a large batch delays all stages behind it.
+Algorithm 2 takes every saving that is feasible. If it removes a cheap replica first, there may be no time left for the
+removal of a dear one. Its batches only grow, and a large batch delays all stages behind it.
 """
 
 from __future__ import annotations
