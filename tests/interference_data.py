@@ -1,4 +1,4 @@
-"""iGniter's measurements on a V100, from the folder that HOROLOGE_IGNITER_DATA names. The tests that need it skip without.
+"""iGniter's measurements on a V100, from the folder that HOROLOGE_IGNITER_DATA names. Tests that need it skip without.
 
 The tables have no stated licence, so the repository does not contain them.
 """

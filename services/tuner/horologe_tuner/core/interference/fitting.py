@@ -1,4 +1,4 @@
-"""Fit the coefficients of a GPU type and of a model by least squares, with the uncertainty of each (iGniter section 3.1).
+"""Fit the coefficients of a GPU type and of a model, with the uncertainty of each (iGniter section 3.1).
 
 A profile that does not determine a coefficient raises ProfileError. The message names the coefficient and the run that
 is missing.
@@ -77,8 +77,10 @@ def fit_model(profile: ModelProfile, gpu: GpuCoefficients, *, row_term: bool = F
     deviations |= {"alpha_cache": alpha_deviation, "alpha_power": power_deviation[0], "beta_power": power_deviation[1],
                    "alpha_cacheutil": cache_deviation[0], "beta_cacheutil": cache_deviation[1]}  # fmt: skip
     coefficients = ModelCoefficients(
-        profile.model, *map(float, active[:5]), alpha_cache, *power, *cache, profile.kernels, profile.scheduling_delay_ms,
-        profile.load_bytes, profile.feedback_bytes, k6=float(active[5]) if row_term else 0.0, relative_error=relative_error,
+        model=profile.model, **dict(zip(_ACTIVE, map(float, active), strict=False)), alpha_cache=alpha_cache,
+        alpha_power=power[0], beta_power=power[1], alpha_cacheutil=cache[0], beta_cacheutil=cache[1],
+        kernels=profile.kernels, scheduling_delay_ms=profile.scheduling_delay_ms, load_bytes=profile.load_bytes,
+        feedback_bytes=profile.feedback_bytes, relative_error=relative_error,
     )  # fmt: skip
     return ModelFit(coefficients, {name: float(value) for name, value in deviations.items()}, covariance)
 
@@ -115,8 +117,8 @@ def _fit_active(profile: ModelProfile, gpu: GpuCoefficients, row_term: bool) -> 
     measured = np.array([run.gpu_ms * _frequency_ratio(run, gpu) for run in runs]) - profile.scheduling_delay_ms
     if len(runs) <= count:
         raise ProfileError(
-            f"{profile.model}: k1 to k{count}: {len(runs)} runs alone do not determine them, wanted at least {count + 1}:"
-            " runs of three batch sizes at three shares"
+            f"{profile.model}: k1 to k{count}: {len(runs)} runs alone do not determine them,"
+            f" wanted at least {count + 1}: three batch sizes at three shares"
         )
     weight = 1 / measured if row_term else np.ones_like(measured)
     largest = np.argmax(batch * share)
