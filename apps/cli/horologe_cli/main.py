@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 import typer
 
-from horologe_cli.commands import applications, demo, machine, models, predict, profile, simulation, up
+from horologe_cli.commands import applications, demo, machine, models, pipelines, predict, profile, simulation, up
 
 COMMANDS_GROUP = "horologe.commands"
 """Entry point group of commands that other distributions add, for example `horologe experiment`."""
@@ -40,6 +40,7 @@ for command in (
 for entry_point in entry_points(group=COMMANDS_GROUP):
     app.command(entry_point.name)(entry_point.load())
 app.add_typer(applications.app, name="application")
+app.add_typer(pipelines.app, name="pipeline")
 
 
 @app.callback(invoke_without_command=True)
