@@ -6,7 +6,18 @@ from importlib.metadata import entry_points
 
 import typer
 
-from horologe_cli.commands import applications, demo, machine, models, pipelines, predict, profile, simulation, up
+from horologe_cli.commands import (
+    applications,
+    demo,
+    machine,
+    models,
+    pipelines,
+    planning,
+    predict,
+    profile,
+    simulation,
+    up,
+)
 
 COMMANDS_GROUP = "horologe.commands"
 """Entry point group of commands that other distributions add, for example `horologe experiment`."""
@@ -31,6 +42,8 @@ for command in (
     models.unload,
     models.status,
     profile.profile,
+    planning.estimate,
+    planning.plan,
     simulation.sim,
     simulation.replay,
     machine.doctor,
