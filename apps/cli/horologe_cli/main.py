@@ -16,6 +16,7 @@ from horologe_cli.commands import (
     predict,
     profile,
     simulation,
+    tuner,
     up,
 )
 
@@ -54,6 +55,7 @@ for entry_point in entry_points(group=COMMANDS_GROUP):
     app.command(entry_point.name)(entry_point.load())
 app.add_typer(applications.app, name="application")
 app.add_typer(pipelines.app, name="pipeline")
+app.add_typer(tuner.app, name="tuner")
 
 
 @app.callback(invoke_without_command=True)
