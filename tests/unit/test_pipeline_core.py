@@ -31,6 +31,7 @@ from horologe_common.wire import (
     Query,
     RowStatus,
     RunDone,
+    Sample,
     Ship,
     Shipped,
     StartRun,
@@ -373,6 +374,35 @@ def test_runs_and_intermediates_are_bounded() -> None:
     desk.call(first, 2)
     (done,) = desk.take(CallDone)
     assert (done.call, done.status) == (2, int(Status.REFUSED))
+
+
+def test_metrics_count_calls_and_drops_by_stage() -> None:
+    desk = Desk()
+    run = desk.query()
+    desk.call(run, 1)
+    desk.call(run, 2, "n")
+    desk.outputs(desk.take(Submit)[0].id)
+    desk.selector.refresh_stats()
+    values = {key: value for key, value in desk.selector.stats.values.items() if key[1:2] == ("p",)}
+    assert values["horologe_pipeline_calls_total", "p", "m"] == 1
+    assert values["horologe_pipeline_drops_total", "p", "n"] == 1
+    assert values["horologe_pipeline_open", "p"] == 1
+
+
+def test_the_profiler_gets_samples_of_intermediates() -> None:
+    desk = Desk()
+    desk.receive("", PeerConnected("profiler/0#1"))
+    for _ in range(3):
+        run = desk.query()
+        desk.call(run, 1)
+        desk.outputs(desk.take(Submit)[0].id)
+        desk.finish(run)
+    assert desk.take(Sample) == [Sample("m/1", INPUTS, 1, 0, "p")]
+    desk.receive("", PeerDisconnected("profiler/0#1"))
+    desk.advance(s(2))
+    desk.call(desk.query(), 1)
+    desk.outputs(desk.take(Submit)[0].id)
+    assert desk.take(Sample) == []
 
 
 def test_inputs_that_are_missing_lose_the_query() -> None:

@@ -150,6 +150,7 @@ class PipelineRuns:
 
     def on_driver_ended(self, now_ns: int, pipeline: Pipeline, reason: str, at_fault: int) -> None:
         """Fail the run that ended the driver. The others wait for the next driver, and start again."""
+        pipeline.restarts += 1
         if pipeline.state != "UNAVAILABLE":
             self._registry.set_state(pipeline, "LOADING", f"its driver is being started after: {reason}")
         for run in self._runs_of(pipeline):
