@@ -120,7 +120,7 @@ def test_any_pipelines_with_any_faults(faults: Any, seed: int, slo: str) -> None
     with TemporaryDirectory() as folder:
         pipelines = write_pipelines(Path(folder), SOURCES, slo)
         chosen = tuple(
-            {"kill": kill, "stall": stall, "cut": cut}[kind](process, at, length)
+            (kill if kind == "kill" else stall if kind == "stall" else cut)(process, at, length)
             for kind, process, at, length in faults
             if kind == "kill" or not process.startswith("driver/")
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,7 +32,7 @@ STATE = PipelineState(1, 0, "", STRUCTURE, STAGES, 40, ms(15), ms(30), (("REFUSE
 
 @pytest.fixture
 def show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
-    def run(state: PipelineState, **options: object) -> str:
+    def run(state: PipelineState, **options: Any) -> str:
         monkeypatch.setattr(pipelines, "call_server", lambda endpoint, keys, call: state)
         pipelines.show("video", **options)
         return capsys.readouterr().out
