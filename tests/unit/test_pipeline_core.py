@@ -94,9 +94,11 @@ class Desk:
         return taken
 
     def query(self, number: int = 1, model: str = "p/1", budget_ns: int = ms(100)) -> int:
-        """Send a query, ship its inputs, and return its run."""
+        """Send a query, ship its inputs, and return its run; 0 if it is refused."""
         self.receive(FRONTEND, Query(number, model, budget_ns, 1))
-        (dispatch,) = self.take(Dispatch)
+        if not (dispatches := self.take(Dispatch)):
+            return 0
+        (dispatch,) = dispatches
         assert (dispatch.worker, dispatch.input_ids) == (SELECTOR, (number,))
         run: int = dispatch.action_id
         self.receive(FRONTEND, Ship(run, FRONTEND, (Shipped(number, INPUTS),)), [ROW])
@@ -323,6 +325,23 @@ def test_the_run_at_fault_fails_and_others_start_again_once() -> None:
     desk.receive("driver/p", DriverReady())
     desk.take(StartRun)
     desk.finish(waiting)
+    assert desk.answer().status == 0
+    assert desk.is_at_rest()
+
+
+def test_a_driver_that_ends_before_it_is_ready_makes_its_pipeline_unavailable() -> None:
+    desk = Desk()
+    desk.receive("driver/p", DriverEnded("p", "SIGKILL"))
+    waiting = desk.query(1)
+    desk.take(Models)
+    desk.receive("driver/p", DriverEnded("p", "exit code 3"))
+    (announcement,) = desk.take(Models)
+    assert announcement.models[0].state == "UNAVAILABLE"
+    assert announcement.models[0].reason == "its driver ended before it was ready: exit code 3"
+    assert desk.answer().status == Status.FAILED
+    desk.receive("driver/p", DriverReady())
+    desk.finish(waiting)
+    desk.finish(desk.query(2))
     assert desk.answer().status == 0
     assert desk.is_at_rest()
 
