@@ -75,7 +75,7 @@ async def _open_http(doors: Doors) -> tuple[Callable[[], Awaitable[Any]], Callab
     """Return a request over a pool of persistent connections, with JSON of one row."""
     host, _, port = doors.http.removeprefix("http://").partition(":")
     tensor = f'{{"name":"image","datatype":"FP32","shape":[1,64],"data":[{",".join(["0.5"] * 64)}]}}'
-    body = f'{{"inputs":[{tensor}]}}'.encode()
+    body = f'{{"inputs":[{tensor}],"parameters":{{"timeout":{TIMEOUT_S * 1e6:.0f}}}}}'.encode()
     head = f"POST /v2/models/{doors.model}/infer HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
     idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 

@@ -58,6 +58,21 @@ def test_a_late_head_does_not_block_the_requests_behind_it() -> None:
     assert not large.queued or large.deadline_ns > NOW
 
 
+def test_a_batch_behind_another_one_leaves_time_for_its_overrun() -> None:
+    """An EXEC of one row takes 2 ms. Behind a pending one, the tight request would have 0.2 ms to spare."""
+    desk = Desk("clockwork", [("m",)], admission=False)
+    desk.cluster.overruns.observe(NOW, us(300))
+    desk.ask(NOW, 100)
+    (first,), _ = desk.plan(NOW)
+    tight, roomy = desk.ask(NOW, 4.2), desk.ask(NOW, 20)
+    (second,), _ = desk.plan(NOW + ms(1.6))
+    assert second.requests == [roomy]
+    desk.end(first, NOW + ms(2))
+    desk.end(second, NOW + ms(2))
+    (third,), _ = desk.plan(NOW + ms(2))
+    assert third.requests == [tight], "an idle share starts it at once"
+
+
 @pytest.mark.parametrize("name", ["clockwork", "edf", "orloj"])
 def test_best_effort_in_overload_is_still_done(name: str) -> None:
     """Late requests are refused; the others run in open windows."""

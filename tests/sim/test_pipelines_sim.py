@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from horologe_common.clock import ms
+from horologe_selector.settings import SelectorSettings
 from pipeline_folders import CHAIN, DIAMOND, write_pipelines
 from sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, poisson
 
@@ -49,3 +51,32 @@ def test_each_query_has_one_answer_if_a_process_is_killed(tmp_path: Path, proces
     house = played(a_pipeline(tmp_path, DIAMOND, rate=300, split=True, faults=faults))
     assert house.report().total.ok > 0
     assert_at_rest(house)
+
+
+FOUR_STAGES = """
+    async def run(call, inputs):
+        tensors = inputs
+        for model in "abcd":
+            tensors = {"x": (await call(model, tensors))["y"]}
+        return {"y": tensors["x"]}
+    """
+
+
+def overloaded(tmp_path: Path, shared: bool, drop: bool) -> tuple[int, float]:
+    """Return the answered queries at 1.5 times the capacity, and the wasted share of the device time."""
+    times = {1: 5.0, 2: 7.0, 4: 11.0, 8: 19.0}
+    models = [an_entry(name, times, workers=() if shared else (number,)) for number, name in enumerate("abcd")]
+    folder = write_pipelines(tmp_path / "pipelines", {"p": FOUR_STAGES})
+    load = (poisson(1.5 * 8 / 0.019, models=("p",)),)
+    selector = SelectorSettings(pipeline_drop=drop)
+    house = played(a_scenario(*models, load=load, pipelines=folder, workers=4, duration_ns=ms(2000), selector=selector))
+    rows = sum(size * batches for meter in house.meters.values() for (_, size), batches in meter.rows.items())
+    answered = house.report().total.ok
+    return answered, 1 - 4 * answered / rows
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_queries_that_would_be_late_are_dropped_early(tmp_path: Path, shared: bool) -> None:
+    answered, wasted = overloaded(tmp_path, shared, drop=True)
+    assert wasted < 0.08  # the first round trip of the overload included
+    assert answered > 1.3 * overloaded(tmp_path, shared, drop=False)[0]

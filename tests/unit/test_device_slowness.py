@@ -29,7 +29,7 @@ steps = st.lists(
 def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, int]]) -> None:
     """An INFER is sent without marking the share; a LOAD and the end of an action mark it."""
     holders, outstanding, slowness = ModelResidency(ClusterChanges()), OutstandingWork(), DeviceSlowness(GRACE_NS)
-    shares = [Share("w", number, number, "d", 10, holders, outstanding) for number in range(3)]
+    shares = [Share("w", number, number, "d", "d", 10, holders, outstanding) for number in range(3)]
     now_ns = s(100)
     for share in shares:
         slowness.changed[share] = True

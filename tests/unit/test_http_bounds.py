@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_gateway import FakeGateway
+from horologe_common.clock import ms
 from horologe_common.status import InvalidInput, Refused, TooLarge
 from horologe_frontend.http import fair_turns
 from horologe_frontend.http.accounts import Account, ClientAccounts, HeldBytes, client_name
@@ -271,6 +272,27 @@ def test_clients_take_turns_and_calls_of_one_client_keep_their_order(monkeypatch
 
     asyncio.run(scenario())
     assert calls == ["a0", "b0", "a1", "a2"]
+
+
+def test_a_client_rests_after_a_long_call_while_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair_turns, "LONG_CALL_NS", -ms(1))
+    calls: list[str] = []
+
+    async def scenario(*, contended: bool) -> None:
+        turns, done = FairTurns(), asyncio.Event()
+        turns.is_contended = lambda: contended
+        turns.call("a", lambda: calls.append("a0"))
+        turns.call("a", lambda: calls.append("a1"))
+        turns.call("a", done.set)
+        turns.call("b", lambda: calls.append("b0"))
+        await until(lambda: "b0" in calls)
+        resting = "a1" not in calls
+        await done.wait()
+        assert resting == contended
+
+    asyncio.run(scenario(contended=True))
+    assert calls == ["a0", "b0", "a1"]
+    asyncio.run(scenario(contended=False))
 
 
 def test_reads_beyond_the_turn_wait_and_are_held_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

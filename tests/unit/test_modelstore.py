@@ -64,6 +64,28 @@ def test_finds_every_version_of_every_runtime_and_opens_them(store: ModelStore, 
         model.close()
 
 
+def test_a_scan_opens_only_content_that_has_changed(
+    store: ModelStore, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspected: list[Path] = []
+    inspect = EmulatedRuntime.inspect
+
+    def count(self: EmulatedRuntime, folder: Path) -> ModelSpec:
+        inspected.append(folder)
+        return inspect(self, folder)
+
+    monkeypatch.setattr(EmulatedRuntime, "inspect", count)
+    an_emulated_model(repository, "m")
+    first = store.scan_model("m")
+    assert [store.scan_model("m") for _ in range(3)] == [first] * 3
+    assert len(inspected) == 1
+    (repository / "m" / "1" / "model.toml").write_text(
+        (repository / "m" / "1" / "model.toml").read_text() + "\n# changed\n"
+    )
+    assert store.scan_model("m") != first
+    assert len(inspected) == 2
+
+
 def test_settings_come_from_the_versions_manifest_or_else_the_models(store: ModelStore, repository: Path) -> None:
     a_folder(repository, "m", model_onnx=onnx_bytes())
     a_folder(repository, "m", 'slo = "7ms"', version="2", model_onnx=onnx_bytes())

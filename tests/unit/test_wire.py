@@ -89,13 +89,13 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Pong(100, 101, 102), "9437646566"),
     (
         wire.Register(
-            (wire.Share(0, "cpu", 8, ("m/1",), (("n/1", 11),)),),
+            (wire.Share(0, "cpu", 8, ("m/1",), (("n/1", 11),), "v100"),),
             (wire.ModelReport(SPEC, Profile({1: 5}, 9), ""),),
             (10,),
             3,
             (3,),
         ),
-        "9638919500a36370750891a36d2f319192a36e2f310b9193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0910a039103",
+        "9638919600a36370750891a36d2f319192a36e2f310ba4763130309193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0910a039103",
     ),
     (wire.Scan("m", 3), "9339a16d03"),
     (wire.Settle(3, ("m/1",)), "93200391a36d2f31"),
@@ -145,6 +145,29 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Acknowledged(17, (0, 5), "full", 9),
         "951d11920005a466756c6c09",
+    ),
+    (
+        wire.Events(
+            3,
+            100_000_000,
+            10_000_000,
+            (wire.ModelEvents("m/1", ((1, 4), (0, 2)), 5, 1),),
+            (wire.DeviceState("worker/0#a", 0, "v100", ("m/1",)),),
+            7,
+        ),
+        "973e03ce05f5e100ce009896809194a36d2f319292010492000205019194aa776f726b65722f30236100a47631303091a36d2f3107",
+    ),
+    (
+        wire.Plan(7, (wire.PlannedModel("m", 2, 8, "v100"),)),
+        "933f079194a16d0208a476313030",
+    ),
+    (
+        wire.Tune(18, "apply", b"{}", True),
+        "954012a56170706c79c4027b7dc3",
+    ),
+    (
+        wire.Tuning(18, b"{}", 2, "why"),
+        "954112c4027b7d02a3776879",
     ),
     (wire.StartDriver("p", "/p.py", 256, 8_000_000, 1024), "9646a170a52f702e7079cd0100ce007a1200cd0400"),
     (wire.DriverReady("why"), "9247a3776879"),

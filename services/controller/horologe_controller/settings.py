@@ -44,6 +44,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Limit of that pause. A successful LOAD or the worker's next registration resets it."""
     ping_ns: int = ms(250)
     """Interval between pings of a worker (clock offset)."""
+    events_ns: int = ms(100)
+    """Interval between two messages with arrivals to a tuner. Without a tuner nothing is collected."""
     max_queued: int = 50_000
     """Limit of queued requests. Further requests are refused."""
     preload: bool = True

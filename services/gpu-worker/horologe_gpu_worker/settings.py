@@ -28,6 +28,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`cuda`, `cuda:1` and so on: models of `pytorch` and `onnx` run on that device. Any other text is a name for the
     CPU, shown in reports.
     """
+    hardware: str = ""
+    """Hardware type of the device, by which plans name pools of workers: `v100`. Empty: `worker.device`."""
     pages_bytes: int = 4 << 30
     """Memory for model weights per share, divided into 16 MiB pages. `onnx` models on the CPU take eighths of pages."""
     host_bytes: int = 512 << 20

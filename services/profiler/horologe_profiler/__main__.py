@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.service.service import Service
+from horologe_common.service.state_file import StateFile
+from horologe_profiler.core.measurements import ProfilerState
 from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.settings import ProfilerSettings
-from horologe_profiler.state_file import StateFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,7 @@ def main() -> None:
     settings = service.settings(ProfilerSettings, "profiler")
     links = service.links(settings.name)
     core = Profiler(links.address("profiler", settings.name), settings)
-    store = StateFile(settings.state, settings.name)
+    store = StateFile(ProfilerState, settings.state, "profiler", settings.name)
     if saved := store.load():
         core.restore(monotonic_ns(), *saved)
         log.info("state restored", keys=len(core.measurements), age_minutes=round(saved[1] / 60e9, 1))

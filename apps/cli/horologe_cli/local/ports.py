@@ -6,6 +6,7 @@ import errno
 import socket
 
 from horologe_common.service.settings import SettingsError
+from horologe_common.status import describe_error
 
 
 def split_address(option: str, text: str) -> tuple[str, int]:
@@ -29,9 +30,11 @@ def is_port_in_use(host: str, port: int) -> bool:
 
 
 def free_port(host: str, wanted: int = 0) -> int:
-    """Return the port `wanted` if it is free, else any free port."""
+    """Return the port `wanted` if it is free, else any free port. Raises SettingsError for an invalid host."""
     if wanted and _bind_error(host, wanted) is None:
         return wanted
+    if error := _bind_error(host, 0):
+        raise SettingsError(f"host {host!r} cannot be used: {describe_error(error)}")
     with _socket(host) as sock:
         sock.bind((host.replace("*", ""), 0))
         return int(sock.getsockname()[1])

@@ -186,6 +186,10 @@ class CoreHost:
                 except Exception as error:
                     self._report_fault(None, message, error)
 
+    def has_turn_observers(self) -> bool:
+        """Return whether `end_turn` calls any core."""
+        return bool(self._turn_observers)
+
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """Tell the cores that want to know it how long the turn took that ends now."""
         for core in self._turn_observers:

@@ -61,11 +61,11 @@ class RollingQuantile:
 
     def observe(self, now_ns: int, value: int) -> None:
         """Add a measurement."""
-        samples = self._samples
+        samples, ordered = self._samples, self._ordered
         if len(samples) == self._window:
-            self._drop_oldest()
+            del ordered[bisect.bisect_left(ordered, samples.popleft()[1])]
         samples.append((now_ns, value))
-        bisect.insort(self._ordered, value)
+        bisect.insort(ordered, value)
         self.valid_until_ns = -1
 
     def high_quantile(self, now_ns: int) -> int | None:
@@ -85,10 +85,13 @@ class RollingQuantile:
 
     def summary(self, now_ns: int) -> tuple[int, int, int]:
         """Return (time until which this is valid, high quantile, median); zeros without a measurement."""
-        high_ns, median_ns = self.high_quantile(now_ns), self.median(now_ns)
-        if high_ns is None or median_ns is None:
+        self._drop_old(now_ns)
+        ordered = self._ordered
+        if not ordered:
             return 0, 0, 0
-        return self._samples[0][0] + self._age_ns, high_ns, median_ns
+        count = len(ordered)
+        until_ns = self._samples[0][0] + self._age_ns
+        return until_ns, ordered[self._high_indices[count]], ordered[(count - 1) // 2]
 
     def discard_above(self, value: int) -> None:
         """Drop measurements above `value`."""
@@ -101,12 +104,9 @@ class RollingQuantile:
         return len(self._samples)
 
     def _drop_old(self, now_ns: int) -> None:
-        while self._samples and self._samples[0][0] < now_ns - self._age_ns:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        _, value = self._samples.popleft()
-        del self._ordered[bisect.bisect_left(self._ordered, value)]
+        samples, ordered, oldest_ns = self._samples, self._ordered, now_ns - self._age_ns
+        while samples and samples[0][0] < oldest_ns:
+            del ordered[bisect.bisect_left(ordered, samples.popleft()[1])]
 
 
 BUCKETS_NS = (

@@ -44,7 +44,10 @@ PURE_MODULES = frozenset(
         *(f"horologe_common.{data}" for data in ("applications", "clock", "distribution", "models", "status")),
         "horologe_common.pipelines",
         *(f"horologe_common.recording.{part}" for part in ("snapshot", "tensor_summary")),
-        *(f"horologe_{name}.settings" for name in ("frontend", "selector", "controller", "gpu_worker", "profiler")),
+        *(
+            f"horologe_{name}.settings"
+            for name in ("frontend", "selector", "controller", "gpu_worker", "profiler", "tuner")
+        ),
         *(f"horologe_selector.{name}" for name in ("driver", "policy", "store")),
     }
 )

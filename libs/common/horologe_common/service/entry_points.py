@@ -12,6 +12,7 @@ from importlib import import_module
 EXTRAS = {
     "typer": "cli", "rich": "cli", "uvloop": "service", "structlog": "service", "prometheus_client": "service",
     "httptools": "edge", "blake3": "edge", "psutil": "worker", "onnxruntime": "onnx", "sklearn": "demo",
+    "docker": "docker", "kubernetes": "kubernetes",
 }  # fmt: skip
 """Module of a dependency -> the extra that installs it."""
 
@@ -58,3 +59,7 @@ def gpu_worker() -> None:
 
 def profiler() -> None:
     run_command("horologe_profiler.__main__")
+
+
+def tuner() -> None:
+    run_command("horologe_tuner.__main__")

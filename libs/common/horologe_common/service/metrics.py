@@ -82,6 +82,16 @@ METRICS: dict[str, Metric] = {
         "gauge", "Median of |c0 + c1 k l - measured| / measured over recent batches of a model", MODEL
     ),
     "horologe_profiler_queued_samples": Metric("gauge", "Samples that wait for a run"),
+    "horologe_tuner_decisions_total": Metric(
+        "counter", "Changes of replicas, by pipeline", ("pipeline", "direction", "mode")
+    ),
+    "horologe_tuner_replicas": Metric("gauge", "Replicas that a plan has at present", ("pipeline", "stage")),
+    "horologe_tuner_rate": Metric(
+        "gauge", "Highest rate in queries per second of the last check, by window in seconds", ("pipeline", "window")
+    ),
+    "horologe_tuner_workers": Metric("gauge", "Workers, wanted and running", ("hardware", "state")),
+    "horologe_tuner_blind": Metric("gauge", "1 while the tuner sees no arrivals and changes nothing", ()),
+    "horologe_tuner_scaler_errors_total": Metric("counter", "Calls of the scaler that failed", ()),
     "horologe_profiler_keys": Metric("gauge", "Models x applications x ranges of lengths that have measurements"),
     "horologe_application_model_answered_total": Metric("counter", "Predictions for an application", PART),
     "horologe_application_model_missing_total": Metric(

@@ -7,6 +7,7 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
+from horologe_common.transport.fair_reads import LARGE_READ, READ_TURN
 from horologe_common.transport.peers import Route, client_address
 from horologe_common.transport.zmtp import GREETING, PING, READY, MessageReader, ProtocolError, encode_message, pong
 from horologe_common.wire import HEADER_LIMIT, Envelope, Predict
@@ -67,6 +68,8 @@ class ClientConnection(asyncio.Protocol):
         self._server = server
         self._reader = MessageReader(server.limits.message_bytes + HEADER_LIMIT, HEADER_LIMIT)
         self._waiting = 0
+        self._read_left = READ_TURN
+        """Bytes of large reads that are left of its turn. Below 0 it waits for the next one."""
         self._reads_answers = True
         self._is_read = True
 
@@ -109,6 +112,16 @@ class ClientConnection(asyncio.Protocol):
             self.begun_s = monotonic()
         if reader.held_bytes or self._waiting >= COUNTED_FROM or self.held:
             self._count_held()
+        if len(data) >= LARGE_READ:
+            self._read_left -= len(data)
+            if self._read_left < 0:
+                self._server.reads.add(self)
+                self._update_reading()
+
+    def continue_reading(self) -> None:
+        """Begin a turn of large reads."""
+        self._read_left = READ_TURN
+        self._update_reading()
 
     def _count_held(self) -> None:
         """Count the bytes that have arrived and wait. Drop the message that is arriving if they are too many."""
@@ -205,8 +218,9 @@ class ClientConnection(asyncio.Protocol):
         return max(sends_s, reads_s) <= STALLED_S and self.silent_sweeps < SILENT_SWEEPS
 
     def _update_reading(self) -> None:
-        """Read while the client reads its answers and not too much of it waits."""
+        """Read in the client's turn, while it reads its answers and not too much of it waits."""
         wanted = self._reads_answers and self._waiting < BYTES_WAITING and len(self.packets) < PACKETS_WAITING
-        if wanted != self._is_read:
+        wanted = wanted and self._read_left >= 0
+        if wanted != self._is_read and not self._transport.is_closing():
             self._is_read = wanted
             self._transport.resume_reading() if wanted else self._transport.pause_reading()

@@ -18,10 +18,12 @@ from horologe_common.clock import ms
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
+from horologe_common.transport.acceptor import Acceptor
 from horologe_common.transport.client_connection import ClientConnection
+from horologe_common.transport.fair_reads import FairReads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from horologe_common.core.protocol import Arrival
     from horologe_common.transport.client_connection import Unpack
@@ -36,6 +38,7 @@ They get half of the time of the process: a process that always runs also loses 
 shorter than half of `TURN_NS` there is no pause."""
 UNFAIR = 4
 """A client sends more than others if it sends this many times as much as another does on average."""
+BACKLOG = 1024
 SWEEP_S = 0.25
 HEARTBEAT_SWEEPS = 4
 """A heartbeat each second."""
@@ -66,6 +69,7 @@ class ClientServer:
         self.rejected = 0
         """Connections closed: a peer of another protocol, a bound exceeded, answers not read, or silence."""
         self.connections: dict[ClientConnection, bool] = {}
+        self.reads = FairReads(self._has_others)
         self._on_ready: Callable[[], None] = lambda: None
         self._ready: dict[ClientConnection, bool] = {}
         self._unsent = self._held = 0
@@ -80,7 +84,7 @@ class ClientServer:
         """Messages in the last sweep interval, and the clients that sent them. Messages from HTTP since then."""
         self._last_number = self._sweeps = 0
         self._listeners: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor[ClientConnection]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def bind(self, endpoints: Sequence[str]) -> None:
@@ -100,15 +104,17 @@ class ClientServer:
     async def start(self, on_ready: Callable[[], None]) -> None:
         """Accept connections. Call it in the loop. `on_ready` is called when something has arrived."""
         loop, self._on_ready = asyncio.get_running_loop(), on_ready
+        self.reads.start(loop)
         for listener in self._listeners:
-            create = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
-            self._servers.append(await create(self._connect, sock=listener, backlog=1024))
+            listener.listen(BACKLOG)
+            self._acceptors.append(Acceptor(listener, self._admit, lambda _: None, lambda _: None))
+            self._acceptors[-1].start()
         self._timer = loop.call_later(SWEEP_S, self._sweep)
 
     async def stop(self) -> None:
         """Close all connections once their answers are sent, or at once if a client does not read."""
-        for server in self._servers:
-            server.close()
+        for acceptor in self._acceptors:
+            acceptor.stop()
         if self._timer:
             self._timer.cancel()
         for connection in list(self.connections):
@@ -172,26 +178,35 @@ class ClientServer:
         self._unsent, connection.unsent = others + size, size
         return size <= self.limits.unsent_bytes - others - size
 
-    def add(self, connection: ClientConnection) -> bool:
-        """Add a connection. Return False if there are too many."""
-        self.connections[connection] = True
-        fits = len(self.connections) <= self.limits.connections
-        self.rejected += not fits
-        return fits
-
     def remove(self, connection: ClientConnection) -> None:
         """Remove a connection that is lost."""
         self.connections.pop(connection, None)
         self._ready.pop(connection, None)
+        self.reads.discard(connection)
         self._held -= connection.held
         self._unsent -= connection.unsent
         connection.held = connection.unsent = 0
         self.peers.on_client_disconnected(connection.address)
         self._on_ready()
 
-    def _connect(self) -> ClientConnection:
+    def _admit(self, _: str) -> ClientConnection | None:
+        """Return a connection, which calls `add` once it is open. Return None if there are too many."""
+        if len(self.connections) >= self.limits.connections:
+            self.rejected += 1
+            return None
         self._last_number += 1
         return ClientConnection(self, self._last_number)
+
+    def add(self, connection: ClientConnection) -> bool:
+        """Add an open connection. Return False if there are too many."""
+        self.connections[connection] = True
+        fits = len(self.connections) <= self.limits.connections
+        self.rejected += not fits
+        return fits
+
+    def _has_others(self, waiting: Collection[ClientConnection]) -> bool:
+        """Return whether clients that do not wait to be read have sent messages lately."""
+        return self._active > sum([connection.rate > 0 for connection in waiting])
 
     def _sweep(self) -> None:
         now_s, self._sweeps = monotonic(), self._sweeps + 1

@@ -2,7 +2,7 @@
 
 | file | belongs to | permits |
 | --- | --- | --- |
-| `service/service.key_secret` | frontend, selector, controller, profiler, edge | to accept connections |
+| `service/service.key_secret` | frontend, selector, controller, profiler, tuner, edge | to accept connections |
 | `peers/ROLE.key_secret` | the process of this role | to connect to services, and to act in its own role |
 | `clients/NAME.key_secret` | a client | to use models |
 | `management/NAME.key_secret` | an operator | also to load and unload models, and to change applications |
@@ -35,6 +35,7 @@ ROLES = {
     "frontend": ("frontend",),
     "selector": ("selector",),
     "profiler": ("profiler",),
+    "tuner": ("tuner",),
     "worker": ("worker",),
 }
 """Processes that connect to services -> the roles of their cores."""

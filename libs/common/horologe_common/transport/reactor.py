@@ -79,6 +79,9 @@ class Reactor:
         self._paused = self._closed = False
         self._turn_faults = self._fault_log_ns = 0
         """Turns that have raised since the last log line about them, and when the next line may be written."""
+        observed = self.core_host.has_turn_observers()
+        self._thread_cpu_ns: Callable[[], int] = thread_time_ns if observed else lambda: 0
+        """Reads the thread's CPU clock, if a core observes turns. The system call takes 0.6 us, twice in each turn."""
         self._cpu_ns = 0
         """CPU time of the loop's thread at the end of the last turn. HTTP is parsed between turns."""
         self._failed: BaseException | None = None
@@ -218,7 +221,7 @@ class Reactor:
         self._signalled = False
         if self._closed or self._paused:
             return
-        begin_ns, cpu_ns = monotonic_ns(), thread_time_ns()
+        begin_ns, cpu_ns = monotonic_ns(), self._thread_cpu_ns()
         self._scheduled = True  # messages posted during the turn are handled below
         try:
             more = self._receive_and_run()
@@ -233,7 +236,7 @@ class Reactor:
             more = True
         finally:
             self._scheduled = False
-        self._cpu_ns = thread_time_ns()
+        self._cpu_ns = self._thread_cpu_ns()
         if more:
             self._schedule()
         self._arm()

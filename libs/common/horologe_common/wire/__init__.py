@@ -23,6 +23,7 @@ from horologe_common.wire.holder_messages import *
 from horologe_common.wire.message import *
 from horologe_common.wire.pipeline_messages import *
 from horologe_common.wire.request_messages import *
+from horologe_common.wire.tuning_messages import *
 
 PROTOCOL = 1
 HEADER_LIMIT = 64 << 10
@@ -38,6 +39,7 @@ AnyMessage: TypeAlias = (
     | HolderMessage
     | PipelineMessage
     | RequestMessage
+    | TuningMessage
     | WorkerMessage
 )
 

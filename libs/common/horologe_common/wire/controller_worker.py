@@ -104,6 +104,8 @@ class Share(Message, frozen=True):
     resident: tuple[str, ...] = ()
     loading: tuple[tuple[str, int], ...] = ()
     """Keys of models that have pages but are not loaded yet, and the id of the LOAD action in progress."""
+    hardware: str = ""
+    """Hardware type of the device, by which plans name pools. Empty: the device's name."""
 
 
 class ModelReport(Message, frozen=True):

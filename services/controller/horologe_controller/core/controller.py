@@ -22,6 +22,7 @@ from horologe_common.wire import (
     Distributions,
     Drain,
     Ping,
+    Plan,
     Pong,
     Register,
     Result,
@@ -32,7 +33,9 @@ from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
+from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.share import LoadBackoff
+from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
 from horologe_controller.core.requests.lifecycle import RequestLifecycle
 from horologe_controller.core.runtime_distributions import store_distributions
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_controller.core.cluster.lane import Action
-    from horologe_controller.core.scheduling.scheduler import Plan
+    from horologe_controller.core.scheduling import scheduler
     from horologe_controller.settings import ControllerSettings
 
 
@@ -61,8 +64,9 @@ class Controller:
         self.catalogue = ModelCatalogue(self.cluster, discovery)
         self.stats = Stats()
         self._metrics = ActionMetrics(self.stats)
+        self._events = EventRecorder(settings.events_ns)
         self._requests = RequestLifecycle(
-            settings, self.cluster, self.scheduler, self.catalogue, self._metrics.refusals, self._post
+            settings, self.cluster, self.scheduler, self.catalogue, self._metrics.refusals, self._post, self._events
         )
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
         self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
@@ -89,8 +93,8 @@ class Controller:
                 self.out.extend(self.catalogue.admit(sender, message))
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
-            case Distributions():
-                self._on_distributions(message)
+            case Distributions() | Plan():
+                self._on_published(now_ns, sender, message)
             case Describe():
                 shares = describe_shares(now_ns, self.cluster, message.model)
                 description = Description(message.id, shares, self.settings.scheduler, self.pending())
@@ -114,6 +118,8 @@ class Controller:
             self._requests.retry_requests(now_ns, requests, Status.LATE)
             self.out.extend(cancels)
             self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
+        if (due_ns := self._events.due_ns) is not None and now_ns >= due_ns:
+            self.out.extend(self._events.pop_events(now_ns, self.cluster))
         plan = self._plan(now_ns)
         while plan.replan:
             plan = self._plan(now_ns)
@@ -136,7 +142,7 @@ class Controller:
             self._requests.requeue_revised(now_ns, changes.revised_models)
             changes.revised_models.clear()
 
-    def _plan(self, now_ns: int) -> Plan:
+    def _plan(self, now_ns: int) -> scheduler.Plan:
         """Call the scheduler, and carry out its plan."""
         plan = self.scheduler.plan(now_ns, self.cluster)
         self.out.extend(self._actions.carry_out(now_ns, plan))
@@ -146,7 +152,8 @@ class Controller:
 
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
-        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns, *self._discovery_times())
+        events_ns = self._events.due_ns
+        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns, events_ns, *self._discovery_times())
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def _discovery_times(self) -> tuple[int | None, ...]:
@@ -201,6 +208,8 @@ class Controller:
             self.cluster.overruns.observe(now_ns, max(0, end_ns - action.promised_ns))
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
+            if self._events.active:
+                self._events.record_results(action.model, finished=len(action.requests))
 
     def _on_register(self, now_ns: int, sender: str, message: Register) -> None:
         """Adopt a worker's report, unless a later one has arrived before."""
@@ -218,11 +227,22 @@ class Controller:
         self._actions.adopt_loads(now_ns, worker, message)
         self._requests.admit_awaited()
 
-    def _on_distributions(self, message: Distributions) -> None:
-        """Store distributions, unless they belong to a content that is not served any more."""
+    def _on_published(self, now_ns: int, sender: str, message: Distributions | Plan) -> None:
+        """Store distributions, unless they belong to a content that is not served any more. Adopt plans of tuners."""
+        if isinstance(message, Plan):
+            self._on_plan(now_ns, sender, message)
+            return
         spec = self.cluster.specs.get(message.model)
         if spec is None or message.content_hash in ("", spec.content_hash):
             store_distributions(self.cluster.distributions, message)
+
+    def _on_plan(self, now_ns: int, sender: str, plan: Plan) -> None:
+        """Adopt a tuner's plan, and send it events from now on. A plan without a number only subscribes."""
+        if role(sender) != "tuner" or sender not in self._peers:
+            return
+        self._events.add_tuner(now_ns, sender)
+        if plan.number:
+            apply_plan(self.cluster, plan)
 
     def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
         """Update the clock of a worker, stop planning for a worker that drains, or answer a selector."""
@@ -247,6 +267,7 @@ class Controller:
         """Plan a lost worker's requests again; cancel the requests of a lost submitter."""
         self._peers.pop(address, None)
         self.out.extend(self.catalogue.remove_peer(address))
+        self._events.remove_tuner(address)
         if worker := self.cluster.workers.get(address):
             self.cluster.remove_worker(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)

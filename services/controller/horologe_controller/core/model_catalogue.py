@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.discovery import WorkerDiscovery
     from horologe_controller.core.cluster.share import Share
 
-SUBSCRIBER_ROLES = ("frontend", "selector", "profiler")
+SUBSCRIBER_ROLES = ("frontend", "selector", "profiler", "tuner")
 """Roles that receive every change of the catalogue."""
 
 

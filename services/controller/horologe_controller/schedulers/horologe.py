@@ -126,9 +126,11 @@ class Horologe(SchedulingPolicy):
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the batch with the best value for its time, ranked by virtual deadline."""
-        distributions = self._distributions.get(queue.model)
-        if distributions is None or queue.rows > len(queue) or queue.model not in share.estimates:
-            strategy = largest_strategy(now_ns, start_ns, share, queue)
+        distributions, estimate = self._distributions.get(queue.model), share.estimates.get(queue.model)
+        one_row_each = queue.rows == len(queue)
+        if distributions is None or not one_row_each or estimate is None:
+            sizes = estimate.efficient_sizes if estimate is not None and one_row_each else None
+            strategy = largest_strategy(now_ns, start_ns, share, queue, sizes)
             if strategy is not None and (until_ns := self._wait_until_ns(now_ns, share, strategy)) > start_ns:
                 self._waits.hold_queue(queue, until_ns)
                 return None

@@ -21,6 +21,7 @@ from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release, Settle
 from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
+from horologe_frontend.core.fair_shares import FairShares
 from horologe_frontend.core.feedback import FeedbackForwarder
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.overload import PendingLimit
@@ -70,7 +71,8 @@ class Frontend:
         self._builder = builder = RequestBuilder(settings, catalogue, declared, staging, self._default_lead, digest)
         self._sampler = RequestSampler(settings, staging, catalogue)
         self._requests = OpenRequests()
-        self._limit = PendingLimit(self._requests, settings.max_pending)
+        self._shares = FairShares(self._requests)
+        self._limit = PendingLimit(self._requests, self._shares, settings.max_pending)
         self._retained_inputs = RetainedInputs(staging, self._requests, settings.retain_inputs_ns)
         feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
@@ -123,6 +125,9 @@ class Frontend:
         self._retained_inputs.release_expired(now_ns)
         if expired := self._requests.pop_expired(now_ns):
             for_each(expired, lambda request: self._expire(now_ns, request))
+        if self._shares.windows:
+            for released in self._shares.release(now_ns):
+                self._send_query(now_ns, released)
 
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """See `TurnObserver`."""
@@ -131,6 +136,8 @@ class Frontend:
     def wakeup_ns(self) -> int | None:
         """Return the time of the earliest timer, or None without timers."""
         earliest_ns = self._default_lead.timer_ns
+        if self._shares.windows and (at_ns := self._shares.next_ns()) is not None:
+            earliest_ns = at_ns if earliest_ns is None else min(earliest_ns, at_ns)
         for timers in self._timers:
             if (at_ns := timers.next_ns()) is not None and (earliest_ns is None or at_ns < earliest_ns):
                 earliest_ns = at_ns
@@ -151,6 +158,7 @@ class Frontend:
         self._retained_inputs.check()
         self._calls.check()
         self._requests.check()
+        self._shares.check()
         assert all(key in self._requests or key in self._retained_inputs for key in self.staging.ids())
 
     def refresh_stats(self) -> None:
@@ -160,13 +168,18 @@ class Frontend:
 
     def _on_predict(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> None:
         try:
-            self._limit.check(client, message.id)
-            request = self._builder.create_request(now_ns, client, message, buffers)
+            wait_ns = self._limit.check(now_ns, client, message.id)
+            request = self._builder.create_request(now_ns, client, message, buffers, wait_ns or 0)
         except HorologeError as error:
             self._metrics.count_rejected(message, error.status)
             self.out.append(Out(client, Answer(message.id, int(error.status), (), error.reason, error.retry_after_ns)))
             return
         self._requests.add(request)
+        if wait_ns is not None:
+            self._shares.hold(request)
+            return
+        if self._shares.windows:
+            self._shares.watch(request)
         self._send_query(now_ns, request)
 
     def _send_query(self, now_ns: int, request: Request) -> None:
@@ -209,6 +222,9 @@ class Frontend:
             answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
             self.out.append(Out(request.client, answer, buffers))
         self._metrics.count_finished(now_ns, request, answer)
+        if self._shares.windows:
+            for released in self._shares.on_finished(now_ns, request, answer):
+                self._send_query(now_ns, released)
         if self._sampler.profiler and (samples := self._sampler.sample_request(now_ns, request, answer)):
             self.out += samples
 
@@ -248,7 +264,7 @@ class Frontend:
     def _send_unassigned(self, now_ns: int) -> None:
         """Send the requests that no connected selector has."""
         for request in self._requests:
-            if request.selector not in self._selectors:
+            if request.selector not in self._selectors and not self._shares.holds(request):
                 self._send_query(now_ns, request)
 
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
@@ -284,5 +300,6 @@ class Frontend:
             case "profiler":
                 self._sampler.remove_profiler(address)
             case _:
-                self._on_cancel(now_ns, address, Cancel(self._requests.client_ids(address)), ())
+                self._shares.drop_client(address)
+                self._on_cancel(now_ns, address, Cancel(tuple(self._requests.ids_of_client(address))), ())
                 self._calls.drop_client(address)

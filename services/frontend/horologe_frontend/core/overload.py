@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms
 from horologe_common.status import InvalidInput, Refused
+from horologe_frontend.core.fair_shares import FREE_REQUESTS
 
 if TYPE_CHECKING:
+    from horologe_frontend.core.fair_shares import FairShares
     from horologe_frontend.core.requests import OpenRequests
 
 TURNS_MIN, TURNS_MAX = 1.5, 4.0
@@ -33,22 +35,30 @@ SDK, half over HTTP."""
 class PendingLimit:
     """Limits the open requests to `max_pending`. One client gets at most as many as are then left for the others."""
 
-    def __init__(self, requests: OpenRequests, max_pending: int) -> None:
+    def __init__(self, requests: OpenRequests, shares: FairShares, max_pending: int) -> None:
         self.draining = False
         """No request is accepted any more."""
         self._requests = requests
+        self._shares = shares
         self._max_pending = max_pending
 
-    def check(self, client: str, client_id: int) -> None:
-        """Raise `Refused` if a client may not open another request, `InvalidInput` if its id is of an open one."""
+    def check(self, now_ns: int, client: str, client_id: int) -> int | None:
+        """Return None if a request may be sent at once, else for how long it is expected to wait (`FairShares`).
+
+        Raise `Refused` if the client may not open another request, `InvalidInput` if its id is of an open one.
+        """
         requests = self._requests
-        if requests.find_by_client_id(client, client_id):
+        own = requests.ids_of_client(client)
+        if client_id in own:
             raise InvalidInput(f"id: got {client_id}, which is still open")
         if self.draining:
             raise Refused("draining", retry_after_ns=ms(1000))
-        left = self._max_pending - len(requests)
-        if left <= 0 or (left < len(requests) and requests.count_open(client) > left):
+        left, count = self._max_pending - len(requests), len(own)
+        if left <= 0 or count > left:
             raise Refused(f"{len(requests)} requests are open already", retry_after_ns=ms(100))
+        if count < FREE_REQUESTS and not self._shares.windows:
+            return None
+        return self._shares.expected_wait_ns(now_ns, client, count)
 
 
 class TurnLimit:

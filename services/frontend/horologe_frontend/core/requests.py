@@ -18,7 +18,7 @@ from horologe_frontend.core.applications import APPLICATION_RUNTIME, DefaultLead
 from horologe_frontend.core.overload import TurnLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.core.staging import StagedInputs
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 REPLACED_BY_DEFAULT = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
 """If an application has a default, the client gets it instead of these statuses."""
+NO_IDS: Mapping[int, int] = {}
 
 
 class Request(msgspec.Struct):
@@ -75,11 +76,14 @@ class RequestBuilder:
         self.turn_limit = TurnLimit()
         self._last_id = 0
 
-    def create_request(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> Request:
+    def create_request(
+        self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer], wait_ns: int = 0
+    ) -> Request:
         """Return a request whose inputs are staged. Raise `HorologeError` if it is invalid, or `Refused`.
 
-        The deadline is the client's, else that of the model or application. A request without a deadline is best
-        effort, and is answered after `frontend.best_effort_ns` at the latest.
+        `wait_ns` is the time until it is expected to be sent. The deadline is the client's, else that of the model or
+        application. A request without a deadline is best effort, and is answered after `frontend.best_effort_ns` at
+        the latest.
         """
         self.check_size(buffers)
         if message.budget_ns < 0:
@@ -95,7 +99,7 @@ class RequestBuilder:
         best_effort = budget_ns == 0
         if not best_effort:
             budget_ns = max(1, budget_ns - self.turn_limit.waited_ns(now_ns))
-            self.turn_limit.accept(budget_ns)
+            self.turn_limit.accept(budget_ns - wait_ns)
         budget_ns = budget_ns or self.settings.best_effort_ns
         rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
         cacheable = spec.cache or spec.runtime == APPLICATION_RUNTIME
@@ -207,13 +211,13 @@ class OpenRequests:
         open_ids = self._by_client.get(client)
         return self._requests.get(open_ids.get(client_id, 0)) if open_ids else None
 
-    def count_open(self, client: str) -> int:
-        """Return the number of open requests of a client."""
-        return len(self._by_client.get(client, ()))
+    def ids_of_client(self, client: str) -> Mapping[int, int]:
+        """Return the ids of a client's open requests, by the client's own ids."""
+        return self._by_client.get(client, NO_IDS)
 
-    def client_ids(self, client: str) -> tuple[int, ...]:
-        """Return the client's own ids of its open requests."""
-        return tuple(self._by_client.get(client, ()))
+    def count_clients(self) -> int:
+        """Return the number of clients with open requests."""
+        return len(self._by_client)
 
     def remove(self, request: Request) -> None:
         del self._requests[request.id]

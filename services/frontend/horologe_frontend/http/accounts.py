@@ -99,6 +99,7 @@ class ClientAccounts:
         self.total = Account(connections, settings.max_requests, settings.held_limit_bytes)
         self._share = settings.client_share
         self._clients: dict[str, Account] = {}
+        self.total.turns.is_contended = lambda: len(self._clients) > 1
 
     def add_connection(self, host: str) -> Account | None:
         """Count a connection from the address `host`. Return the client's account, or None beyond a limit."""

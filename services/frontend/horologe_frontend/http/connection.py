@@ -39,8 +39,8 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self, server: HttpServer, account: Account) -> None:
         self.responses = 0
+        self.account = account
         self._server = server
-        self._account = account
         self._turns = account.turns
         self._limits = server.limits
         self._parser = httptools.HttpRequestParser(self)
@@ -57,14 +57,14 @@ class HttpConnection(asyncio.Protocol):
         self._server.add_connection(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._server.remove_connection(self, self._account)
+        self._server.remove_connection(self, self.account)
         self._read_closed = self._closing = True
-        self._account.release(self._unsent_bytes)
+        self.account.release(self._unsent_bytes)
         if self._reader is not None:
             self._reader.discard()
         while self._queue:
             if isinstance((queued := self._queue.popleft()).content, HttpRequest):
-                self._limits.release_request(self._account, queued.held_bytes)
+                self._limits.release_request(self.account, queued.held_bytes)
         if self._cancel_current is not None:
             self._cancel_current()
             self._end_request()
@@ -77,20 +77,20 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.pause_reading()
             return
         if self._reader is None and self._current is None and not self._write_paused and len(data) <= KNOWN_BYTES:
-            request = self._limits.known_heads.find_request(data, self._account)
+            request = self._limits.known_heads.find_request(data, self.account)
             if request is not None and self._limits.admit_complete(request):
                 self._start(QueuedRequest(request, True, b"", True, len(request.body)))
                 return
-        if self._turns.is_open(self._account):
-            self._turns.run(self._parse, data)
-        elif not self._account.try_reserve(len(data)):
+        if self._turns.is_open(self.account):
+            self._turns.run(self.account, self._parse, data)
+        elif not self.account.try_reserve(len(data)):
             self._transport.abort()
         else:
             self._transport.pause_reading()
-            self._turns.defer(self._account, partial(self._parse_deferred, data))
+            self._turns.defer(self.account, partial(self._parse_deferred, data))
 
     def _parse_deferred(self, data: bytes) -> None:
-        self._account.release(len(data))
+        self.account.release(len(data))
         if not self._read_closed:
             self._transport.resume_reading()
             self._parse(data)
@@ -111,7 +111,7 @@ class HttpConnection(asyncio.Protocol):
         if self._queue and not self._closing:
             self._read_paused = True
             self._transport.pause_reading()
-            self._turns.defer(self._account, self._start_next)
+            self._turns.defer(self.account, self._start_next)
 
     def _check_arrived(self, size: int) -> None:
         """Count what the parser does not report: incomplete headers and chunk extensions, from the next read on."""
@@ -125,7 +125,7 @@ class HttpConnection(asyncio.Protocol):
     # Callbacks of httptools, inside feed_data.
 
     def on_message_begin(self) -> None:
-        self._reader = RequestReader(self._limits, self._account)
+        self._reader = RequestReader(self._limits, self.account)
 
     def on_url(self, url: bytes) -> None:
         self._stop_reading_if(self._current_reader().add_url(url))
@@ -183,7 +183,7 @@ class HttpConnection(asyncio.Protocol):
         if self._queue and self._current is None and not self._write_paused and not self._closing:
             self._start(self._queue.popleft())
             if self._queue and self._current is None:
-                self._turns.defer(self._account, self._start_next)
+                self._turns.defer(self.account, self._start_next)
         if self._read_paused and not self._queue and not self._closing:
             self._read_paused = False
             self._transport.resume_reading()
@@ -196,7 +196,7 @@ class HttpConnection(asyncio.Protocol):
             if not isinstance(outcome, HttpResponse):
                 self._current, self._cancel_current = queued, outcome
                 return
-            self._limits.release_request(self._account, queued.held_bytes)
+            self._limits.release_request(self.account, queued.held_bytes)
             response = outcome
         self._write(queued, response)
 
@@ -206,12 +206,12 @@ class HttpConnection(asyncio.Protocol):
             return
         self._write(self._end_request(), response)
         if self._queue or self._read_paused:
-            self._turns.call(self._account, self._start_next)
+            self._turns.call(self.account, self._start_next)
 
     def _end_request(self) -> QueuedRequest:
         queued, self._current, self._cancel_current = self._current, None, None
         assert queued is not None
-        self._limits.release_request(self._account, queued.held_bytes)
+        self._limits.release_request(self.account, queued.held_bytes)
         return queued
 
     def _write(self, queued: QueuedRequest, response: HttpResponse) -> None:
@@ -243,15 +243,15 @@ class HttpConnection(asyncio.Protocol):
         """Count what the client has not read. Abort if that exceeds the limits."""
         self._write_paused = True
         self._unsent_bytes = self._transport.get_write_buffer_size()
-        if not self._account.try_reserve(self._unsent_bytes):
+        if not self.account.try_reserve(self._unsent_bytes):
             self._unsent_bytes = 0
             self._transport.abort()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._account.release(self._unsent_bytes)
+        self.account.release(self._unsent_bytes)
         self._unsent_bytes = 0
-        self._turns.call(self._account, self._start_next)
+        self._turns.call(self.account, self._start_next)
 
     def state(self) -> ConnectionState:
         """Return what the connection waits for."""

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
+from horologe_common.transport.acceptor import Acceptor
 from horologe_frontend.auth import check_open, read_keys
 from horologe_frontend.gateway import Gateway
-from horologe_frontend.http.acceptor import Acceptor
-from horologe_frontend.http.connection import HttpConnection
+from horologe_frontend.http.connection import HttpConnection, encode_head
+from horologe_frontend.http.http_responses import failure
 from horologe_frontend.http.request_limits import RequestLimits
 from horologe_frontend.http.timeouts import Timeouts
 from horologe_frontend.oip.handler import OipHandler
@@ -48,7 +49,7 @@ class HttpServer:
         self._connections: dict[HttpConnection, None] = {}
         self._empty = asyncio.Event()
         self._empty.set()
-        self._acceptor: Acceptor | None = None
+        self._acceptor: Acceptor[HttpConnection] | None = None
         self._timeouts: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -61,7 +62,7 @@ class HttpServer:
             raise SettingsError(f"settings http.host, http.port: {host}:{port}: {error}") from error
         self._port = self._listener.getsockname()[1]
         self._listener.listen(BACKLOG)
-        self._acceptor = Acceptor(self._listener, self.limits.clients, lambda account: HttpConnection(self, account))
+        self._acceptor = Acceptor(self._listener, self._admit, _refuse, self._abandon)
         self._acceptor.start()
         self._timeouts = self.loop.create_task(Timeouts(self._settings, self._connections).run())
 
@@ -70,6 +71,14 @@ class HttpServer:
         """Base URL, with the real port where the setting is 0."""
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         return f"http://{host}:{self._port}"
+
+    def _admit(self, host: str) -> HttpConnection | None:
+        """Count a connection of the client at `host`. Return None if a limit is reached."""
+        account = self.limits.clients.add_connection(host)
+        return HttpConnection(self, account) if account else None
+
+    def _abandon(self, connection: HttpConnection) -> None:
+        self.limits.clients.remove_connection(connection.account)
 
     def add_connection(self, connection: HttpConnection) -> None:
         """Register a connection, which its client's account counts already."""
@@ -123,6 +132,13 @@ def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor],
             await server.stop()
 
     return serve
+
+
+def _refuse(sock: socket.socket) -> None:
+    """Send the refusal if the socket takes it at once."""
+    response = failure(503, "too many connections", ((b"retry-after", b"1"),))
+    with suppress(OSError):
+        sock.send(encode_head(response, b"close") + response.body)
 
 
 async def _listen(host: str, port: int) -> socket.socket:

@@ -57,6 +57,10 @@ if TYPE_CHECKING:
 
 MANAGEMENT = ("load", "unload", "application_rollback")
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")
+UNSUPPORTED = {
+    "shared_memory": "shared memory is not supported: send tensors as binary data",
+    "unsupported": "trace and logging settings are not supported over HTTP",
+}
 OPTIONAL_BYTES = 64 << 10
 """Maximum size of JSON without tensors."""
 T = TypeVar("T")
@@ -162,23 +166,27 @@ class OipHandler:
         self._check_management(route, request)
         if route.name.startswith("application"):
             return await self._applications.handle_route(route, request, await self._body(request, held))
+        if route.name in ("live", "ready"):
+            return _health(route.name, route.name == "live" or self._is_ready())
+        body, account = await self._body(request, held), request.account
+        if route.name in ("load", "unload"):
+            return await self._repository(route, body)
+        return await account.turns.in_turn(account, self._describe, route, body)
+
+    def _describe(self, route: Route, body: bytes) -> HttpResponse:
         match route.name:
-            case "index" | "load" | "unload":
-                return await self._repository(route, await self._body(request, held))
-            case "live":
-                return _health("live", True)
-            case "ready":
-                return _health("ready", self._is_ready())
+            case "index":
+                return json_response(
+                    repository_index(self._gateway.model_states(), _decode_optional(body, IndexJson).ready)
+                )
             case "server":
                 return json_response({"name": "horologe", "version": self._version, "extensions": EXTENSIONS})
             case "models":
                 return json_response({"models": sorted({state.spec.name for state in self._gateway.model_states()})})
             case "all_stats":
                 return self._statistics(self._gateway.model_states())
-            case "shared_memory":
-                raise HttpError(501, "shared memory is not supported: send tensors as binary data")
-            case "unsupported":
-                raise HttpError(501, "trace and logging settings are not supported over HTTP")
+            case "shared_memory" | "unsupported":
+                raise HttpError(501, UNSUPPORTED[route.name])
         return self._model(route)
 
     def _is_ready(self) -> bool:
@@ -228,9 +236,6 @@ class OipHandler:
         return json_response({"model_stats": elements})
 
     async def _repository(self, route: Route, body: bytes) -> HttpResponse:
-        if route.name == "index":
-            ready_only = _decode_optional(body, IndexJson).ready
-            return json_response(repository_index(self._gateway.model_states(), ready_only))
         for name in _decode_optional(body, LoadJson).parameters or ():
             if name == "config" or name.startswith("file:"):
                 raise HttpError(501, f"parameters.{name}: not supported: models come from the repository on disk")

@@ -65,9 +65,10 @@ class PageCache:
 class Residency:
     """Models of one share. A model holds pages from the arrival of its LOAD until UNLOAD or a failed LOAD."""
 
-    def __init__(self, share: int, device: str, pages: int, lanes: str) -> None:
+    def __init__(self, share: int, device: str, pages: int, lanes: str, hardware: str = "") -> None:
         self.share = share
         self.device = device
+        self.hardware = hardware
         self.pages = PageCache(pages)
         self.lanes = lanes
         self.out: list[Out] = []
@@ -88,7 +89,7 @@ class Residency:
         """Return the share as reported in Register. A model is loading until its LOAD has finished, then resident."""
         loaded = tuple(model for model in self.pages if model not in self._load_requesters)
         loading = tuple((model, action_id) for action_id, model in self.loads.items())
-        return Share(self.share, self.device, self.pages.total, loaded, loading)
+        return Share(self.share, self.device, self.pages.total, loaded, loading, self.hardware)
 
     def remove_controller(self, controller: str) -> None:
         """Remove the ids of a controller that has disconnected."""

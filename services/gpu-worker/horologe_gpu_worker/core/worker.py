@@ -48,8 +48,8 @@ class Worker:
         self.infers = InferLifecycle(settings, self.lanes, inline_io)
         self.stats = self.infers.stats
         self.lane_metrics = LaneMetrics(self.stats)
-        pages = settings.pages_bytes // PAGE_BYTES
-        self.shares = [Residency(share, settings.device, pages, self.lanes) for share in range(settings.shares)]
+        pages, numbers = settings.pages_bytes // PAGE_BYTES, range(settings.shares)
+        self.shares = [Residency(share, settings.device, pages, self.lanes, settings.hardware) for share in numbers]
         self.models = ServedModels(models, self.shares, self.infers, self.lanes)
         self._registrations = 0
         self._registered: dict[str, int] = {}

@@ -60,6 +60,8 @@ class ModelStore:
         self._specs: dict[str, ModelSpec] = {}
         self._inline: dict[str, bool] = {}
         self._contents = ContentHashes()
+        self._reports: dict[Path, ModelReport] = {}
+        """Last report of each version that can be served."""
 
     def scan(self) -> list[ModelReport]:
         """Scan the repository and return a report for every model version, sorted by name and version.
@@ -144,6 +146,10 @@ class ModelStore:
             spec = msgspec.structs.replace(spec, runtime=runtime_name)
             runtime = self._runtime(runtime_name)
             content_hash = self._contents.hash_folder(folder)
+            last = self._reports.pop(folder, None)
+            if last and last.spec.content_hash == content_hash and not isinstance(runtime, PreparesModels):
+                self._reports[folder] = last
+                return last  # a client may request one load after another, and to open a model takes processor time
             spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=content_hash)
             if isinstance(runtime, PreparesModels):
                 runtime.prepare(spec, folder)
@@ -162,7 +168,8 @@ class ModelStore:
             return ModelReport(spec, None, reason)
         times = manifest.emulated
         self._inline[spec.key] = runtime.inline_io and not (times and (times.input_ms or times.output_ms))
-        return ModelReport(spec, profile)
+        report = self._reports[folder] = ModelReport(spec, profile)
+        return report
 
     def _runtime(self, name: str) -> Runtime:
         if name not in self._runtimes:

@@ -44,6 +44,9 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stages: tuple[StageTarget, ...]
     entry: str = ""
     """Stage whose calls are counted as arrivals of queries. Empty: the first stage."""
+    pooled: bool = False
+    """Whether the stages of a hardware type share its devices: every device then holds every model of the type, and
+    `replicas` of each stage is the number of these devices."""
 
     @property
     def entry_stage(self) -> StageTarget:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, ClockOffset, ms, s
 from horologe_common.core.instruments import RollingQuantile
-from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles, missing_batch_sizes
+from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles
 from horologe_controller.core.cluster.lane import OutstandingWork
+from horologe_controller.core.cluster.planned_models import PlannedModels
+from horologe_controller.core.cluster.runnable import runnable_profile, servable_models
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 
 if TYPE_CHECKING:
@@ -50,16 +52,7 @@ class WorkerMirror:
 
     def update_models(self, message: Register) -> None:
         """Replace the models by those that the worker reports."""
-        most_pages = max((share.pages_total for share in message.shares), default=0)
-        self.models = {report.spec.key: _servable(report, most_pages) for report in message.models}
-
-
-def _servable(report: wire.ModelReport, most_pages: int) -> tuple[ModelSpec, Profile | None, str]:
-    """Return (spec, profile, reason); no profile if the model fits none of the worker's shares."""
-    pages = report.spec.pages
-    if report.profile is None or pages <= most_pages:
-        return report.spec, report.profile, report.reason
-    return report.spec, None, f"pages: needs {pages:g} of 16 MiB, the largest share has {most_pages}"
+        self.models = servable_models(message)
 
 
 class Cluster:
@@ -68,7 +61,10 @@ class Cluster:
     def __init__(self, return_window: int) -> None:
         self.workers: dict[str, WorkerMirror] = {}
         self.specs: dict[str, ModelSpec] = {}
-        """Admitted models that at least one worker serves."""
+        """Admitted models that at least one worker serves, with the batch sizes that the plan permits."""
+        self.admitted: dict[str, ModelSpec] = {}
+        """The same models with all batch sizes."""
+        self.planned = PlannedModels()
         self.changes = ClusterChanges()
         self.residency = ModelResidency(self.changes)
         self.outstanding = OutstandingWork()
@@ -83,7 +79,7 @@ class Cluster:
         """Time by which EXECs end later than predicted when they were planned."""
         self.distributions: dict[str, RuntimeDistributions] = {}
         """Distributions of solo execution times, for models of which the profiler has published them."""
-        self._reloading: Mapping[str, bool] = NO_NAMES
+        self.reloading: Mapping[str, bool] = NO_NAMES
         """Names of the models that workers are reading again: each may run the content before or the new one."""
         self._profiles = ModelProfiles()
         self.size = 0
@@ -114,16 +110,24 @@ class Cluster:
                 if key not in share.estimates:
                     self.changes.mark_unservable(share, key)
             self.changes.mark_reconfigured(share)
+        self._assign_planned()
+
+    def _assign_planned(self) -> None:
+        """Assign shares to the planned models again, because shares, models or the plan have changed."""
+        for share, key in self.planned.reassign(self):
+            self._update_capability(self.workers[share.worker], share, key)
+            self.changes.mark_reconfigured(share)
 
     def admit_models(self, specs: dict[str, ModelSpec], reloading: Mapping[str, bool] = NO_NAMES) -> None:
         """Serve these models from now on. A share can run those with a measured profile of every batch size.
 
         Its worker must have the content of the spec, except for the names in `reloading`.
         """
-        before, self.specs = self.specs, specs
-        reloaded = {name: True for name in self._reloading if name not in reloading}
-        self._reloading = reloading
-        for key, spec in specs.items():
+        self.admitted = specs
+        before, self.specs = self.specs, {key: self.planned.limit_batches(spec) for key, spec in specs.items()}
+        reloaded = {name: True for name in self.reloading if name not in reloading}
+        self.reloading = reloading
+        for key, spec in self.specs.items():
             old_spec = before.get(key)
             if old_spec is not None and old_spec != spec:
                 self.changes.mark_revised(key)
@@ -135,6 +139,7 @@ class Cluster:
                 for worker in self.workers.values():
                     for share in worker.shares.values() if key in worker.models else ():
                         self._update_capability(worker, share, key)
+        self._assign_planned()
 
     def has_profile(self, model: str) -> bool:
         """Return whether some share can run the model, or could if its worker reconnected."""
@@ -144,37 +149,28 @@ class Cluster:
         """Mirror a share that is new here, with the models in its pages."""
         self.size += 1
         self._last_index += 1
+        hardware = report.hardware or report.device
         share = Share(
-            worker.address,
-            report.share,
-            self._last_index,
-            report.device,
-            report.pages_total,
-            self.residency,
-            self.outstanding,
-        )
+            worker.address, report.share, self._last_index, report.device, hardware, report.pages_total,
+            self.residency, self.outstanding,
+        )  # fmt: skip
         worker.shares[report.share] = share
-        for key in report.resident:
-            if key in worker.models:
-                share.reserve_pages(key, worker.models[key][0].pages, loading=False)
-        for key, _ in report.loading:
-            if key in worker.models:
-                share.reserve_pages(key, worker.models[key][0].pages, loading=True)
+        share.adopt_pages(report, {key: spec.pages for key, (spec, *_) in worker.models.items()})
         return share
 
     def _update_capability(self, worker: WorkerMirror, share: Share, model: str) -> None:
         """Decide whether the share can run the model, by its worker's report and the admitted spec."""
-        spec, profile, _ = worker.models[model]
-        served = self.specs.get(model, spec)
-        right_content = spec.content_hash == served.content_hash or (
-            spec.name in self._reloading and spec.is_compatible(served)
-        )
-        fits = right_content and spec.pages <= share.pages_total
-        if profile is not None and fits and not missing_batch_sizes(profile, served.batch_sizes):
+        profile = self.runnable_profile(worker, share, model)
+        if profile is not None and self.planned.permits(share, model):
             seed = self._profiles.add_profile(model, profile)
-            self._add_capability(share, model, Estimate(seed, share.pace, spec.content_hash))
+            self._add_capability(share, model, Estimate(seed, share.pace, worker.models[model][0].content_hash))
         else:
             self.withdraw_model(share, model)
+
+    def runnable_profile(self, worker: WorkerMirror, share: Share, model: str) -> Profile | None:
+        """Return the model's profile if the share could run it without a plan, else None."""
+        reloading = worker.models[model][0].name in self.reloading
+        return runnable_profile(worker.models[model], self.admitted.get(model), share.pages_total, reloading=reloading)
 
     def _add_capability(self, share: Share, model: str, fresh: Estimate) -> None:
         """Set the share's estimate of the model, unless it has measurements of the same content and profile."""
@@ -198,6 +194,7 @@ class Cluster:
         """Plan nothing more for the worker. Its pending actions go on."""
         worker.draining = True
         self._mark_worker(worker)
+        self._assign_planned()
 
     def _mark_worker(self, worker: WorkerMirror) -> None:
         for share in worker.shares.values():
@@ -211,6 +208,7 @@ class Cluster:
             share.mark_lost(self.changes)
             for model in share.estimates:
                 self._remove_capability(share, model)
+        self._assign_planned()
 
     def withdraw_model(self, share: Share, model: str) -> None:
         """Record that the share cannot run the model (any more)."""
@@ -292,8 +290,15 @@ class Cluster:
         """Return when the first share leaves its backoff for a model that no share holds; 0 if no share has to wait."""
         if model in self.residency.shares_of or not (capable := self.capable.get(model)):
             return 0
-        return min(share.load_retry_ns.get(model, 0) for share in capable)
+        retry_ns = NEVER_NS
+        for share in capable:
+            if (at_ns := share.load_retry_ns.get(model, 0)) < retry_ns:
+                retry_ns = at_ns
+            if not at_ns:
+                break
+        return retry_ns
 
     def check(self) -> None:
+        self.planned.check()
         for share in self.shares():
             share.check()

@@ -6,11 +6,12 @@ refused all requests of a budget for a while, one request is admitted as a trial
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.clock import s
+from horologe_common.clock import s, us
 from horologe_common.core.instruments import RollingQuantile
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ TRIAL_NS = s(1)
 TRIAL_DOUBLINGS = 6
 PROFILE_PART = 4
 """A trial may assume a quarter of the profile: profiles measured on a machine in use were up to five times too long."""
+BATCH_COST_NS, BATCH_SAVING = us(200), 0.02
+"""A larger batch must save this part of a row's time. Otherwise smaller batches serve as many rows, the first of them
+earlier, and the next request waits for less. A batch costs the services about 200 us."""
 ENOUGH = 3
 """Measurements needed to trust their median. With fewer, the only one may be an outlier."""
 
@@ -56,10 +60,11 @@ class Estimate:
     Size 0 is LOAD. `pace` belongs to the share: recent durations of its EXECs in thousandths of their profiles.
     """
 
-    __slots__ = ("_current", "_faster", "_measured", "_pace", "_trials", "content_hash", "seed_ns")
+    __slots__ = ("_current", "_faster", "_measured", "_pace", "_trials", "content_hash", "efficient_sizes", "seed_ns")
 
     def __init__(self, seed_ns: Mapping[int, int], pace: RollingQuantile, content_hash: str = "") -> None:
         self.seed_ns = seed_ns
+        self.efficient_sizes = efficient_sizes(seed_ns)
         self.content_hash = content_hash
         self._pace = pace
         self._measured: dict[int, RollingQuantile] = {}
@@ -160,6 +165,21 @@ class Estimate:
         permille = max(1000 * high_ns // (self.seed_ns[size] or 1) for size, (_, high_ns, _) in current)
         until_ns = max(until_ns for _, (until_ns, _, _) in current)
         self._faster = (until_ns, permille) if permille < FASTER else (0, 0)
+
+
+def efficient_sizes(seed_ns: Mapping[int, int]) -> frozenset[int]:
+    """Return the batch sizes whose rows take less time than in every smaller size, by at least `BATCH_SAVING`.
+
+    A batch costs `BATCH_COST_NS` besides its execution.
+    """
+    sizes: list[int] = []
+    best_row_ns = math.inf
+    for size in sorted(size for size in seed_ns if size != LOAD_SIZE):
+        row_ns = (seed_ns[size] + BATCH_COST_NS) / size
+        if row_ns <= (1 - BATCH_SAVING) * best_row_ns:
+            best_row_ns = row_ns
+            sizes.append(size)
+    return frozenset(sizes)
 
 
 class ModelProfiles:

@@ -60,12 +60,17 @@ class Lane:
     def append_action(self, action: Action) -> None:
         """Add an action behind all others."""
         self.pending[action.id] = action
-        self._update()
+        if len(self.pending) == 1:
+            self.due_ns = action.end_ns
+        if self._outstanding is not None:
+            self._outstanding.update_lane(self)
 
     def clear(self) -> None:
         """Drop all pending actions: the worker is lost."""
         self.pending.clear()
-        self._update()
+        self.due_ns = NEVER_NS
+        if self._outstanding is not None:
+            self._outstanding.update_lane(self)
 
     def free_at(self, now_ns: int) -> int:
         """Return the predicted end of the last pending action. The first one may be late already."""
@@ -76,22 +81,21 @@ class Lane:
 
     def finish_action(self, action: Action, at_ns: int) -> None:
         """Remove an action that ended at `at_ns`. If it was the first, the next one is taken to have begun then."""
-        was_first = action is next(iter(self.pending.values()), None)
-        self.pending.pop(action.id, None)
-        if was_first and (following := next(iter(self.pending.values()), None)):
-            following.start_ns = max(following.sent_ns, at_ns)
-            following.end_ns = following.start_ns + following.expected_ns
-        self._update()
+        pending = self.pending
+        was_first = action is next(iter(pending.values()), None)
+        pending.pop(action.id, None)
+        if was_first:
+            self.due_ns = NEVER_NS
+            for following in pending.values():
+                following.start_ns = start_ns = at_ns if at_ns > following.sent_ns else following.sent_ns
+                following.end_ns = self.due_ns = start_ns + following.expected_ns
+                break
+        if self._outstanding is not None:
+            self._outstanding.update_lane(self)
 
     def is_overdue(self, now_ns: int, grace_ns: int) -> bool:
         """Return whether the oldest action should have ended more than `grace_ns` ago: the worker hangs."""
         return now_ns > self.due_ns + grace_ns
-
-    def _update(self) -> None:
-        first = next(iter(self.pending.values()), None)
-        self.due_ns = first.end_ns if first else NEVER_NS
-        if self._outstanding is not None:
-            self._outstanding.update_lane(self)
 
 
 class OutstandingWork:

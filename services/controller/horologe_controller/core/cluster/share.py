@@ -103,19 +103,15 @@ class Share:
     """
 
     def __init__(
-        self,
-        worker: str,
-        number: int,
-        index: int,
-        device: str,
-        pages_total: int,
-        residency: ModelResidency,
-        outstanding: OutstandingWork,
-    ) -> None:
+        self, worker: str, number: int, index: int, device: str, hardware: str, pages_total: int,
+        residency: ModelResidency, outstanding: OutstandingWork,
+    ) -> None:  # fmt: skip
         self.worker = worker
         self.number = number
         self.index = index
         self.device = device
+        self.hardware = hardware
+        """Hardware type, by which plans name pools."""
         self.pages_total = pages_total
         self.pages_free: float = pages_total
         self.residency = residency
@@ -133,6 +129,8 @@ class Share:
         """Model key -> refused LOADs since the last successful LOAD or registration."""
         self.load_retry_ns: dict[str, int] = {}
         """Model key -> when the next LOAD may be sent to this share (`LoadBackoff`)."""
+        self.kept: dict[str, bool] = {}
+        """Models that the tuner's plan keeps resident here."""
         self.is_lost = False
         """Whether its worker has disconnected."""
 
@@ -144,6 +142,13 @@ class Share:
         self.pages_free -= pages
         (self.loading if loading else self.resident)[model] = pages
         self.residency.add_model(self, model, resident=not loading)
+
+    def adopt_pages(self, report: wire.Share, pages: Mapping[str, float]) -> None:
+        """Mirror what a new share holds and loads. `pages`: of the models that its worker reports."""
+        held = {**dict.fromkeys(report.resident, False), **{key: True for key, _ in report.loading}}
+        for model, loading in held.items():
+            if model in pages:
+                self.reserve_pages(model, pages[model], loading=loading)
 
     def finish_load(self, model: str, *, ok: bool) -> None:
         """Make the model resident, or free its pages if the LOAD did not succeed."""

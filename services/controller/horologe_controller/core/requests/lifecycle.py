@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Result, Submit
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.event_recorder import EventRecorder
     from horologe_controller.core.model_catalogue import ModelCatalogue
     from horologe_controller.core.scheduling.scheduler import Scheduler
     from horologe_controller.settings import ControllerSettings
@@ -57,6 +58,7 @@ class RequestTable:
     def create_request(
         self, sender: str, submit: Submit, spec: ModelSpec, arrival_ns: int, deadline_ns: int
     ) -> Request:
+        """Return a new request. The caller adds it to the open requests of the submitter."""
         self._last_id += 1
         request = Request(
             self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
@@ -65,7 +67,6 @@ class RequestTable:
         )  # fmt: skip
         if submit.solo:
             request.shape_key = -request.id  # unique, so that the request is never batched with others
-        self.of_submitter(sender)[submit.id] = request
         return request
 
     def of_submitter(self, submitter: str) -> dict[int, Request]:
@@ -108,6 +109,7 @@ class RequestLifecycle:
         catalogue: ModelCatalogue,
         refusals: ModelCounters,
         post: Callable[[Out], None],
+        events: EventRecorder,
     ) -> None:
         self.table = RequestTable()
         self._settings = settings
@@ -116,6 +118,7 @@ class RequestLifecycle:
         self._catalogue = catalogue
         self._refusals = refusals
         self._post = post
+        self._events = events
         self.submitted: list[tuple[str, Submit, int]] = []
         """(sender, message, arrival) of Submits. `admit_buffered` queues or refuses them at the end of the turn."""
         self.awaited = AwaitedModels()
@@ -129,13 +132,13 @@ class RequestLifecycle:
         return_ns = self._settings.margin_ns + (self._cluster.returns.high_quantile(now_ns) or 0)
         groups: dict[tuple[str, int, bool], list[Request]] = {}
         for sender, submit, arrival_ns in submitted:
-            if sender not in submitters or submit.id in table.of_submitter(sender):
+            if sender not in submitters or submit.id in (open_requests := table.of_submitter(sender)):
                 continue
             deadline_ns = arrival_ns + submit.budget_ns - min(return_ns, submit.budget_ns // RETURN_PART)
             if (spec := specs.get(submit.model)) is None:
                 self._hold_or_reject(sender, submit, arrival_ns, deadline_ns)
                 continue
-            request = table.create_request(sender, submit, spec, arrival_ns, deadline_ns)
+            request = open_requests[submit.id] = table.create_request(sender, submit, spec, arrival_ns, deadline_ns)
             key = request.model, request.shape_key, request.best_effort
             if (group := groups.get(key)) is None:
                 groups[key] = [request]
@@ -143,6 +146,8 @@ class RequestLifecycle:
                 group.append(request)
         errors = []
         for group in groups.values():
+            if self._events.active and not group[0].best_effort:
+                self._events.record_arrivals(now_ns, group[0].model, len(group))
             try:
                 self._enqueue(now_ns, group)
             except Exception as error:
@@ -197,7 +202,8 @@ class RequestLifecycle:
         """Queue requests for one queue: new, or those whose action failed. Finish those that cannot be run any more."""
         model, spec = requests[0].model, requests[0].spec
         spec = self._cluster.specs.get(model, spec)
-        max_rows, max_queued, served = spec.max_batch, self._settings.max_queued, self._cluster.has_profile(model)
+        max_rows, served = spec.max_batch, self._cluster.has_profile(model)
+        largest = self._cluster.admitted.get(model, spec)
         valid: list[Request] = []
         for request in requests:
             request.action_id = UNPLACED
@@ -206,20 +212,29 @@ class RequestLifecycle:
                 self._finish(request, *self._catalogue.explain_unserved(model))
             elif request.attempts >= ATTEMPTS:
                 self._finish(request, request.failure, f"{ATTEMPTS} attempts failed")
+            elif max_rows < request.rows <= largest.max_batch:  # more than the plan's batch: it runs alone
+                request.spec, request.shape_key = largest, -request.id
+                self._queue_requests(now_ns, [request])
             elif not 1 <= request.rows <= max_rows:
                 self._finish(request, Status.INVALID_INPUT, f"rows: got {request.rows}, wanted 1 to {max_rows}")
             else:
                 valid.append(request)
-        while valid and (room := max_queued - len(self._scheduler)) > 0:
-            for refusal in self._scheduler.add(now_ns, valid[:room], self._cluster):
+        self._queue_requests(now_ns, valid)
+
+    def _queue_requests(self, now_ns: int, requests: list[Request]) -> None:
+        """Queue or refuse requests for one queue, up to `controller.max_queued`."""
+        while requests and (room := self._settings.max_queued - len(self._scheduler)) > 0:
+            for refusal in self._scheduler.add(now_ns, requests[:room], self._cluster):
                 self.finish_refused(refusal)
-            valid = valid[room:]
-        for request in valid:
+            requests = requests[room:]
+        for request in requests:
             self.finish_refused(Refusal(request, Reason.QUEUE_FULL))
 
     def finish_refused(self, refusal: Refusal) -> None:
         """Finish the request as REFUSED and count the reason; as LOST or LATE if a worker may have run it."""
         request, sentence = refusal.request, refusal.describe()
+        if self._events.active:
+            self._events.record_results(request.model, refused=1)
         if request.failure == Status.REFUSED:
             self._refusals.count(request.spec.name, request.spec.version, refusal.reason)
         else:

@@ -27,6 +27,8 @@ class Placement:
         self.preloadable: dict[Share, deque[str] | None] = {}
         """Shares that may have free pages to preload into, since they were reconfigured, with the models that have not
         been tried since then (None: all). After the first eviction on a share, only demand fills its pages."""
+        self._unkept: dict[Share, bool] = {}
+        """Shares that may lack a model which the plan keeps there."""
         self._full: dict[Share, float] = {}
         """Share -> pages that could not be freed there. Valid until something happens on the share, or a model that it
         holds has no demand any more. To try again each time took 160 us with 10,000 requests queued."""
@@ -41,7 +43,7 @@ class Placement:
         """The same, for shares with one pending LOAD. With several, the first Result comes before the lane runs dry."""
 
     def discard_share(self, share: Share) -> None:
-        for shares in (self.preloadable, self._full, self._free, self._changed):
+        for shares in (self.preloadable, self._full, self._free, self._changed, self._unkept):
             shares.pop(share, None)
         self._free_later.remove(share)
         self._wakes.remove(share)
@@ -49,6 +51,7 @@ class Placement:
     def mark_shares(self, shares: Mapping[Share, bool]) -> None:
         """Examine these shares at the next plan: something happened on them."""
         self._changed.update(shares)
+        self._unkept |= {share: True for share in shares if share.kept}
         if self._full:
             for share in shares:
                 self._full.pop(share, None)
@@ -61,7 +64,9 @@ class Placement:
         lane_free_ns = self._update_lanes(now_ns, cluster)
         if self._free:
             demand.update(now_ns, cluster.residency)
-            if demand.most_urgent_anywhere():
+            if self._unkept and self._load_kept(cluster.specs, demand, plan):
+                pass
+            elif demand.most_urgent_anywhere():
                 self._load_for_demand(now_ns, cluster, demand, plan)
             elif self.preloadable and self._settings.preload:
                 self._preload(cluster, plan)
@@ -70,6 +75,21 @@ class Placement:
                 plan.replan = bool(self._free)
                 lane_free_ns = self._wakes.smallest_priority()
         return lane_free_ns if len(demand) else None
+
+    def _load_kept(self, specs: Mapping[str, ModelSpec], demand: Demand, plan: Plan) -> bool:
+        """Load a model that the plan keeps on a share and that the share lacks. Return whether there is one."""
+        starting = {(batch.share, batch.model): True for batch in plan.start}
+        for share in list(self._unkept):
+            missing = [model for model in share.kept if model in specs and share.can_load(model)]
+            if not missing:
+                del self._unkept[share]
+            for model in missing if share in self._free else ():
+                victims = _choose_victims(share, specs[model].pages, demand, starting)
+                if victims is not None:
+                    plan.unload.extend((share, victim) for victim in victims)
+                    plan.load.append((share, model))
+                    return True
+        return False
 
     def _load_for_demand(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> None:
         """Give the least loaded share the LOAD of the model that needs it most, of those that the share lacks."""
@@ -165,6 +185,8 @@ def _choose_victims(
     for model, held in share.resident.items():
         if free >= pages:
             return victims
+        if model in share.kept:
+            continue
         if model in demand:
             if model not in share.unused and (share, model) not in starting:
                 in_demand.append(model)

@@ -17,6 +17,7 @@ from horologe_controller.core.scheduling.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
 from horologe_controller.core.scheduling.scheduler import Batch, Plan, Reason, Refusal
+from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -236,6 +237,7 @@ class Planner:
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
         limit = settings.in_flight * (MORE_IN_FLIGHT if policy.just_in_time else 1)
         return_ns = cluster.returns.high_quantile(now_ns) or 0
+        overrun_ns = min(cluster.overruns.high_quantile(now_ns) or 0, DECISION_LEAD_NS)
         while in_flight < limit:
             if in_flight >= settings.in_flight:
                 if free_ns > now_ns + max(ahead_ns, min(settings.lookahead_ns, TURNS_AHEAD * return_ns)):
@@ -243,7 +245,8 @@ class Planner:
             elif free_ns > now_ns + ahead_ns:
                 self._wants_work.push(share, free_ns - ahead_ns)
                 return
-            strategy = rankings[0].best_strategy(now_ns, free_ns, share) if rankings else None
+            begin_ns = free_ns + overrun_ns if in_flight else free_ns  # behind EXECs that may end later than predicted
+            strategy = rankings[0].best_strategy(now_ns, begin_ns, share) if rankings else None
             if strategy is None and rankings:
                 strategy = self.best_effort.next_batch(now_ns, free_ns, share, rankings[1])
                 if strategy is None and (retry_ns := self.best_effort.retry_ns(share)):

@@ -8,7 +8,7 @@ from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
@@ -204,10 +204,13 @@ class ShareRankings:
                 ranking.check()
 
 
-def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+def largest_strategy(
+    now_ns: int, start_ns: int, share: Share, queue: ModelQueue, only: Container[int] | None = None
+) -> Strategy | None:
     """Return Clockwork's strategy: the largest batch size that enough requests still make their deadlines in.
 
-    Its rank counts the larger, cheaper sizes that the queue could have filled and is too late for.
+    Its rank counts the larger, cheaper sizes that the queue could have filled and is too late for. `only`: the sizes to
+    choose from; None: all.
     """
     if not queue or (estimate := share.estimates.get(queue.model)) is None:
         return None
@@ -215,6 +218,8 @@ def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue
     missed_row_ns: list[float] = []
     shrunk = 0
     for size in queue.batch_sizes():
+        if only is not None and size not in only:
+            continue
         expected_ns = estimate.predict(now_ns, size)
         row_ns = PAYS * seed_ns[size] / size
         if missed_row_ns:

@@ -74,7 +74,10 @@ class PipelineCalls:
 
     def start_call(self, now_ns: int, run: Run, message: ModelCall, buffers: Sequence[Buffer]) -> None:
         """Submit a call, or answer it with the error of its stage."""
+        if message.call in run.trace.calls:
+            return
         stage = (message.model, message.place)
+        run.pipeline.structure.find_record(stage)
         run.trace.begin_call(now_ns, message.call, stage, message.parents)
         try:
             spec, query, deadline_ns = self._build_query(now_ns, run, stage, message, buffers)
@@ -131,10 +134,11 @@ class PipelineCalls:
         if result.status != OK:
             self._fail_call(run, call.number, call.stage, result.status, result.reason)
             return
-        run.trace.end_call(now_ns, call.number)
-        run.exec_ns += result.exec_ns
+        latency_ns, service_ns = now_ns - waiter.arrival_ns, result.exec_ns
         if record := run.pipeline.structure.find_record(call.stage):
-            record.latency.observe(now_ns - waiter.arrival_ns)
+            service_ns += record.observe_call(now_ns, latency_ns, result.exec_ns)
+        run.trace.end_call(now_ns, call.number, service_ns)
+        run.exec_ns += result.exec_ns
         done = CallDone(run.id, call.number, OK, "", result.outputs)
         self._post(Out(run.pipeline.driver, done, result.buffers))
 

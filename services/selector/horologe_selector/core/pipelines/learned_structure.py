@@ -27,11 +27,18 @@ class StageRecord:
 
     def __init__(self) -> None:
         self.remaining = RollingQuantile(WINDOW, AGE_NS, QUANTILE)
+        self._overhead = RollingQuantile(WINDOW, AGE_NS, 1 - QUANTILE)
         self.latency = Histogram()
         self.drops = 0
         """Calls without outputs."""
         self.critical = 0
         """Queries whose critical path contains this stage."""
+
+    def observe_call(self, now_ns: int, latency_ns: int, exec_ns: int) -> int:
+        """Record a call with outputs. Return how long a call takes besides its execution if it need not queue."""
+        self.latency.observe(latency_ns)
+        self._overhead.observe(now_ns, max(0, latency_ns - exec_ns))
+        return self._overhead.high_quantile(now_ns) or 0
 
     def describe(self, name: str) -> StageState:
         latency = self.latency
@@ -47,6 +54,8 @@ class LearnedStructure:
         self.slo_ns = slo_ns
         self.latency = Histogram()
         """Latency of answered queries."""
+        self._first: Stage | None = None
+        """Stage of the first call of the last answered query."""
         self._records: dict[Stage, StageRecord] = {}
         self._shapes: deque[Shape] = deque(maxlen=RUNS)
         self._names: dict[Stage, str] = {}
@@ -84,21 +93,25 @@ class LearnedStructure:
         for stage in dict.fromkeys(trace.calls[number].stage for number in trace.critical_path()):
             if record := self.find_record(stage):
                 record.critical += 1
-        self._shapes.append(trace.shape())
+        shape = trace.shape()
+        self._shapes.append(shape)
+        self._first = shape[0][0] if shape else None
+
+    def first_stage_name(self) -> str:
+        """Return the name of the stage that queries start with; empty if not known."""
+        return self.stage_name(self._first) if self._first else ""
 
     def structure(self) -> PipelineStructure | None:
         """Return the structure of the recent queries; None if no query has called a model."""
         shapes = Counter(self._shapes)
         positions, runs = _mean_positions(shapes)
-        if not positions:
-            return None
         stages = []
         for stage in sorted(positions, key=lambda stage: (positions[stage], stage)):
             if stage not in self._names:
                 continue
             parents = [parent for parent in _parents(shapes, stage) if positions[parent] < positions[stage]]
             stages.append(self._stage(shapes, stage, [parent for parent in parents if parent in self._names]))
-        return PipelineStructure(self.name, self.slo_ns, tuple(stages), runs)
+        return PipelineStructure(self.name, self.slo_ns, tuple(stages), runs) if stages else None
 
     def stage_states(self) -> tuple[StageState, ...]:
         """Return the measurements of each stage, by name."""

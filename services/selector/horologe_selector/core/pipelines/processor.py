@@ -39,13 +39,15 @@ class PipelineProcessor:
         self._address = address
         self._post = post
         self._return_latency = return_latency
-        self._staging = StagedInputs(address, settings.pipeline_staging_bytes)
+        self.staging = StagedInputs(address, settings.pipeline_staging_bytes)
         inflight.pipelines, inflight.address = models.pipelines, address
         self.registry = PipelineRegistry(models, post)
         self._calls = PipelineCalls(
-            address, self._staging, inflight, models, return_latency, settings.pipeline_drop, post
+            address, self.staging, inflight, models, return_latency, settings.pipeline_drop, post
         )
-        self.runs = PipelineRuns(address, self.registry, self._calls, settings.pipeline_runs, post)
+        self.runs = PipelineRuns(
+            address, self.registry, self._calls, settings.pipeline_runs, settings.pipeline_drop, post
+        )
         self.handlers: dict[type, Callable[[int, str, Any, Sequence[Buffer]], None]] = {
             Submit: self._on_submit, Ship: self.runs.on_ship, Dispatch: self._on_dispatch,
             ModelCall: self._on_model_call, RunDone: self._on_run_done, DriverReady: self._on_driver_ready,
@@ -100,7 +102,7 @@ class PipelineProcessor:
 
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         """Ship the inputs of calls to their worker."""
-        self._post(self._staging.answer_dispatch(dispatch))
+        self._post(self.staging.answer_dispatch(dispatch))
 
     def _on_model_call(self, now_ns: int, driver: str, message: ModelCall, buffers: Sequence[Buffer]) -> None:
         if run := self.runs.find_run(message.run, driver):

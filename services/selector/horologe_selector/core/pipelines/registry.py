@@ -11,6 +11,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Models, ModelState, Ping, PipelineState
 from horologe_selector.core.pipelines.learned_structure import LearnedStructure
+from horologe_selector.core.pipelines.open_limit import OpenLimit
 from horologe_selector.driver import KillDriver, driver_address
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 PING_NS = ms(100)
 """Interval of the pings to the driver of a pipeline with open queries."""
+RUNS_MAX = 1_000_000
 HANG_NS = s(1)
 """A driver that leaves a ping unanswered for so long is killed."""
 
@@ -39,6 +41,7 @@ class Pipeline(msgspec.Struct, eq=False):
     pinged_ns: int = NEVER_NS
     """Time of the ping that the driver has not answered; `NEVER_NS` if it has answered all."""
     next_ping_ns: int = 0
+    limit: OpenLimit = msgspec.field(default_factory=lambda: OpenLimit(RUNS_MAX))
     failed: dict[int, int] = {}
     """Queries without outputs, by status."""
 

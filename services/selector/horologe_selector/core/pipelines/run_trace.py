@@ -11,13 +11,17 @@ Stage: TypeAlias = "tuple[str, int]"
 
 
 class CallTrace(msgspec.Struct):
-    """A call: its stage, the earlier calls whose results it may use, and its times in nanoseconds."""
+    """A call: its stage, the earlier calls whose results it may use, and its times in nanoseconds.
+
+    `service_ns` is the part of its duration that is no queueing.
+    """
 
     stage: Stage
     parents: tuple[int, ...]
     begin_ns: int
     end_ns: int = 0
     """0: it has no outputs, because it failed or the query ended before."""
+    service_ns: int = 0
 
 
 class RunTrace:
@@ -45,15 +49,17 @@ class RunTrace:
                     ancestors[parent] = True
                     pending.append(parent)
 
-    def end_call(self, now_ns: int, call: int) -> None:
+    def end_call(self, now_ns: int, call: int, service_ns: int) -> None:
         """Set the end of a call that got outputs."""
-        self.calls[call].end_ns = now_ns
+        trace = self.calls[call]
+        trace.end_ns, trace.service_ns = now_ns, min(service_ns, now_ns - trace.begin_ns)
 
     def remaining_ns(self, end_ns: int) -> dict[int, int]:
         """Return for each call with outputs the longest path from its end to the end of the run, at `end_ns`.
 
-        The path is the sum of the calls on it and of the driver's own time before each. Time that a call waits for
-        another one that is not on its path does not count: both can use it.
+        The path is the sum of the service times of the calls on it, and of the driver's own time before each. Queueing
+        does not count: with it, the first stages would get earlier deadlines than the last ones, and on shared devices
+        take the time of queries that are nearly done.
         """
         remaining: dict[int, int] = {}
         ends = [call.end_ns for call in self.calls.values() if call.end_ns]
@@ -64,7 +70,7 @@ class RunTrace:
                 continue
             after_ns = remaining.setdefault(number, tail_ns)
             ready_ns = max((self.calls[parent].end_ns for parent in call.parents), default=self.begin_ns)
-            path_ns = after_ns + call.end_ns - ready_ns
+            path_ns = after_ns + call.service_ns + call.begin_ns - ready_ns
             for parent in call.parents:
                 remaining[parent] = max(remaining.get(parent, 0), path_ns)
         return remaining

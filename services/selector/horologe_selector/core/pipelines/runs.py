@@ -67,6 +67,7 @@ class PipelineRuns:
         registry: PipelineRegistry,
         calls: PipelineCalls,
         runs_limit: int,
+        drop: bool,
         post: Callable[[Out], None],
     ) -> None:
         self.deadlines = Timers()
@@ -74,6 +75,7 @@ class PipelineRuns:
         self._registry = registry
         self._calls = calls
         self._limit = runs_limit
+        self._drop = drop
         self._post = post
         self._runs: dict[int, Run] = {}
 
@@ -97,6 +99,11 @@ class PipelineRuns:
         if len(self._runs) >= self._limit:
             reason = f"{self._limit} queries of pipelines are open (selector.pipeline_runs)"
             self._refuse(submit, Status.REFUSED, reason)
+            return
+        if self._drop and not submit.best_effort and not pipeline.limit.admits(pipeline.open_runs):
+            reason = f"{pipeline.open_runs} queries are open, and more would be dropped at a later stage"
+            stage = pipeline.structure.first_stage_name()
+            self._refuse(submit, Status.REFUSED, f"pipeline {pipeline.spec.name}: stage {stage}: {reason}")
             return
         deadline_ns = now_ns + submit.budget_ns
         path = (*self._calls.path_of(submit), pipeline.spec.name)
@@ -178,6 +185,7 @@ class PipelineRuns:
             self.fail_run(now_ns, run, status, reason, ended=True)
             return
         run.pipeline.structure.record_answer(now_ns, run.trace)
+        run.pipeline.limit.on_answered(run.pipeline.open_runs)
         spec, rows, exec_ns = run.pipeline.spec, run.submit.rows, min(run.exec_ns, now_ns - run.begin_ns)
         outputs = Outputs(
             0, (RowStatus(run.id, rows),), message.outputs, spec.key, rows, now_ns - exec_ns, now_ns, spec.content_hash
@@ -189,6 +197,8 @@ class PipelineRuns:
         """End a run without outputs. `ended`: the driver has ended it already."""
         failed = run.pipeline.failed
         failed[status] = failed.get(status, 0) + 1
+        if status in DROPS and run.exec_ns:
+            run.pipeline.limit.on_wasted(now_ns, run.begin_ns, run.pipeline.open_runs)
         self._end(now_ns, run, ended)
         self._post(Out(self._address, Outcome(run.id, status, f"pipeline {run.pipeline.spec.name}: {reason}")))
 

@@ -263,8 +263,8 @@ class InflightPredictions:
         if waiter is not inflight.leader:
             inflight.followers.pop(waiter.sequence, None)
             return
-        to = self.address if inflight.key in self.pipelines else self.controller
-        self._post(Out(to, Cancel((inflight.submit_id,))))
+        receiver = self.address if inflight.key in self.pipelines else self.controller
+        self._post(Out(receiver, Cancel((inflight.submit_id,))))
         if inflight.promote_follower():
             self._last_id += 1
             self._renumber(inflight, self._last_id)

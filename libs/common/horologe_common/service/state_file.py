@@ -1,22 +1,21 @@
-"""State file: measurements in MessagePack that survive a restart and a kill -9. The file is replaced as a whole."""
+"""State file of a service: MessagePack that survives a restart and a kill -9. The file is replaced as a whole."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from horologe_common.service.log import logger
-from horologe_profiler.core.measurements import ProfilerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 VERSION = 1
-log = logger("profiler")
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class _StateRecord(msgspec.Struct, array_like=True):
@@ -25,41 +24,48 @@ class _StateRecord(msgspec.Struct, array_like=True):
     format: str
     version: int
     saved_ns: int
-    kept: ProfilerState
+    kept: msgspec.Raw
 
 
-class StateFile:
-    """The state file in the state folder. Without a folder nothing is stored."""
+class StateFile(Generic[S]):
+    """The file `SERVICE-NAME.msgpack` in the state folder, with a state of type `kind`. Without a folder: nothing."""
 
-    def __init__(self, folder: str, name: str, clock: Callable[[], int] = time.time_ns) -> None:
-        self._path = Path(folder) / f"profiler-{name}.msgpack" if folder else None
+    def __init__(
+        self, kind: type[S], folder: str, service: str, name: str, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._kind = kind
+        self._path = Path(folder) / f"{service}-{name}.msgpack" if folder else None
+        self._format = f"horologe-{service}"
         self._clock = clock
         self._failing = False
+        self._log = logger(service)
 
-    def load(self) -> tuple[ProfilerState, int] | None:
+    def load(self) -> tuple[S, int] | None:
         """Return the stored state and its age in ns; None, with a warning in the log, if the file is unusable."""
         if self._path is None or not self._path.exists():
             return None
         try:
             file = msgspec.msgpack.decode(self._path.read_bytes(), type=_StateRecord)
-            if (file.format, file.version) != ("horologe-profiler", VERSION):
+            if (file.format, file.version) != (self._format, VERSION):
                 raise ValueError(f"format: got {file.format!r} version {file.version}, wanted version {VERSION}")
+            kept = msgspec.msgpack.decode(file.kept, type=self._kind)
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-            log.warning("state file unreadable: starting without measurements", path=str(self._path), error=str(error))
+            self._log.warning("state file unreadable: starting without it", path=str(self._path), error=str(error))
             return None
-        return file.kept, max(0, self._clock() - file.saved_ns)
+        return kept, max(0, self._clock() - file.saved_ns)
 
-    def save(self, kept: ProfilerState) -> None:
+    def save(self, kept: S) -> None:
         """Replace the file. An error is logged once, until a write succeeds again."""
         if self._path is None:
             return
         draft = self._path.with_suffix(f".{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(msgspec.msgpack.encode(_StateRecord("horologe-profiler", VERSION, self._clock(), kept)))
+            body = msgspec.Raw(msgspec.msgpack.encode(kept))
+            draft.write_bytes(msgspec.msgpack.encode(_StateRecord(self._format, VERSION, self._clock(), body)))
             draft.replace(self._path)
             self._failing = False
         except OSError as error:
             if not self._failing:
-                log.warning("state file not written", path=str(self._path), error=str(error))
+                self._log.warning("state file not written", path=str(self._path), error=str(error))
             self._failing = True

@@ -1,0 +1,95 @@
+"""Accepts the connections of a listening socket: a few per iteration of the loop, and refuses those beyond a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from horologe_common.service.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ACCEPTS, REFUSALS = 8, 32
+"""Maximum number of connections per iteration of the loop, and of those refused: about 1 ms. libuv would accept all
+that wait. There is no pause: a client that connects waits behind all others in the backlog."""
+PAUSE_S = 0.1
+"""Pause without descriptors. The listening socket stays readable."""
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+P = TypeVar("P", bound=asyncio.Protocol)
+log = logger("acceptor")
+
+
+class Acceptor(Generic[P]):
+    """Accepts connections. `admit` gets the address of a peer and returns the protocol of its connection, or None.
+
+    `refuse` then gets its socket, which is closed afterwards. `abandon` gets a protocol whose peer has left already.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        admit: Callable[[str], P | None],
+        refuse: Callable[[socket.socket], None],
+        abandon: Callable[[P], None],
+    ) -> None:
+        self._listener = listener
+        self._admit = admit
+        self._refuse = refuse
+        self._abandon = abandon
+        self._starting: set[asyncio.Task[None]] = set()
+        self._resume: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Accept connections from now on. Call it in the loop."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def stop(self) -> None:
+        """Accept no more connections, and close the listening socket."""
+        if self._resume is not None:
+            self._resume.cancel()
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+
+    def _accept(self) -> None:
+        accepted = refused = 0
+        while accepted < ACCEPTS and refused < REFUSALS:
+            try:
+                sock, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                self._pause(error)
+                return
+            sock.setblocking(False)
+            protocol = self._admit(address[0] if isinstance(address, tuple) else "")
+            if protocol is None:
+                refused += 1
+                with sock:
+                    self._refuse(sock)
+            else:
+                accepted += 1
+                task = self._loop.create_task(self._open(sock, protocol))
+                self._starting.add(task)
+                task.add_done_callback(self._starting.discard)
+
+    async def _open(self, sock: socket.socket, protocol: P) -> None:
+        """Create the transport. If that fails, the peer is gone."""
+        try:
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(lambda: protocol, sock)
+        except OSError:
+            self._abandon(protocol)
+            sock.close()
+
+    def _pause(self, error: OSError) -> None:
+        """Accept nothing for a moment."""
+        log.warning("no connection accepted", reason=error.strerror)
+        self._loop.remove_reader(self._listener.fileno())
+        self._resume = self._loop.call_later(PAUSE_S, self.start)

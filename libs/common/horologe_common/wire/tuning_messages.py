@@ -1,0 +1,94 @@
+"""Controller - tuner: arrivals and plans. Client - frontend - tuner: calls of operators."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from horologe_common.status import Status
+from horologe_common.wire.message import Message
+
+
+class ModelEvents(Message, frozen=True):
+    """Events of a model (a key `name/version`) since the Events before."""
+
+    model: str
+    arrivals: tuple[tuple[int, int], ...]
+    """(age of the bin, requests): a bin of age 0 ends with the message, one of age 1 a bin earlier. Ascending ages.
+    Best-effort requests do not count."""
+    finished: int = 0
+    """Requests that have run."""
+    refused: int = 0
+    """Requests that were refused or whose worker failed."""
+
+
+class DeviceState(Message, frozen=True):
+    """A share of a device that actions can be planned for."""
+
+    worker: str
+    share: int
+    hardware: str
+    """Hardware type, by which plans name pools."""
+    models: tuple[str, ...] = ()
+    """Keys of the models that the plan in force keeps resident on it."""
+
+
+class Events(Message, frozen=True, tag=62):
+    """Events of a cluster, from the controller to a tuner that has sent a Plan, at a constant interval."""
+
+    number: int
+    """Counted by the controller for each tuner from 1: a gap means that an earlier message is missing."""
+    span_ns: int
+    """Time that the message covers, up to now."""
+    bin_ns: int
+    models: tuple[ModelEvents, ...]
+    devices: tuple[DeviceState, ...] | None = None
+    """None: as in the last message that had them."""
+    plan: int = 0
+    """Number of the plan in force; 0: none."""
+
+
+class PlannedModel(Message, frozen=True):
+    """Resources of a model: `shares` devices of type `hardware` hold it, and run it in batches of `max_batch` rows.
+
+    While no device of the type is connected, all devices may run the model.
+    """
+
+    model: str
+    """Name, or key `name/version`. A name stands for all versions."""
+    shares: int
+    max_batch: int
+    hardware: str = ""
+    """Empty: any type."""
+
+
+class Plan(Message, frozen=True, tag=63):
+    """Resources of models, from a tuner to the controller. It replaces the plan before. Other models are not affected.
+
+    It stays in force when the tuner disconnects. Without models it only subscribes to Events.
+    """
+
+    number: int
+    models: tuple[PlannedModel, ...] = ()
+
+
+class Tune(Message, frozen=True, tag=64):
+    """A call of an operator, from a client to the tuner. Only clients that may manage can apply or withdraw."""
+
+    id: int
+    command: Literal["apply", "withdraw", "status"]
+    document: bytes = b""
+    """apply: the plan in JSON. withdraw: the name of the pipeline."""
+    dry_run: bool = False
+    """Only report decisions of this plan."""
+
+
+class Tuning(Message, frozen=True, tag=65):
+    """Answer to Tune. `document`: the status of the tuner in JSON."""
+
+    id: int
+    document: bytes = b""
+    status: int = Status.OK
+    reason: str = ""
+
+
+TuningMessage: TypeAlias = Events | Plan | Tune | Tuning

@@ -1,0 +1,103 @@
+"""Events for tuners: arrivals in fine bins, results and devices, collected per turn and sent at a constant interval."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.clock import ms
+from horologe_common.core.protocol import Out
+from horologe_common.wire import DeviceState, Events, ModelEvents
+
+if TYPE_CHECKING:
+    from horologe_controller.core.cluster.cluster import Cluster
+
+BIN_NS = ms(10)
+
+
+class _ModelCounts(msgspec.Struct):
+    """Events of a model since the last message."""
+
+    bins: dict[int, int] = {}
+    """Number of a bin since the clock's start -> requests."""
+    finished: int = 0
+    refused: int = 0
+
+
+class EventRecorder:
+    """Collects events while a tuner subscribes. Its memory is bounded by the models and the bins of an interval."""
+
+    def __init__(self, interval_ns: int) -> None:
+        self._interval_ns = interval_ns
+        self._numbers: dict[str, int] = {}
+        """Tuner -> number of its last message."""
+        self._models: dict[str, _ModelCounts] = {}
+        self._sent_ns = 0
+        self._devices: dict[str, tuple[DeviceState, ...]] = {}
+        """Tuner -> devices as it knows them."""
+        self.active = False
+        """Whether a tuner subscribes. Nothing is recorded otherwise."""
+        self.due_ns: int | None = None
+        """When the next message is due; None without a tuner."""
+
+    def add_tuner(self, now_ns: int, address: str) -> None:
+        """Send events to `address` from now on."""
+        if address not in self._numbers:
+            self._numbers[address] = 0
+            if not self.active:
+                self.active, self._sent_ns, self.due_ns = True, now_ns, now_ns + self._interval_ns
+
+    def remove_tuner(self, address: str) -> None:
+        """Stop recording if this was the last tuner."""
+        self._numbers.pop(address, None)
+        self._devices.pop(address, None)
+        if not self._numbers:
+            self.active, self.due_ns = False, None
+            self._models.clear()
+
+    def record_arrivals(self, now_ns: int, model: str, count: int) -> None:
+        """Count requests that have arrived in this turn. Call it once per turn and model."""
+        bins, number = self._find(model).bins, now_ns // BIN_NS
+        bins[number] = bins.get(number, 0) + count
+
+    def record_results(self, model: str, *, finished: int = 0, refused: int = 0) -> None:
+        """Count requests that have ended."""
+        counts = self._find(model)
+        counts.finished += finished
+        counts.refused += refused
+
+    def pop_events(self, now_ns: int, cluster: Cluster) -> list[Out]:
+        """Return the messages with the events since the last ones."""
+        span_ns, self._sent_ns, self.due_ns = now_ns - self._sent_ns, now_ns, now_ns + self._interval_ns
+        models, self._models = self._models, {}
+        last = now_ns // BIN_NS
+        events = tuple(
+            ModelEvents(
+                model,
+                tuple((last - number, count) for number, count in sorted(counts.bins.items(), reverse=True)),
+                counts.finished,
+                counts.refused,
+            )
+            for model, counts in models.items()
+        )
+        devices = describe_devices(cluster)
+        outs = []
+        for address, number in self._numbers.items():
+            self._numbers[address] = number + 1
+            changed = devices if self._devices.get(address) != devices else None
+            self._devices[address] = devices
+            outs.append(Out(address, Events(number + 1, span_ns, BIN_NS, events, changed, cluster.planned.number)))
+        return outs
+
+    def _find(self, model: str) -> _ModelCounts:
+        if (counts := self._models.get(model)) is None:
+            counts = self._models[model] = _ModelCounts({})
+        return counts
+
+
+def describe_devices(cluster: Cluster) -> tuple[DeviceState, ...]:
+    """Return the shares that actions can be planned for, with their hardware and the models that they keep."""
+    return tuple(
+        DeviceState(share.worker, share.number, share.hardware, tuple(share.kept)) for share in cluster.shares()
+    )

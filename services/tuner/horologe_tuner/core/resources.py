@@ -1,0 +1,86 @@
+"""What the applied plans need together: shares of models for the controller, workers for the scaler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_common.status import Status
+from horologe_common.wire import PlannedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
+    from horologe_tuner.core.tuning_plan import TuningPlan
+
+    Running = Iterable[tuple[TuningPlan, Mapping[str, int]]]
+    """Plans with the replicas of their stages."""
+
+
+def planned_models(running: Running) -> tuple[PlannedModel, ...]:
+    """Return the resources of each model: the sum of its stages' replicas, and the smallest of their batches."""
+    models: dict[str, PlannedModel] = {}
+    for plan, replicas in running:
+        for stage in plan.stages:
+            shares, batch, before = replicas[stage.stage], stage.max_batch, models.get(stage.model)
+            if before is not None:
+                shares, batch = shares + before.shares, min(batch, before.max_batch)
+            models[stage.model] = PlannedModel(stage.model, shares, batch, stage.hardware)
+    return tuple(models.values())
+
+
+def workers_needed(running: Running, limit: int) -> dict[str, int]:
+    """Return the number of workers of each hardware type, at most `limit`.
+
+    A replica has a worker of its own. In a pooled plan, stages share the workers of their hardware type.
+    """
+    workers: dict[str, int] = {}
+    for plan, replicas in running:
+        needed: dict[str, int] = {}
+        for stage in plan.stages:
+            count, others = replicas[stage.stage], needed.get(stage.hardware, 0)
+            needed[stage.hardware] = max(others, count) if plan.pooled else others + count
+        for hardware, count in needed.items():
+            workers[hardware] = min(limit, workers.get(hardware, 0) + count)
+    return workers
+
+
+MAX_PLANS = 256
+
+
+def check_plan(
+    plan: TuningPlan, others: list[TuningPlan], served: Container[str] | None, hardware: Iterable[str]
+) -> tuple[Status, str]:
+    """Return (OK, ""), or why the plan cannot be applied beside the others.
+
+    `served`: names and keys of the served models, None if they are not known. `hardware`: the hardware types of the
+    connected devices; empty if others can be started.
+    """
+    if conflict := _find_conflict(plan, others):
+        return Status.INVALID_INPUT, conflict
+    if len(others) >= MAX_PLANS:
+        return Status.REFUSED, f"plans: {len(others)} are applied already, at most {MAX_PLANS}"
+    types = sorted(set(hardware))
+    for stage in plan.stages:
+        if served is not None and stage.model not in served:
+            return Status.UNKNOWN_MODEL, f"stage {stage.stage!r}: model {stage.model!r}: not served"
+        if types and stage.hardware not in ("", *types):
+            wanted = f"wanted one of {', '.join(types)}: tuner.scaler is none, so no worker can be started"
+            return Status.INVALID_INPUT, f"stage {stage.stage!r}: hardware: got {stage.hardware!r}, {wanted}"
+    return Status.OK, ""
+
+
+def _find_conflict(plan: TuningPlan, others: Iterable[TuningPlan]) -> str:
+    """Return why the plan cannot be carried out beside others; empty if it can.
+
+    A model has one hardware type: the controller knows models, not stages.
+    """
+    hardware: dict[str, tuple[str, str]] = {}
+    for other in (*others, plan):
+        for stage in other.stages:
+            first = hardware.setdefault(stage.model, (stage.hardware, other.pipeline))
+            if first[0] != stage.hardware:
+                return (
+                    f"stage {stage.stage!r}: hardware: got {stage.hardware!r}, wanted {first[0]!r}, which model "
+                    f"{stage.model!r} has in pipeline {first[1]!r}"
+                )
+    return ""

@@ -1,0 +1,47 @@
+"""Calls of the scaler, one at a time, until the wanted workers run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ScaleTo(msgspec.Struct, frozen=True):
+    """Message to the scaler: the workers to run, by hardware type."""
+
+    workers: dict[str, int]
+
+
+class Scaled(msgspec.Struct, frozen=True):
+    """Answer of the scaler: the workers that run or are starting. `error`: why they are not those of the ScaleTo."""
+
+    workers: dict[str, int]
+    error: str = ""
+
+
+class WorkerScaling:
+    """Keeps one ScaleTo in flight. A call that failed, or whose workers are not wanted any more, is repeated."""
+
+    def __init__(self, retry_interval_ns: int) -> None:
+        self.last = Scaled({})
+        self.retry_ns: int | None = None
+        """When to call the scaler again."""
+        self._retry_interval_ns = retry_interval_ns
+        self._in_flight = False
+
+    def start_call(self, wanted: Mapping[str, int]) -> ScaleTo | None:
+        """Return the call to send; None while one is in flight, or if no workers are planned."""
+        if self._in_flight or not wanted:
+            return None
+        self._in_flight, self.retry_ns = True, None
+        return ScaleTo(dict(wanted))
+
+    def finish_call(self, now_ns: int, answer: Scaled, wanted: Mapping[str, int]) -> None:
+        """Adopt the scaler's answer."""
+        self._in_flight, self.last = False, answer
+        if any(answer.workers.get(hardware) != count for hardware, count in wanted.items()):
+            self.retry_ns = now_ns + (self._retry_interval_ns if answer.error else 0)

@@ -1,0 +1,29 @@
+"""Interface of a scaler: it starts and drains workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from horologe_common.status import HorologeError, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ScalingError(HorologeError):
+    """Workers could not be counted, started or stopped. The tuner tries again."""
+
+    status = Status.FAILED
+
+
+class Scaler(Protocol):
+    """Sets the number of workers of each hardware type. Calls may block for seconds and run on a thread of their own.
+
+    Workers are stopped by SIGTERM: they finish their actions, and tell the controller to plan nothing more for them.
+    """
+
+    def count_workers(self, hardware: tuple[str, ...]) -> Mapping[str, int]:
+        """Return how many workers of these types run or are starting. Raises ScalingError."""
+
+    def set_workers(self, hardware: str, count: int) -> None:
+        """Start or drain workers of a type until `count` run. Raises ScalingError."""

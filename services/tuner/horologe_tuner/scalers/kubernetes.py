@@ -1,0 +1,72 @@
+"""Workers as pods of Kubernetes Deployments: reads and patches the subresource `scale`.
+
+The service account needs the verbs get and patch for `deployments/scale` in its namespace, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kubernetes import client, config
+from urllib3.exceptions import HTTPError
+
+from horologe_common.service.settings import SettingsError
+from horologe_tuner.scaler import ScalingError
+from horologe_tuner.worker_names import WorkerNames
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from horologe_tuner.settings import TunerSettings
+
+TIMEOUT_S = 10
+
+
+class KubernetesScaler:
+    """Sets the replicas of Deployments in the namespace `tuner.scaler_target` (default: `default`)."""
+
+    def __init__(self, settings: TunerSettings, api: client.AppsV1Api | None = None) -> None:
+        self._namespace = settings.scaler_target or "default"
+        self._names = WorkerNames(settings.scaler_names)
+        self._api = api or client.AppsV1Api(_api_client())
+
+    def count_workers(self, hardware: tuple[str, ...]) -> Mapping[str, int]:
+        """See `Scaler`. Counts the replicas that the Deployments are set to."""
+        return {name: self._replicas(name) for name in hardware}
+
+    def set_workers(self, hardware: str, count: int) -> None:
+        """See `Scaler`."""
+        deployment = self._names.find_name(hardware)
+        try:
+            self._api.patch_namespaced_deployment_scale(
+                deployment, self._namespace, {"spec": {"replicas": count}}, _request_timeout=TIMEOUT_S
+            )
+        except (client.ApiException, HTTPError) as error:
+            raise self._error(deployment, error) from error
+
+    def _replicas(self, hardware: str) -> int:
+        deployment = self._names.find_name(hardware)
+        try:
+            scale = self._api.read_namespaced_deployment_scale(deployment, self._namespace, _request_timeout=TIMEOUT_S)
+        except (client.ApiException, HTTPError) as error:
+            raise self._error(deployment, error) from error
+        return int((scale.spec and scale.spec.replicas) or 0)
+
+    def _error(self, deployment: str, error: Exception) -> ScalingError:
+        cause = f"{error.status} {error.reason}" if isinstance(error, client.ApiException) else str(error)
+        return ScalingError(f"kubernetes: deployment {self._namespace}/{deployment}: {cause}")
+
+
+def _api_client() -> client.ApiClient:
+    """Return a client with the service account of this pod, else with the kubeconfig of the user."""
+    settings = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+    except config.ConfigException:
+        try:
+            config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        except config.ConfigException as error:
+            raise SettingsError(
+                f"setting tuner.scaler: got 'kubernetes', and no cluster is configured: {error}"
+            ) from error
+    return client.ApiClient(settings)

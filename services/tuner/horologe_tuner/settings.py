@@ -1,0 +1,39 @@
+"""Settings of the tuner: the table `[tuner]`."""
+
+from typing import Literal
+
+import msgspec
+
+from horologe_common.clock import s
+
+
+class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How plans of pipelines are carried out, and who starts and stops workers."""
+
+    name: str = "0"
+    """Instance name. A cluster has one tuner."""
+    state: str = ".cache/horologe"
+    """Folder of the state file: the applied plans and their replicas. Empty: plans are lost at a restart."""
+    dry_run: bool = False
+    """Only report decisions: nothing is sent to the controller, and no worker is started or stopped."""
+    scaler: Literal["none", "process", "docker", "swarm", "kubernetes"] = "none"
+    """Who starts and stops workers. process: `horologe up`. docker: containers of a compose project. swarm: the
+    replicas of services. kubernetes: the scale of deployments. none: an operator; the tuner only tells the controller
+    which devices hold which model."""
+    scaler_target: str = ""
+    """process: the control socket of `horologe up`, which sets it. docker: the compose project. swarm: the stack, whose
+    name prefixes services. kubernetes: the namespace."""
+    scaler_names: tuple[str, ...] = ("*=worker",)
+    """Compose service, Swarm service or Deployment of each hardware type, as `v100=worker-v100`. `*` stands for any
+    other type, and in the name for the type: `*=worker-*`."""
+    max_workers: int = 64
+    """Limit of workers of one hardware type. Decisions beyond it are cut to it."""
+    demand: Literal["paper", "relative"] = "paper"
+    """Rate to scale up to. paper: the highest rate of any window that exceeds the sample's (InferLine). relative: the
+    planned rate, times the largest ratio to the sample's rate in the same window."""
+    settle_ns: int = s(15)
+    """Time after a change before replicas are removed: three times the activation time of a replica."""
+    blind_ns: int = s(2)
+    """Without events of the controller for this time, the tuner changes nothing."""
+    reconcile_ns: int = s(5)
+    """Interval at which a scaling that has not succeeded is tried again."""

@@ -1,0 +1,205 @@
+"""Fair reads and accepts: what one iteration of the loop takes from the sockets of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horologe_common.transport.acceptor import REFUSALS, Acceptor
+from horologe_common.transport.client_connection import ClientConnection
+from horologe_common.transport.client_server import ClientLimits, ClientServer
+from horologe_common.transport.fair_reads import READ_TURN, READERS
+from horologe_common.transport.peers import Peers
+from horologe_common.transport.zmtp import GREETING, MORE, READY, encode_message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+READ = 256 << 10
+"""libuv reads as much at once."""
+
+
+def a_server() -> ClientServer:
+    peers = Peers("", lambda *_: None, lambda *_: None, lambda *_: None, lambda *_: None)
+    return ClientServer(ClientLimits(), peers)
+
+
+def receive(server: ClientServer) -> None:
+    server.receive([], lambda *_: None)
+
+
+class Iterations:
+    """Counts what happens in each iteration of a loop."""
+
+    def __init__(self) -> None:
+        self.counts = [0]
+        self._loop = asyncio.get_running_loop()
+        self._tick()
+
+    def add(self, count: int) -> None:
+        self.counts[-1] += count
+
+    def _tick(self) -> None:
+        if self.counts[-1]:
+            self.counts.append(0)
+        self._loop.call_soon(self._tick)
+
+
+@pytest.mark.parametrize("senders", [1, 6])
+def test_an_iteration_reads_a_bounded_number_of_bytes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, senders: int
+) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    message = b"".join(encode_message([b"x", bytes(4 << 20)]))
+    total = senders * 4 * len(message)
+    done = threading.Event()
+
+    def send() -> None:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(tmp_path / "clients"))
+            sock.sendall(GREETING + READY + 4 * message)
+            done.wait(20)
+
+    async def serve() -> list[int]:
+        iterations, received, received_all = Iterations(), 0, asyncio.Event()
+        data_received = ClientConnection.data_received
+
+        def count(self: ClientConnection, data: bytes) -> None:
+            nonlocal received
+            received += len(data)
+            if received >= total:
+                received_all.set()
+            iterations.add(len(data))
+            data_received(self, data)
+
+        monkeypatch.setattr(ClientConnection, "data_received", count)
+        server = a_server()
+        server.bind([f"ipc://{tmp_path}/clients"])
+        await server.start(lambda: receive(server))
+        threads = [threading.Thread(target=send) for _ in range(senders)]
+        for thread in threads:
+            thread.start()
+        try:
+            async with asyncio.timeout(20):
+                await received_all.wait()
+        finally:
+            done.set()
+            await server.stop()
+        for thread in threads:
+            thread.join()
+        return iterations.counts
+
+    counts = uvloop.run(serve())
+    assert max(counts[5:]) <= senders * READ + READERS * (READ_TURN + READ)
+
+
+class FakeLoop:
+    """Stores what is to be called."""
+
+    def __init__(self) -> None:
+        self.soon: list[Any] = []
+        self.later: list[Any] = []
+
+    def call_soon(self, function: Any) -> None:
+        self.soon.append(function)
+
+    def call_later(self, seconds: float, function: Any) -> None:
+        assert seconds > 0
+        self.later.append(function)
+
+
+class FakeTransport:
+    """A transport that records whether its connection is read."""
+
+    def __init__(self) -> None:
+        self.is_read = True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+
+def connect(server: ClientServer, number: int) -> tuple[ClientConnection, FakeTransport]:
+    connection, transport = ClientConnection(server, number), FakeTransport()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    connection.data_received(GREETING + READY + bytes((MORE, 1)) + b"h" + b"\2" + (1 << 40).to_bytes(8, "big"))
+    return connection, transport
+
+
+def test_connections_that_send_much_take_turns() -> None:
+    server, loop = a_server(), FakeLoop()
+    server.reads.start(loop)  # type: ignore[arg-type]
+    clients = [connect(server, number) for number in range(5)]
+    for connection, transport in clients:
+        while transport.is_read:
+            connection.data_received(bytes(READ))
+    turns = []
+    while loop.soon:
+        loop.soon.pop()()
+        turns.append([transport.is_read for _, transport in clients])
+    assert [sum(turn) for turn in turns] == [2, 4, 5]
+    assert not loop.later
+    for connection, _ in clients:
+        connection.connection_lost(None)
+    assert not server.reads.waiting
+
+
+def test_there_is_a_pause_between_turns_while_others_send_requests() -> None:
+    server, loop = a_server(), FakeLoop()
+    server.reads.start(loop)  # type: ignore[arg-type]
+    server._active = 1
+    connection, transport = connect(server, 1)
+    while transport.is_read:
+        connection.data_received(bytes(READ))
+    assert not loop.soon
+    loop.later.pop()()
+    assert transport.is_read
+
+
+def test_small_reads_do_not_wait() -> None:
+    server, loop = a_server(), FakeLoop()
+    server.reads.start(loop)  # type: ignore[arg-type]
+    connection, transport = connect(server, 1)
+    for _ in range(1000):
+        connection.data_received(bytes(1000))
+    assert transport.is_read
+
+
+def test_an_iteration_accepts_a_bounded_number_of_connections() -> None:
+    async def serve() -> list[int]:
+        iterations = Iterations()
+        listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        listener.setblocking(False)
+        sockets = [socket.create_connection(listener.getsockname()) for _ in range(50)]
+        refused, refused_all = 0, asyncio.Event()
+
+        def refuse(_: socket.socket) -> None:
+            nonlocal refused
+            refused += 1
+            iterations.add(1)
+            if refused == len(sockets):
+                refused_all.set()
+
+        accepting: Acceptor[asyncio.Protocol] = Acceptor(listener, lambda _: None, refuse, lambda _: None)
+        accepting.start()
+        async with asyncio.timeout(20):
+            await refused_all.wait()
+        accepting.stop()
+        for sock in sockets:
+            sock.close()
+        return iterations.counts
+
+    assert max(asyncio.run(serve())) <= REFUSALS

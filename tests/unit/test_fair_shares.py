@@ -1,0 +1,179 @@
+"""Fair shares: a client that sends more than can be executed delays the others by a few milliseconds only."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from builders import a_predict, some_bytes
+from frontend_builders import CONTROLLER, SELECTOR, WORKER, connected_frontend
+from horologe_common.clock import ms, s
+from horologe_common.core.protocol import PeerDisconnected
+from horologe_common.status import Status
+from horologe_common.wire import Answer, Cancel, Dispatch, Query
+from horologe_frontend.core.fair_shares import CONTENTION_NS, FREE_REQUESTS, TARGET_NS
+
+FLOOD, OTHER = "client/aa", "client/bb"
+
+
+class Backend:
+    """A frontend, and a selector that answers its queries in order of deadline, one every `exec_ns`."""
+
+    def __init__(self, exec_ns: int = ms(1)) -> None:
+        self.frontend = connected_frontend(max_pending=100_000)
+        self.exec_ns = exec_ns
+        self.now_ns = 0
+        self.queue: deque[tuple[int, Query]] = deque()
+        self.answers: dict[str, list[tuple[int, Answer]]] = {FLOOD: [], OTHER: []}
+        self._last_id = 0
+
+    def send(self, client: str, count: int = 1, budget_ms: float = 1000) -> None:
+        for _ in range(count):
+            self._last_id += 1
+            predict = a_predict(self._last_id, "one", budget_ms)
+            self.frontend.handle(self.now_ns, client, predict, [some_bytes()])
+        self.collect()
+
+    def collect(self) -> None:
+        """Queue what the frontend has sent to the selector, and store the answers to clients."""
+        outs, self.frontend.out = self.frontend.out, []
+        for out in outs:
+            message: Any = out.message
+            if isinstance(message, Query):
+                self.queue.append((self.now_ns, message))
+            elif isinstance(message, Cancel):
+                self.queue = deque(entry for entry in self.queue if entry[1].id not in message.ids)
+            elif isinstance(message, Answer):
+                self.answers[out.to].append((self.now_ns, message))
+
+    def first_query(self) -> tuple[int, Query] | None:
+        return min(self.queue, key=lambda entry: entry[0] + entry[1].budget_ns, default=None)
+
+    def execute(self) -> None:
+        """Let `exec_ns` pass, in which the query with the earliest deadline is executed."""
+        first = self.first_query()
+        while first is not None and first[0] + first[1].budget_ns < self.now_ns + self.exec_ns:
+            self.queue.remove(first)
+            self.frontend.handle(self.now_ns, SELECTOR, Answer(first[1].id, int(Status.REFUSED)), ())
+            self.collect()
+            first = self.first_query()
+        if first is not None:
+            self.queue.remove(first)
+            self.frontend.handle(self.now_ns, CONTROLLER, Dispatch(1, WORKER, (first[1].id,)), ())
+            queue_ns = self.now_ns - first[0]
+        self.now_ns += self.exec_ns
+        if first is not None:
+            answer = Answer(first[1].id, int(Status.OK), queue_ns=queue_ns, exec_ns=self.exec_ns, batch_size=1)
+            self.frontend.handle(self.now_ns, SELECTOR, answer, ())
+        self.frontend.tick(self.now_ns)
+        self.collect()
+
+    def run(self, steps: int, flood: int, other_every: int = 20, **flood_fields: Any) -> list[int]:
+        """Send `flood` requests before each step, and one of the other client. Return the delays of the latter."""
+        sent_ns, before = [], len(self.answers[OTHER])
+        for step in range(steps):
+            self.send(FLOOD, flood, **flood_fields)
+            if step % other_every == 0:
+                sent_ns.append(self.now_ns)
+                self.send(OTHER, budget_ms=2000)
+            self.execute()
+        self.frontend.check()
+        answers = self.answers[OTHER][before:]
+        return [at_ns - begin_ns for (at_ns, _), begin_ns in zip(answers, sent_ns, strict=False)]
+
+
+def test_a_flood_delays_others_by_the_target_only() -> None:
+    """Four times as many requests as can be executed, with earlier deadlines than those of the other client."""
+    backend = Backend()
+    backend.run(20, 0, 1)
+    delays = backend.run(1000, 4)
+    assert len(delays) >= 49
+    assert max(delays) <= ms(20 + FREE_REQUESTS)
+    assert sorted(delays)[-5] <= 3 * TARGET_NS
+
+
+def test_the_flood_gets_what_others_leave() -> None:
+    backend = Backend()
+    backend.run(1000, 4)
+    executed = [answer for _, answer in backend.answers[FLOOD] if answer.status == Status.OK]
+    assert len(executed) >= 850
+
+
+def test_requests_that_would_wait_too_long_are_refused_on_arrival() -> None:
+    backend = Backend()
+    backend.run(1000, 6, budget_ms=100)
+    statuses = [answer.status for _, answer in backend.answers[FLOOD][-3000:]]
+    assert set(statuses) <= {Status.OK, Status.REFUSED, Status.LATE}
+    assert statuses.count(Status.LATE) < len(statuses) // 100
+    refused = [answer for _, answer in backend.answers[FLOOD] if answer.status == Status.REFUSED]
+    assert sum(answer.retry_after_ns > 0 for answer in refused) > 0.9 * len(refused)
+
+
+def test_a_flood_of_a_slow_model_delays_others_by_some_batches() -> None:
+    backend = Backend(ms(50))
+    backend.run(100, 4, 10)
+    delays = sorted(backend.run(300, 4, 10))
+    assert len(delays) >= 29
+    assert delays[len(delays) // 2] <= ms(200)  # 1,500 ms without windows
+
+
+def test_a_client_alone_is_not_limited() -> None:
+    backend = Backend()
+    backend.send(FLOOD, 5000)
+    assert len(backend.queue) == 5000
+    assert not backend.frontend._shares.windows
+
+
+def test_few_open_requests_are_not_limited() -> None:
+    backend = Backend()
+    backend.send(OTHER, FREE_REQUESTS)
+    backend.send(FLOOD, FREE_REQUESTS)
+    assert len(backend.queue) == 2 * FREE_REQUESTS
+
+
+def test_the_window_ends_when_others_have_left() -> None:
+    backend = Backend()
+    backend.send(OTHER)
+    backend.send(FLOOD, 3000, 100_000)
+    assert len(backend.queue) == 1 + FREE_REQUESTS
+    backend.execute()
+    backend.now_ns += CONTENTION_NS
+    for _ in range(100):
+        backend.execute()
+    assert not backend.frontend._shares.windows
+    backend.frontend.check()
+
+
+def test_cancelled_and_expired_requests_leave_the_queue_of_their_client() -> None:
+    backend = Backend()
+    backend.send(OTHER)
+    backend.send(FLOOD, 100, budget_ms=50)
+    backend.frontend.handle(backend.now_ns, FLOOD, Cancel(tuple(range(90, 102))), ())
+    backend.frontend.check()
+    backend.now_ns += s(3)
+    backend.frontend.tick(backend.now_ns)
+    backend.frontend.check()
+    assert backend.frontend.drained()
+
+
+def test_waiting_requests_of_a_lost_client_are_dropped() -> None:
+    backend = Backend()
+    backend.send(OTHER)
+    backend.send(FLOOD, 100)
+    backend.frontend.handle(backend.now_ns, FLOOD, PeerDisconnected(FLOOD), ())
+    backend.collect()
+    backend.frontend.check()
+    assert len(backend.queue) == 1
+    assert backend.frontend.pending() == 1
+
+
+def test_waiting_requests_are_sent_by_deadline() -> None:
+    backend = Backend()
+    backend.send(OTHER)
+    backend.send(FLOOD, FREE_REQUESTS)
+    backend.send(FLOOD, 3, 5000)
+    backend.send(FLOOD, 1, 3000)
+    while len(backend.answers[FLOOD]) < FREE_REQUESTS + 1:
+        backend.execute()
+    budgets = [query.budget_ns for _, query in backend.queue]
+    assert all(budget_ns > s(3) for budget_ns in budgets)

@@ -1,0 +1,323 @@
+"""A tuner's plan at the controller: batches, shares, residency and pools; and nothing without a plan."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from builders import a_report, a_spec, sent
+from horologe_common.clock import ms, s
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Admit,
+    Drain,
+    Events,
+    Infer,
+    Load,
+    Outcome,
+    Plan,
+    PlannedModel,
+    Register,
+    Result,
+    Share,
+    Submit,
+    Unload,
+)
+from horologe_controller.core.controller import Controller
+from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.settings import ControllerSettings
+
+FRONTEND, SELECTOR, TUNER = "frontend/0#1", "selector/0#1", "tuner/0#1"
+
+
+class Bench:
+    """A controller with workers that carry out LOADs at once, and INFERs when told to."""
+
+    def __init__(self, hardware: tuple[str, ...], models: tuple[str, ...] = ("sum",), **options: Any) -> None:
+        self.pages = options.pop("pages", 64)
+        pages_each = options.pop("pages_each", 1)
+        self.specs = [a_spec(name, weights_bytes=pages_each << 24) for name in models]
+        settings = {"scheduler": "edf", "margin_ns": 0, "workers": len(hardware), **options}
+        self.controller = Controller("controller/0#1", ControllerSettings(**settings), "host")
+        for address in (FRONTEND, SELECTOR, TUNER):
+            self.controller.handle(0, address, PeerConnected(address, "host"), ())
+        self.workers: list[str] = []
+        self.infers: list[tuple[str, Infer]] = []
+        self.loads: list[tuple[str, str]] = []
+        self.unloads: list[tuple[str, str]] = []
+        self.now_ns = 0
+        for kind in hardware:
+            self.add_worker(kind)
+
+    def add_worker(self, hardware: str) -> str:
+        worker = f"worker/{len(self.workers)}#1"
+        self.workers.append(worker)
+        share = Share(0, "cpu", self.pages, hardware=hardware)
+        self.controller.handle(self.now_ns, worker, PeerConnected(worker, "host"), ())
+        self.controller.handle(self.now_ns, worker, Register((share,), tuple(map(a_report, self.specs))), ())
+        self.settle()
+        return worker
+
+    def settle(self) -> None:
+        """Tick, and answer LOADs, until the controller sends no more."""
+        self.controller.tick(self.now_ns)
+        while True:
+            loads = [out for out in self.controller.out if isinstance(out.message, Load)]
+            self.infers += [(out.to, out.message) for out in self.controller.out if isinstance(out.message, Infer)]
+            self.unloads += [
+                (out.to, out.message.model) for out in self.controller.out if isinstance(out.message, Unload)
+            ]
+            self.controller.out.clear()
+            if not loads:
+                self.controller.check()
+                return
+            for out in loads:
+                self.loads.append((out.to, out.message.model))
+                result = Result(out.message.action_id, Status.OK, self.now_ns, self.now_ns + 1)
+                self.controller.handle(self.now_ns, out.to, result, ())
+            self.controller.tick(self.now_ns)
+
+    def plan(self, *models: PlannedModel, number: int = 1, sender: str = TUNER) -> None:
+        self.controller.handle(self.now_ns, sender, Plan(number, models), ())
+        self.settle()
+
+    def submit(self, model: str = "sum/1", count: int = 1, rows: int = 1, first: int = 0) -> None:
+        first = first or self.now_ns + 1
+        for number in range(first, first + count):
+            message = Submit(number, model, s(10), rows, FRONTEND, number)
+            self.controller.handle(self.now_ns, SELECTOR, message, ())
+        self.settle()
+
+    def finish_all(self) -> list[tuple[str, Infer]]:
+        """Finish INFERs until none is left. Return all since the last call."""
+        done = []
+        while self.infers or self.controller.pending():
+            if not self.infers:  # a policy lets the queue wait
+                self.now_ns = max(self.now_ns + 1, self.controller.wakeup_ns() or 0)
+                self.settle()
+                continue
+            worker, infer = self.infers.pop(0)
+            done.append((worker, infer))
+            self.now_ns += ms(1)
+            result = Result(infer.action_id, Status.OK, self.now_ns - ms(1), self.now_ns)
+            self.controller.handle(self.now_ns, worker, result, ())
+            self.settle()
+        return done
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_no_batch_is_larger_than_planned(scheduler: str) -> None:
+    bench = Bench(("cpu",), scheduler=scheduler, in_flight=1)
+    bench.plan(PlannedModel("sum", 1, 4))
+    bench.submit(count=17)
+    done = bench.finish_all()
+    assert max(infer.batch_size for _, infer in done) == 4
+    assert sum(len(infer.rows) for _, infer in done) >= 16  # `deferred` refuses what it has deferred for too long
+
+
+def test_a_request_with_more_rows_than_the_planned_batch_runs_alone() -> None:
+    bench = Bench(("cpu",))
+    bench.plan(PlannedModel("sum", 1, 4))
+    bench.submit(rows=7, first=1)
+    bench.submit(rows=2, first=2)
+    bench.submit(rows=17, first=3)
+    sizes = [(infer.batch_size, len(infer.rows)) for _, infer in bench.finish_all()]
+    assert sorted(sizes) == [(2, 1), (8, 1)]
+
+
+def test_a_batch_below_the_smallest_size_stands_for_the_smallest() -> None:
+    bench = Bench(())
+    bench.specs[0] = a_spec(batch_sizes=(4, 8), weights_bytes=1 << 24)
+    bench.add_worker("cpu")
+    bench.plan(PlannedModel("sum", 1, 2))
+    bench.submit(count=9)
+    assert all(infer.batch_size >= 4 for _, infer in bench.finish_all())
+
+
+def test_a_model_runs_only_on_its_shares_of_its_hardware_type() -> None:
+    bench = Bench(("cpu", "v100", "v100", "v100"), ("sum", "other"))
+    bench.plan(PlannedModel("sum", 2, 16, "v100"))
+    for _ in range(8):
+        bench.submit(count=4, first=bench.now_ns * 100 + 1)
+        used = {worker for worker, _ in bench.finish_all()}
+        assert used <= {bench.workers[1], bench.workers[2]}
+    bench.submit("other/1", count=40)
+    assert {worker for worker, _ in bench.finish_all()} <= set(bench.workers)
+
+
+def test_models_get_devices_of_their_own_while_there_are_enough() -> None:
+    bench = Bench(("v100",) * 4, ("a", "b"))
+    bench.plan(PlannedModel("a", 2, 16, "v100"), PlannedModel("b", 2, 16, "v100"))
+    kept = [set(share.kept) for share in bench.controller.cluster.shares()]
+    assert sorted(map(sorted, kept)) == [["a/1"], ["a/1"], ["b/1"], ["b/1"]]
+    bench.plan(PlannedModel("a", 3, 16, "v100"), PlannedModel("b", 2, 16, "v100"), number=2)
+    bench.add_worker("v100")
+    kept = [set(share.kept) for share in bench.controller.cluster.shares()]
+    assert sorted(map(sorted, kept)) == [["a/1"], ["a/1"], ["a/1"], ["b/1"], ["b/1"]]
+
+
+def test_a_planned_model_stays_loaded_however_much_the_others_are_used() -> None:
+    models = tuple("abcdefgh")
+    bench = Bench(("cpu",), models, pages=3, preload=False)
+    bench.submit("b/1")
+    bench.submit("c/1")
+    bench.submit("d/1")
+    bench.finish_all()
+    bench.plan(PlannedModel("a", 1, 16))
+    assert bench.loads[-1] == (bench.workers[0], "a/1")  # for no request
+    bench.unloads.clear()
+    for model in "efghbcd" * 3:
+        bench.submit(f"{model}/1", first=bench.now_ns + 1)
+        bench.finish_all()
+    assert len(bench.unloads) > 10
+    assert (bench.workers[0], "a/1") not in bench.unloads
+
+
+def test_without_a_device_of_its_type_a_model_runs_on_any() -> None:
+    bench = Bench(("cpu",))
+    bench.plan(PlannedModel("sum", 2, 16, "v100"))
+    bench.submit()
+    assert [worker for worker, _ in bench.finish_all()] == [bench.workers[0]]
+    bench.add_worker("v100")
+    bench.submit(count=3)
+    assert {worker for worker, _ in bench.finish_all()} == {bench.workers[1]}
+
+
+@pytest.mark.parametrize("drains", [True, False], ids=["drained", "lost"])
+def test_a_share_that_leaves_is_replaced(drains: bool) -> None:
+    bench = Bench(("cpu", "cpu"))
+    bench.plan(PlannedModel("sum", 1, 16))
+    bench.submit()
+    ((first, infer),) = bench.infers
+    if drains:
+        bench.controller.handle(bench.now_ns, first, Drain(), ())
+        bench.settle()
+        bench.controller.handle(bench.now_ns, first, Result(infer.action_id, Status.OK, 0, ms(1)), ())
+    else:
+        bench.controller.handle(bench.now_ns, first, PeerDisconnected(first), ())
+    bench.settle()
+    bench.infers = [item for item in bench.infers if item[0] != first]
+    bench.submit(first=10)
+    assert {worker for worker, _ in bench.finish_all()} == set(bench.workers) - {first}
+    assert bench.controller.pending() == 0
+
+
+def test_a_plan_replaces_the_one_before_and_an_empty_one_ends_it() -> None:
+    bench = Bench(("cpu", "cpu"))
+    bench.plan(PlannedModel("sum", 1, 2))
+    bench.plan(PlannedModel("sum/1", 2, 8), number=2)
+    assert bench.controller.cluster.specs["sum/1"].max_batch == 8
+    bench.plan(number=3)
+    assert bench.controller.cluster.specs["sum/1"].max_batch == 16
+    assert not any(share.kept for share in bench.controller.cluster.shares())
+    assert len(bench.controller.cluster.capable["sum/1"]) == 2
+
+
+def test_requests_in_the_queue_follow_a_new_plan() -> None:
+    bench = Bench(("cpu", "cpu"), in_flight=1)
+    bench.submit(count=60)
+    bench.plan(PlannedModel("sum", 1, 2))
+    running = len(bench.infers)
+    done = bench.finish_all()
+    assert sum(len(infer.rows) for _, infer in done) == 60
+    assert {infer.batch_size for _, infer in done[running:]} <= {1, 2}
+
+
+def test_a_plan_for_models_that_are_withdrawn_harms_nothing() -> None:
+    bench = Bench(("cpu",), ("sum", "other"))
+    bench.plan(PlannedModel("sum", 1, 2), PlannedModel("absent", 3, 2, "v100"))
+    bench.controller.handle(0, FRONTEND, Admit(5, "sum", "", False), ())
+    bench.settle()
+    bench.submit("other/1", count=3)
+    assert sum(len(infer.rows) for _, infer in bench.finish_all()) == 3
+    bench.controller.handle(bench.now_ns, FRONTEND, Admit(6, "sum", "", True), ())
+    bench.settle()
+    bench.plan(PlannedModel("sum", 1, 2), number=2)
+    bench.controller.check()
+
+
+def test_only_a_tuner_can_plan() -> None:
+    bench = Bench(("cpu",))
+    bench.plan(PlannedModel("sum", 1, 2), sender=SELECTOR)
+    bench.plan(PlannedModel("sum", 1, 2), sender="tuner/9#1")  # not connected
+    assert bench.controller.cluster.specs["sum/1"].max_batch == 16
+    assert bench.controller.cluster.planned.number == 0
+
+
+def test_a_plan_outlives_its_tuner() -> None:
+    bench = Bench(("cpu",))
+    bench.plan(PlannedModel("sum", 1, 2))
+    bench.controller.handle(0, TUNER, PeerDisconnected(TUNER), ())
+    bench.settle()
+    assert bench.controller.cluster.specs["sum/1"].max_batch == 2
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_tuner_without_a_plan_changes_no_decision(scheduler: str) -> None:
+    """The same traffic, once with a tuner that only listens: every other message is the same."""
+    logs = []
+    for listens in (False, True):
+        bench = Bench(("cpu", "v100"), ("a", "b", "c"), scheduler=scheduler, pages=2)
+        rng, log = random.Random(1), []
+        if listens:
+            bench.controller.handle(0, TUNER, Plan(0), ())
+            bench.controller.tick(0)
+        pending: list[tuple[str, Any]] = []
+        for number in range(1, 300):
+            bench.now_ns += rng.randrange(ms(2))
+            message = Submit(number, f"{rng.choice('abc')}/1", ms(rng.randrange(5, 80)), 1, FRONTEND, number)
+            bench.controller.handle(bench.now_ns, SELECTOR, message, ())
+            bench.controller.tick(bench.now_ns)
+            outs = [out for out in bench.controller.out if not isinstance(out.message, Events)]
+            bench.controller.out.clear()
+            log += outs
+            pending += [(out.to, out.message) for out in outs if isinstance(out.message, Infer | Load)]
+            while pending and rng.random() < 0.6:
+                worker, action = pending.pop(0)
+                result = Result(action.action_id, Status.OK, bench.now_ns - ms(1), bench.now_ns)
+                bench.controller.handle(bench.now_ns, worker, result, ())
+        logs.append(log)
+    assert len(logs[0]) > 50
+    assert logs[0] == logs[1]
+
+
+def test_events_tell_arrivals_by_bin_results_and_devices() -> None:
+    bench = Bench(("v100",))
+    bench.plan(PlannedModel("sum", 1, 16))
+    bench.now_ns = ms(25)
+    bench.submit(count=3)
+    bench.now_ns = ms(31)
+    bench.submit(count=2)
+    bench.finish_all()
+    bench.controller.handle(bench.now_ns, SELECTOR, Submit(90, "sum/1", 1, 1, FRONTEND, 90), ())
+    bench.controller.handle(bench.now_ns, SELECTOR, Submit(91, "sum/1", s(1), 1, FRONTEND, 91, best_effort=True), ())
+    bench.controller.tick(ms(100))
+    (events,) = sent(bench.controller, Events, TUNER)
+    (model,) = events.models
+    assert (events.number, events.span_ns, events.bin_ns, events.plan) == (1, ms(100), ms(10), 1)
+    assert model.model == "sum/1"
+    assert model.arrivals == ((0, 1), (7, 2), (8, 3))
+    assert (model.finished, model.refused) == (5, 1)
+    ((worker, share, hardware, models),) = [
+        (device.worker, device.share, device.hardware, device.models) for device in events.devices or ()
+    ]
+    assert (worker, share, hardware, models) == (bench.workers[0], 0, "v100", ("sum/1",))
+    bench.controller.tick(ms(200))
+    (events,) = sent(bench.controller, Events, TUNER)
+    assert (events.number, events.models, events.devices) == (2, (), None)
+
+
+def test_nothing_is_collected_without_a_tuner() -> None:
+    bench = Bench(("cpu",))
+    bench.submit(count=3)
+    bench.controller.handle(0, TUNER, Plan(0), ())
+    bench.controller.tick(0)
+    assert bench.controller.wakeup_ns() == ms(100)
+    bench.controller.handle(0, TUNER, PeerDisconnected(TUNER), ())
+    bench.finish_all()
+    bench.controller.tick(s(1))
+    assert not sent(bench.controller, Events)
+    assert not sent(bench.controller, Outcome)
