@@ -37,8 +37,7 @@ TINY |= {
     "inferline-planner": ['pipelines=["cascade"]', "slos_ms=[100]", "rates=[20]", "plan_seconds=10", "exact_runs=50"],
     "inferline-tuner": [
         "sample_seconds=20",
-        'scenarios=[{name="s", pipeline="cascade", wanted=["step", "detection", "burst", "steady"], '
-        "phases=[{seconds=20, rate=20}, {seconds=20, rate=60, transition=2}]}]",
+        'scenarios=[{name="s", pipeline="cascade", wanted=["step", "burst"], phases=[{seconds=20, rate=20}]}]',
     ],
     "inferline-traces": ["point_seconds=1", 'pipeline="cascade"', "max_rate=50", "oracle=true"],
     "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
