@@ -27,8 +27,8 @@ LATENCY_FACTOR, LONGEST_MS = 3.0, 500.0
 SAMPLE_S = 0.05
 SETTLE_S = 1.0
 """An attack has run for this long when the measurement beside it begins."""
-PAUSE_S = 0.5
-FIRST_BASELINE_S, BASELINE_S = 6.0, 2.0
+PAUSE_S = 0.3
+FIRST_BASELINE_S, BASELINE_S = 6.0, 1.5
 """Length of the measurements without an attack: at the begin for each door, and before each attack."""
 OTHERS_GROWTH_MB = 32
 """Bound of the growth of every process but the edge: nothing that a client sends stays there."""
