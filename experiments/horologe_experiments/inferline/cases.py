@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from horologe_common.clock import s
 from horologe_experiments.inferline.baselines.autoscale import AutoScale, LoadCurve
 from horologe_experiments.inferline.baselines.coarse_grained import plan_coarse_grained, unit_throughput
@@ -11,15 +13,16 @@ from horologe_experiments.inferline.baselines.ds2 import Ds2
 from horologe_experiments.inferline.baselines.forecast import ForecastScaling
 from horologe_experiments.inferline.baselines.kubernetes import CpuUtilisation, QueueLength
 from horologe_experiments.inferline.scaling_policy import FixedReplicas
-from horologe_experiments.inferline.tuner_policy import InferLineTuner, tuning_plan
+from horologe_experiments.inferline.tuner_policy import InferLineTuner
 from horologe_load.arrivals import gamma
 from horologe_tuner.core.catalogue import catalogue_profiles
 from horologe_tuner.core.estimator import Simulation, Workload
 from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
 from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
 from horologe_tuner.core.planning.evaluation import Evaluator
+from horologe_tuner.core.planning.levels import provisioning_levels
 from horologe_tuner.core.planning.objective import Objective
-from horologe_tuner.core.planning.planner import make_plan
+from horologe_tuner.core.planning.planner import make_plan, tuning_plan
 from horologe_tuner.core.plans import StageConfiguration, price_of
 
 if TYPE_CHECKING:
@@ -65,16 +68,20 @@ class PipelineCase(NamedTuple):
 
 def pipeline_case(name: str, slo_ns: int = 0) -> PipelineCase:
     """Return one of the four pipelines of InferLine Fig. 2 with the catalogue's profiles. `slo_ns` 0: its own SLO."""
-    import msgspec
-
     structure = EXAMPLE_PIPELINES[name]
     if slo_ns:
         structure = msgspec.structs.replace(structure, slo_ns=slo_ns)
     return PipelineCase(structure, catalogue_profiles(), parse_prices(DEFAULT_PRICES))
 
 
-def scaling_policies(case: PipelineCase, plan: PipelinePlan, sample_ns: NDArray[np.int64]) -> dict[str, ScalingPolicy]:
-    """Return fresh policies, by name, that start from InferLine's plan for a sample trace."""
+def scaling_policies(
+    case: PipelineCase, plan: PipelinePlan, sample_ns: NDArray[np.int64], seed: int
+) -> dict[str, ScalingPolicy]:
+    """Return fresh policies, by name, that start from InferLine's plan for a sample trace.
+
+    inferline: the tuner with provisioning levels. inferline-paper: the tuner with the paper's provisioning ratios.
+    """
+    levels = provisioning_levels(case.evaluator(sample_ns, seed), plan.configuration)
     scale_factors = {stage.stage: stage.scale_factor for stage in plan.stages}
     sustained = {stage.stage: stage.throughput * stage.provisioning_ratio for stage in plan.stages}
     past_rates = [
@@ -83,7 +90,8 @@ def scaling_policies(case: PipelineCase, plan: PipelinePlan, sample_ns: NDArray[
     ]
     policies: list[ScalingPolicy] = [
         FixedReplicas(),
-        InferLineTuner(tuning_plan(plan, sample_ns)),
+        InferLineTuner(tuning_plan(plan, sample_ns, levels)),
+        InferLineTuner(tuning_plan(plan, sample_ns), "inferline-paper"),
         Ds2(scale_factors),
         CpuUtilisation(HPA_TARGET),
         QueueLength({stage.stage: float(stage.batch) for stage in plan.stages}),

@@ -32,6 +32,7 @@ MINUTE_NS = s(60)
 WINDOW_NS = s(30)
 """Width of the windows of the figure."""
 OVER_ORACLE = 1.3
+DRAWN = ("inferline", "inferline-paper", "none", "cg-peak", "cg-mean", "forecast")
 
 
 class Series(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,7 +133,7 @@ def _serve_series(
     rows, windows = [], {}
     oracle = _oracle_dollars(case, live_ns, seed) if scene.oracle else 0.0
     runs: dict[str, tuple[ServedRun, Any]] = {}
-    for name, policy in scaling_policies(case, plan, sample_ns).items():
+    for name, policy in scaling_policies(case, plan, sample_ns, seed).items():
         runs[name] = serve(case, plan.configuration, live_ns, policy, seed + 1), plan.configuration
     for name, peak in (("cg-mean", False), ("cg-peak", True)):
         found = coarse_grained(case, sample_ns, peak, seed)
@@ -140,7 +141,7 @@ def _serve_series(
         runs[name] = serve(case, found[0], live_ns, found[1], seed + 1), found[0]
     for name, (run, configuration) in runs.items():
         rows.append(_row(series.name, name, run, oracle))
-        if name in ("inferline", "none", "cg-peak", "cg-mean", "forecast"):
+        if name in DRAWN:
             windows[name] = run.windows(WINDOW_NS, case, configuration)
     return rows, windows
 

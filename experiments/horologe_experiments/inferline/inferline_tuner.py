@@ -33,7 +33,7 @@ STRETCH_NS = s(300)
 """Stretch in which reversals are counted."""
 TRANSITION_STEP_S = 1.0
 COARSE = ("cg-mean", "cg-peak")
-DRAWN = ("inferline", "none", "oracle", "cg-mean", "cg-peak", "ds2-unbatched")
+DRAWN = ("inferline", "inferline-paper", "none", "oracle", "cg-mean", "cg-peak", "ds2-unbatched")
 
 
 class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,7 +133,7 @@ class Comparison:
         sample_ns = gamma(first.rate, first.cv, sample_seconds, [seed, 1])
         self._live_ns = arrivals_of(scenario.phases, [seed, 2])
         plan = self._case.plan(sample_ns, seed)
-        policies = scaling_policies(self._case, plan, sample_ns)
+        policies = scaling_policies(self._case, plan, sample_ns, seed)
         tuner = policies["inferline"]
         assert isinstance(tuner, InferLineTuner)
         self._detections = tuner.detections
