@@ -187,6 +187,17 @@ def test_times_that_depend_on_the_input_are_planned_by_their_distribution() -> N
     assert profiles["tail"].latency_ns[1] == pytest.approx(ms(60), rel=0.01)
 
 
+@pytest.mark.parametrize("name", EXAMPLE_PIPELINES)
+@pytest.mark.parametrize("cv", [1.0, 4.0])
+def test_plans_meet_the_slo_on_arrivals_that_they_have_not_seen(name: str, cv: float) -> None:
+    structure = EXAMPLE_PIPELINES[name]
+    evaluator = an_evaluator(structure, cv=cv, seconds=120, confidence=0.99)
+    plan = make_plan(evaluator, "any-order")
+    for seed in (11, 12, 13):
+        unseen = an_evaluator(structure, cv=cv, seconds=120, seed=seed)
+        assert unseen.forecast(plan.configuration).attainment >= 0.99
+
+
 def test_the_bound_of_misses_covers_unseen_traces_that_the_mean_does_not() -> None:
     rng = np.random.default_rng(1)
     bursty = np.repeat(rng.random(400) < 0.009, 50)

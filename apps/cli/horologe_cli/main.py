@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 import typer
 
-from horologe_cli.commands import applications, demo, machine, models, predict, profile, simulation, up
+from horologe_cli.commands import applications, demo, machine, models, planning, predict, profile, simulation, up
 
 COMMANDS_GROUP = "horologe.commands"
 """Entry point group of commands that other distributions add, for example `horologe experiment`."""
@@ -31,6 +31,8 @@ for command in (
     models.unload,
     models.status,
     profile.profile,
+    planning.estimate,
+    planning.plan,
     simulation.sim,
     simulation.replay,
     machine.doctor,

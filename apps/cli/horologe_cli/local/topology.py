@@ -90,10 +90,12 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
     from horologe_gpu_worker.settings import WorkerSettings
     from horologe_profiler.settings import ProfilerSettings
     from horologe_selector.settings import SelectorSettings
+    from horologe_tuner.hardware_settings import HardwareSettings
 
     return {
         "links": LinkSettings, "frontend": FrontendSettings, "http": HttpSettings, "selector": SelectorSettings,
         "controller": ControllerSettings, "worker": WorkerSettings, "profiler": ProfilerSettings,
+        "hardware": HardwareSettings,
         "metrics": MetricsSettings, "log": LogSettings, "recorder": RecorderSettings,
     }  # fmt: skip
 

@@ -40,7 +40,10 @@ class Forecast(NamedTuple):
 
 
 class Evaluator:
-    """A planning problem: workload, profiles, prices and objective; and the verdicts found so far."""
+    """A planning problem: workload, profiles, prices and objective; and the verdicts found so far.
+
+    Configurations are tested on the workload at the highest rate that the objective expects.
+    """
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Evaluator:
         """
         objective.validate()
         self.workload, self.profiles, self.hardware, self.objective = workload, profiles, hardware, objective
+        self._tested = workload.at_rate(1 + objective.rate_margin(workload.arrivals_ns))
         self.runs = 0
         self._on_run = on_run
         self._verdicts: dict[Configuration, Verdict] = {}
@@ -89,7 +93,8 @@ class Evaluator:
     def verdict(self, configuration: Configuration) -> Verdict:
         """Return whether the configuration meets the objective. The run ends early if it does not."""
         if configuration not in self._verdicts:
-            simulation = self._run(configuration, self.objective.missed_limit(self.workload.arrivals_ns.size))
+            limit = self.objective.missed_limit(self.workload.arrivals_ns.size)
+            simulation = self._run(self._tested, configuration, limit)
             bound = 1.0 if simulation.stopped else self.objective.missed_bound(simulation.latencies_ns)
             self._verdicts[configuration] = Verdict(self.objective.is_met(bound), bound)
         return self._verdicts[configuration]
@@ -98,11 +103,11 @@ class Evaluator:
         return self.verdict(configuration).feasible
 
     def forecast(self, configuration: Configuration) -> Forecast:
-        """Return the result of a complete run."""
-        simulation = self._run(configuration, NEVER_NS)
+        """Return the result of a complete run on the sample, with the bound for unseen arrivals."""
+        simulation = self._run(self.workload, configuration, NEVER_NS)
         latencies_ns = simulation.latencies_ns
         attainment = float((latencies_ns <= self.objective.slo_ns).mean())
-        bound = self.objective.missed_bound(latencies_ns)
+        bound = self.objective.missed_bound(self._run(self._tested, configuration, NEVER_NS).latencies_ns)
         return Forecast(latencies_ns, percentile_ns(latencies_ns), attainment, bound, simulation.loads())
 
     def unlimited(self, configuration: Configuration) -> Configuration:
@@ -120,9 +125,9 @@ class Evaluator:
 
         return first_true(is_enough, 1, most)
 
-    def _run(self, configuration: Configuration, missed_limit: int) -> Simulation:
+    def _run(self, workload: Workload, configuration: Configuration, missed_limit: int) -> Simulation:
         slo_ns = self.objective.slo_ns
-        simulation = Simulation(self.workload, self.profiles, configuration, slo_ns=slo_ns, missed_limit=missed_limit)
+        simulation = Simulation(workload, self.profiles, configuration, slo_ns=slo_ns, missed_limit=missed_limit)
         simulation.run_until()
         self.runs += 1
         self._on_run(self.runs)

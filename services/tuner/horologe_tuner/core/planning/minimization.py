@@ -7,7 +7,7 @@ faster at every batch size. Without this assumption every other type is a candid
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from horologe_tuner.core.planning.evaluation import replace_stage
 from horologe_tuner.core.plans import REPLICAS_LIMIT
@@ -22,17 +22,18 @@ CENT = 1e-9
 """Prices that differ by less are equal: the difference is rounding."""
 
 
-def minimize_cost(evaluator: Evaluator, configuration: Configuration, total_order: bool = False) -> Configuration:
-    """Return a feasible configuration of which no single action reduces the cost, starting from a feasible one.
+Moves = Literal["any", "next", "none"]
+"""Hardware types that a stage may move to. next: the next cheaper one, as in the paper."""
 
-    `total_order`: whether a downgrade tries only the next cheaper hardware type, as in the paper.
-    """
-    while (changed := best_action(evaluator, configuration, total_order)) is not None:
+
+def minimize_cost(evaluator: Evaluator, configuration: Configuration, moves: Moves = "any") -> Configuration:
+    """Return a feasible configuration of which no single action reduces the cost, starting from a feasible one."""
+    while (changed := best_action(evaluator, configuration, moves)) is not None:
         configuration = changed
     return configuration
 
 
-def best_action(evaluator: Evaluator, configuration: Configuration, total_order: bool = False) -> Configuration | None:
+def best_action(evaluator: Evaluator, configuration: Configuration, moves: Moves = "any") -> Configuration | None:
     """Return the cheapest feasible configuration that one action leads to; None if there is none.
 
     IncreaseBatch does not change the cost, so it is chosen only if no other action is feasible. Of several, the one
@@ -40,7 +41,7 @@ def best_action(evaluator: Evaluator, configuration: Configuration, total_order:
     """
     price, best = evaluator.price, configuration
     for place in range(len(configuration)):
-        for kind in _other_hardware(evaluator, configuration, place, total_order):
+        for kind in _other_hardware(evaluator, configuration, place, moves):
             changed = move_stage(evaluator, configuration, place, kind, price(best))
             best = changed or best
     for fewer in removals(configuration):
@@ -67,11 +68,13 @@ def removals(configuration: Configuration) -> Iterator[Configuration]:
             yield replace_stage(configuration, place, replicas=stage.replicas - 1)
 
 
-def _other_hardware(evaluator: Evaluator, configuration: Configuration, place: int, total_order: bool) -> list[str]:
+def _other_hardware(evaluator: Evaluator, configuration: Configuration, place: int, moves: Moves) -> list[str]:
     """Return the hardware types that a stage may move to."""
+    if moves == "none":
+        return []
     types = [kind.name for kind in evaluator.hardware_of(evaluator.structure.stages[place])]
     present = types.index(configuration[place].hardware)
-    return types[present + 1 : present + 2] if total_order else types[:present] + types[present + 1 :]
+    return types[present + 1 : present + 2] if moves == "next" else types[:present] + types[present + 1 :]
 
 
 def move_stage(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -19,18 +19,18 @@ BLOCKS = 40
 class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part `attainment` of the queries must have a latency of at most `slo_ns`.
 
-    The planner chooses the cheapest configuration that just meets the SLO on its sample. On another trace of the same
-    process such a configuration misses it about every second time. With `confidence` above 0, the objective is
-    therefore an upper prediction bound: an unseen trace as long as the sample has at most 1 - `attainment` misses with
-    this probability. The bound is m + q * s * sqrt(2 / B): m is the mean miss rate, s the standard deviation of the
-    miss rates of B consecutive blocks of the trace (method of batch means), q the quantile of Student's distribution.
-    The factor 2 is there because both traces are random. A confidence of 0 is the paper's test on the sample alone.
+    The planner chooses the cheapest configuration that just meets the SLO on its sample, so on another trace of the
+    same process it may miss it. With `confidence` above 0, two upper prediction bounds for an unseen trace as long as
+    the sample take the place of the sample's own values: of its rate, see `rate_margin`, and of its misses at that
+    rate, see `missed_bound`. Both have the form m + q * s * sqrt(2 / B): m and s are the mean and the standard
+    deviation over B consecutive blocks of the trace (method of batch means), q is the quantile of Student's
+    distribution, and the factor 2 is there because both traces are random. A confidence of 0 is the paper's test.
     """
 
     slo_ns: int
     attainment: float = 0.99
-    confidence: float = 0.999
-    """Of each of the many tests that the planner makes. It keeps the configuration with the fewest misses by chance."""
+    confidence: float = 0.99
+    """Of each bound."""
 
     def validate(self) -> None:
         """Raise ValueError, with the field, the value and what was wanted, if a field is invalid."""
@@ -44,6 +44,21 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the most queries of a sample that may miss the SLO."""
         return int((1 - self.attainment) * queries + 1e-9)
 
+    def rate_margin(self, arrivals_ns: NDArray[np.int64]) -> float:
+        """Return by which part the rate of an unseen trace may exceed that of this one. 0 for few queries.
+
+        A queue near its capacity turns a rate that is 1% higher into waiting times that grow without a bound, which
+        the misses of a sample do not show.
+        """
+        if self.confidence <= 0 or arrivals_ns.size < BLOCKS:
+            return 0.0
+        counts = np.histogram(arrivals_ns, BLOCKS)[0]
+        return self._half_width(counts) / float(counts.mean())
+
+    def _half_width(self, blocks: NDArray[Any]) -> float:
+        """Return the distance of the upper prediction bound from the mean of the blocks."""
+        return student_quantile(self.confidence, BLOCKS - 1) * float(blocks.std(ddof=1)) * sqrt(2 / BLOCKS)
+
     def missed_bound(self, latencies_ns: NDArray[np.int64], slo_ns: int = 0) -> float:
         """Return the upper bound of the part of the queries that miss `slo_ns`, by default the objective's.
 
@@ -55,7 +70,7 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.confidence <= 0 or missed.size < BLOCKS:
             return mean
         blocks = np.array([block.mean() for block in np.array_split(missed, BLOCKS)])
-        return mean + student_quantile(self.confidence, BLOCKS - 1) * float(blocks.std(ddof=1)) * sqrt(2 / BLOCKS)
+        return mean + self._half_width(blocks)
 
     def is_met(self, missed_bound: float) -> bool:
         """Return whether a bound of missed queries meets the objective."""

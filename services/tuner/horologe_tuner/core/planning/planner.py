@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from horologe_tuner.core.envelope import envelope_of, window_lengths
 from horologe_tuner.core.planning.bounds import assignments, isolated_bounds
 from horologe_tuner.core.planning.initialization import Infeasible, fastest_hardware, initialize, service_path
-from horologe_tuner.core.planning.minimization import CENT, minimize_cost, removals
+from horologe_tuner.core.planning.minimization import CENT, Moves, minimize_cost, removals
 from horologe_tuner.core.plans import Alternative, PipelinePlan, PlannedStage
 from horologe_tuner.core.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
 
@@ -27,23 +27,30 @@ any hardware type. restarts: the same, also from the combinations of hardware wi
 
 def make_plan(evaluator: Evaluator, search: Search = "restarts") -> PipelinePlan:
     """Return the cheapest plan that the search finds. Raises Infeasible if no configuration meets the objective."""
-    first = minimize_cost(evaluator, initialize(evaluator, fastest_hardware(evaluator)), search == "paper")
+    moves: Moves = "next" if search == "paper" else "any"
+    first = minimize_cost(evaluator, initialize(evaluator, fastest_hardware(evaluator)), moves)
     found, bound = [first], 0.0
     if search == "restarts":
         bound = _restart(evaluator, found)
-    best = min(found, key=evaluator.price)
+    best = min(reversed(found), key=evaluator.price)  # of equal ones the one from which no action leads on
     return describe_plan(evaluator, best, found, bound)
 
 
 def _restart(evaluator: Evaluator, found: list[Configuration]) -> float:
-    """Append a configuration for each start that may be cheaper than all found. Return the lower bound of the cost."""
+    """Append the results of each start that may be cheaper than all found: on its hardware, and after moves from it.
+
+    At least one start is on other hardware than the best, so that there is a runner-up. Return the lower bound of the
+    cost.
+    """
     least = 0.0
     for number, (bound, kinds) in enumerate(assignments(isolated_bounds(evaluator))):
         least = least or bound
-        if number >= RESTARTS or bound >= min(map(evaluator.price, found)) - CENT:
+        compared = len({tuple(stage.hardware for stage in other) for other in found}) > 1
+        if number >= RESTARTS or (compared and bound >= min(map(evaluator.price, found)) - CENT):
             break
         try:
-            found.append(minimize_cost(evaluator, initialize(evaluator, kinds)))
+            found.append(minimize_cost(evaluator, initialize(evaluator, kinds), "none"))
+            found.append(minimize_cost(evaluator, found[-1]))
         except Infeasible:
             continue
     return least

@@ -1,0 +1,1 @@
+"""Parts of `horologe estimate` and `horologe plan`: what they read, print and draw."""

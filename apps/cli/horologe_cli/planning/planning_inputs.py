@@ -1,0 +1,156 @@
+"""Reads pipelines, traffic, profiles and prices for planning. All errors are `SettingsError` with the option's name."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast, get_args
+
+import msgspec
+
+from horologe_common.pipelines import PipelineStructure
+from horologe_common.service.settings import DURATIONS, SettingsError, load_settings, parse_quantity
+from horologe_tuner.core.catalogue import catalogue_profiles
+from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
+from horologe_tuner.core.hardware import parse_prices
+from horologe_tuner.core.planning.planner import Search
+from horologe_tuner.core.plans import PipelinePlan, StageConfiguration
+from horologe_tuner.core.profiles import decode_profiles
+from horologe_tuner.core.tuning_plan import TuningPlan
+from horologe_tuner.hardware_settings import HardwareSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from horologe_tuner.core.hardware import HardwareType
+    from horologe_tuner.core.plans import Configuration
+    from horologe_tuner.core.profiles import Profiles
+
+
+class PlanDocument(msgspec.Struct, frozen=True):
+    """Output of `horologe plan --json`. `accuracy`: of the chosen variants; None without variants."""
+
+    plan: PipelinePlan
+    tuning_plan: TuningPlan
+    accuracy: float | None = None
+
+
+class Traffic(NamedTuple):
+    """Options that state the sample of the traffic: a trace file, or a rate and CV."""
+
+    trace: Path | None
+    rate: float
+    cv: float
+    duration: str
+    seed: int
+    max_gap_s: float
+
+
+@contextmanager
+def option_errors(option: str) -> Iterator[None]:
+    """Convert a ValueError to a SettingsError that names the option."""
+    try:
+        yield
+    except SettingsError:
+        raise
+    except ValueError as error:
+        raise SettingsError(f"{option}: {error}") from error
+
+
+def read_structure(text: str, slo: str, live: PipelineStructure | None = None) -> PipelineStructure:
+    """Return an example by its name, or the pipeline of a JSON file, with another SLO if `slo` is not empty.
+
+    `live`: the pipeline of a running system, in place of both.
+    """
+    structure = live or EXAMPLE_PIPELINES.get(text)
+    if structure is None:
+        if not os.path.isfile(text):
+            raise SettingsError(f"PIPELINE: got {text!r}, wanted a file or one of {', '.join(EXAMPLE_PIPELINES)}")
+        with option_errors(text):
+            structure = msgspec.json.decode(Path(text).read_bytes(), type=PipelineStructure)
+    if slo:
+        structure = msgspec.structs.replace(structure, slo_ns=parse_quantity("slo", slo, DURATIONS))
+    with option_errors(text):
+        structure.validate()
+    return structure
+
+
+def read_arrivals(traffic: Traffic) -> NDArray[np.int64]:
+    """Return the arrivals of the trace file, or drawn ones with gamma distributed gaps, in nanoseconds."""
+    from horologe_load.arrivals import gamma
+    from horologe_load.trace_file import read_trace
+
+    if bool(traffic.trace) == bool(traffic.rate):
+        raise SettingsError("--trace, --rate: got both or neither, wanted one of them")
+    with option_errors("--trace" if traffic.trace else "--rate, --cv, --duration"):
+        if traffic.trace:
+            return read_trace(traffic.trace, max_gap_s=traffic.max_gap_s)
+        seconds = parse_quantity("--duration", traffic.duration, DURATIONS) / 1e9
+        return gamma(traffic.rate, traffic.cv, seconds, traffic.seed)
+
+
+def read_hardware(config: str, prices: Sequence[str]) -> dict[str, HardwareType]:
+    """Return the hardware types of the settings table `[hardware]`, with the prices of `--price` added or changed."""
+    settings = load_settings(HardwareSettings, "hardware", config or None, os.environ)
+    try:
+        return parse_prices(settings.prices) | parse_prices(prices)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def read_profiles(path: Path | None) -> Profiles:
+    """Return the profiles of the catalogue, and those of the file, which replace the catalogue's."""
+    profiles = catalogue_profiles()
+    if path and path.exists():
+        with option_errors(str(path)):
+            for model, by_hardware in decode_profiles(path.read_bytes()).items():
+                profiles[model] = profiles.get(model, {}) | by_hardware
+    return profiles
+
+
+def read_configuration(structure: PipelineStructure, plan: Path | None, stages: Sequence[str]) -> Configuration:
+    """Return the configuration of a plan file, changed by texts STAGE=HARDWARE:BATCH:REPLICAS."""
+    chosen: dict[str, StageConfiguration] = {}
+    if plan:
+        with option_errors(str(plan)):
+            document = msgspec.json.decode(plan.read_bytes(), type=PlanDocument)
+        chosen = {stage.stage: stage for stage in document.plan.configuration}
+    models = {stage.name: stage.model for stage in structure.stages}
+    for text in stages:
+        name, equals, rest = text.partition("=")
+        parts = rest.split(":")
+        if not equals or len(parts) != 3 or not all(part.isdecimal() and int(part) for part in parts[1:]):
+            raise SettingsError(f"--stage: got {text!r}, wanted STAGE=HARDWARE:BATCH:REPLICAS, as classify=v100:8:2")
+        if name not in models:
+            raise SettingsError(f"--stage: got stage {name!r}, wanted one of {', '.join(models)}")
+        model = chosen[name].model if name in chosen else models[name]
+        chosen[name] = StageConfiguration(name, model, parts[0], int(parts[1]), int(parts[2]))
+    if missing := [name for name in models if name not in chosen]:
+        raise SettingsError(f"--stage, --plan: got no configuration of {', '.join(missing)}, wanted all stages")
+    return tuple(chosen[name] for name in models)
+
+
+def parse_accuracy(texts: Sequence[str]) -> dict[str, float]:
+    """Return the accuracy by model, from texts like "resnet50_v2=0.77"."""
+    accuracy: dict[str, float] = {}
+    for text in texts:
+        model, equals, number = text.partition("=")
+        try:
+            accuracy[model] = float(number)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise SettingsError(f"--accuracy: got {text!r}, wanted MODEL=PART, as resnet50_v2=0.77")
+    return accuracy
+
+
+def parse_search(text: str) -> Search:
+    """Return the name of a search of the planner."""
+    for name in get_args(Search):
+        if text == name:
+            return cast("Search", name)
+    raise SettingsError(f"--search: got {text!r}, wanted one of {', '.join(get_args(Search))}")

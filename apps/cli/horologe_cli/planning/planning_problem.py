@@ -1,0 +1,76 @@
+"""A planning problem as the command line states it, with the profiles of a running system if wanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from horologe_common.service.settings import SettingsError
+from horologe_tuner.core.estimator import Workload
+from horologe_tuner.core.planning.evaluation import Evaluator
+from horologe_tuner.core.planning.objective import Objective
+from horologe_tuner.core.profiles import collect_profiles, decode_profiles, encode_profiles, measured_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from horologe import Client
+    from horologe_common.pipelines import PipelineStructure
+    from horologe_tuner.core.hardware import HardwareType
+    from horologe_tuner.core.profiles import Profiles
+
+
+class PlanningProblem(NamedTuple):
+    """Pipeline, sample of arrivals, profiles and prices."""
+
+    structure: PipelineStructure
+    arrivals_ns: NDArray[np.int64]
+    seed: int
+    profiles: Profiles
+    hardware: dict[str, HardwareType]
+
+    def evaluator(
+        self, objective: Objective, structure: PipelineStructure, on_run: Callable[[int], None] = lambda runs: None
+    ) -> Evaluator:
+        """Return the problem for one choice of models. The visits of the queries do not depend on this choice."""
+        workload = Workload(structure, self.arrivals_ns, self.seed)
+        return Evaluator(workload, self.profiles, self.hardware, objective, on_run)
+
+
+def live_structure(client: Client, name: str) -> PipelineStructure:
+    """Return the structure that a running system has learned of a pipeline. Raises SettingsError before any query."""
+    structure = client.pipeline(name).structure
+    if structure is None:
+        raise SettingsError(f"pipeline {name}: no query has been answered yet, so its structure is not known")
+    return structure
+
+
+def add_measured(profiles: Profiles, structure: PipelineStructure, client: Client, path: Path | None) -> None:
+    """Add profiles of models that have none, from the times of a running system. Write them to the file, if any.
+
+    The times are those of the models' recent requests, else those that the workers measured at their start. A request
+    that the pipeline has served counts with its own intermediates. Raises HorologeError.
+    """
+    models = {model for stage in structure.stages for model in (stage.model, *stage.variants)}
+    found = [
+        profile
+        for model in sorted(models - set(profiles))
+        for hardware, times in _times_by_hardware(client, model).items()
+        if (profile := measured_profile(model, hardware, times))
+    ]
+    measured = collect_profiles(found)
+    profiles |= measured
+    if path and measured:
+        stored = decode_profiles(path.read_bytes()) if path.exists() else {}
+        path.write_bytes(encode_profiles(stored | measured))
+
+
+def _times_by_hardware(client: Client, model: str) -> dict[str, list[dict[int, int]]]:
+    times: dict[str, list[dict[int, int]]] = {}
+    for share in client.describe(model).shares:
+        if share.exec_ns:
+            times.setdefault(share.device, []).append(share.exec_ns)
+    return times

@@ -1,0 +1,127 @@
+"""Tables and figures of configurations, estimates and plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from horologe_common.service.settings import SettingsError
+from horologe_sim.report.tables import Table
+from horologe_tuner.core.plans import price_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from horologe_cli.planning.planning_inputs import PlanDocument
+    from horologe_tuner.core.hardware import HardwareType
+    from horologe_tuner.core.planning.evaluation import Evaluator, Forecast
+    from horologe_tuner.core.plans import Alternative, Configuration, StageConfiguration
+
+PARTS = (0.5, 0.9, 0.99, 0.999)
+
+
+def estimate_document(evaluator: Evaluator, stages: Sequence[StageConfiguration], forecast: Forecast) -> dict[str, Any]:
+    """Return the document of `horologe estimate --json`. Latencies are in milliseconds."""
+    rows = []
+    for stage, load in zip(stages, forecast.loads, strict=True):
+        names = {"stage": stage.stage, "model": stage.model, "hardware": stage.hardware}
+        chosen = {"batch": stage.batch, "replicas": stage.replicas}
+        used = {"calls": load.calls, "mean_batch": load.mean_batch, "utilisation": load.utilisation}
+        rows.append({**names, **chosen, **used, "longest_queue": load.longest_queue})
+    latency_ms = {f"p{part * 100:g}": float(np.quantile(forecast.latencies_ns, part)) / 1e6 for part in PARTS}
+    return {
+        "pipeline": evaluator.structure.name,
+        "slo_ms": evaluator.objective.slo_ns / 1e6,
+        "rate": evaluator.workload.rate,
+        "queries": int(forecast.latencies_ns.size),
+        "stages": rows,
+        "cost_per_hour": evaluator.price(stages),
+        "latency_ms": latency_ms,
+        "attainment": forecast.attainment,
+        "attainment_bound": 1 - forecast.missed_bound,
+    }
+
+
+def estimate_text(document: dict[str, Any]) -> str:
+    """Return the text of `horologe estimate`."""
+    columns = ("stage", "model", "hardware", "batch", "replicas", "mean batch", "used", "longest queue")
+    table = Table(columns, left=3)
+    for row in document["stages"]:
+        cells = [row[name] for name in ("stage", "model", "hardware", "batch", "replicas")]
+        table.add_row(*cells, f"{row['mean_batch']:.2f}", f"{row['utilisation']:.1%}", row["longest_queue"])
+    latency = ", ".join(f"{name} {value:.1f}" for name, value in document["latency_ms"].items())
+    return "\n".join(
+        (
+            f"{document['pipeline']}: {document['queries']:,} queries, {document['rate']:.1f} per second",
+            table.text(),
+            f"cost: {document['cost_per_hour']:.3f} dollars per hour",
+            f"latency, ms: {latency}",
+            f"within {document['slo_ms']:g} ms: {_attainments(document['attainment'], document['attainment_bound'])}",
+        )
+    )
+
+
+def _attainments(sample: float, bound: float) -> str:
+    return f"{sample:.3%} of this traffic, at least {max(0.0, bound):.3%} of unseen traffic"
+
+
+def plan_text(document: PlanDocument, hardware: Mapping[str, HardwareType], comparison: str) -> str:
+    """Return the text of `horologe plan`. `comparison`: sentence about the exact search, or empty."""
+    plan, columns = document.plan, ("stage", "model", "hardware", "batch", "replicas", "calls/query", "used", "$/hour")
+    table = Table(columns, left=3)
+    for stage in plan.stages:
+        cells = (stage.stage, stage.model, stage.hardware, stage.batch, stage.replicas)
+        cost = price_of((stage,), hardware)
+        table.add_row(*cells, f"{stage.scale_factor:.2f}", f"{stage.utilisation:.1%}", f"{cost:.3f}")
+    lines = [
+        f"{plan.pipeline}: SLO {plan.slo_ns / 1e6:g} ms, {plan.rate:.1f} queries per second",
+        table.text(),
+        f"cost: {plan.cost_per_hour:.3f} dollars per hour",
+        f"predicted P99: {plan.p99_ns / 1e6:.1f} ms",
+        f"within the SLO: {_attainments(plan.attainment, plan.attainment_bound)}",
+    ]
+    if document.accuracy is not None:
+        lines.append(f"accuracy: {document.accuracy:.3f}")
+    if plan.cost_bound:
+        above = plan.cost_per_hour / plan.cost_bound - 1
+        lines.append(f"lower bound of the cost: {plan.cost_bound:.3f}; the plan is at most {above:.1%} above it")
+    lines += [comparison] if comparison else []
+    lines += _alternative("runner-up", plan.runner_up)
+    lines += _alternative("cheaper, but not feasible", plan.rejected)
+    return "\n".join(lines)
+
+
+def _alternative(title: str, alternative: Alternative | None) -> list[str]:
+    if alternative is None:
+        return []
+    stages = "; ".join(f"{stage.stage}: {stage.describe()}" for stage in alternative.stages)
+    return [f"{title}: {stages}", f"  {alternative.reason}"]
+
+
+def draw_plan(path: Path, evaluator: Evaluator, configuration: Configuration, forecast: Forecast) -> None:
+    """Write a figure: the distribution of the latencies with the SLO, and the cost of each stage.
+
+    Raises SettingsError without matplotlib and for a file name without a known format.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise SettingsError("matplotlib: not installed: pip install 'horologe[planner]'") from error
+    figure = Figure(figsize=(9.2, 3.2), layout="constrained")
+    latency, cost = figure.subplots(1, 2)
+    times_ms = np.sort(forecast.latencies_ns) / 1e6
+    latency.plot(times_ms, 1 - np.arange(times_ms.size) / times_ms.size)
+    latency.axvline(evaluator.objective.slo_ns / 1e6, color="tab:red", linestyle="--", label="SLO")
+    latency.axhline(1 - evaluator.objective.attainment, color="gray", linestyle=":", label="misses permitted")
+    latency.set(xlabel="latency (ms)", ylabel="queries that take longer", yscale="log")
+    latency.legend()
+    names = [f"{stage.stage}\n{stage.describe()}" for stage in configuration]
+    cost.barh(names, [evaluator.price((stage,)) for stage in configuration])
+    cost.invert_yaxis()
+    cost.set(xlabel="dollars per hour")
+    try:
+        figure.savefig(path, dpi=150)
+    except ValueError as error:
+        raise SettingsError(f"--plot: {error}") from error

@@ -1,0 +1,90 @@
+"""Runs the planner for `horologe plan`, with a progress line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from horologe_cli.output import stderr_console
+from horologe_cli.planning.planning_inputs import PlanDocument
+from horologe_common.service.settings import SettingsError
+from horologe_tuner.core.planning.exact_search import find_cheapest
+from horologe_tuner.core.planning.planner import Search, make_plan, tuning_plan
+from horologe_tuner.core.planning.variants import cheapest_accurate, most_accurate, with_models
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from horologe_cli.planning.planning_problem import PlanningProblem
+    from horologe_common.pipelines import PipelineStructure
+    from horologe_tuner.core.planning.evaluation import Evaluator
+    from horologe_tuner.core.planning.objective import Objective
+
+
+class PlanOptions(NamedTuple):
+    """How to search. `budget` and `floor` choose among the variants of the stages; at most one is above 0."""
+
+    search: Search
+    accuracy: Mapping[str, float]
+    budget: float
+    floor: float
+    exact: bool
+
+
+class PlanResult(NamedTuple):
+    """A plan with the problem that it solves. `exact`: sentence about the exact search, empty without it."""
+
+    document: PlanDocument
+    evaluator: Evaluator
+    exact: str
+
+
+def find_plan(problem: PlanningProblem, objective: Objective, options: PlanOptions, silent: bool) -> PlanResult:
+    """Return the plan. Raises SettingsError for options that do not fit, Infeasible and ValueError as `make_plan`."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), transient=True, disable=silent) as progress:
+        task = progress.add_task("compiling the estimator", total=None)
+
+        def evaluator_of(structure: PipelineStructure) -> Evaluator:
+            title = ", ".join(stage.model for stage in structure.stages)
+
+            def on_run(runs: int) -> None:
+                progress.update(task, description=f"{title}: {runs} configurations")
+
+            return problem.evaluator(objective, structure, on_run)
+
+        evaluator, document = _choose(problem, options, evaluator_of)
+        exact = _search_exactly(evaluator, document.plan.cost_per_hour, progress, task) if options.exact else ""
+    return PlanResult(document, evaluator, exact)
+
+
+def _choose(problem: PlanningProblem, options: PlanOptions, evaluator_of: Any) -> tuple[Evaluator, PlanDocument]:
+    structure, accuracy = problem.structure, options.accuracy
+    if options.budget and options.floor:
+        raise SettingsError("--budget, --floor: got both, wanted at most one of them")
+    if (options.budget or options.floor) and not accuracy:
+        raise SettingsError("--accuracy: got none, wanted that of each variant, for --budget and --floor")
+    if not (options.budget or options.floor):
+        evaluator = evaluator_of(structure)
+        plan = make_plan(evaluator, options.search)
+        return evaluator, PlanDocument(plan, tuning_plan(plan, problem.arrivals_ns))
+    if options.budget:
+        chosen = most_accurate(structure, accuracy, evaluator_of, options.budget)
+    else:
+        chosen = cheapest_accurate(structure, accuracy, evaluator_of, options.floor)
+    document = PlanDocument(chosen.plan, tuning_plan(chosen.plan, problem.arrivals_ns), chosen.accuracy)
+    return evaluator_of(with_models(structure, chosen.models)), document
+
+
+def _search_exactly(evaluator: Evaluator, cost: float, progress: Any, task: Any) -> str:
+    def on_cost(tried: float) -> None:
+        progress.update(task, description=f"exact search: {tried:.3f} of {cost:.3f} dollars per hour")
+
+    exact = find_cheapest(evaluator, cost, progress=on_cost)
+    if not exact.complete:
+        return f"exact search: not finished; the optimum is between {exact.cost:.3f} and {cost:.3f} dollars per hour"
+    if exact.configuration is None:
+        return "exact search: no configuration is cheaper"
+    stages = "; ".join(f"{stage.stage}: {stage.describe()}" for stage in exact.configuration)
+    return f"exact search: {exact.cost:.3f} dollars per hour, {1 - exact.cost / cost:.1%} less: {stages}"

@@ -1,0 +1,156 @@
+"""`horologe estimate` and `horologe plan`: plans, figures, traces, prices, profiles, and errors of their input."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from horologe_cli.main import app
+from horologe_tuner.core.example_pipelines import CASCADE
+from horologe_tuner.core.tuning_plan import TuningPlan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OK, FAILED, USAGE = 0, 1, 2
+SHORT = ["--rate", "100", "--duration", "20s"]
+STAGES = ["--stage", "fast=v100:4:1", "--stage", "slow=v100:8:1"]
+
+
+def run(*arguments: object) -> Any:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "arrivals.csv"
+    gaps = np.random.default_rng(1).exponential(0.01, 2000)
+    path.write_text("".join(f"{time_s:.6f}\n" for time_s in np.cumsum(gaps)))
+    return path
+
+
+def test_a_plan_says_what_it_costs_and_why_others_lost(tmp_path: Path) -> None:
+    figure = tmp_path / "plan.png"
+    result = run("plan", "cascade", *SHORT, "--slo", "100ms", "--plot", figure)
+    assert result.exit_code == OK, result.stderr
+    for text in ("SLO 100 ms", "dollars per hour", "predicted P99", "of unseen traffic", "runner-up:", "lower bound"):
+        assert text in result.stdout
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plan_file_can_be_estimated_changed_and_given_to_the_tuner(trace: Path, tmp_path: Path) -> None:
+    structure = tmp_path / "pipeline.json"
+    structure.write_bytes(msgspec.json.encode(CASCADE))
+    output = run("plan", structure, "--trace", trace, "--search", "any-order", "--json").stdout
+    document = json.loads(output)
+    msgspec.convert(document["tuning_plan"], TuningPlan).validate()
+    (tmp_path / "plan.json").write_text(output)
+    options = ("--trace", str(trace), "--plan", str(tmp_path / "plan.json"))
+    same = json.loads(run("estimate", structure, *options, "--json").stdout)
+    assert same["cost_per_hour"] == document["plan"]["cost_per_hour"]
+    assert same["attainment"] == document["plan"]["attainment"] >= 0.99
+    changed = run("estimate", structure, *options, "--stage", "slow=cpu:1:1", "--plot", tmp_path / "slow.png")
+    assert "within 150 ms: 7" in changed.stdout  # the 30% of the queries that visit it miss the SLO
+    assert (tmp_path / "slow.png").exists()
+
+
+def test_an_slo_that_cannot_be_met_is_reported_with_the_nearest() -> None:
+    result = run("plan", "cascade", *SHORT, "--slo", "5ms")
+    assert result.exit_code == FAILED
+    assert "Longest path: fast 1.32 ms on v100, slow 8.21 ms on v100. Nearest feasible SLO: 9.53 ms" in result.stderr
+
+
+def test_prices_come_from_the_settings_table_and_the_command_line(tmp_path: Path) -> None:
+    config = tmp_path / "horologe.toml"
+    config.write_text('[hardware]\nprices = ["v100=2.0", "k80=1.0"]\n')
+    options = ("estimate", "cascade", *SHORT, *STAGES, "--config", config, "--json")
+    assert json.loads(run(*options).stdout)["cost_per_hour"] == 4.0
+    assert json.loads(run(*options, "--price", "v100=3").stdout)["cost_per_hour"] == 6.0
+
+
+def test_profiles_of_a_file_take_the_place_of_the_catalogue(tmp_path: Path) -> None:
+    profiles = tmp_path / "profiles.json"
+    profiles.write_text('[{"model": "resnet18_v2", "hardware": "tpu", "latency_ns": {"1": 1000}}]')
+    tpu = ("--stage", "fast=tpu:1:1", "--stage", "slow=v100:8:1", "--price", "tpu=1", "--profiles", profiles)
+    assert "tpu" in run("estimate", "cascade", *SHORT, *tpu).stdout
+
+
+def test_variants_are_chosen_by_accuracy_and_cost() -> None:
+    accuracy = ["resnet50_v2=0.77", "resnet101_v2=0.785", "resnet152_v2=0.792"]
+    options = [text for one in accuracy for text in ("--accuracy", one)]
+    plan = ("plan", "image-processing", "--rate", "200", "--duration", "10s", *options)
+    document = json.loads(run(*plan, "--floor", "0.78", "--json").stdout)
+    assert document["accuracy"] >= 0.78
+    result = run(*plan, "--budget", "0.01")
+    assert result.exit_code == FAILED
+    assert "budget: got 0.01 dollars per hour" in result.stderr
+
+
+def test_an_exact_search_compares_the_plan_with_the_optimum() -> None:
+    result = run("plan", "cascade", "--rate", "50", "--duration", "10s", "--exact")
+    assert "exact search:" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "nonsense", *SHORT], "PIPELINE: got 'nonsense', wanted a file or one of image-processing"),
+        (["plan", "cascade"], "--trace, --rate: got both or neither, wanted one of them"),
+        (["plan", "cascade", *SHORT, "--slo", "5"], "setting slo: got '5', wanted a number with one of"),
+        (["plan", "cascade", *SHORT, "--slo", "0ms"], "slo_ns: got 0, wanted more than 0"),
+        (["plan", "cascade", *SHORT, "--price", "v100=0"], "hardware.prices: got 'v100=0', wanted NAME=PRICE"),
+        (["plan", "cascade", *SHORT, "--search", "deep"], "--search: got 'deep', wanted one of paper, any-order"),
+        (["plan", "cascade", *SHORT, "--floor", "0.9"], "--accuracy: got none, wanted that of each variant"),
+        (["plan", "cascade", *SHORT, "--accuracy", "x"], "--accuracy: got 'x', wanted MODEL=PART"),
+        (["plan", "cascade", "--rate", "1", "--duration", "0s"], "--rate, --cv, --duration: "),
+        (["estimate", "cascade", *SHORT], "--stage, --plan: got no configuration of fast, slow, wanted all stages"),
+        (["estimate", "cascade", *SHORT, "--stage", "fast=v100"], "--stage: got 'fast=v100', wanted STAGE=HARDWARE"),
+        (["estimate", "cascade", *SHORT, "--stage", "x=v100:1:1"], "--stage: got stage 'x', wanted one of fast, slow"),
+        (
+            ["estimate", "cascade", *SHORT, "--stage", "fast=tpu:1:1", "--stage", "slow=v100:1:1"],
+            "--stage, --plan: stage fast: no profile of resnet18_v2 on 'tpu', wanted v100, k80, cpu",
+        ),
+    ],
+)
+def test_invalid_input_is_one_line(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == USAGE
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1\n\n2\n", "line 2: got '', wanted a time in seconds"),
+        ("1\n-2\n", "line 2: got -2, wanted a time of at least 0 s"),
+        ("3\n2\n", "line 2: got 2 after 3, wanted the times in order"),
+        ("3\n100\n", "line 2: got 97 s without an arrival, wanted at most 60 s"),
+    ],
+)
+def test_a_trace_with_gaps_or_out_of_order_is_an_error_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    result = run("plan", "cascade", "--trace", path)
+    assert result.exit_code == USAGE
+    assert message in result.stderr
+
+
+def test_files_that_are_no_pipelines_plans_or_profiles_are_errors(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_text('{"name": "p"}')
+    for arguments in (["plan", str(path)], ["plan", "cascade", "--profiles", str(path)]):
+        result = run(*arguments, *SHORT)
+        assert result.exit_code == USAGE
+        assert f"{path}: " in result.stderr
+    result = run("estimate", "cascade", *SHORT, "--plan", path)
+    assert (result.exit_code, f"{path}: " in result.stderr) == (USAGE, True)
+    missing = run("plan", "cascade", "--trace", tmp_path / "missing.csv")
+    assert (missing.exit_code, "No such file" in missing.stderr) == (USAGE, True)
