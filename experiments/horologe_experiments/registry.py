@@ -14,6 +14,7 @@ from horologe_experiments.clockwork.scale import Scale
 from horologe_experiments.clockwork.window import Window
 from horologe_experiments.harness.experiment import Experiment
 from horologe_experiments.inferline.inferline_cost import InferLineCost
+from horologe_experiments.inferline.inferline_drop import InferLineDrop
 from horologe_experiments.inferline.inferline_planner import InferLinePlanner
 from horologe_experiments.inferline.inferline_pooled import InferLinePooled
 from horologe_experiments.inferline.inferline_traces import InferLineTraces
@@ -48,6 +49,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         InferLinePooled(),
         InferLineTuning(),
         InferLineTraces(),
+        InferLineDrop(),
     )
 }
 """Experiments that run in the simulator or in this process."""

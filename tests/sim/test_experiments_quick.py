@@ -40,6 +40,7 @@ TINY |= {
         'scenarios=[{name="s", pipeline="cascade", wanted=["step", "burst"], phases=[{seconds=20, rate=20}]}]',
     ],
     "inferline-traces": ["point_seconds=1", 'pipeline="cascade"', "max_rate=50", "oracle=true"],
+    "inferline-drop": ['duration="500ms"'],
     "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
 }
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
@@ -83,6 +84,7 @@ def test_findings_become_files(tmp_path: Path) -> None:
     [
         *("fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "bandits", "ensembles", "personal", "replicas"),
         *("inferline-cost", "inferline-planner", "inferline-tuner", "inferline-traces", "inferline-pooled"),
+        "inferline-drop",
     ],
 )
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
