@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
 
 FOLDER = Path(__file__).parent / "overload_pipelines"
-PIPELINE = "four-stages"
+PIPELINE = "four_stages"
 STAGES = ("first", "second", "third", "fourth")
 GAIN = 1.3
 WASTED = 0.02

@@ -84,7 +84,7 @@ class InferLineTuning:
         facts = {
             "sample": f"gamma arrivals of {scene.sample_seconds:g} s with rate and CV of the first phase",
             "activation": "a replica works 5 s after it was ordered",
-            "oracle": "fixed plan made for the served trace itself",
+            "oracle": f"fixed plan for the busiest {scene.sample_seconds:g} s of the served trace",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, windows)
 
@@ -122,6 +122,13 @@ def arrivals_of(phases: tuple[Phase, ...], seed: list[int]) -> NDArray[np.int64]
     return gamma_steps(steps, seed)
 
 
+def busiest_part(arrivals_ns: NDArray[np.int64], seconds: float) -> NDArray[np.int64]:
+    """Return the stretch of this length with the most arrivals, from time 0 on."""
+    ends = arrivals_ns.searchsorted(arrivals_ns + round(seconds * 1e9))
+    first = int((ends - np.arange(len(arrivals_ns))).argmax())
+    return arrivals_ns[first : ends[first]] - arrivals_ns[first]
+
+
 class Comparison:
     """All systems on one scenario."""
 
@@ -141,7 +148,8 @@ class Comparison:
         self.runs: dict[str, ServedRun] = {}
         for name, policy in policies.items():
             self._serve(name, plan.configuration, policy)
-        self._serve("oracle", self._case.plan(self._live_ns, seed).configuration, FixedReplicas())
+        hardest_ns = busiest_part(self._live_ns, sample_seconds)
+        self._serve("oracle", self._case.plan(hardest_ns, seed).configuration, FixedReplicas())
         for name in COARSE:
             found = coarse_grained(self._case, sample_ns, name == "cg-peak", seed)
             assert found is not None, f"{scenario.pipeline}: no unit meets the SLO"
