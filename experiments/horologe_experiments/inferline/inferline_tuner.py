@@ -126,7 +126,8 @@ def busiest_part(arrivals_ns: NDArray[np.int64], seconds: float) -> NDArray[np.i
     """Return the stretch of this length with the most arrivals, from time 0 on."""
     ends = arrivals_ns.searchsorted(arrivals_ns + round(seconds * 1e9))
     first = int((ends - np.arange(len(arrivals_ns))).argmax())
-    return arrivals_ns[first : ends[first]] - arrivals_ns[first]
+    part: NDArray[np.int64] = arrivals_ns[first : ends[first]] - arrivals_ns[first]
+    return part
 
 
 class Comparison:
