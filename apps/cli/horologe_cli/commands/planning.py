@@ -141,6 +141,9 @@ def plan(
         if plot:
             configuration = document.plan.configuration
             draw_plan(plot, evaluator, configuration, evaluator.forecast(configuration))
+        if apply:
+            with output.open_client(endpoint, keys) as client:
+                client.tune("apply", msgspec.json.encode(document.tuning_plan))
     text = plan_text(document, problem.hardware, comparison)
     output.print_result(msgspec.to_builtins(document) | {"exact": comparison}, text, json)
 

@@ -50,10 +50,7 @@ def apply(
       horologe tuner apply plan.json
       horologe tuner apply plan.json --dry-run
     """
-    try:
-        document = file.read_bytes()
-    except OSError as error:
-        fail(f"{file}: {error.strerror}", ExitCode.USAGE)
+    document = _read_plan(file)
     _print(call_server(endpoint, keys, lambda client: client.tune("apply", document, dry_run=dry_run)), json)
 
 
@@ -71,6 +68,21 @@ def withdraw(
       horologe tuner withdraw video-monitoring
     """
     _print(call_server(endpoint, keys, lambda client: client.tune("withdraw", pipeline.encode())), json)
+
+
+def _read_plan(file: Path) -> bytes:
+    """Return the tuner's plan in a file of `horologe plan --json`, or the whole file if it is such a plan itself."""
+    import json as jsonlib
+
+    try:
+        body = file.read_bytes()
+        document = jsonlib.loads(body)
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", ExitCode.USAGE)
+    except ValueError as error:
+        fail(f"{file}: not JSON: {error}", ExitCode.USAGE)
+    plan = document.get("tuning_plan") if isinstance(document, dict) else None
+    return body if plan is None else jsonlib.dumps(plan).encode()
 
 
 def _print(status: dict[str, Any], json: bool) -> None:
