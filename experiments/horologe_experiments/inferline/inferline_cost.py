@@ -63,21 +63,23 @@ class InferLineCost:
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, rows))
 
     def draw(self, findings: Findings) -> Figure:
-        """Draw cost and miss rate by rate, with a pair of panels for each pipeline and CV."""
+        """Draw cost and miss rate by rate, with a pair of panels for each pipeline."""
         from horologe_experiments.harness.plots import make_figure
 
-        groups = list(dict.fromkeys((row["pipeline"], row["cv"]) for row in findings.rows))
-        figure, axes = make_figure(len(groups), 2)
-        for at, (name, cv) in enumerate(groups):
-            rows = [row for row in findings.rows if (row["pipeline"], row["cv"]) == (name, cv)]
-            rates = [row["rate"] for row in rows]
-            for system in SYSTEMS:
-                axes[2 * at].plot(rates, [row[f"{system}_cost"] for row in rows], marker=".", label=system)
-                missed = [1 - row[f"{system}_attainment"] for row in rows]
-                axes[2 * at + 1].plot(rates, missed, marker=".", label=system)
-            axes[2 * at].set(title=f"{name}, CV {cv:g}", ylabel="dollars per hour", ylim=(0, None))
-            axes[2 * at + 1].set(title=f"{name}, CV {cv:g}", ylabel="miss rate", ylim=(0, None))
-            axes[2 * at + 1].axhline(0.01, color="k", ls="--", lw=0.8)
+        names = list(dict.fromkeys(row["pipeline"] for row in findings.rows))
+        figure, axes = make_figure(len(names), 2)
+        for at, name in enumerate(names):
+            cost, missed = axes[2 * at : 2 * at + 2]
+            for cv, style in zip(dict.fromkeys(row["cv"] for row in findings.rows), ("-", "--", ":"), strict=False):
+                rows = [row for row in findings.rows if (row["pipeline"], row["cv"]) == (name, cv)]
+                rates = [row["rate"] for row in rows]
+                for color, system in enumerate(SYSTEMS):
+                    line = {"linestyle": style, "color": f"C{color}", "marker": ".", "label": f"{system}, CV {cv:g}"}
+                    cost.plot(rates, [row[f"{system}_cost"] for row in rows], **line)
+                    missed.plot(rates, [1 - row[f"{system}_attainment"] for row in rows], **line)
+            cost.set(title=name, ylabel="dollars per hour", ylim=(0, None))
+            missed.set(title=name, ylabel="miss rate", ylim=(0, None))
+            missed.axhline(0.01, color="k", ls="--", lw=0.8)
         axes[0].legend(fontsize=7)
         return figure
 

@@ -63,9 +63,11 @@ def scale_unit(unit: Configuration, replicas: int) -> Configuration:
 def largest_unit(structure: PipelineStructure, profiles: Profiles, accelerator: str) -> Configuration | None:
     """Return the unit with the largest batch whose service time meets the SLO. None if not even batch 1 does.
 
-    Stages whose model has no profile on the accelerator run on CPUs.
+    Stages whose model has no profile on the accelerator run on CPUs. None if a model has no profile on CPUs either.
     """
     types = {stage.name: accelerator if accelerator in profiles[stage.model] else CPU for stage in structure.stages}
+    if any(types[stage.name] not in profiles[stage.model] for stage in structure.stages):
+        return None
     sizes = profiles[structure.stages[0].model][types[structure.stages[0].name]].batch_sizes
     for batch in reversed(sizes):
         unit = tuple(
