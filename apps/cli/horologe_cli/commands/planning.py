@@ -144,6 +144,7 @@ def plan(
         if apply:
             with output.open_client(endpoint, keys) as client:
                 client.tune("apply", msgspec.json.encode(document.tuning_plan))
+            output.stderr_console().print("applied; watch it with `horologe tuner status`", markup=False)
     text = plan_text(document, problem.hardware, comparison)
     output.print_result(msgspec.to_builtins(document) | {"exact": comparison}, text, json)
 
