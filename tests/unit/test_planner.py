@@ -15,13 +15,20 @@ from horologe_common.distribution import Distribution
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_tuner.core.catalogue import catalogue_profiles
 from horologe_tuner.core.estimator import Workload
-from horologe_tuner.core.example_pipelines import CASCADE, EXAMPLE_PIPELINES, IMAGE_PROCESSING, SOCIAL_MEDIA
+from horologe_tuner.core.example_pipelines import (
+    CASCADE,
+    EXAMPLE_PIPELINES,
+    IMAGE_PROCESSING,
+    SOCIAL_MEDIA,
+    VIDEO_MONITORING,
+)
 from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
 from horologe_tuner.core.planning.bounds import frictionless, isolated_bounds
 from horologe_tuner.core.planning.evaluation import Evaluator, first_true
 from horologe_tuner.core.planning.exact_search import find_cheapest
+from horologe_tuner.core.planning.exchange import exchange_replicas
 from horologe_tuner.core.planning.initialization import Infeasible, fastest_hardware, initialize
-from horologe_tuner.core.planning.minimization import best_action
+from horologe_tuner.core.planning.minimization import best_action, minimize_cost
 from horologe_tuner.core.planning.objective import BLOCKS, Objective, percentile_ns, student_quantile
 from horologe_tuner.core.planning.planner import make_plan, tuning_plan
 from horologe_tuner.core.planning.variants import cheapest_accurate, combinations, most_accurate
@@ -115,6 +122,16 @@ def test_within_five_percent_of_exact_search(evaluator: Evaluator) -> None:
     exact = find_cheapest(evaluator, plan.cost_per_hour, 2000)
     if exact.complete:
         assert plan.cost_per_hour <= 1.05 * exact.cost
+
+
+def test_exchanges_of_replicas_find_what_single_actions_do_not() -> None:
+    """On these arrivals, algorithm 2 removes CPU replicas first and then cannot remove a dear one any more."""
+    evaluator = an_evaluator(VIDEO_MONITORING, rate=50, seconds=60, confidence=0.99)
+    greedy = minimize_cost(evaluator, initialize(evaluator, ["k80", "k80", "k80", "cpu"]))
+    better = exchange_replicas(evaluator, greedy)
+    assert evaluator.is_feasible(better)
+    assert best_action(evaluator, better) is None
+    assert evaluator.price(better) < 0.95 * evaluator.price(greedy)
 
 
 def test_exact_search_finds_the_cheapest_of_all() -> None:

@@ -141,6 +141,10 @@ def plan(
         if plot:
             configuration = document.plan.configuration
             draw_plan(plot, evaluator, configuration, evaluator.forecast(configuration))
+        if apply:
+            with output.open_client(endpoint, keys) as client:
+                client.tune("apply", msgspec.json.encode(document.tuning_plan))
+            output.stderr_console().print("applied; watch it with `horologe tuner status`", markup=False)
     text = plan_text(document, problem.hardware, comparison)
     output.print_result(msgspec.to_builtins(document) | {"exact": comparison}, text, json)
 

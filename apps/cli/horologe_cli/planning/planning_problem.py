@@ -69,8 +69,11 @@ def add_measured(profiles: Profiles, structure: PipelineStructure, client: Clien
 
 
 def _times_by_hardware(client: Client, model: str) -> dict[str, list[dict[int, int]]]:
+    """Return the times of the model's newest version by hardware type. `model`: a name, or a key `name/version`."""
+    name, _, version = model.partition("/")
+    keys = [state.spec.key for state in client.models(name) if version in ("", state.spec.version)]
     times: dict[str, list[dict[int, int]]] = {}
-    for share in client.describe(model).shares:
+    for share in client.describe(keys[-1]).shares if keys else ():
         if share.exec_ns:
-            times.setdefault(share.device, []).append(share.exec_ns)
+            times.setdefault(share.hardware or share.device, []).append(share.exec_ns)
     return times

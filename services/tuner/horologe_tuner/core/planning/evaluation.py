@@ -63,6 +63,7 @@ class Evaluator:
         self.runs = 0
         self._on_run = on_run
         self._verdicts: dict[Configuration, Verdict] = {}
+        self._missed: dict[Configuration, float] = {}
         for stage in self.structure.stages:
             self.hardware_of(stage)
 
@@ -99,6 +100,13 @@ class Evaluator:
             self._verdicts[configuration] = Verdict(self.objective.is_met(bound), bound)
         return self._verdicts[configuration]
 
+    def missed_bound(self, configuration: Configuration) -> float:
+        """Return the upper bound of the part of the queries that miss the SLO, from a complete run."""
+        if configuration not in self._missed:
+            latencies_ns = self._run(self._tested, configuration, NEVER_NS).latencies_ns
+            self._missed[configuration] = self.objective.missed_bound(latencies_ns)
+        return self._missed[configuration]
+
     def is_feasible(self, configuration: Configuration) -> bool:
         return self.verdict(configuration).feasible
 
@@ -107,7 +115,7 @@ class Evaluator:
         simulation = self._run(self.workload, configuration, NEVER_NS)
         latencies_ns = simulation.latencies_ns
         attainment = float((latencies_ns <= self.objective.slo_ns).mean())
-        bound = self.objective.missed_bound(self._run(self._tested, configuration, NEVER_NS).latencies_ns)
+        bound = self.missed_bound(configuration)
         return Forecast(latencies_ns, percentile_ns(latencies_ns), attainment, bound, simulation.loads())
 
     def unlimited(self, configuration: Configuration) -> Configuration:
